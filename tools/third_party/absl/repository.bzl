@@ -1,0 +1,50 @@
+"""Abseil under its upstream labels, from the system's shared libraries."""
+
+# Package -> targets used by this project. The system's headers need no per-target include paths,
+# so each target only stands for the label; they all link the same set, trimmed by --as-needed.
+_TARGETS = {
+    "absl/base": ["core_headers", "no_destructor"],
+    "absl/cleanup": ["cleanup"],
+    "absl/container": ["flat_hash_map", "inlined_vector"],
+    "absl/functional": ["any_invocable", "function_ref"],
+    "absl/log": ["check", "log"],
+    "absl/random": ["random"],
+    "absl/status": ["status", "statusor"],
+    "absl/strings": ["strings", "str_format"],
+    "absl/synchronization": ["synchronization"],
+    "absl/time": ["time"],
+    "absl/types": ["span"],
+}
+
+def _library(name, deps):
+    return "cc_library(name = \"{}\", deps = {})\n".format(name, deps)
+
+def _absl_system_repository_impl(rctx):
+    header = "/usr/include/absl/base/config.h"
+    if not rctx.path(header).exists:
+        rctx.download_and_extract(url = rctx.attr.urls, stripPrefix = rctx.attr.strip_prefix)
+        return
+    found = rctx.execute(["sh", "-c", "ls -d /usr/lib/*/libabsl_*.so /usr/lib64/libabsl_*.so"])
+    libraries = [
+        "-l" + path.split("/")[-1][len("lib"):-len(".so")]
+        for path in found.stdout.split("\n")
+        if path and "test" not in path and "flags_parse" not in path
+    ]
+    if not libraries:
+        fail("com_google_absl: {} is there but no libabsl_*.so; install libabsl-dev".format(header))
+    public = "package(default_visibility = [\"//visibility:public\"])\n"
+    linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
+    rctx.file("BUILD.bazel", public + "cc_library(name = \"libraries\", linkopts = {})\n".format(linkopts))
+    for package, targets in _TARGETS.items():
+        rctx.file(
+            package + "/BUILD.bazel",
+            public + "".join([_library(target, ["//:libraries"]) for target in targets]),
+        )
+
+absl_repository = repository_rule(
+    implementation = _absl_system_repository_impl,
+    attrs = {
+        "urls": attr.string_list(),
+        "strip_prefix": attr.string(),
+    },
+)
