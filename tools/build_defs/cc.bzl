@@ -11,6 +11,8 @@ _COPTS = [
     "-Werror=return-type",
     "-Wno-unused-parameter",
     "-Wno-sign-compare",
+    # Options are aggregates for designated initialisers; what is left out has its default.
+    "-Wno-missing-field-initializers",
 ]
 
 def accelerate_cc_library(copts = [], **kwargs):

@@ -7,7 +7,7 @@ _TARGETS = {
     "absl/cleanup": ["cleanup"],
     "absl/container": ["flat_hash_map", "inlined_vector"],
     "absl/functional": ["any_invocable", "function_ref"],
-    "absl/log": ["check", "log"],
+    "absl/log": ["absl_check", "absl_log"],
     "absl/random": ["random"],
     "absl/status": ["status", "statusor"],
     "absl/strings": ["strings", "str_format"],

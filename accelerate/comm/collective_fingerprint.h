@@ -1,0 +1,50 @@
+/// One description of a collective or point-to-point operation as one rank issued it.
+///
+/// It serves whoever has to compare what ranks do or to say what a rank waits for: the simulator's
+/// mismatch detector, debug mode on real backends, the ring buffer of last operations.
+/// Making one allocates nothing for the usual few tensors of few dims.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace accelerate {
+
+struct CollectiveFingerprint {
+  c10d::OpType op = c10d::OpType::UNKNOWN;
+  c10d::ReduceOp::RedOpType reduce_op = c10d::ReduceOp::UNUSED;
+  int root = -1;          ///< rank within the group; -1: the operation has none
+  int peer = -1;          ///< of a point-to-point operation; -1: none, or any
+  int tag = -1;           ///< of a point-to-point operation
+  uint64_t sequence = 0;  ///< count of the group's collectives, from 0
+
+  /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape.
+  void add(const at::Tensor& tensor);
+
+  /// What differs between two ranks' calls that should be the same collective, in the words of
+  /// the first difference ("shape [4] against [5]"), or nothing.
+  std::optional<std::string> difference(const CollectiveFingerprint& other) const;
+
+  /// As in "all_reduce #3 (sum, Float[4])".
+  std::string to_string() const;
+
+ private:
+  std::string tensors_to_string() const;
+
+  c10::SmallVector<at::ScalarType, 4> dtypes_;
+  c10::SmallVector<int64_t, 4> dims_;     // number of dims, per tensor
+  c10::SmallVector<int64_t, 12> sizes_;   // all shapes, one after the other
+};
+
+/// "all_reduce", "broadcast", ...
+const char* op_name(c10d::OpType op);
+/// "sum", "avg", ...
+const char* reduce_op_name(c10d::ReduceOp::RedOpType op);
+
+}  // namespace accelerate

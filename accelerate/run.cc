@@ -1,0 +1,68 @@
+#include "accelerate/run.h"
+
+#include <iostream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include "accelerate/runtime/env.h"
+#include "accelerate/runtime/real_runtime.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int kUsageError = 2;
+
+std::vector<RunMode>& run_modes() {
+  static auto* modes = new std::vector<RunMode>();
+  return *modes;
+}
+
+int run_real(int argc, char** argv, const TrainFunction& train, Environment environment) {
+  absl::StatusOr<std::unique_ptr<RealRuntime>> runtime =
+      RealRuntime::from_environment(std::move(environment));
+  if (!runtime.ok()) {
+    std::cerr << "accelerate: " << runtime.status().message() << std::endl;
+    return kUsageError;
+  }
+  RuntimeScope scope(**runtime);
+  const Topology& topology = (*runtime)->topology();
+  try {
+    const int code = train(argc, argv);
+    if (code == 0) (*runtime)->leave();
+    return code;
+  } catch (const c10::Error& error) {
+    std::cerr << "accelerate: rank " << topology.rank << " failed: "
+              << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << "accelerate: rank " << topology.rank << " failed: " << error.what() << std::endl;
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool register_run_mode(RunMode mode) {
+  run_modes().push_back(std::move(mode));
+  return true;
+}
+
+int run(int argc, char** argv, const TrainFunction& train) {
+  Environment environment;
+  if (environment.get_or(env::kOmpNumThreads, "").empty()) at::set_num_threads(1);
+  for (const RunMode& mode : run_modes()) {
+    if (environment.get(mode.variable)) return mode.run(argc, argv, train, environment);
+  }
+  if (environment.get(env::kSimulate)) {
+    std::cerr << "accelerate: " << env::kSimulate
+              << " is set, but this program cannot simulate: link //simulator/run into it"
+              << std::endl;
+    return kUsageError;
+  }
+  return run_real(argc, argv, train, std::move(environment));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,28 @@
+#include "accelerate/runtime/environment.h"
+
+#include <cstdlib>
+#include <utility>
+
+namespace accelerate {
+
+std::optional<std::string> Environment::get(std::string_view name) const {
+  if (auto found = overlay_.find(name); found != overlay_.end()) return found->second;
+  const char* value = std::getenv(std::string(name).c_str());
+  if (value == nullptr) return std::nullopt;
+  return std::string(value);
+}
+
+std::string Environment::get_or(std::string_view name, std::string_view fallback) const {
+  std::optional<std::string> value = get(name);
+  return value && !value->empty() ? *std::move(value) : std::string(fallback);
+}
+
+void Environment::set(std::string_view name, std::string value) {
+  overlay_.insert_or_assign(std::string(name), std::move(value));
+}
+
+void Environment::unset(std::string_view name) {
+  overlay_.insert_or_assign(std::string(name), std::nullopt);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,180 @@
+#include "accelerate/runtime/real_runtime.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "absl/log/absl_check.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "accelerate/comm/backend_registry.h"
+#include "accelerate/runtime/env.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kDefaultBackend[] = "gloo";
+constexpr char kLeavingKey[] = "accelerate/leaving";
+constexpr char kAllLeftKey[] = "accelerate/all_left";
+constexpr auto kConnectTimeout = std::chrono::minutes(5);
+
+absl::StatusOr<std::string> required(const Environment& environment, const char* name) {
+  std::string value = environment.get_or(name, "");
+  if (!value.empty()) return value;
+  return absl::InvalidArgumentError(absl::StrCat(
+      env::kWorldSize, "=", environment.get_or(env::kWorldSize, ""), " but ", name,
+      " is not set; start the program with `accelerate launch`, or set ", name));
+}
+
+absl::StatusOr<uint16_t> parse_port(const std::string& text) {
+  int port = 0;
+  if (absl::SimpleAtoi(text, &port) && port > 0 && port < 65536) return static_cast<uint16_t>(port);
+  return absl::InvalidArgumentError(
+      absl::StrCat(env::kMasterPort, "=\"", text, "\" is not a port from 1 to 65535"));
+}
+
+// The socket that the launcher opened for rank 0, if it did. The child processes of this one must
+// not inherit it: an open copy would keep the port taken after rank 0 is gone.
+std::optional<int> inherited_listen_fd(const Environment& environment) {
+  int fd = -1;
+  if (!absl::SimpleAtoi(environment.get_or(env::kStoreListenFd, ""), &fd) || fd < 0) {
+    return std::nullopt;
+  }
+  const int flags = fcntl(fd, F_GETFD);
+  TORCH_CHECK(flags >= 0, env::kStoreListenFd, "=", fd, " is not an open file descriptor");
+  fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RealRuntime>> RealRuntime::from_environment(
+    Environment environment) {
+  absl::StatusOr<Topology> topology = topology_from_environment(environment);
+  if (!topology.ok()) return topology.status();
+  std::string host;
+  uint16_t port = 0;
+  if (topology->world_size > 1) {
+    absl::StatusOr<std::string> addr = required(environment, env::kMasterAddr);
+    if (!addr.ok()) return addr.status();
+    absl::StatusOr<std::string> port_text = required(environment, env::kMasterPort);
+    if (!port_text.ok()) return port_text.status();
+    absl::StatusOr<uint16_t> parsed = parse_port(*port_text);
+    if (!parsed.ok()) return parsed.status();
+    host = *std::move(addr);
+    port = *parsed;
+  }
+  return std::unique_ptr<RealRuntime>(new RealRuntime(*topology, std::move(environment),
+                                                      c10::Device(c10::kCPU), std::move(host),
+                                                      port));
+}
+
+RealRuntime::RealRuntime(Topology topology, Environment environment, c10::Device device,
+                         std::string host, uint16_t port)
+    : Runtime(topology, std::move(environment)),
+      device_(device),
+      master_addr_(std::move(host)),
+      master_port_(port) {}
+
+RealRuntime::~RealRuntime() {
+  clear_shared();  // Process groups go before the store they were made with.
+}
+
+absl::Time RealRuntime::now() { return absl::Now(); }
+
+void RealRuntime::sleep_for(absl::Duration duration) { absl::SleepFor(duration); }
+
+uint64_t RealRuntime::random_bits() {
+  uint64_t bits = 0;
+  ABSL_CHECK_EQ(getrandom(&bits, sizeof(bits), 0), static_cast<ssize_t>(sizeof(bits)));
+  return bits;
+}
+
+absl::StatusOr<std::string> RealRuntime::read_file(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  std::ostringstream contents;
+  contents << file.rdbuf();
+  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
+  return std::move(contents).str();
+}
+
+void RealRuntime::write_console(ConsoleStream stream, std::string_view text) {
+  std::FILE* file = stream == ConsoleStream::kOut ? stdout : stderr;
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
+}
+
+bool RealRuntime::is_terminal(ConsoleStream stream) const {
+  return isatty(stream == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO) == 1;
+}
+
+c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
+  if (store_) return store_;
+  if (topology().world_size == 1) {
+    store_ = c10::make_intrusive<c10d::HashStore>();
+    return store_;
+  }
+  c10d::TCPStoreOptions options;
+  options.port = master_port_;
+  options.isServer = topology().rank == 0;
+  options.numWorkers = topology().world_size;
+  options.waitWorkers = false;  // The first group meets its members anyway.
+  options.timeout = kConnectTimeout;
+  // The libuv server is not in every build; the plain one is.
+  options.useLibUV = false;
+  if (options.isServer) options.masterListenFd = inherited_listen_fd(environment());
+  try {
+    store_ = c10::make_intrusive<c10d::TCPStore>(master_addr_, options);
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, "rank ", topology().rank, " cannot ",
+                options.isServer ? "serve" : "reach", " the rendezvous store at ", master_addr_,
+                ":", master_port_, ": ", error.what());
+  }
+  return store_;
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions& options) {
+  const GroupOptions resolved = resolve_group(options);
+  const std::vector<int>& ranks = resolved.ranks;
+  BackendOptions backend_options;
+  backend_options.store =
+      c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store());
+  backend_options.rank = static_cast<int>(
+      std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());
+  backend_options.size = static_cast<int>(ranks.size());
+  backend_options.timeout = absl::ToChronoMilliseconds(resolved.timeout);
+  backend_options.single_node = topology().num_nodes == 1;
+  const std::string name = resolved.backend.empty() ? kDefaultBackend : resolved.backend;
+  auto backend = make_backend(name, backend_options);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(backend_options.store, backend_options.rank,
+                                                       backend_options.size);
+  const auto type = c10d::ProcessGroup::strToBackendType(name);
+  group->setBackend(c10::kCPU, type, backend);
+  group->setDefaultBackend(type);
+  group->setGroupName(resolved.name);
+  return group;
+}
+
+void RealRuntime::leave() {
+  clear_shared();
+  if (!store_ || topology().world_size == 1) return;
+  if (store_->add(kLeavingKey, 1) == topology().world_size) store_->set(kAllLeftKey, "1");
+  if (topology().rank == 0) store_->wait({kAllLeftKey});
+}
+
+}  // namespace accelerate

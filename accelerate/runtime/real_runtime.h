@@ -1,0 +1,46 @@
+/// The Runtime of an ordinary process: one rank, real time, real files, real backends.
+///
+/// Ranks of a job meet through a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT (or on
+/// the listening socket that the launcher handed it).
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+class RealRuntime final : public Runtime {
+ public:
+  /// Reads the topology from the environment. Local.
+  /// Errors: InvalidArgument naming the contradictory or missing variables.
+  static absl::StatusOr<std::unique_ptr<RealRuntime>> from_environment(Environment environment);
+
+  ~RealRuntime() override;
+
+  c10::Device device() const override { return device_; }
+  absl::Time now() override;
+  void sleep_for(absl::Duration duration) override;
+  uint64_t random_bits() override;
+  absl::StatusOr<std::string> read_file(const std::string& path) override;
+  void write_console(ConsoleStream stream, std::string_view text) override;
+  bool is_terminal(ConsoleStream stream) const override;
+  c10::intrusive_ptr<c10d::Store> store() override;
+  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) override;
+
+  /// Leaves the job in order: rank 0, which serves the store, waits until all ranks came here.
+  /// Collective; a no-op when the store was never used.
+  void leave();
+
+ private:
+  RealRuntime(Topology topology, Environment environment, c10::Device device, std::string host,
+              uint16_t port);
+
+  const c10::Device device_;
+  const std::string master_addr_;
+  const uint16_t master_port_;
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,55 @@
+#include "accelerate/runtime/runtime.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace accelerate {
+namespace {
+thread_local Runtime* current_runtime = nullptr;
+}  // namespace
+
+Runtime::Runtime(Topology topology, Environment environment)
+    : topology_(topology), environment_(std::move(environment)) {}
+
+Runtime::~Runtime() = default;
+
+Runtime& Runtime::current() {
+  TORCH_CHECK(current_runtime != nullptr,
+              "no accelerate::Runtime on this thread: start the program with accelerate::run(), "
+              "or install one with accelerate::RuntimeScope");
+  return *current_runtime;
+}
+
+void Runtime::clear_shared() { shared_.clear(); }
+
+GroupOptions Runtime::resolve_group(const GroupOptions& options) {
+  GroupOptions resolved = options;
+  std::vector<int>& ranks = resolved.ranks;
+  if (ranks.empty()) {
+    ranks.resize(topology_.world_size);
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  const std::string list = absl::StrJoin(ranks, ",");
+  TORCH_CHECK_VALUE(std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) ==
+                        ranks.end(),
+                    "new_group: ranks must be ascending and distinct, got ", list);
+  TORCH_CHECK_VALUE(ranks.front() >= 0 && ranks.back() < topology_.world_size,
+                    "new_group: ranks ", list, " do not fit a world of ", topology_.world_size);
+  TORCH_CHECK_VALUE(std::binary_search(ranks.begin(), ranks.end(), topology_.rank),
+                    "new_group: rank ", topology_.rank, " is not a member of ", list);
+  if (resolved.name.empty()) resolved.name = absl::StrCat(list, "#", groups_made_[ranks]++);
+  return resolved;
+}
+
+RuntimeScope::RuntimeScope(Runtime& runtime)
+    : previous_(std::exchange(current_runtime, &runtime)) {}
+
+RuntimeScope::~RuntimeScope() { current_runtime = previous_; }
+
+}  // namespace accelerate

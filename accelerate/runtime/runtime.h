@@ -1,0 +1,134 @@
+/// The one door between a rank and the world outside it.
+///
+/// Time, randomness, environment, files, console, rendezvous store and process groups are asked of
+/// a Runtime and of nothing else. There is one Runtime per process in production (RealRuntime) and
+/// one per rank in a simulation; the library cannot tell which it has. There is no other
+/// process-wide state: whatever "all instances share" is shared through a Runtime (see `shared`).
+///
+/// Threads: a Runtime belongs to its rank's thread. A helper thread of that rank may read it after
+///          installing it with a RuntimeScope; `shared` and `environment` are not synchronised.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <typeindex>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "accelerate/runtime/environment.h"
+#include "accelerate/runtime/topology.h"
+
+namespace c10d {
+class ProcessGroup;
+class Store;
+}  // namespace c10d
+
+namespace accelerate {
+
+/// What a process group is made from.
+struct GroupOptions {
+  /// Global ranks of the members, ascending; empty means all ranks of the job.
+  std::vector<int> ranks;
+  /// The same on every member. Empty: derived from the ranks and how often they were grouped.
+  std::string name;
+  /// How long an operation may wait for its peers.
+  absl::Duration timeout = absl::Minutes(30);
+  /// Name of a registered backend ("gloo", ...); empty lets the Runtime choose.
+  std::string backend;
+};
+
+enum class ConsoleStream { kOut, kErr };
+
+class Runtime {
+ public:
+  Runtime(Topology topology, Environment environment);
+  virtual ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// The Runtime installed on this thread. Errors: c10::Error saying how to get one.
+  static Runtime& current();
+
+  const Topology& topology() const { return topology_; }
+  Environment& environment() { return environment_; }
+  const Environment& environment() const { return environment_; }
+
+  /// The device this rank computes on.
+  virtual c10::Device device() const = 0;
+
+  /// Wall time; virtual time in a simulation.
+  virtual absl::Time now() = 0;
+  virtual void sleep_for(absl::Duration duration) = 0;
+
+  /// 64 fresh random bits. In a simulation they follow from the seed and the rank.
+  virtual uint64_t random_bits() = 0;
+
+  /// A whole file. Errors: NotFound, PermissionDenied, ... naming the path.
+  virtual absl::StatusOr<std::string> read_file(const std::string& path) = 0;
+
+  /// Writes text at once, unbuffered by the library.
+  virtual void write_console(ConsoleStream stream, std::string_view text) = 0;
+  /// Whether a person watches the stream, so that redrawing a line makes sense.
+  virtual bool is_terminal(ConsoleStream stream) const = 0;
+
+  /// The job's key-value store. The first call connects. Collective only in that rank 0 serves it.
+  /// Errors: c10::Error naming the address when rank 0 cannot be reached.
+  virtual c10::intrusive_ptr<c10d::Store> store() = 0;
+
+  /// Makes a process group. Collective over its members; others need not call.
+  /// Errors: c10::ValueError for a bad rank list, an unknown backend, or when this rank is no
+  ///         member; c10::DistBackendError when a member does not come.
+  virtual c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) = 0;
+
+  /// The T that everything on this Runtime shares; made by `make` on first use.
+  template <typename T, typename Make>
+  T& shared(Make&& make) {
+    std::shared_ptr<void>& slot = shared_[std::type_index(typeid(T))];
+    if (!slot) slot = std::shared_ptr<T>(make());
+    return *static_cast<T*>(slot.get());
+  }
+  /// The shared T if there is one, else nullptr.
+  template <typename T>
+  T* find_shared() const {
+    auto found = shared_.find(std::type_index(typeid(T)));
+    return found == shared_.end() ? nullptr : static_cast<T*>(found->second.get());
+  }
+  /// Forgets the shared T, so that the next `shared` makes it anew.
+  template <typename T>
+  void reset_shared() {
+    shared_.erase(std::type_index(typeid(T)));
+  }
+  /// Forgets everything shared. Derived classes call it before what it depends on goes.
+  void clear_shared();
+
+ protected:
+  /// `options.ranks` made explicit and checked, and `options.name` filled in.
+  GroupOptions resolve_group(const GroupOptions& options);
+
+ private:
+  const Topology topology_;
+  Environment environment_;
+  std::map<std::type_index, std::shared_ptr<void>> shared_;
+  std::map<std::vector<int>, int> groups_made_;  // keyed by ranks: unnamed groups count up
+};
+
+/// Installs a Runtime as the current one of this thread for a scope. Scopes nest.
+class RuntimeScope {
+ public:
+  explicit RuntimeScope(Runtime& runtime);
+  ~RuntimeScope();
+  RuntimeScope(const RuntimeScope&) = delete;
+  RuntimeScope& operator=(const RuntimeScope&) = delete;
+
+ private:
+  Runtime* previous_;
+};
+
+}  // namespace accelerate

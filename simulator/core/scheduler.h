@@ -1,0 +1,122 @@
+/// Runs many tasks as threads of which exactly one works at a time, in an order drawn from a seed.
+///
+/// The running task holds the baton. It gives it up where it blocks, yields or ends, and then the
+/// next holder is drawn from the tasks that are ready. Nothing else decides the order: not the
+/// operating system, not the wall clock. Time is virtual: it stands still while tasks run and jumps
+/// to the next timer when none is ready.
+///
+/// When no task is ready and no timer may help, the run is *stalled*: the owner's `on_stall` writes
+/// one report, and every blocked task wakes with Wake::kStalled. Tasks that only talk through
+/// deterministic channels reach the same stall for every seed.
+///
+/// Knows nothing of LibTorch.
+/// Threads: `run` is called by the owner; everything else only by the task that holds the baton.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "simulator/core/random.h"
+
+namespace accelerate::simulator {
+
+/// Why a blocked task runs again.
+enum class Wake {
+  kReady,     ///< wake() was called for it; look again at what it waited for
+  kDeadline,  ///< its deadline came first
+  kStalled,   ///< nothing can make progress; see Scheduler::stall_report()
+};
+
+/// When a blocked task gives up.
+struct Deadline {
+  absl::Duration at = absl::InfiniteDuration();  ///< virtual time since the start of the run
+  /// A task that merely waits for time to pass makes progress, and so does one whose caller asked
+  /// for a time-out. A default time-out against lost peers does not: if all others are stuck as
+  /// well, the stall is reported at once instead.
+  bool counts_as_progress = false;
+};
+
+class Scheduler {
+ public:
+  struct Hooks {
+    /// Called on a task's thread right after it got, and right before it loses, the baton.
+    std::function<void(int task)> on_resume;
+    std::function<void(int task)> on_suspend;
+    /// Called once per stall, before anybody wakes; its value becomes stall_report().
+    std::function<std::string()> on_stall;
+  };
+
+  enum class State { kReady, kRunning, kBlocked, kDone };
+
+  Scheduler(int num_tasks, uint64_t seed, Hooks hooks = {});
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  /// Runs `body(task)` on a thread per task and returns when all have ended. `body` must not throw.
+  void run(const std::function<void(int task)>& body);
+
+  /// Lets any ready task, this one included, go next.
+  void yield();
+
+  /// Gives up the baton until wake(), the deadline or a stall. `describe` says what the task waits
+  /// for; it is called only to write a report.
+  Wake block(absl::FunctionRef<std::string()> describe, Deadline deadline = {});
+
+  /// Makes a blocked task ready; no effect on one that is not blocked.
+  void wake(int task);
+
+  /// Lets virtual time pass.
+  void sleep_for(absl::Duration duration);
+
+  absl::Duration now() const { return now_; }
+  int num_tasks() const { return static_cast<int>(tasks_.size()); }
+  int running() const { return running_; }
+  State state(int task) const { return tasks_[task]->state; }
+  /// What a blocked task waits for; for reports.
+  std::string describe(int task) const;
+  /// The report of the latest stall.
+  const std::string& stall_report() const { return stall_report_; }
+
+ private:
+  struct Task {
+    State state = State::kReady;
+    Wake wake = Wake::kReady;
+    Deadline deadline;
+    const absl::FunctionRef<std::string()>* describe = nullptr;
+    bool has_baton = false;
+    std::condition_variable baton;
+  };
+
+  void hand_over();
+  void make_ready(int task, Wake wake);
+  void advance_or_stall();
+  void wait_for_baton(int task);
+
+  const Hooks hooks_;
+  DeterministicRandom random_;
+  std::vector<std::unique_ptr<Task>> tasks_;
+  std::vector<int> ready_;
+  // Blocked tasks with a finite deadline, soonest first; ties go by task number.
+  std::set<std::pair<absl::Duration, int>> timers_;
+  int progress_timers_ = 0;
+  int done_ = 0;
+  int running_ = -1;
+  absl::Duration now_;
+  std::string stall_report_;
+  // Held by whoever changes the fields above. The baton already orders the tasks; the mutex makes
+  // the hand-over a synchronisation that tools understand.
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+};
+
+}  // namespace accelerate::simulator

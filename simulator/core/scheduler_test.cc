@@ -1,0 +1,138 @@
+#include "simulator/core/scheduler.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string waiting() { return "waiting"; }
+
+// The order in which `tasks` tasks pass `rounds` yields.
+std::vector<int> order_of(int tasks, int rounds, uint64_t seed) {
+  std::vector<int> order;
+  Scheduler scheduler(tasks, seed);
+  scheduler.run([&](int task) {
+    for (int round = 0; round < rounds; ++round) {
+      order.push_back(task);
+      scheduler.yield();
+    }
+  });
+  return order;
+}
+
+TEST(Scheduler, RepeatsTheOrderOfASeedAndVariesItWithTheSeed) {
+  EXPECT_EQ(order_of(8, 20, 1), order_of(8, 20, 1));
+  EXPECT_NE(order_of(8, 20, 1), order_of(8, 20, 2));
+}
+
+TEST(Scheduler, RunsOneTaskAtATime) {
+  int inside = 0;
+  int most = 0;
+  Scheduler scheduler(16, 3);
+  scheduler.run([&](int) {
+    for (int round = 0; round < 50; ++round) {
+      most = std::max(most, ++inside);
+      --inside;
+      scheduler.yield();
+    }
+  });
+  EXPECT_EQ(most, 1);
+}
+
+TEST(Scheduler, WakesABlockedTask) {
+  bool ready = false;
+  std::vector<std::string> events;
+  Scheduler scheduler(2, 0);
+  scheduler.run([&](int task) {
+    if (task == 0) {
+      while (!ready) EXPECT_EQ(scheduler.block(waiting), Wake::kReady);
+      events.push_back("woken");
+    } else {
+      scheduler.yield();
+      ready = true;
+      events.push_back("waking");
+      scheduler.wake(0);
+    }
+  });
+  EXPECT_THAT(events, ElementsAre("waking", "woken"));
+}
+
+TEST(Scheduler, JumpsToTheNextTimerWhenNobodyIsReady) {
+  std::vector<std::pair<int, absl::Duration>> woke;
+  Scheduler scheduler(3, 5);
+  scheduler.run([&](int task) {
+    scheduler.sleep_for(absl::Seconds(3 - task));
+    woke.emplace_back(task, scheduler.now());
+  });
+  EXPECT_THAT(woke, ElementsAre(std::pair(2, absl::Seconds(1)), std::pair(1, absl::Seconds(2)),
+                                std::pair(0, absl::Seconds(3))));
+}
+
+TEST(Scheduler, ReportsAStallOnceToEveryBlockedTask) {
+  int reports = 0;
+  std::vector<Wake> wakes;
+  Scheduler* self = nullptr;
+  Scheduler scheduler(3, 0, {.on_stall = [&] {
+                        ++reports;
+                        return self->describe(0) + "; done: " +
+                               (self->state(2) == Scheduler::State::kDone ? "yes" : "no");
+                      }});
+  self = &scheduler;
+  scheduler.run([&](int task) {
+    if (task != 2) wakes.push_back(scheduler.block([] { return std::string("for godot"); }));
+  });
+  EXPECT_EQ(reports, 1);
+  EXPECT_THAT(wakes, ElementsAre(Wake::kStalled, Wake::kStalled));
+  EXPECT_EQ(scheduler.stall_report(), "for godot; done: yes");
+}
+
+TEST(Scheduler, LetsAPatientDeadlinePassOnlyWhileSomebodyElseMakesProgress) {
+  std::vector<Wake> wakes;
+  Scheduler scheduler(2, 0);
+  scheduler.run([&](int task) {
+    if (task == 1) return scheduler.sleep_for(absl::Minutes(2));
+    const Deadline patience{.at = absl::Minutes(1)};
+    wakes.push_back(scheduler.block(waiting, patience));
+    EXPECT_EQ(scheduler.now(), absl::Minutes(1));
+    wakes.push_back(scheduler.block(waiting, {.at = absl::Minutes(60)}));
+    EXPECT_EQ(scheduler.now(), absl::Minutes(2));  // A stall, not an hour's wait.
+  });
+  EXPECT_THAT(wakes, ElementsAre(Wake::kDeadline, Wake::kStalled));
+}
+
+TEST(Scheduler, HonoursATimeOutThatTheCallerAskedFor) {
+  Scheduler scheduler(1, 0);
+  scheduler.run([&](int) {
+    EXPECT_EQ(scheduler.block(waiting, {.at = absl::Seconds(1), .counts_as_progress = true}),
+              Wake::kDeadline);
+    EXPECT_EQ(scheduler.now(), absl::Seconds(1));
+  });
+}
+
+TEST(Scheduler, CallsTheHooksAroundEveryTurn) {
+  std::vector<std::string> events;
+  Scheduler scheduler(1, 0,
+                      {.on_resume = [&](int task) { events.push_back("+" + std::to_string(task)); },
+                       .on_suspend = [&](int task) {
+                         events.push_back("-" + std::to_string(task));
+                       }});
+  scheduler.run([&](int) { scheduler.sleep_for(absl::Seconds(1)); });
+  EXPECT_THAT(events, ElementsAre("+0", "-0", "+0", "-0"));
+}
+
+TEST(DeterministicRandom, GivesTheDocumentedSequence) {
+  // Reference values of SplitMix64 for the seed 1234567.
+  DeterministicRandom random(1234567);
+  EXPECT_EQ(random.next(), 6457827717110365317u);
+  EXPECT_EQ(random.next(), 3203168211198807973u);
+}
+
+}  // namespace
+}  // namespace accelerate::simulator
