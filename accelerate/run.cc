@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include "accelerate/runtime/env.h"
+#include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/runtime/real_runtime.h"
 
 namespace accelerate {
@@ -52,7 +52,7 @@ bool register_run_mode(RunMode mode) {
 
 int run(int argc, char** argv, const TrainFunction& train) {
   Environment environment;
-  if (environment.get_or(env::kOmpNumThreads, "").empty()) at::set_num_threads(1);
+  limit_intra_op_threads(environment);
   for (const RunMode& mode : run_modes()) {
     if (environment.get(mode.variable)) return mode.run(argc, argv, train, environment);
   }

@@ -2,13 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -22,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "accelerate/comm/backend_registry.h"
 #include "accelerate/runtime/env.h"
+#include "accelerate/runtime/host.h"
 
 namespace accelerate {
 namespace {
@@ -104,24 +100,14 @@ uint64_t RealRuntime::random_bits() {
 }
 
 absl::StatusOr<std::string> RealRuntime::read_file(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  std::ostringstream contents;
-  contents << file.rdbuf();
-  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
-  return std::move(contents).str();
+  return host::read_file(path);
 }
 
 void RealRuntime::write_console(ConsoleStream stream, std::string_view text) {
-  std::FILE* file = stream == ConsoleStream::kOut ? stdout : stderr;
-  std::fwrite(text.data(), 1, text.size(), file);
-  std::fflush(file);
+  host::write_console(stream, text);
 }
 
-bool RealRuntime::is_terminal(ConsoleStream stream) const {
-  return isatty(stream == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO) == 1;
-}
+bool RealRuntime::is_terminal(ConsoleStream stream) const { return host::is_terminal(stream); }
 
 c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   if (store_) return store_;

@@ -43,7 +43,10 @@ GroupOptions Runtime::resolve_group(const GroupOptions& options) {
                     "new_group: ranks ", list, " do not fit a world of ", topology_.world_size);
   TORCH_CHECK_VALUE(std::binary_search(ranks.begin(), ranks.end(), topology_.rank),
                     "new_group: rank ", topology_.rank, " is not a member of ", list);
-  if (resolved.name.empty()) resolved.name = absl::StrCat(list, "#", groups_made_[ranks]++);
+  if (resolved.name.empty()) resolved.name = absl::StrCat("ranks ", list);
+  // A group made again under an old name must not meet what is left of the old one.
+  const int made_before = groups_made_[resolved.name]++;
+  if (made_before > 0) absl::StrAppend(&resolved.name, "#", made_before);
   return resolved;
 }
 

@@ -36,7 +36,8 @@ namespace accelerate {
 struct GroupOptions {
   /// Global ranks of the members, ascending; empty means all ranks of the job.
   std::vector<int> ranks;
-  /// The same on every member. Empty: derived from the ranks and how often they were grouped.
+  /// The same on every member. Empty: derived from the ranks. A name may be used again, by all
+  /// members alike.
   std::string name;
   /// How long an operation may wait for its peers.
   absl::Duration timeout = absl::Minutes(30);
@@ -116,7 +117,7 @@ class Runtime {
   const Topology topology_;
   Environment environment_;
   std::map<std::type_index, std::shared_ptr<void>> shared_;
-  std::map<std::vector<int>, int> groups_made_;  // keyed by ranks: unnamed groups count up
+  std::map<std::string, int> groups_made_;  // by name
 };
 
 /// Installs a Runtime as the current one of this thread for a scope. Scopes nest.

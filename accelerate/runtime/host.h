@@ -1,0 +1,19 @@
+/// The host's files and console, for the Runtimes that use the real ones.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate::host {
+
+/// Errors: NotFound, PermissionDenied, ... naming the path.
+absl::StatusOr<std::string> read_file(const std::string& path);
+
+void write_console(ConsoleStream stream, std::string_view text);
+
+bool is_terminal(ConsoleStream stream);
+
+}  // namespace accelerate::host

@@ -1,0 +1,244 @@
+#include "simulator/c10d/collectives.h"
+
+#include <numeric>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <c10/util/Exception.h>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using c10d::OpType;
+using c10d::ReduceOp;
+
+// The tensor that `calls[rank]` contributes.
+using Contribution = absl::FunctionRef<const at::Tensor&(const Call&)>;
+
+at::Tensor scaled(const at::Tensor& tensor, const ReduceOp& op) {
+  const auto* factor =
+      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(factor != nullptr, "premultiplied sum without a factor");
+  if (factor->tensor_factor.defined()) return tensor.mul(factor->tensor_factor.to(tensor.dtype()));
+  return tensor.mul(factor->double_factor);
+}
+
+void accumulate(at::Tensor& total, const at::Tensor& value, const ReduceOp& op) {
+  switch (op.op_) {
+    case ReduceOp::SUM:
+    case ReduceOp::AVG: total.add_(value); return;
+    case ReduceOp::PREMUL_SUM: total.add_(scaled(value, op)); return;
+    case ReduceOp::PRODUCT: total.mul_(value); return;
+    case ReduceOp::MIN: at::minimum_out(total, total, value); return;
+    case ReduceOp::MAX: at::maximum_out(total, total, value); return;
+    case ReduceOp::BAND: total.bitwise_and_(value); return;
+    case ReduceOp::BOR: total.bitwise_or_(value); return;
+    case ReduceOp::BXOR: total.bitwise_xor_(value); return;
+    case ReduceOp::UNUSED: break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unchecked reduce op");
+}
+
+at::Tensor reduced(const std::vector<Call>& calls, Contribution contribution) {
+  const at::Tensor& first = contribution(calls[0]);
+  at::Tensor total = calls[0].reduce_op.op_ == ReduceOp::PREMUL_SUM
+                         ? scaled(first, calls[0].reduce_op)
+                         : first.clone();
+  for (size_t rank = 1; rank < calls.size(); ++rank) {
+    accumulate(total, contribution(calls[rank]), calls[rank].reduce_op);
+  }
+  if (calls[0].reduce_op.op_ == ReduceOp::AVG) {
+    const auto count = static_cast<int64_t>(calls.size());
+    if (at::isIntegralType(total.scalar_type(), /*includeBool=*/false)) {
+      total.div_(count, "trunc");
+    } else {
+      total.div_(count);
+    }
+  }
+  return total;
+}
+
+void broadcast(std::vector<Call>& calls) {
+  const int root = calls[0].fingerprint.root;
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    if (static_cast<int>(rank) != root) calls[rank].inputs[0].copy_(calls[root].inputs[0]);
+  }
+}
+
+// `root` < 0: the result goes to everybody.
+void all_reduce(std::vector<Call>& calls, int root) {
+  for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
+    const at::Tensor total =
+        reduced(calls, [i](const Call& call) -> const at::Tensor& { return call.inputs[i]; });
+    for (size_t rank = 0; rank < calls.size(); ++rank) {
+      if (root < 0 || static_cast<int>(rank) == root) calls[rank].inputs[i].copy_(total);
+    }
+  }
+}
+
+void all_gather(std::vector<Call>& calls) {
+  for (Call& receiver : calls) {
+    auto output = receiver.outputs.begin();
+    for (const Call& sender : calls) {
+      for (const at::Tensor& input : sender.inputs) (output++)->copy_(input.view_as(*output));
+    }
+  }
+}
+
+void all_gather_into_tensor(std::vector<Call>& calls) {
+  const auto count = static_cast<int64_t>(calls.size());
+  for (Call& receiver : calls) {
+    for (size_t i = 0; i < receiver.outputs.size(); ++i) {
+      at::Tensor rows = receiver.outputs[i].view({count, -1});
+      for (int64_t rank = 0; rank < count; ++rank) {
+        rows[rank].copy_(calls[rank].inputs[i].reshape({-1}));
+      }
+    }
+  }
+}
+
+void gather(std::vector<Call>& calls) {
+  Call& root = calls[calls[0].fingerprint.root];
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    root.outputs[rank].copy_(calls[rank].inputs[0].view_as(root.outputs[rank]));
+  }
+}
+
+void scatter(std::vector<Call>& calls) {
+  const Call& root = calls[calls[0].fingerprint.root];
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    calls[rank].outputs[0].copy_(root.inputs[rank].view_as(calls[rank].outputs[0]));
+  }
+}
+
+void reduce_scatter(std::vector<Call>& calls) {
+  // All results first: an output may be a view of that rank's input.
+  std::vector<at::Tensor> totals;
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    totals.push_back(reduced(
+        calls, [rank](const Call& call) -> const at::Tensor& { return call.inputs[rank]; }));
+  }
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    calls[rank].outputs[0].copy_(totals[rank].view_as(calls[rank].outputs[0]));
+  }
+}
+
+void reduce_scatter_tensor(std::vector<Call>& calls) {
+  const auto count = static_cast<int64_t>(calls.size());
+  for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
+    const at::Tensor rows =
+        reduced(calls, [i](const Call& call) -> const at::Tensor& { return call.inputs[i]; })
+            .view({count, -1});
+    for (int64_t rank = 0; rank < count; ++rank) {
+      calls[rank].outputs[i].copy_(rows[rank].view_as(calls[rank].outputs[i]));
+    }
+  }
+}
+
+std::string size_problem(int from, const at::Tensor& sent, int to, const at::Tensor& received) {
+  return absl::StrCat("rank ", from, " sends ", sent.numel(), " elements of ",
+                      c10::toString(sent.scalar_type()), " to rank ", to, ", which expects ",
+                      received.numel(), " of ", c10::toString(received.scalar_type()));
+}
+
+bool fits(const at::Tensor& sent, const at::Tensor& received) {
+  return sent.numel() == received.numel() && sent.scalar_type() == received.scalar_type();
+}
+
+std::optional<std::string> all_to_all(std::vector<Call>& calls) {
+  for (size_t from = 0; from < calls.size(); ++from) {
+    for (size_t to = 0; to < calls.size(); ++to) {
+      const at::Tensor& sent = calls[from].inputs[to];
+      const at::Tensor& received = calls[to].outputs[from];
+      if (!fits(sent, received)) return size_problem(from, sent, to, received);
+    }
+  }
+  for (size_t from = 0; from < calls.size(); ++from) {
+    for (size_t to = 0; to < calls.size(); ++to) {
+      calls[to].outputs[from].copy_(calls[from].inputs[to].view_as(calls[to].outputs[from]));
+    }
+  }
+  return std::nullopt;
+}
+
+// The rows of `tensor` that belong to each rank; no splits means equal shares.
+std::vector<at::Tensor> shares(const at::Tensor& tensor, const std::vector<int64_t>& splits,
+                               size_t count) {
+  if (!splits.empty()) return tensor.split_with_sizes(splits, 0);
+  if (tensor.numel() == 0) return std::vector<at::Tensor>(count, tensor);
+  return tensor.chunk(static_cast<int64_t>(count), 0);
+}
+
+std::optional<std::string> all_to_all_single(std::vector<Call>& calls) {
+  for (Call& call : calls) {
+    call.inputs = shares(call.inputs[0], call.input_splits, calls.size());
+    call.outputs = shares(call.outputs[0], call.output_splits, calls.size());
+  }
+  return all_to_all(calls);
+}
+
+}  // namespace
+
+std::optional<std::string> run_calls(std::vector<Call>& calls) {
+  // The tensors belong to whoever calls; their history does not.
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  switch (calls[0].fingerprint.op) {
+    case OpType::BROADCAST: broadcast(calls); return std::nullopt;
+    case OpType::ALLREDUCE:
+    case OpType::_ALLREDUCE_SPARSE:
+    case OpType::ALLREDUCE_COALESCED: all_reduce(calls, -1); return std::nullopt;
+    case OpType::REDUCE: all_reduce(calls, calls[0].fingerprint.root); return std::nullopt;
+    case OpType::ALLGATHER:
+    case OpType::ALLGATHER_COALESCED: all_gather(calls); return std::nullopt;
+    case OpType::_ALLGATHER_BASE: all_gather_into_tensor(calls); return std::nullopt;
+    case OpType::GATHER: gather(calls); return std::nullopt;
+    case OpType::SCATTER: scatter(calls); return std::nullopt;
+    case OpType::REDUCE_SCATTER: reduce_scatter(calls); return std::nullopt;
+    case OpType::_REDUCE_SCATTER_BASE: reduce_scatter_tensor(calls); return std::nullopt;
+    case OpType::ALLTOALL: return all_to_all(calls);
+    case OpType::ALLTOALL_BASE: return all_to_all_single(calls);
+    case OpType::BARRIER: return std::nullopt;
+    default: break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "not a collective: ", op_name(calls[0].fingerprint.op));
+}
+
+std::optional<std::string> run_message(const Call& sender, const Call& receiver) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor& sent = sender.inputs[0];
+  const at::Tensor& received = receiver.outputs[0];
+  if (!fits(sent, received)) {
+    return absl::StrCat("sent ", sent.numel(), " elements of ", c10::toString(sent.scalar_type()),
+                        ", expected ", received.numel(), " of ",
+                        c10::toString(received.scalar_type()));
+  }
+  received.copy_(sent.view_as(received));
+  return std::nullopt;
+}
+
+void check_reducible(ReduceOp::RedOpType op, at::ScalarType dtype) {
+  auto check = [&](bool allowed) {
+    TORCH_CHECK_NOT_IMPLEMENTED(allowed, "cannot reduce ", c10::toString(dtype), " by ",
+                                op == ReduceOp::UNUSED ? "UNUSED" : reduce_op_name(op));
+  };
+  // As NCCL and Gloo: eight-bit floats travel but are not summed, complex numbers are only summed.
+  check(op != ReduceOp::UNUSED);
+  check(!c10::isFloat8Type(dtype) && !c10::isQIntType(dtype) && !c10::isBarebonesUnsignedType(dtype));
+  const bool sums = op == ReduceOp::SUM || op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM;
+  if (c10::isComplexType(dtype)) check(sums);
+  if (op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR) {
+    check(c10::isIntegralType(dtype, /*includeBool=*/true));
+  }
+  if (op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM) check(dtype != at::kBool);
+  if (op == ReduceOp::PREMUL_SUM) check(!c10::isIntegralType(dtype, /*includeBool=*/true));
+}
+
+}  // namespace accelerate::simulator

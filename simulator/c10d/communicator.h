@@ -1,0 +1,103 @@
+/// The meeting place of one process group's members: it matches their calls, checks that they agree,
+/// carries the operation out and wakes who waits.
+///
+/// A collective runs when its last member has joined, so results do not depend on who came first. A
+/// point-to-point message moves when both sides are there (rendezvous, as Gloo and NCCL do for
+/// anything large), so programs that rely on buffering are caught.
+///
+/// Once anything in the group went wrong (mismatch, time-out, stall) the group has failed: what is
+/// pending and whatever is called later throws c10::DistBackendError with that one report.
+///
+/// Threads: only the rank that holds the baton may call in.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/time/time.h"
+#include "accelerate/comm/collective_fingerprint.h"
+#include "simulator/c10d/collectives.h"
+#include "simulator/c10d/fabric.h"
+
+namespace accelerate::simulator {
+
+/// A collective or a message under way. Members hold it through their Work.
+struct Operation {
+  std::vector<Call> calls;  ///< a collective: by member; a message: sender, receiver
+  int joined = 0;
+  bool done = false;
+  bool failed = false;        ///< done, and the communicator's failure says why
+  std::vector<int> waiting;   ///< tasks blocked on it
+  int source = -1;            ///< of a message: the sender's member number, once known
+};
+
+/// How long a member waits for an operation.
+struct Patience {
+  absl::Duration timeout;        ///< from `since`
+  absl::Duration since;          ///< virtual time of the call
+  bool asked_for = false;        ///< by the caller of this very wait, not by a default
+};
+
+class Communicator {
+ public:
+  Communicator(Fabric& fabric, std::string name, std::vector<int> ranks);
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  /// Global rank of each member.
+  const std::vector<int>& ranks() const { return ranks_; }
+  Fabric& fabric() { return fabric_; }
+
+  /// Joins the member's next collective. Errors: DistBackendError if the group has failed.
+  std::shared_ptr<Operation> join(int member, Call call);
+
+  /// Posts a message. `call.fingerprint.peer` is -1 for a receive from anyone.
+  std::shared_ptr<Operation> send(int member, Call call);
+  std::shared_ptr<Operation> receive(int member, Call call);
+
+  /// Blocks member's rank until the operation is done.
+  /// Errors: DistBackendError carrying the group's failure.
+  void wait(int member, const std::shared_ptr<Operation>& operation, const Patience& patience);
+
+  /// The next collective's number for this member.
+  uint64_t sequence(int member) const { return next_sequence_[member]; }
+
+  std::optional<std::string> unnoticed_failure() const;
+
+ private:
+  struct Message {
+    int sender;    // -1: a receiver that takes anyone
+    int receiver;
+    int tag;
+    std::shared_ptr<Operation> operation;
+  };
+
+  void check_usable();
+  [[noreturn]] void raise();
+  void fail(std::string report);
+  void complete(Operation& operation);
+  void run_collective(Operation& operation);
+  void deliver(Operation& operation);
+  std::optional<std::string> mismatch(const Operation& operation) const;
+  std::string describe_wait(int member, const Operation& operation) const;
+  std::vector<int> missing_ranks(const Operation& operation) const;
+
+  Fabric& fabric_;
+  const std::string name_;
+  const std::vector<int> ranks_;
+  std::vector<uint64_t> next_sequence_;
+  // Pending collectives. Members join in order, so they also complete in order.
+  std::deque<std::shared_ptr<Operation>> collectives_;
+  uint64_t first_sequence_ = 0;  // number of collectives_.front()
+  std::vector<Message> sends_;
+  std::vector<Message> receives_;
+  std::string failure_;
+  bool noticed_ = false;
+};
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,87 @@
+#include "simulator/c10d/fabric.h"
+
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "simulator/c10d/communicator.h"
+
+namespace accelerate::simulator {
+
+Fabric::Fabric(int world_size, std::string headline)
+    : headline_(std::move(headline)), endings_(world_size) {}
+
+Fabric::~Fabric() = default;
+
+std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
+                                                   const std::vector<int>& ranks) {
+  std::shared_ptr<Communicator>& communicator = communicators_[name];
+  if (!communicator) communicator = std::make_shared<Communicator>(*this, name, ranks);
+  TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" is made of ",
+                    rank_list(ranks), " here and of ", rank_list(communicator->ranks()),
+                    " elsewhere");
+  return communicator;
+}
+
+void Fabric::end_rank(int rank, std::string failure) {
+  endings_[rank] = {.ended = true, .failure = std::move(failure)};
+}
+
+std::string Fabric::stall_report() const {
+  std::vector<std::pair<int, std::string>> texts;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const Ending& ending = endings_[rank];
+    std::string text;
+    if (!ending.ended) {
+      text = scheduler_->describe(rank);
+    } else if (ending.failure.empty()) {
+      text = "ended normally";
+    } else {
+      // The first line says what; the rest is somebody's backtrace.
+      text = absl::StrCat("failed: ", std::vector<std::string>(absl::StrSplit(
+                                          ending.failure, absl::MaxSplits('\n', 1)))[0]);
+    }
+    texts.emplace_back(rank, std::move(text));
+  }
+  return absl::StrCat(headline_, ": no rank can make progress at virtual time ",
+                      absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
+}
+
+std::optional<std::string> Fabric::unnoticed_failure() const {
+  for (const auto& [name, communicator] : communicators_) {
+    if (std::optional<std::string> failure = communicator->unnoticed_failure()) return failure;
+  }
+  return std::nullopt;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    absl::StrAppend(&text, first == 0 ? "" : ", ", ranks[first]);
+    if (last > first) absl::StrAppend(&text, "-", ranks[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::unordered_map<std::string, size_t> group_of;
+  for (const auto& [rank, text] : texts) {
+    if (text.empty()) continue;
+    auto [found, inserted] = group_of.try_emplace(text, groups.size());
+    if (inserted) groups.push_back({text, {}});
+    groups[found->second].second.push_back(rank);
+  }
+  std::string lines;
+  for (const auto& [text, ranks] : groups) {
+    absl::StrAppend(&lines, lines.empty() ? "" : "\n", "  ", rank_list(ranks), ": ", text);
+  }
+  return lines;
+}
+
+}  // namespace accelerate::simulator

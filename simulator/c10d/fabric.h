@@ -1,0 +1,77 @@
+/// What the ranks of one simulated cluster share: the scheduler, the rendezvous store's contents,
+/// the communicators by group name, and the knowledge of who has ended and how.
+///
+/// Threads: only the rank that holds the scheduler's baton may call in.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "simulator/core/scheduler.h"
+
+namespace accelerate::simulator {
+
+class Communicator;
+
+class Fabric {
+ public:
+  /// `headline` opens every report: it names the topology and the seed.
+  Fabric(int world_size, std::string headline);
+  ~Fabric();
+
+  /// The scheduler calls back for the report, so it is made second and attached before the run.
+  void attach(Scheduler& scheduler) { scheduler_ = &scheduler; }
+  Scheduler& scheduler() { return *scheduler_; }
+  int world_size() const { return static_cast<int>(endings_.size()); }
+
+  /// The communicator that all members of the group share, made by the first to come. It lives as
+  /// long as the run: a member may be done before another begins.
+  /// Errors: c10::ValueError if members name different ranks.
+  std::shared_ptr<Communicator> communicator(const std::string& name,
+                                             const std::vector<int>& ranks);
+
+  /// A rank's program is over; `failure` is empty if it went well.
+  void end_rank(int rank, std::string failure);
+
+  /// One report for everybody: what each rank waits for, or how it ended.
+  std::string stall_report() const;
+
+  /// What went wrong without any rank having noticed: a mismatch whose result nobody waited for, a
+  /// collective that some members never joined. Nothing if all is well.
+  std::optional<std::string> unnoticed_failure() const;
+
+  struct Store {
+    std::unordered_map<std::string, std::vector<uint8_t>> values;
+    std::unordered_map<std::string, std::vector<int>> waiting;  ///< tasks, by missing key
+  };
+  Store& store() { return store_; }
+
+ private:
+  struct Ending {
+    bool ended = false;
+    std::string failure;
+  };
+
+  const std::string headline_;
+  Scheduler* scheduler_ = nullptr;
+  std::vector<Ending> endings_;
+  // Ordered, so that reports are.
+  std::map<std::string, std::shared_ptr<Communicator>> communicators_;
+  Store store_;
+};
+
+/// "rank 3" or "ranks 0-2, 5".
+std::string rank_list(const std::vector<int>& ascending_ranks);
+
+/// One line per distinct text, led by the ranks that share it: "ranks 0-1: text". Empty texts are
+/// left out.
+std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts);
+
+}  // namespace accelerate::simulator

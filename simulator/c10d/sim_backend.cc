@@ -1,0 +1,434 @@
+#include "simulator/c10d/sim_backend.h"
+
+#include <numeric>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "simulator/c10d/sim_work.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using c10d::OpType;
+using Tensors = std::vector<at::Tensor>;
+
+// The Work of everything issued between startCoalescing and endCoalescing.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : Work(rank, OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    for (auto& work : works_) {
+      if (!work->isCompleted()) return false;
+    }
+    return true;
+  }
+  bool isSuccess() const override {
+    for (auto& work : works_) {
+      if (!work->isSuccess()) return false;
+    }
+    return true;
+  }
+  Tensors result() override {
+    Tensors results;
+    for (auto& work : works_) {
+      for (at::Tensor& tensor : work->result()) results.push_back(std::move(tensor));
+    }
+    return results;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (auto& work : works_) work->wait(timeout);
+    return true;
+  }
+  void synchronize() override { wait(kNoTimeout); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    try {
+      wait(kNoTimeout);
+      future->markCompleted(c10::IValue(result()));
+    } catch (...) {
+      future->setError(std::current_exception());
+    }
+    return future;
+  }
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+void check_contiguous(const at::Tensor& tensor, OpType op) {
+  TORCH_CHECK_VALUE(tensor.defined(), op_name(op), ": undefined tensor");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, op_name(op), ": tensors must be dense");
+  TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), op_name(op),
+                    ": tensors must be contiguous, got shape ", tensor.sizes(), " with strides ",
+                    tensor.strides());
+}
+
+void check_count(const Tensors& tensors, size_t expected, OpType op, const char* which) {
+  TORCH_CHECK_VALUE(tensors.size() == expected, op_name(op), ": expected ", expected, " ", which,
+                    " tensor(s), got ", tensors.size());
+  for (const at::Tensor& tensor : tensors) check_contiguous(tensor, op);
+}
+
+void check_list_count(size_t got, size_t expected, OpType op, const char* which) {
+  TORCH_CHECK_VALUE(got == expected, op_name(op), ": expected ", expected, " ", which,
+                    " list(s), got ", got);
+}
+
+// `tensors` mirror `like`: same dtype and number of elements.
+void check_alike(const Tensors& tensors, const at::Tensor& like, OpType op, const char* which) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.scalar_type() == like.scalar_type() && tensor.numel() == like.numel(),
+                      op_name(op), ": ", which, " tensor has ", tensor.numel(), " elements of ",
+                      tensor.scalar_type(), ", expected ", like.numel(), " of ",
+                      like.scalar_type());
+  }
+}
+
+// `whole` is `count` times `part`, one after the other.
+void check_whole(const at::Tensor& whole, const at::Tensor& part, int count, OpType op) {
+  TORCH_CHECK_VALUE(whole.is_contiguous() && part.is_contiguous(), op_name(op),
+                    ": tensors must be contiguous");
+  TORCH_CHECK_VALUE(whole.scalar_type() == part.scalar_type() &&
+                        whole.numel() == part.numel() * count,
+                    op_name(op), ": the larger tensor has ", whole.numel(), " elements of ",
+                    whole.scalar_type(), ", expected ", count, " times ", part.numel(), " of ",
+                    part.scalar_type());
+}
+
+void check_splits(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
+                  const char* which) {
+  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(rows % size == 0, "all_to_all_single: ", which, " has ", rows,
+                      " rows, which do not divide among ", size, " ranks");
+    return;
+  }
+  TORCH_CHECK_VALUE(splits.size() == static_cast<size_t>(size), "all_to_all_single: expected ",
+                    size, " ", which, " splits, got ", splits.size());
+  const int64_t total = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  TORCH_CHECK_VALUE(total == rows, "all_to_all_single: ", which, " splits add up to ", total,
+                    ", the tensor has ", rows, " rows");
+}
+
+Tensors flattened(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+}  // namespace
+
+SimBackend::SimBackend(std::shared_ptr<Communicator> communicator, int member,
+                       absl::Duration timeout)
+    : Backend(member, communicator->size()),
+      communicator_(std::move(communicator)),
+      timeout_(timeout) {}
+
+uint64_t SimBackend::getSequenceNumberForGroup() { return communicator_->sequence(rank_); }
+
+Call SimBackend::make_call(OpType op) const {
+  Call call;
+  call.fingerprint.op = op;
+  return call;
+}
+
+int SimBackend::checked_root(int64_t root) const {
+  TORCH_CHECK_VALUE(root >= 0 && root < size_, "root ", root, " is outside a group of ", size_);
+  return static_cast<int>(root);
+}
+
+SimBackend::WorkPtr SimBackend::wrap(OpType op, std::shared_ptr<Operation> operation,
+                                     Tensors results, std::chrono::milliseconds timeout) {
+  const absl::Duration patience =
+      timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
+  auto work = c10::make_intrusive<SimWork>(communicator_, std::move(operation), rank_, op,
+                                           std::move(results), patience);
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+SimBackend::WorkPtr SimBackend::join(Call call, std::chrono::milliseconds timeout) {
+  const OpType op = call.fingerprint.op;
+  Tensors results = call.outputs.empty() ? call.inputs : call.outputs;
+  return wrap(op, communicator_->join(rank_, std::move(call)), std::move(results), timeout);
+}
+
+SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors,
+                                          const c10d::BroadcastOptions& options) {
+  Call call = make_call(OpType::BROADCAST);
+  check_count(tensors, 1, OpType::BROADCAST, "input");
+  call.inputs = tensors;
+  call.fingerprint.root = checked_root(options.rootRank);
+  call.fingerprint.add(tensors[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::allreduce(Tensors& tensors,
+                                          const c10d::AllreduceOptions& options) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: expected 1 input tensor(s), got ",
+                    tensors.size());
+  if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
+  Call call = make_call(OpType::ALLREDUCE);
+  check_contiguous(tensors[0], OpType::ALLREDUCE);
+  check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
+  call.inputs = tensors;
+  call.reduce_op = options.reduceOp;
+  call.fingerprint.reduce_op = options.reduceOp.op_;
+  call.fingerprint.add(tensors[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::allreduce_sparse(Tensors& tensors,
+                                                 const c10d::AllreduceOptions& options) {
+  Call call = make_call(OpType::_ALLREDUCE_SPARSE);
+  TORCH_CHECK_VALUE(tensors.size() == 1 && tensors[0].is_sparse(),
+                    "all_reduce_sparse: expected one sparse tensor");
+  TORCH_CHECK_VALUE(options.reduceOp.op_ == c10d::ReduceOp::SUM,
+                    "all_reduce_sparse: only sums are defined");
+  check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
+  call.inputs = tensors;
+  call.reduce_op = options.reduceOp;
+  call.fingerprint.reduce_op = options.reduceOp.op_;
+  call.fingerprint.add(tensors[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  Call call = make_call(OpType::ALLREDUCE_COALESCED);
+  TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce_coalesced: no tensors");
+  check_count(tensors, tensors.size(), OpType::ALLREDUCE_COALESCED, "input");
+  for (const at::Tensor& tensor : tensors) {
+    check_reducible(options.reduceOp.op_, tensor.scalar_type());
+    call.fingerprint.add(tensor);
+  }
+  call.inputs = tensors;
+  call.reduce_op = options.reduceOp;
+  call.fingerprint.reduce_op = options.reduceOp.op_;
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  Call call = make_call(OpType::REDUCE);
+  check_count(tensors, 1, OpType::REDUCE, "input");
+  check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
+  call.inputs = tensors;
+  call.reduce_op = options.reduceOp;
+  call.fingerprint.reduce_op = options.reduceOp.op_;
+  call.fingerprint.root = checked_root(options.rootRank);
+  call.fingerprint.add(tensors[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) {
+  Call call = make_call(OpType::ALLGATHER);
+  check_count(inputs, 1, OpType::ALLGATHER, "input");
+  check_list_count(outputs.size(), 1, OpType::ALLGATHER, "output");
+  check_count(outputs[0], size_, OpType::ALLGATHER, "output");
+  check_alike(outputs[0], inputs[0], OpType::ALLGATHER, "output");
+  call.inputs = inputs;
+  call.outputs = outputs[0];
+  call.fingerprint.add(inputs[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                const c10d::AllgatherOptions& options) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, options);
+}
+
+SimBackend::WorkPtr SimBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                    const c10d::AllgatherOptions& options) {
+  Call call = make_call(OpType::ALLGATHER_COALESCED);
+  check_count(inputs, inputs.size(), OpType::ALLGATHER_COALESCED, "input");
+  check_list_count(outputs.size(), size_, OpType::ALLGATHER_COALESCED, "output");
+  for (const Tensors& from_rank : outputs) {
+    check_count(from_rank, inputs.size(), OpType::ALLGATHER_COALESCED, "output");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check_alike({from_rank[i]}, inputs[i], OpType::ALLGATHER_COALESCED, "output");
+    }
+  }
+  call.inputs = inputs;
+  call.outputs = flattened(outputs);
+  for (const at::Tensor& input : inputs) call.fingerprint.add(input);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  Call call = make_call(OpType::_ALLGATHER_BASE);
+  check_count(inputs, inputs.size(), OpType::_ALLGATHER_BASE, "input");
+  check_count(outputs, inputs.size(), OpType::_ALLGATHER_BASE, "output");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_whole(outputs[i], inputs[i], size_, OpType::_ALLGATHER_BASE);
+    call.fingerprint.add(inputs[i]);
+  }
+  call.inputs = inputs;
+  call.outputs = outputs;
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                       const c10d::GatherOptions& options) {
+  Call call = make_call(OpType::GATHER);
+  const int root = checked_root(options.rootRank);
+  check_count(inputs, 1, OpType::GATHER, "input");
+  if (rank_ == root) {
+    check_list_count(outputs.size(), 1, OpType::GATHER, "output");
+    check_count(outputs[0], size_, OpType::GATHER, "output");
+    check_alike(outputs[0], inputs[0], OpType::GATHER, "output");
+  } else {
+    check_list_count(outputs.size(), 0, OpType::GATHER, "output");
+  }
+  call.inputs = inputs;
+  call.outputs = flattened(outputs);
+  call.fingerprint.root = root;
+  call.fingerprint.add(inputs[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                        const c10d::ScatterOptions& options) {
+  Call call = make_call(OpType::SCATTER);
+  const int root = checked_root(options.rootRank);
+  check_count(outputs, 1, OpType::SCATTER, "output");
+  if (rank_ == root) {
+    check_list_count(inputs.size(), 1, OpType::SCATTER, "input");
+    check_count(inputs[0], size_, OpType::SCATTER, "input");
+    check_alike(inputs[0], outputs[0], OpType::SCATTER, "input");
+  } else {
+    check_list_count(inputs.size(), 0, OpType::SCATTER, "input");
+  }
+  call.inputs = flattened(inputs);
+  call.outputs = outputs;
+  call.fingerprint.root = root;
+  call.fingerprint.add(outputs[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                               const c10d::ReduceScatterOptions& options) {
+  Call call = make_call(OpType::REDUCE_SCATTER);
+  check_count(outputs, 1, OpType::REDUCE_SCATTER, "output");
+  check_list_count(inputs.size(), 1, OpType::REDUCE_SCATTER, "input");
+  check_count(inputs[0], size_, OpType::REDUCE_SCATTER, "input");
+  check_alike(inputs[0], outputs[0], OpType::REDUCE_SCATTER, "input");
+  check_reducible(options.reduceOp.op_, outputs[0].scalar_type());
+  call.inputs = inputs[0];
+  call.outputs = outputs;
+  call.reduce_op = options.reduceOp;
+  call.fingerprint.reduce_op = options.reduceOp.op_;
+  call.fingerprint.add(outputs[0]);
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                     const c10d::ReduceScatterOptions& options) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+SimBackend::WorkPtr SimBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  Call call = make_call(OpType::_REDUCE_SCATTER_BASE);
+  check_count(inputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "input");
+  check_count(outputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "output");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_whole(inputs[i], outputs[i], size_, OpType::_REDUCE_SCATTER_BASE);
+    check_reducible(options.reduceOp.op_, inputs[i].scalar_type());
+    call.fingerprint.add(outputs[i]);
+  }
+  call.inputs = inputs;
+  call.outputs = outputs;
+  call.reduce_op = options.reduceOp;
+  call.fingerprint.reduce_op = options.reduceOp.op_;
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                              std::vector<int64_t>& output_splits,
+                                              std::vector<int64_t>& input_splits,
+                                              const c10d::AllToAllOptions& options) {
+  Call call = make_call(OpType::ALLTOALL_BASE);
+  check_contiguous(input, OpType::ALLTOALL_BASE);
+  check_contiguous(output, OpType::ALLTOALL_BASE);
+  check_splits(input_splits, input, size_, "input");
+  check_splits(output_splits, output, size_, "output");
+  call.inputs = {input};
+  call.outputs = {output};
+  call.input_splits = input_splits;
+  call.output_splits = output_splits;
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                         const c10d::AllToAllOptions& options) {
+  Call call = make_call(OpType::ALLTOALL);
+  check_count(inputs, size_, OpType::ALLTOALL, "input");
+  check_count(outputs, size_, OpType::ALLTOALL, "output");
+  call.inputs = inputs;
+  call.outputs = outputs;
+  return join(std::move(call), options.timeout);
+}
+
+SimBackend::WorkPtr SimBackend::send(Tensors& tensors, int destination, int tag) {
+  Call call = make_call(OpType::SEND);
+  check_count(tensors, 1, OpType::SEND, "input");
+  call.inputs = tensors;
+  call.fingerprint.peer = checked_root(destination);
+  call.fingerprint.tag = tag;
+  call.fingerprint.add(tensors[0]);
+  return wrap(OpType::SEND, communicator_->send(rank_, std::move(call)), tensors,
+              c10d::kUnsetTimeout);
+}
+
+SimBackend::WorkPtr SimBackend::recv(Tensors& tensors, int source, int tag) {
+  Call call = make_call(OpType::RECV);
+  check_count(tensors, 1, OpType::RECV, "output");
+  call.outputs = tensors;
+  call.fingerprint.peer = checked_root(source);
+  call.fingerprint.tag = tag;
+  call.fingerprint.add(tensors[0]);
+  return wrap(OpType::RECV, communicator_->receive(rank_, std::move(call)), tensors,
+              c10d::kUnsetTimeout);
+}
+
+SimBackend::WorkPtr SimBackend::recvAnysource(Tensors& tensors, int tag) {
+  Call call = make_call(OpType::RECVANYSOURCE);
+  check_count(tensors, 1, OpType::RECVANYSOURCE, "output");
+  call.outputs = tensors;
+  call.fingerprint.tag = tag;
+  call.fingerprint.add(tensors[0]);
+  return wrap(OpType::RECVANYSOURCE, communicator_->receive(rank_, std::move(call)), tensors,
+              c10d::kUnsetTimeout);
+}
+
+SimBackend::WorkPtr SimBackend::barrier(const c10d::BarrierOptions& options) {
+  return join(make_call(OpType::BARRIER), options.timeout);
+}
+
+void SimBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  // The report of any failed barrier names the missing ranks, which is all a monitored one adds.
+  barrier(options)->wait(kNoTimeout);
+}
+
+void SimBackend::startCoalescing() {
+  TORCH_CHECK(!coalescing_, "startCoalescing: already coalescing");
+  coalescing_ = true;
+}
+
+SimBackend::WorkPtr SimBackend::endCoalescing() {
+  TORCH_CHECK(coalescing_, "endCoalescing without startCoalescing");
+  coalescing_ = false;
+  return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,138 @@
+#include "simulator/c10d/sim_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace accelerate::simulator {
+
+void SimStore::write(const std::string& key, std::vector<uint8_t> value) {
+  Fabric::Store& store = fabric_.store();
+  store.values.insert_or_assign(key, std::move(value));
+  auto waiting = store.waiting.extract(key);
+  if (waiting.empty()) return;
+  for (int task : waiting.mapped()) fabric_.scheduler().wake(task);
+}
+
+// Every operation starts with a yield: the order in which ranks reach a store is the seed's to
+// choose, as it is the network's in a real job.
+
+void SimStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  fabric_.scheduler().yield();
+  write(key, value);
+}
+
+std::vector<uint8_t> SimStore::compareSet(const std::string& key,
+                                          const std::vector<uint8_t>& expected,
+                                          const std::vector<uint8_t>& desired) {
+  fabric_.scheduler().yield();
+  auto& values = fabric_.store().values;
+  auto found = values.find(key);
+  if (found == values.end()) {
+    if (!expected.empty()) return expected;
+    write(key, desired);
+    return desired;
+  }
+  if (found->second == expected) write(key, desired);
+  return values.at(key);
+}
+
+std::vector<uint8_t> SimStore::get(const std::string& key) {
+  wait({key});
+  return fabric_.store().values.at(key);
+}
+
+int64_t SimStore::add(const std::string& key, int64_t value) {
+  fabric_.scheduler().yield();
+  auto& values = fabric_.store().values;
+  int64_t sum = value;
+  if (auto found = values.find(key); found != values.end()) {
+    int64_t current = 0;
+    const std::string text(found->second.begin(), found->second.end());
+    if (!absl::SimpleAtoi(text, &current)) {
+      throw c10::DistStoreError(
+          absl::StrCat("add: the value of \"", key, "\" is not a number: \"", text, "\""));
+    }
+    sum += current;
+  }
+  const std::string text = absl::StrCat(sum);
+  write(key, std::vector<uint8_t>(text.begin(), text.end()));
+  return sum;
+}
+
+bool SimStore::deleteKey(const std::string& key) {
+  fabric_.scheduler().yield();
+  return fabric_.store().values.erase(key) > 0;
+}
+
+bool SimStore::check(const std::vector<std::string>& keys) {
+  fabric_.scheduler().yield();
+  const auto& values = fabric_.store().values;
+  return std::all_of(keys.begin(), keys.end(),
+                     [&](const std::string& key) { return values.contains(key); });
+}
+
+int64_t SimStore::getNumKeys() { return static_cast<int64_t>(fabric_.store().values.size()); }
+
+void SimStore::wait(const std::vector<std::string>& keys) {
+  wait_for(keys, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
+}
+
+void SimStore::wait(const std::vector<std::string>& keys,
+                    const std::chrono::milliseconds& timeout) {
+  wait_for(keys, timeout, /*asked_for=*/true);
+}
+
+void SimStore::wait_for(const std::vector<std::string>& keys,
+                        const std::chrono::milliseconds& timeout, bool asked_for) {
+  Scheduler& scheduler = fabric_.scheduler();
+  Fabric::Store& store = fabric_.store();
+  scheduler.yield();
+  const Deadline deadline{.at = timeout == kNoTimeout ? absl::InfiniteDuration()
+                                                      : scheduler.now() + absl::FromChrono(timeout),
+                          .counts_as_progress = asked_for && timeout != kNoTimeout};
+  auto describe = [&keys] {
+    return absl::StrCat("in store wait for \"", absl::StrJoin(keys, "\", \""), "\"");
+  };
+  for (const std::string& key : keys) {
+    while (!store.values.contains(key)) {
+      store.waiting[key].push_back(scheduler.running());
+      const Wake wake = scheduler.block(describe, deadline);
+      if (wake == Wake::kStalled) throw c10::DistStoreError(scheduler.stall_report());
+      if (wake == Wake::kDeadline && !store.values.contains(key)) {
+        throw c10::DistStoreError(absl::StrCat("wait timeout after ", timeout.count(),
+                                               "ms, keys: ", absl::StrJoin(keys, ", ")));
+      }
+    }
+  }
+}
+
+void SimStore::append(const std::string& key, const std::vector<uint8_t>& value) {
+  fabric_.scheduler().yield();
+  std::vector<uint8_t> whole = fabric_.store().values[key];
+  whole.insert(whole.end(), value.begin(), value.end());
+  write(key, std::move(whole));
+}
+
+std::vector<std::vector<uint8_t>> SimStore::multiGet(const std::vector<std::string>& keys) {
+  wait(keys);
+  std::vector<std::vector<uint8_t>> values;
+  values.reserve(keys.size());
+  for (const std::string& key : keys) values.push_back(fabric_.store().values.at(key));
+  return values;
+}
+
+void SimStore::multiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::vector<uint8_t>>& values) {
+  TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ",
+                    values.size(), " values");
+  fabric_.scheduler().yield();
+  for (size_t i = 0; i < keys.size(); ++i) write(keys[i], values[i]);
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,221 @@
+#include "simulator/cluster/cluster.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/runtime/env.h"
+#include "accelerate/runtime/intra_op_threads.h"
+#include "simulator/c10d/fabric.h"
+#include "simulator/cluster/libtorch_state.h"
+#include "simulator/cluster/sim_runtime.h"
+#include "simulator/core/scheduler.h"
+
+namespace accelerate::simulator {
+namespace {
+
+ClusterSpec parsed(absl::string_view text) {
+  absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
+  TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
+  return *spec;
+}
+
+std::string message_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+// Whether a rank failed because of others: its peers were gone, stuck or in disagreement.
+bool is_consequence(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const c10::DistError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+Environment rank_environment(const Environment& base, const Topology& topology) {
+  Environment environment = base;
+  export_topology(topology, environment);
+  // One process: there is no rendezvous to find.
+  environment.unset(env::kMasterAddr);
+  environment.unset(env::kMasterPort);
+  environment.unset(env::kStoreListenFd);
+  return environment;
+}
+
+// Everything one run needs, gone when it is over.
+class Run {
+ public:
+  Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline)
+      : world_size_(spec.world_size()),
+        fabric_(world_size_, std::move(headline)),
+        states_(world_size_),
+        failures_(world_size_),
+        scheduler_(world_size_, options.seed,
+                   {.on_resume = [this](int rank) { states_[rank].install(); },
+                    .on_suspend = [this](int rank) { states_[rank].capture(); },
+                    .on_stall = [this] { return fabric_.stall_report(); }}) {
+    fabric_.attach(scheduler_);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
+      runtimes_.push_back(std::make_unique<SimRuntime>(
+          fabric_, topology, rank_environment(options.environment, topology), options.seed));
+      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back()));
+    }
+  }
+
+  void operator()(const std::function<void(Rank&)>& body) {
+    LibtorchState before;
+    before.capture();
+    scheduler_.run([&](int rank) { run_rank(rank, body); });
+    before.install();
+  }
+
+  std::vector<RankFailure> failures() const {
+    std::vector<RankFailure> failures;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (failures_[rank]) failures.push_back({rank, message_of(failures_[rank]), failures_[rank]});
+    }
+    std::stable_partition(failures.begin(), failures.end(), [](const RankFailure& failure) {
+      return !is_consequence(failure.exception);
+    });
+    return failures;
+  }
+
+  std::optional<std::string> unnoticed_failure() const { return fabric_.unnoticed_failure(); }
+  Rank& rank(int index) { return *ranks_[index]; }
+  absl::Duration elapsed() const { return scheduler_.now(); }
+
+ private:
+  void run_rank(int rank, const std::function<void(Rank&)>& body) {
+    RuntimeScope scope(*runtimes_[rank]);
+    std::string failure;
+    try {
+      body(*ranks_[rank]);
+    } catch (...) {
+      failures_[rank] = std::current_exception();
+      failure = message_of(failures_[rank]);
+    }
+    // The rank's groups go on its own thread, as they would with its process.
+    runtimes_[rank]->clear_shared();
+    fabric_.end_rank(rank, std::move(failure));
+  }
+
+  const int world_size_;
+  Fabric fabric_;
+  std::vector<LibtorchState> states_;
+  std::vector<std::exception_ptr> failures_;
+  Scheduler scheduler_;
+  std::vector<std::unique_ptr<SimRuntime>> runtimes_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace
+
+void Rank::report(const std::string& name, at::Tensor value) {
+  const bool inserted = reports_.emplace(name, std::move(value)).second;
+  TORCH_CHECK_VALUE(inserted, "rank ", index_, " reports \"", name, "\" twice");
+}
+
+void Rank::report(const std::string& name, double value) {
+  report(name, at::scalar_tensor(value, at::kDouble));
+}
+
+Cluster::Cluster(absl::string_view spec, ClusterOptions options)
+    : spec_(parsed(spec)), options_(std::move(options)) {
+  limit_intra_op_threads(options_.environment);
+}
+
+Cluster Cluster::from_test_env() {
+  const Environment environment;
+  const std::string spec = environment.get_or("ACCELERATE_TEST_TOPOLOGY", "1x1");
+  const std::string seed_text =
+      environment.get_or("ACCELERATE_TEST_SEED", environment.get_or("TEST_RANDOM_SEED", "0"));
+  uint64_t seed = 0;
+  TORCH_CHECK_VALUE(absl::SimpleAtoi(seed_text, &seed), "the test's seed \"", seed_text,
+                    "\" is not a number");
+  Cluster cluster(spec, {.seed = seed});
+  std::cout << cluster.headline() << std::endl;
+  return cluster;
+}
+
+std::string Cluster::headline() const {
+  return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed);
+}
+
+std::string Cluster::repeat_hint() const {
+  if (!options_.repeat_command.empty()) return options_.repeat_command;
+  // Bazel tells a test its own label.
+  if (const char* target = std::getenv("TEST_TARGET")) {
+    return absl::StrCat("tools/dev test ", target, " --test_env=ACCELERATE_TEST_SEED=",
+                        options_.seed);
+  }
+  return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
+                      "})");
+}
+
+void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
+  Run run(spec_, options_, headline());
+  run(body);
+  elapsed_ = run.elapsed();
+  reports_.clear();
+  for (int rank = 0; rank < world_size(); ++rank) {
+    reports_.push_back(std::move(run.rank(rank).reports_));
+  }
+  std::vector<RankFailure> failures = run.failures();
+  if (!failures.empty()) raise(std::move(failures));
+  if (std::optional<std::string> failure = run.unnoticed_failure()) {
+    throw ClusterError(absl::StrCat(*failure, "\nrepeat with: ", repeat_hint()), {});
+  }
+}
+
+void Cluster::raise(std::vector<RankFailure> failures) const {
+  const RankFailure& first = failures.front();
+  std::string message = absl::StrCat("rank ", first.rank, " failed: ", first.message);
+  if (failures.size() > 1) {
+    std::vector<int> others;
+    for (const RankFailure& failure : failures) {
+      if (failure.rank != first.rank) others.push_back(failure.rank);
+    }
+    std::sort(others.begin(), others.end());
+    absl::StrAppend(&message, "\nalso failed: ", rank_list(others));
+  }
+  absl::StrAppend(&message, "\n", headline(), "; repeat with: ", repeat_hint());
+  throw ClusterError(message, std::move(failures));
+}
+
+std::vector<at::Tensor> Cluster::reports(const std::string& name) const {
+  std::vector<at::Tensor> values;
+  std::vector<int> missing;
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    auto found = reports_[rank].find(name);
+    if (found == reports_[rank].end()) {
+      missing.push_back(static_cast<int>(rank));
+    } else {
+      values.push_back(found->second);
+    }
+  }
+  TORCH_CHECK_VALUE(missing.empty() && !reports_.empty(), "\"", name, "\" was not reported by ",
+                    missing.empty() ? std::string("any rank") : rank_list(missing));
+  return values;
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,116 @@
+/// A whole cluster in this process: every rank is a thread with a Runtime of its own.
+///
+///   simulator::Cluster cluster("2x4", {.seed = 7});
+///   cluster.run_on_every_rank([](simulator::Rank& rank) {
+///     Accelerator accelerator;
+///     rank.report("loss", train(accelerator));
+///   });
+///   EXPECT_THAT(cluster.reports("loss"), AllBitwiseEqual());
+///
+/// The same topology and seed give the same run: the order in which ranks go is drawn from the seed,
+/// time is virtual, random bits follow from seed and rank.
+/// Threads: a Cluster is used by one thread; only one runs at a time in a process, because what
+///          LibTorch keeps per process is swapped between ranks.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "accelerate/runtime/runtime.h"
+#include "simulator/cluster/cluster_spec.h"
+
+namespace accelerate::simulator {
+
+/// What a rank's program gets.
+class Rank {
+ public:
+  Rank(int index, Runtime& runtime) : index_(index), runtime_(runtime) {}
+
+  int index() const { return index_; }
+  /// Installed as Runtime::current() on the rank's thread.
+  Runtime& runtime() { return runtime_; }
+
+  /// Hands a value to the owner of the cluster, once per name. Errors: c10::ValueError otherwise.
+  void report(const std::string& name, at::Tensor value);
+  void report(const std::string& name, double value);
+
+ private:
+  friend class Cluster;
+  const int index_;
+  Runtime& runtime_;
+  std::map<std::string, at::Tensor> reports_;
+};
+
+/// How one rank's program went wrong.
+struct RankFailure {
+  int rank = 0;
+  std::string message;
+  std::exception_ptr exception;
+};
+
+/// At least one rank failed. `what()` names the first cause, all ranks that failed, and how to
+/// repeat the run.
+class ClusterError : public std::runtime_error {
+ public:
+  ClusterError(const std::string& message, std::vector<RankFailure> failures)
+      : std::runtime_error(message), failures_(std::move(failures)) {}
+
+  /// By cause: ranks that failed by themselves come before those that lost their peers.
+  const std::vector<RankFailure>& failures() const { return failures_; }
+
+ private:
+  std::vector<RankFailure> failures_;
+};
+
+struct ClusterOptions {
+  uint64_t seed = 0;
+  /// What ranks see of the process's environment; the topology is written over it.
+  Environment environment = {};
+  /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
+  std::string repeat_command = {};
+};
+
+class Cluster {
+ public:
+  /// `spec` as in ClusterSpec. Errors: c10::ValueError pointing at the character.
+  explicit Cluster(absl::string_view spec, ClusterOptions options = {});
+
+  /// The shape and seed that the test target was given (see topology_test), printed first.
+  static Cluster from_test_env();
+
+  const ClusterSpec& spec() const { return spec_; }
+  int world_size() const { return spec_.world_size(); }
+  uint64_t seed() const { return options_.seed; }
+
+  /// Runs `body` once per rank and returns when all have ended. Each call is a fresh start.
+  /// Errors: ClusterError if a rank threw, or left a collective that others never joined.
+  void run_on_every_rank(const std::function<void(Rank&)>& body);
+
+  /// What the ranks reported under `name` in the last run, by rank.
+  /// Errors: c10::ValueError naming the ranks that reported nothing.
+  std::vector<at::Tensor> reports(const std::string& name) const;
+
+  /// Virtual time the last run took.
+  absl::Duration elapsed() const { return elapsed_; }
+
+ private:
+  std::string headline() const;
+  std::string repeat_hint() const;
+  [[noreturn]] void raise(std::vector<RankFailure> failures) const;
+
+  const ClusterSpec spec_;
+  const ClusterOptions options_;
+  std::vector<std::map<std::string, at::Tensor>> reports_;
+  absl::Duration elapsed_;
+};
+
+}  // namespace accelerate::simulator

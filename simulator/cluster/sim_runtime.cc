@@ -1,0 +1,69 @@
+#include "simulator/cluster/sim_runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/runtime/host.h"
+#include "simulator/c10d/communicator.h"
+#include "simulator/c10d/sim_backend.h"
+#include "simulator/c10d/sim_store.h"
+
+namespace accelerate::simulator {
+namespace {
+
+// 2020-01-01 00:00 UTC: a plausible clock that no run mistakes for the wall's.
+constexpr int64_t kEpochSeconds = 1577836800;
+
+}  // namespace
+
+SimRuntime::SimRuntime(Fabric& fabric, Topology topology, Environment environment, uint64_t seed)
+    : Runtime(topology, std::move(environment)),
+      fabric_(fabric),
+      random_(DeterministicRandom::stream(seed, topology.rank)),
+      store_(c10::make_intrusive<SimStore>(fabric)) {}
+
+SimRuntime::~SimRuntime() { clear_shared(); }
+
+absl::Time SimRuntime::now() {
+  return absl::FromUnixSeconds(kEpochSeconds) + fabric_.scheduler().now();
+}
+
+void SimRuntime::sleep_for(absl::Duration duration) { fabric_.scheduler().sleep_for(duration); }
+
+absl::StatusOr<std::string> SimRuntime::read_file(const std::string& path) {
+  return host::read_file(path);
+}
+
+void SimRuntime::write_console(ConsoleStream stream, std::string_view text) {
+  host::write_console(stream, text);
+}
+
+bool SimRuntime::is_terminal(ConsoleStream stream) const { return host::is_terminal(stream); }
+
+c10::intrusive_ptr<c10d::Store> SimRuntime::store() { return store_; }
+
+c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions& options) {
+  const GroupOptions resolved = resolve_group(options);
+  TORCH_CHECK_VALUE(resolved.backend.empty() || resolved.backend == "sim",
+                    "a simulated cluster has the backend \"sim\" only, not \"", resolved.backend,
+                    "\"");
+  const std::vector<int>& ranks = resolved.ranks;
+  const int member = static_cast<int>(
+      std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(
+      c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_),
+      member, static_cast<int>(ranks.size()));
+  auto backend = c10::make_intrusive<SimBackend>(fabric_.communicator(resolved.name, ranks),
+                                                 member, resolved.timeout);
+  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                    c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  group->setGroupName(resolved.name);
+  return group;
+}
+
+}  // namespace accelerate::simulator

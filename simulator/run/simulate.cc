@@ -1,0 +1,78 @@
+// The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/run.h"
+#include "accelerate/runtime/env.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr int kUsageError = 2;
+
+// argv as main would get it: a rank may edit its own copy.
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) : texts_(argv, argv + argc) {
+    for (std::string& text : texts_) pointers_.push_back(text.data());
+    pointers_.push_back(nullptr);
+  }
+  int argc() const { return static_cast<int>(texts_.size()); }
+  char** argv() { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<char*> pointers_;
+};
+
+std::string repeat_command(int argc, char** argv, const std::string& spec, uint64_t seed) {
+  std::string command =
+      absl::StrCat("accelerate launch --simulate ", spec, " --simulate_seed ", seed);
+  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", argv[i]);
+  return command;
+}
+
+int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
+  const std::string spec = environment.get_or(env::kSimulate, "");
+  const std::string seed_text = environment.get_or(env::kSimulateSeed, "0");
+  uint64_t seed = 0;
+  if (!absl::SimpleAtoi(seed_text, &seed)) {
+    std::cerr << "accelerate: " << env::kSimulateSeed << "=\"" << seed_text
+              << "\" is not an unsigned number" << std::endl;
+    return kUsageError;
+  }
+  if (absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec); !parsed.ok()) {
+    std::cerr << "accelerate: " << parsed.status().message() << std::endl;
+    return kUsageError;
+  }
+  Cluster cluster(spec, {.seed = seed,
+                         .environment = environment,
+                         .repeat_command = repeat_command(argc, argv, spec, seed)});
+  std::vector<int> codes(cluster.world_size(), 0);
+  try {
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Arguments arguments(argc, argv);
+      codes[rank.index()] = train(arguments.argc(), arguments.argv());
+    });
+  } catch (const ClusterError& error) {
+    std::cerr << "accelerate: " << error.what() << std::endl;
+    return 1;
+  }
+  for (int rank = 0; rank < cluster.world_size(); ++rank) {
+    if (codes[rank] == 0) continue;
+    std::cerr << "accelerate: rank " << rank << " returned " << codes[rank] << std::endl;
+    return codes[rank];
+  }
+  return 0;
+}
+
+const bool registered = register_run_mode({.variable = env::kSimulate, .run = simulate});
+
+}  // namespace
+}  // namespace accelerate::simulator
