@@ -86,7 +86,10 @@ void all_gather(std::vector<Call>& calls) {
   for (Call& receiver : calls) {
     auto output = receiver.outputs.begin();
     for (const Call& sender : calls) {
-      for (const at::Tensor& input : sender.inputs) (output++)->copy_(input.view_as(*output));
+      for (const at::Tensor& input : sender.inputs) {
+        output->copy_(input.view_as(*output));
+        ++output;
+      }
     }
   }
 }

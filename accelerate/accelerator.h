@@ -1,0 +1,379 @@
+/// The face of the library: prepare what a training loop uses, and write the loop once.
+///
+///   Accelerator accelerator({.gradient_accumulation_steps = 2});
+///   auto [model, optimizer, loader] = accelerator.prepare(net, sgd, data);
+///   for (auto& [images, labels] : loader) {
+///     auto scope = accelerator.accumulate(model);
+///     torch::Tensor loss = torch::nll_loss(model(images), labels);
+///     accelerator.backward(loss);
+///     optimizer.step();
+///     optimizer.zero_grad();
+///   }
+///
+/// It checks arguments and delegates; each part is documented where it lives. Every method says
+/// whether it is collective (all ranks call it, in the same order) or local.
+/// Errors: c10::ValueError for bad arguments and environment variables. A collective that a rank does
+///         not join fails with c10::DistBackendError (the backend's own error on real backends).
+/// Threads: the rank's thread.
+/// Mirrors: accelerate accelerator.py, Accelerator.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/data/data_loader.h"
+#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/state/partial_state.h"
+
+namespace accelerate {
+
+struct AcceleratorOptions {
+  /// Move prepared models and their batches to the device.
+  bool device_placement = true;
+  /// Backward passes per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it.
+  int64_t gradient_accumulation_steps = 1;
+  /// Compute on the CPU whatever there is. ACCELERATE_USE_CPU=true does the same.
+  bool cpu = false;
+  DataLoaderConfiguration dataloader_config = {};
+  /// Off: prepared schedulers advance exactly when they are told to.
+  bool step_scheduler_with_optimizer = true;
+  /// At most one of each class.
+  std::vector<KwargsHandler> kwargs_handlers = {};
+};
+
+struct PrepareOptions {
+  /// One entry per object, in order; empty: the Accelerator's own setting for all.
+  std::vector<bool> device_placement = {};
+};
+
+struct PrepareModelOptions {
+  std::optional<bool> device_placement = std::nullopt;
+  /// The model is not trained: it is placed, but not replicated over ranks.
+  bool evaluation_mode = false;
+};
+
+/// While it lives, the models it was made for do not synchronise gradients. See no_sync.
+class NoSyncScope {
+ public:
+  explicit NoSyncScope(c10::SmallVector<DistributedDataParallel*, 4> models);
+  ~NoSyncScope();
+  NoSyncScope(NoSyncScope&& other) noexcept : models_(std::exchange(other.models_, {})) {}
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  c10::SmallVector<DistributedDataParallel*, 4> models_;
+};
+
+namespace internal {
+
+template <typename T>
+struct ModuleOf {};
+template <typename M>
+  requires std::derived_from<M, torch::nn::Module>
+struct ModuleOf<std::shared_ptr<M>> {
+  using Type = M;
+  static std::shared_ptr<M> pointer(const std::shared_ptr<M>& model) { return model; }
+};
+// torch::nn::ModuleHolder and what TORCH_MODULE makes of it.
+template <typename T>
+  requires requires(const T& holder) {
+    { *holder.ptr() } -> std::convertible_to<const torch::nn::Module&>;
+  }
+struct ModuleOf<T> {
+  using Type =
+      typename std::remove_cvref_t<decltype(std::declval<const T&>().ptr())>::element_type;
+  static std::shared_ptr<Type> pointer(const T& holder) { return holder.ptr(); }
+};
+template <typename T>
+concept IsModel = requires { typename ModuleOf<std::remove_cvref_t<T>>::Type; };
+
+template <typename T>
+constexpr bool kIsOptimizerPointer = false;
+template <typename T>
+constexpr bool kIsOptimizerPointer<std::shared_ptr<T>> =
+    std::derived_from<T, torch::optim::Optimizer>;
+template <typename T>
+concept IsOptimizerPointer = kIsOptimizerPointer<std::remove_cvref_t<T>>;
+template <typename T>
+concept IsOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
+
+template <typename T>
+constexpr bool kIsLoader = false;
+template <typename Dataset>
+constexpr bool kIsLoader<DataLoader<Dataset>> = true;
+template <typename T>
+concept IsLoader = kIsLoader<std::remove_cvref_t<T>>;
+
+template <typename T>
+concept IsScheduler =
+    std::is_lvalue_reference_v<T> &&
+    std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
+
+}  // namespace internal
+
+class Accelerator {
+ public:
+  /// Collective for the first Accelerator on a Runtime; local afterwards: they share their state.
+  /// Errors: c10::ValueError for options that contradict the first one's, or each other.
+  explicit Accelerator(AcceleratorOptions options = {}, Runtime& runtime = Runtime::current());
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  // ---- Where this rank is. Local.
+
+  Runtime& runtime() const { return state_.runtime(); }
+  const PartialState& state() const { return state_; }
+  const GradientState& gradient_state() const { return gradient_state_; }
+  c10::Device device() const { return state_.device(); }
+  DistributedType distributed_type() const { return state_.distributed_type(); }
+  int num_processes() const { return state_.num_processes(); }
+  int process_index() const { return state_.process_index(); }
+  int local_process_index() const { return state_.local_process_index(); }
+  bool is_main_process() const { return state_.is_main_process(); }
+  bool is_local_main_process() const { return state_.is_local_main_process(); }
+  bool is_last_process() const { return state_.is_last_process(); }
+  bool use_distributed() const { return state_.use_distributed(); }
+
+  // ---- Preparing.
+
+  /// Models (shared_ptr or a TORCH_MODULE holder), optimizers (by reference, which must outlive the
+  /// result; by shared_ptr; or moved in), DataLoaders and LRSchedulers (by reference) come back
+  /// ready for this job, in the order given; anything else comes back untouched, and so does what
+  /// is prepared already. One object comes back by itself, several as a tuple.
+  /// Two passes: schedulers are prepared after everything else. Collective.
+  template <typename... Objects>
+    requires(!std::same_as<std::remove_cvref_t<Objects>, PrepareOptions> && ...)
+  auto prepare(Objects&&... objects) {
+    return prepare_all(placements({}, sizeof...(Objects)), std::forward<Objects>(objects)...);
+  }
+  /// Errors: c10::ValueError unless `options.device_placement` has an entry for each object.
+  template <typename... Objects>
+  auto prepare(const PrepareOptions& options, Objects&&... objects) {
+    return prepare_all(placements(options, sizeof...(Objects)), std::forward<Objects>(objects)...);
+  }
+
+  /// One model. Collective. The same module gives the same prepared model.
+  template <internal::IsModel Model>
+  auto prepare_model(const Model& model, const PrepareModelOptions& options = {}) {
+    using Module = internal::ModuleOf<Model>;
+    auto module = Module::pointer(model);
+    return PreparedModel<typename Module::Type>(module, prepare_module(module, options));
+  }
+
+  /// Local.
+  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+
+  /// Local. `scheduler` must outlive the result.
+  AcceleratedScheduler prepare_scheduler(torch::optim::LRScheduler& scheduler);
+
+  /// This rank's share of the loader. Shuffling follows rank 0's seed. Collective.
+  template <typename Dataset>
+  DataLoader<Dataset> prepare_data_loader(const DataLoader<Dataset>& loader,
+                                          std::optional<bool> device_placement = std::nullopt);
+
+  /// The user's own module again. Local.
+  template <typename Module>
+  std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
+    return model.module();
+  }
+
+  // ---- Stepping.
+
+  /// One micro-step: decides whether this is the one in `gradient_accumulation_steps` that
+  /// synchronises and steps (the last batch of a loader always is), and keeps the models from
+  /// synchronising otherwise. Without models: all that were prepared. Local.
+  template <typename... Modules>
+  [[nodiscard]] NoSyncScope accumulate(const PreparedModel<Modules>&... models) {
+    advance_accumulation();
+    if (gradient_state_.sync_gradients()) return NoSyncScope({});
+    return no_sync(models...);
+  }
+
+  /// While the result lives, backward passes of these models (all, if none is named) only
+  /// accumulate on this rank. Local.
+  template <typename... Modules>
+  [[nodiscard]] NoSyncScope no_sync(const PreparedModel<Modules>&... models) {
+    if constexpr (sizeof...(models) == 0) {
+      return NoSyncScope(all_replicated());
+    } else {
+      c10::SmallVector<DistributedDataParallel*, 4> replicated;
+      for (DistributedDataParallel* ddp : {models.state()->ddp()...}) {
+        if (ddp != nullptr) replicated.push_back(ddp);
+      }
+      return NoSyncScope(std::move(replicated));
+    }
+  }
+
+  bool sync_gradients() const { return gradient_state_.sync_gradients(); }
+  int64_t gradient_accumulation_steps() const { return gradient_state_.num_steps(); }
+
+  /// loss.backward(), the loss divided by the accumulation steps. Collective on a step that
+  /// synchronises.
+  void backward(const at::Tensor& loss);
+
+  /// Scales gradients so that their joint p-norm is at most `max_norm`; returns the norm before.
+  /// Does nothing and returns 0 while gradients accumulate. Local: replicas have equal gradients.
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                         double norm_type = 2.0);
+  template <typename Module>
+  double clip_grad_norm_(const PreparedModel<Module>& model, double max_norm,
+                         double norm_type = 2.0) {
+    return clip_grad_norm_(model->parameters(), max_norm, norm_type);
+  }
+
+  // ---- Talking to the other ranks. Collective.
+
+  /// All ranks' tensors along dim 0, on every rank, for each tensor in the tree.
+  template <typename Tree>
+  Tree gather(Tree tree) const {
+    return accelerate::gather(state_.group(), std::move(tree));
+  }
+
+  /// As gather, without the samples that only fill up the last batch of the loader being iterated.
+  /// Shapes: per-sample values, [batch, ...]. With `even_batches` off ranks may differ in rows.
+  template <typename Tree>
+  Tree gather_for_metrics(Tree tree) const;
+
+  /// The sum or mean over ranks, on every rank.
+  template <typename Tree>
+  Tree reduce(Tree tree, Reduction reduction = Reduction::kSum) const {
+    return accelerate::reduce(state_.group(), std::move(tree), reduction);
+  }
+
+  void wait_for_everyone() const { state_.wait_for_everyone(); }
+
+  // ---- Output. Local.
+
+  /// Writes the arguments and a newline, once per node.
+  template <typename... Values>
+  void print(const Values&... values) const {
+    if (!is_local_main_process()) return;
+    std::ostringstream line;
+    (line << ... << values) << '\n';
+    runtime().write_console(ConsoleStream::kOut, line.str());
+  }
+
+ private:
+  // A scheduler seen in the first pass, prepared in the second.
+  struct PendingScheduler {
+    torch::optim::LRScheduler* scheduler;
+  };
+
+  std::shared_ptr<ModelState> prepare_module(const std::shared_ptr<torch::nn::Module>& module,
+                                             const PrepareModelOptions& options);
+  std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
+  ShardOptions shard_options(bool device_placement, std::optional<uint64_t> seed) const;
+  c10::SmallVector<DistributedDataParallel*, 4> all_replicated() const;
+  void advance_accumulation();
+
+  template <typename... Objects>
+  auto prepare_all(const std::vector<bool>& placement, Objects&&... objects);
+  template <typename Object>
+  decltype(auto) first_pass(Object&& object, bool device_placement);
+  template <typename Object>
+  decltype(auto) second_pass(Object&& object);
+
+  const AcceleratorOptions options_;
+  const KwargsHandlers handlers_;
+  PartialState& state_;
+  GradientState& gradient_state_;
+  std::vector<std::shared_ptr<ModelState>> models_;
+  int64_t step_ = 0;
+};
+
+template <typename... Objects>
+auto Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {
+  // Braces evaluate from left to right, so every rank prepares in the order of the arguments.
+  auto first = [&]<size_t... I>(std::index_sequence<I...>) {
+    return std::tuple<decltype(first_pass(std::forward<Objects>(objects), true))...>{
+        first_pass(std::forward<Objects>(objects), placement[I])...};
+  }(std::index_sequence_for<Objects...>());
+  auto finish = [this](auto&&... object) {
+    return std::tuple<decltype(second_pass(std::forward<decltype(object)>(object)))...>{
+        second_pass(std::forward<decltype(object)>(object))...};
+  };
+  auto prepared = std::apply(finish, std::move(first));
+  if constexpr (sizeof...(Objects) == 1) {
+    return std::get<0>(std::move(prepared));
+  } else {
+    return prepared;
+  }
+}
+
+template <typename Object>
+decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
+  using T = std::remove_cvref_t<Object>;
+  if constexpr (internal::IsModel<Object>) {
+    return prepare_model(object, {.device_placement = device_placement});
+  } else if constexpr (internal::IsLoader<Object>) {
+    return prepare_data_loader(object, device_placement);
+  } else if constexpr (internal::IsOptimizerPointer<Object>) {
+    return prepare_optimizer(object);
+  } else if constexpr (internal::IsOptimizer<Object>) {
+    if constexpr (std::is_lvalue_reference_v<Object>) {
+      // Not owned: the user's variable stays the user's.
+      return prepare_optimizer(
+          std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &object));
+    } else {
+      return prepare_optimizer(std::make_shared<T>(std::move(object)));
+    }
+  } else if constexpr (internal::IsScheduler<Object>) {
+    return PendingScheduler{&object};
+  } else if constexpr (std::is_lvalue_reference_v<Object>) {
+    return static_cast<Object>(object);
+  } else {
+    return T(std::move(object));
+  }
+}
+
+template <typename Object>
+decltype(auto) Accelerator::second_pass(Object&& object) {
+  using T = std::remove_cvref_t<Object>;
+  if constexpr (std::is_same_v<T, PendingScheduler>) {
+    return prepare_scheduler(*object.scheduler);
+  } else if constexpr (std::is_lvalue_reference_v<Object>) {
+    return static_cast<Object>(object);
+  } else {
+    return T(std::move(object));
+  }
+}
+
+template <typename Dataset>
+DataLoader<Dataset> Accelerator::prepare_data_loader(const DataLoader<Dataset>& loader,
+                                                     std::optional<bool> device_placement) {
+  if (loader.is_prepared()) return loader;
+  std::optional<uint64_t> seed = loader.seed();
+  if (seed) seed = broadcast_integer(state_.group(), *seed);
+  return loader.shard(shard_options(device_placement.value_or(options_.device_placement), seed));
+}
+
+template <typename Tree>
+Tree Accelerator::gather_for_metrics(Tree tree) const {
+  if (!state_.group()) return tree;
+  if (!options_.dataloader_config.even_batches) return gather_ragged(state_.group(), std::move(tree));
+  Tree gathered = gather(std::move(tree));
+  const int64_t real = gradient_state_.end_of_dataloader() ? gradient_state_.remainder() : 0;
+  if (real <= 0) return gathered;
+  return tree_map(std::move(gathered), [real](const at::Tensor& tensor) {
+    return tensor.size(0) > real ? tensor.narrow(0, 0, real) : tensor;
+  });
+}
+
+}  // namespace accelerate

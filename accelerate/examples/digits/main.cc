@@ -1,0 +1,54 @@
+// Trains on the UCI digits. One program for one process, several processes and a simulated cluster:
+//
+//   digits
+//   accelerate launch --num_processes 2 digits
+//   accelerate launch --simulate 2x4 digits
+//
+// (tools/dev demo builds and runs the last one.)
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/examples/digits/training.h"
+
+namespace {
+
+constexpr char kDataInTree[] = "accelerate/examples/digits/digits.csv.gz";
+
+// The data beside the program, where Bazel puts it, or in the current source tree.
+std::string find_data(const std::string& program) {
+  const std::string runfile = program + ".runfiles/accelerate_cpp/" + kDataInTree;
+  return std::filesystem::exists(runfile) ? runfile : kDataInTree;
+}
+
+int train(int argc, char** argv) {
+  digits::Options options;
+  options.data = find_data(argv[0]);
+  CLI::App app("Trains a small convolutional net on the UCI digits");
+  app.add_option("--data", options.data, "digits.csv.gz")->capture_default_str();
+  app.add_option("--epochs", options.epochs)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--batch_size", options.batch_size, "over all ranks")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.learning_rate)->capture_default_str();
+  app.add_option("--seed", options.seed)->capture_default_str();
+  app.add_option("--dropout", options.dropout)->capture_default_str()->check(CLI::Range(0.0, 0.99));
+  CLI11_PARSE(app, argc, argv);
+
+  const digits::Result result = digits::train(options);
+  const accelerate::Topology& topology = accelerate::Runtime::current().topology();
+  if (topology.rank != 0) return 0;
+  char line[160];
+  std::snprintf(line, sizeof(line), "demo: %d %s on %s, loss %.4f, test accuracy %.3f\n",
+                topology.world_size, topology.world_size == 1 ? "rank" : "ranks",
+                topology.shape().c_str(), result.epoch_losses.back(), result.test_accuracy);
+  accelerate::Runtime::current().write_console(accelerate::ConsoleStream::kOut, line);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return accelerate::run(argc, argv, train); }

@@ -1,0 +1,128 @@
+#include "accelerate/examples/digits/training.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/examples/digits/dataset.h"
+
+namespace digits {
+namespace {
+
+using accelerate::Accelerator;
+using accelerate::DataLoader;
+using accelerate::make_tensor_dataset;
+
+class NetImpl : public torch::nn::Module {
+ public:
+  explicit NetImpl(double dropout)
+      : conv1_(register_module("conv1", torch::nn::Conv2d(conv(1, 16)))),
+        conv2_(register_module("conv2", torch::nn::Conv2d(conv(16, 32)))),
+        hidden_(register_module("hidden", torch::nn::Linear(32 * 4 * 4, 64))),
+        output_(register_module("output", torch::nn::Linear(64, 10))),
+        dropout_(register_module("dropout", torch::nn::Dropout(dropout))) {}
+
+  torch::Tensor forward(torch::Tensor x) {  // [n, 1, 8, 8] -> log-probabilities [n, 10]
+    x = torch::relu(conv1_(x));
+    x = torch::max_pool2d(torch::relu(conv2_(x)), 2);
+    x = dropout_(torch::relu(hidden_(x.flatten(1))));
+    return torch::log_softmax(output_(x), /*dim=*/1);
+  }
+
+ private:
+  static torch::nn::Conv2dOptions conv(int64_t in, int64_t out) {
+    return torch::nn::Conv2dOptions(in, out, /*kernel_size=*/3).padding(1);
+  }
+
+  torch::nn::Conv2d conv1_, conv2_;
+  torch::nn::Linear hidden_, output_;
+  torch::nn::Dropout dropout_;
+};
+TORCH_MODULE(Net);
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+template <typename Model, typename Loader>
+double accuracy(Accelerator& accelerator, Model& model, Loader& loader) {
+  torch::NoGradGuard no_grad;
+  model->eval();
+  int64_t right = 0;
+  int64_t total = 0;
+  for (auto& [images, labels] : loader) {
+    auto correct = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
+    right += correct.sum().template item<int64_t>();
+    total += correct.numel();
+  }
+  model->train();
+  return static_cast<double>(right) / static_cast<double>(total);
+}
+
+std::string table_row(int64_t epoch, double loss, double test_accuracy) {
+  char row[64];
+  std::snprintf(row, sizeof(row), "%5ld  %8.4f  %13.3f", static_cast<long>(epoch), loss,
+                test_accuracy);
+  return row;
+}
+
+}  // namespace
+
+Result train(const Options& options) {
+  Accelerator accelerator;
+  Dataset data = load(accelerator.runtime(), options.data, options.seed);
+  torch::manual_seed(options.seed);
+
+  Net net(options.dropout);
+  torch::optim::Adam adam(net->parameters(), options.learning_rate);
+  const int64_t share = std::max<int64_t>(1, options.batch_size / accelerator.num_processes());
+  DataLoader train_data(make_tensor_dataset(data.train.images, data.train.labels),
+                        {.batch_size = share, .shuffle = true, .drop_last = true,
+                         .seed = options.seed});
+  DataLoader test_data(make_tensor_dataset(data.test.images, data.test.labels),
+                       {.batch_size = 128});
+  auto [model, optimizer, loader, test_loader] =
+      accelerator.prepare(net, adam, train_data, test_data);
+
+  // Every rank but the first draws its own dropout masks.
+  if (options.dropout > 0) torch::manual_seed(options.seed + accelerator.process_index());
+
+  Result result;
+  auto done = [&] {
+    return options.max_steps > 0 &&
+           static_cast<int64_t>(result.step_losses.size()) >= options.max_steps;
+  };
+  if (accelerator.is_main_process()) accelerator.print("epoch      loss  test accuracy");
+  for (int64_t epoch = 1; epoch <= options.epochs && !done(); ++epoch) {
+    accelerate::ProgressBar bar(
+        accelerator.runtime(),
+        {.total = loader.size(), .description = "epoch " + std::to_string(epoch)});
+    std::vector<double> losses;
+    for (auto& [images, labels] : loader) {
+      auto scope = accelerator.accumulate(model);
+      torch::Tensor loss = torch::nll_loss(model(images), labels);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      losses.push_back(accelerator.reduce(loss.detach(), accelerate::Reduction::kMean)
+                           .template item<double>());
+      result.step_losses.push_back(losses.back());
+      bar.advance();
+      if (done()) break;
+    }
+    result.epoch_losses.push_back(mean(losses));
+    const bool last = epoch == options.epochs || done();
+    if (epoch % 5 != 0 && epoch != 1 && !last) continue;
+    result.test_accuracy = accuracy(accelerator, model, test_loader);
+    bar.close();
+    if (accelerator.is_main_process()) {
+      accelerator.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));
+    }
+  }
+  return result;
+}
+
+}  // namespace digits

@@ -1,0 +1,29 @@
+/// Trains a small convolutional net on the digits. The same function on one rank and on many.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace digits {
+
+struct Options {
+  std::string data;  ///< path of digits.csv.gz
+  int64_t epochs = 30;
+  int64_t batch_size = 64;  ///< over all ranks; a rank gets its share, at least one sample
+  double learning_rate = 2e-3;
+  uint64_t seed = 42;  ///< of the split, the initial weights and the shuffling
+  double dropout = 0.0;
+  int64_t max_steps = 0;  ///< stop early; 0: no limit
+};
+
+struct Result {
+  std::vector<double> step_losses;   ///< mean over ranks, one per optimizer step
+  std::vector<double> epoch_losses;  ///< mean over the epoch's steps
+  double test_accuracy = 0;
+};
+
+/// Collective. Prints a table of losses on the main rank.
+Result train(const Options& options);
+
+}  // namespace digits

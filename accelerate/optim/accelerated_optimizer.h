@@ -1,0 +1,37 @@
+/// A user's optimizer after `Accelerator::prepare`: it steps only where gradients are synchronised.
+///
+/// While gradients accumulate, `step` and `zero_grad` do nothing, so the training loop stays the
+/// same with and without accumulation. A handle: copies are the same optimizer.
+/// Mirrors: accelerate optimizer.py, AcceleratedOptimizer.
+#pragma once
+
+#include <memory>
+
+#include <torch/optim/optimizer.h>
+
+#include "accelerate/state/gradient_state.h"
+
+namespace accelerate {
+
+class AcceleratedOptimizer {
+ public:
+  /// `gradient_state` outlives the handle.
+  AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                       GradientState& gradient_state);
+
+  /// The optimizer's own step, on a synchronising step; otherwise an undefined tensor.
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
+
+  /// Forgets gradients, or sets them to zero; only on a synchronising step.
+  void zero_grad(bool set_to_none = true);
+
+  /// The user's optimizer.
+  torch::optim::Optimizer& operator*() const { return *optimizer_; }
+  torch::optim::Optimizer* operator->() const { return optimizer_.get(); }
+
+ private:
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  GradientState* gradient_state_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,43 @@
+/// A user's learning-rate scheduler after `Accelerator::prepare`.
+///
+/// The unit: one call of `step` per optimizer step, and per call the user's scheduler advances once
+/// for each process, because a schedule written for one process counts that process's batches. With
+/// `split_batches` the batches are the same ones, and it advances once. While gradients accumulate
+/// it stands still.
+/// Mirrors: accelerate scheduler.py, AcceleratedScheduler.
+#pragma once
+
+#include "accelerate/state/gradient_state.h"
+
+namespace torch::optim {
+class LRScheduler;
+}  // namespace torch::optim
+
+namespace accelerate {
+
+struct SchedulerPolicy {
+  int num_processes = 1;
+  bool split_batches = false;
+  /// Off: every call is forwarded as it comes.
+  bool step_with_optimizer = true;
+};
+
+class AcceleratedScheduler {
+ public:
+  /// Both references outlive the handle.
+  AcceleratedScheduler(torch::optim::LRScheduler& scheduler, const GradientState& gradient_state,
+                       SchedulerPolicy policy);
+
+  void step();
+
+  /// The user's scheduler.
+  torch::optim::LRScheduler& operator*() const { return *scheduler_; }
+  torch::optim::LRScheduler* operator->() const { return scheduler_; }
+
+ private:
+  torch::optim::LRScheduler* scheduler_;
+  const GradientState* gradient_state_;
+  SchedulerPolicy policy_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,80 @@
+/// A user's model after `Accelerator::prepare`: called like the model, synchronised like its mode.
+///
+/// The module itself is untouched: `model->parameters()`, `model->train()` and whatever else it
+/// offers are reached through `->`. Calls go through `model(input)` (or `model.forward(input)`), so
+/// that gradients are synchronised; a call on the bare module is local to the rank.
+/// A PreparedModel is a handle: copies are the same model.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/parallel/ddp.h"
+#include "accelerate/util/tree.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// The part of a prepared model that does not depend on its type.
+class ModelState {
+ public:
+  explicit ModelState(std::shared_ptr<torch::nn::Module> module);
+  ~ModelState();
+
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+
+  /// Null where the model is not replicated: one rank, or prepared for evaluation only.
+  DistributedDataParallel* ddp() const { return ddp_.get(); }
+  void set_ddp(std::unique_ptr<DistributedDataParallel> ddp) { ddp_ = std::move(ddp); }
+
+ private:
+  const std::shared_ptr<torch::nn::Module> module_;
+  std::unique_ptr<DistributedDataParallel> ddp_;
+};
+
+template <typename Module>
+class PreparedModel {
+ public:
+  PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<ModelState> state)
+      : module_(std::move(module)), state_(std::move(state)) {}
+
+  /// The module's own forward. Collective while gradients are synchronised.
+  template <typename... Inputs>
+  auto forward(Inputs&&... inputs) {
+    DistributedDataParallel* ddp = state_->ddp();
+    if (ddp == nullptr) return module_->forward(std::forward<Inputs>(inputs)...);
+    ddp->before_forward();
+    auto output = module_->forward(std::forward<Inputs>(inputs)...);
+    std::vector<at::Tensor> tensors;
+    if (ddp->needs_outputs()) {
+      tree_for_each(output, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    }
+    ddp->after_forward(tensors);
+    return output;
+  }
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) {
+    return forward(std::forward<Inputs>(inputs)...);
+  }
+
+  Module* operator->() const { return module_.get(); }
+  Module& operator*() const { return *module_; }
+
+  /// The user's module, as it was given to prepare.
+  const std::shared_ptr<Module>& module() const { return module_; }
+
+  /// For the library.
+  const std::shared_ptr<ModelState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<Module> module_;
+  std::shared_ptr<ModelState> state_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,62 @@
+/// One line on the terminal that shows how far a loop has come:
+///
+///     epoch 3:  45%|█████     | 10/22 [00:01<00:01, 8.1 it/s, loss 0.123]
+///
+/// It is drawn on stderr, on rank 0 only, and only if stderr is a terminal; else a bar is silent
+/// and costs next to nothing. It is redrawn at most ten times a second of the Runtime's clock. A
+/// last drawing and a line break come with close() or destruction. Text is cut to the terminal's
+/// width: COLUMNS if set, else what the terminal says, else 80.
+///
+/// Ownership: the Runtime must outlive the bar.
+/// Threads:   the rank's thread only.
+/// Mirrors:   accelerate utils/tqdm.py
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+struct ProgressBarOptions {
+  /// How many steps there will be. Absent: only what is done is shown, without bar and estimate.
+  std::optional<int64_t> total = std::nullopt;
+  /// Stands before the bar.
+  std::string description = {};
+};
+
+class ProgressBar {
+ public:
+  /// Draws the bar at its beginning.
+  explicit ProgressBar(Runtime& runtime, ProgressBarOptions options = {});
+  /// Closes. A failure to write is ignored.
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  /// Counts `steps` more. A `postfix` that is not empty replaces what stands after the rate.
+  void advance(int64_t steps = 1, std::string_view postfix = {});
+
+  /// Draws the final state and ends the line. Later calls do nothing.
+  void close();
+
+  /// The steps counted so far, whether anything is drawn or not.
+  int64_t count() const { return count_; }
+
+ private:
+  void draw(absl::Time now);
+
+  Runtime& runtime_;
+  ProgressBarOptions options_;
+  bool open_;  // draws, and is not closed
+  int64_t count_ = 0;
+  std::string postfix_;
+  absl::Time started_;
+  absl::Time last_drawn_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,161 @@
+#include "accelerate/util/progress_bar.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A console that is kept, and a clock that stands until it is moved.
+class FakeRuntime : public Runtime {
+ public:
+  explicit FakeRuntime(int rank = 0, bool terminal = true)
+      : Runtime(Topology::uniform(rank, 1, 2), Environment()), terminal_(terminal) {
+    environment().set("COLUMNS", "100");
+  }
+
+  c10::Device device() const override { return c10::kCPU; }
+  absl::Time now() override { return now_; }
+  void sleep_for(absl::Duration duration) override { now_ += duration; }
+  uint64_t random_bits() override { return 4; }
+  absl::StatusOr<std::string> read_file(const std::string& path) override {
+    return absl::NotFoundError(path);
+  }
+  void write_console(ConsoleStream stream, std::string_view text) override {
+    EXPECT_EQ(stream, ConsoleStream::kErr);
+    if (fails) throw std::runtime_error("no console");
+    written += text;
+  }
+  bool is_terminal(ConsoleStream) const override { return terminal_; }
+  c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
+  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
+    TORCH_CHECK(false, "no groups");
+  }
+
+  // The lines drawn so far, each over the one before; the first is what preceded them all.
+  std::vector<std::string> drawings() const { return absl::StrSplit(written, '\r'); }
+  std::string last_drawing() const { return drawings().back(); }
+
+  std::string written;
+  bool fails = false;
+
+ private:
+  bool terminal_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST(ProgressBar, ShowsShareCountTimesRateAndPostfix) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime, {.total = 22, .description = "epoch 3"});
+  EXPECT_EQ(runtime.last_drawing(), "epoch 3:   0%|          | 0/22 [00:00<?, ? it/s]\x1b[K");
+  runtime.sleep_for(absl::Milliseconds(1250));
+  bar.advance(10, "loss 0.123");
+  EXPECT_EQ(runtime.last_drawing(),
+            "epoch 3:  45%|█████     | 10/22 [00:01<00:01, 8.0 it/s, loss 0.123]\x1b[K");
+}
+
+TEST(ProgressBar, IsSilentOnOtherRanksAndWithoutATerminal) {
+  for (auto [rank, terminal] : {std::pair(1, true), std::pair(0, false)}) {
+    FakeRuntime runtime(rank, terminal);
+    {
+      ProgressBar bar(runtime, {.total = 2});
+      bar.advance(2, "postfix");
+      EXPECT_EQ(bar.count(), 2);
+    }
+    EXPECT_EQ(runtime.written, "");
+  }
+}
+
+TEST(ProgressBar, RedrawsAtMostTenTimesASecond) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime, {.total = 1000});
+  for (int i = 0; i < 1000; ++i) {
+    bar.advance();
+    runtime.sleep_for(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(runtime.drawings().size() - 1, 10);
+}
+
+TEST(ProgressBar, KeepsDrawingWhenTheClockIsSetBack) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime, {.total = 4});
+  runtime.sleep_for(-absl::Hours(1));
+  bar.advance();
+  EXPECT_THAT(runtime.last_drawing(), HasSubstr("1/4 [00:00<00:00, ? it/s]"));
+}
+
+TEST(ProgressBar, DrawsItsFinalStateOnceAndEndsTheLine) {
+  FakeRuntime runtime;
+  {
+    ProgressBar bar(runtime, {.total = 2});
+    bar.advance();
+    bar.advance();
+    bar.close();
+    bar.advance();
+  }
+  EXPECT_EQ(runtime.drawings().size() - 1, 2);
+  EXPECT_EQ(runtime.last_drawing(), "100%|██████████| 2/2 [00:00<00:00, ? it/s]\x1b[K\n");
+}
+
+TEST(ProgressBar, CountsWithoutATotalOrBeyondIt) {
+  FakeRuntime runtime;
+  ProgressBar unbounded(runtime, {.description = "files"});
+  runtime.sleep_for(absl::Seconds(4000));
+  unbounded.advance(8);
+  EXPECT_EQ(runtime.last_drawing(), "files: 8 it [1:06:40, 500.0 s/it]\x1b[K");
+  ProgressBar exceeded(runtime, {.total = 1});
+  runtime.sleep_for(absl::Seconds(1));
+  exceeded.advance(2);
+  EXPECT_EQ(runtime.last_drawing(), "2 it [00:01, 2.0 it/s]\x1b[K");
+  ProgressBar nothing_to_do(runtime, {.total = 0});
+  EXPECT_THAT(runtime.last_drawing(), HasSubstr("100%|██████████| 0/0"));
+}
+
+TEST(ProgressBar, GivesUpTheBarAndThenTheTextInANarrowTerminal) {
+  FakeRuntime runtime;
+  runtime.environment().set("COLUMNS", "38");
+  ProgressBar shrunk(runtime, {.total = 2});
+  EXPECT_EQ(runtime.last_drawing(), "  0%|         | 0/2 [00:00<?, ? it/s]\x1b[K");
+  runtime.environment().set("COLUMNS", "12");
+  ProgressBar cut(runtime, {.total = 2});
+  EXPECT_EQ(runtime.last_drawing(), "  0%|| 0/2 \x1b[K");
+  // Each of these characters is two columns wide; the third does not fit any more.
+  runtime.environment().set("COLUMNS", "6");
+  ProgressBar wide(runtime, {.total = 2, .description = "訓練中"});
+  EXPECT_EQ(runtime.last_drawing(), "訓練\x1b[K");
+}
+
+TEST(ProgressBar, StaysOnOneLineWhateverTheText) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime, {.total = 2, .description = "two\nlines"});
+  runtime.sleep_for(absl::Seconds(1));
+  bar.advance(1, "up\x1b[A");
+  EXPECT_THAT(runtime.written, Not(HasSubstr("\n")));
+  EXPECT_THAT(runtime.last_drawing(), HasSubstr("up [A]"));
+}
+
+TEST(ProgressBar, DoesNotEndTheProgramWhenItCannotBeDrawnAtTheEnd) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime);
+  runtime.fails = true;
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,163 @@
+/// Nested values with tensors in them ("trees"): a batch, a model's output, an optimizer's state.
+///
+/// A tree is
+///   - an at::Tensor;
+///   - a std::vector, array, pair, tuple, map (its values) or optional of trees;
+///   - a c10::IValue: tensor, list, tuple and dict (its values) are descended into;
+///   - a user's type for which argument-dependent lookup finds
+///         auto tree_members(T& value) { return std::tie(value.images, value.labels); }
+///   - a type with public members `.data` and `.target`, or `.data` alone where `T::TargetType` is
+///     void: torch::data::Example;
+///   - anything else: a leaf. Leaves (numbers, strings, pointers, std::unordered_map, whose order
+///     ranks would not share, ...) are passed through and never looked into.
+/// Tensors are visited in a fixed order: members and elements as declared, maps by key, dicts by
+/// insertion. So ranks with equal structures visit corresponding tensors.
+///
+/// An undefined tensor is visited like any other.
+/// Threads: functions of their arguments.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/functional/function_ref.h"
+
+namespace c10 {
+struct IValue;
+}  // namespace c10
+
+namespace accelerate {
+namespace internal {
+
+// A function sees each tensor of the value. To change one it assigns to it; an IValue whose lists
+// and dicts others share is rebuilt and not changed under them.
+void visit_ivalue(c10::IValue& value, absl::FunctionRef<void(at::Tensor&)> fn);
+void visit_ivalue(const c10::IValue& value, absl::FunctionRef<void(const at::Tensor&)> fn);
+
+template <typename T>
+concept HasTreeMembers = requires(T& value) { tree_members(value); };
+
+template <typename T>
+concept IsExample = std::is_class_v<T> && requires(T& value) {
+  value.data;
+  value.target;
+};
+
+template <typename T>
+concept IsUnlabelledExample = std::is_class_v<T> && std::is_void_v<typename T::TargetType> &&
+                              requires(T& value) { value.data; };
+
+template <typename T>
+constexpr bool kIsOptional = false;
+template <typename T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+// Elements that cannot hold a tensor are not worth a loop.
+template <typename T>
+constexpr bool kIsSequence = false;
+template <typename T, typename Allocator>
+constexpr bool kIsSequence<std::vector<T, Allocator>> = !std::is_arithmetic_v<T>;
+template <typename T, size_t N>
+constexpr bool kIsSequence<std::array<T, N>> = !std::is_arithmetic_v<T>;
+
+template <typename T>
+constexpr bool kIsTuple = false;
+template <typename First, typename Second>
+constexpr bool kIsTuple<std::pair<First, Second>> = true;
+template <typename... Elements>
+constexpr bool kIsTuple<std::tuple<Elements...>> = true;
+
+template <typename T>
+constexpr bool kHoldsReferences = false;
+template <typename First, typename Second>
+constexpr bool kHoldsReferences<std::pair<First, Second>> =
+    std::is_reference_v<First> || std::is_reference_v<Second>;
+template <typename... Elements>
+constexpr bool kHoldsReferences<std::tuple<Elements...>> = (std::is_reference_v<Elements> || ...);
+
+template <typename T>
+constexpr bool kIsMap = false;
+template <typename Key, typename T, typename Compare, typename Allocator>
+constexpr bool kIsMap<std::map<Key, T, Compare, Allocator>> = true;
+
+// Calls fn(tensor) for each tensor; the tensor is const where T is.
+template <typename T, typename Fn>
+void visit_tensors(T& value, Fn& fn) {
+  using Value = std::remove_const_t<T>;
+  // Members come as std::tie gives them; they are as const as the whole.
+  [[maybe_unused]] auto visit_members = [&fn](const auto& members) {
+    std::apply(
+        [&fn](auto&... member) {
+          if constexpr (std::is_const_v<T>) {
+            (visit_tensors(std::as_const(member), fn), ...);
+          } else {
+            (visit_tensors(member, fn), ...);
+          }
+        },
+        members);
+  };
+  if constexpr (std::is_same_v<Value, at::Tensor>) {
+    fn(value);
+  } else if constexpr (std::is_same_v<Value, c10::IValue>) {
+    visit_ivalue(value, fn);
+  } else if constexpr (HasTreeMembers<Value>) {
+    visit_members(tree_members(const_cast<Value&>(value)));
+  } else if constexpr (kIsOptional<Value>) {
+    if (value.has_value()) visit_tensors(*value, fn);
+  } else if constexpr (kIsSequence<Value>) {
+    for (auto& element : value) visit_tensors(element, fn);
+  } else if constexpr (kIsTuple<Value>) {
+    std::apply([&fn](auto&... element) { (visit_tensors(element, fn), ...); }, value);
+  } else if constexpr (kIsMap<Value>) {
+    for (auto& [key, element] : value) visit_tensors(element, fn);
+  } else if constexpr (IsExample<Value>) {
+    visit_tensors(value.data, fn);
+    visit_tensors(value.target, fn);
+  } else if constexpr (IsUnlabelledExample<Value>) {
+    visit_tensors(value.data, fn);
+  }
+}
+
+}  // namespace internal
+
+/// The same tree with fn(tensor) for each tensor; `fn` takes a const at::Tensor& and returns an
+/// at::Tensor. Leaves are copied, or moved where `value` is given as an rvalue. The argument's own
+/// tensors and containers stay as they are.
+template <typename T, typename Fn>
+  requires std::is_invocable_r_v<at::Tensor, Fn&, const at::Tensor&>
+T tree_map(T value, Fn&& fn) {
+  static_assert(!internal::kHoldsReferences<T>,
+                "tree_map of a tuple of references would change what they refer to");
+  auto replace = [&fn](at::Tensor& tensor) { tensor = fn(std::as_const(tensor)); };
+  internal::visit_tensors(value, replace);
+  return value;
+}
+
+/// Calls fn(const at::Tensor&) for each tensor.
+template <typename T, typename Fn>
+  requires std::invocable<Fn&, const at::Tensor&>
+void tree_for_each(const T& value, Fn&& fn) {
+  auto visit = [&fn](const at::Tensor& tensor) { fn(tensor); };
+  internal::visit_tensors(value, visit);
+}
+
+/// The size of dim 0 of the first tensor that has one; nothing where no tensor has.
+template <typename T>
+std::optional<int64_t> find_batch_size(const T& value) {
+  std::optional<int64_t> size;
+  tree_for_each(value, [&size](const at::Tensor& tensor) {
+    if (!size && tensor.defined() && tensor.dim() > 0) size = tensor.size(0);
+  });
+  return size;
+}
+
+}  // namespace accelerate
