@@ -1,0 +1,109 @@
+/// `accelerate`: starts training programs. See launch/README.md.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "launch/child_process.h"
+#include "launch/listening_socket.h"
+#include "launch/options.h"
+#include "launch/plan.h"
+#include "launch/program.h"
+#include "launch/supervisor.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr int kExitLauncherFailed = 1;
+constexpr int kExitBadCommandLine = 2;
+constexpr int kExitNotExecutable = 126;
+constexpr int kExitNotFound = 127;
+
+// Where PATH is not set, execvp looks here.
+constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
+
+int fail(int exit_code, const absl::Status& status) {
+  std::cerr << "accelerate launch: " << status.message() << "\n";
+  return exit_code;
+}
+
+// The shell's exit codes for a program that could not be started.
+int start_failure_code(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
+  return kExitLauncherFailed;
+}
+
+// A standard stream that the launcher was started without would be the number of the next file it
+// opens, and a rank would print into a socket.
+void open_missing_standard_streams() {
+  int fd;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+// A simulated cluster is one process and needs no supervisor: the program takes this one's place,
+// terminal and signals included.
+int run_simulated(const std::string& program, const LaunchOptions& options,
+                  const std::vector<std::string>& environment) {
+  ProcessPlan plan = plan_simulation(options);
+  ExecImage image(program, plan.argv, apply_overlay(environment, plan.environment));
+  const absl::Status failed = exec_error(image, image.exec());
+  return fail(start_failure_code(failed), failed);
+}
+
+int run_ranks(const std::string& program, const LaunchOptions& options,
+              const std::vector<std::string>& environment) {
+  absl::StatusOr<ListeningSocket> socket = listen_on_loopback(options.main_process_port);
+  if (!socket.ok()) return fail(kExitLauncherFailed, socket.status());
+  const std::vector<ProcessPlan> plans =
+      plan_ranks(options, environment, {.port = socket->port, .listen_fd = socket->fd.get()});
+  SupervisorOptions supervision;
+  if (options.kill_grace) {
+    supervision = {.signal_grace = *options.kill_grace, .failure_grace = *options.kill_grace};
+  }
+  absl::StatusOr<std::unique_ptr<Supervisor>> supervisor =
+      Supervisor::start(program, plans, environment, supervision);
+  if (!supervisor.ok()) return fail(start_failure_code(supervisor.status()), supervisor.status());
+  // From here on the port is rank 0's alone, and free again when rank 0 is gone.
+  socket->fd.reset();
+  return (*supervisor)->run();
+}
+
+int main_with(const std::vector<std::string>& args, const std::vector<std::string>& environment) {
+  open_missing_standard_streams();
+  absl::StatusOr<CommandLine> command_line = parse_command_line(args);
+  if (!command_line.ok()) return fail(kExitBadCommandLine, command_line.status());
+  if (const auto* asked = std::get_if<InformationalText>(&*command_line)) {
+    std::cout << asked->text << std::flush;
+    return std::cout ? 0 : kExitLauncherFailed;
+  }
+  const auto& options = std::get<LaunchOptions>(*command_line);
+  const char* search_path = std::getenv("PATH");
+  absl::StatusOr<std::string> program =
+      find_program(options.command[0], search_path != nullptr ? search_path : kDefaultSearchPath);
+  if (!program.ok()) return fail(start_failure_code(program.status()), program.status());
+  return options.simulate ? run_simulated(*program, options, environment)
+                          : run_ranks(*program, options, environment);
+}
+
+}  // namespace
+}  // namespace accelerate::launch
+
+int main(int argc, char** argv) {
+  std::vector<std::string> environment;
+  for (char** word = environ; *word != nullptr; ++word) environment.emplace_back(*word);
+  return accelerate::launch::main_with(std::vector<std::string>(argv + 1, argv + argc),
+                                       environment);
+}

@@ -1,0 +1,56 @@
+/// The command line of `accelerate`, as a value.
+///
+/// First of the launcher's four steps: parse, plan, spawn, supervise. Nothing here looks at the
+/// machine; whether the program exists or a port is free is the business of later steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace accelerate::launch {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+/// More ranks than this on one machine is taken for a typing error.
+inline constexpr int kMaxProcesses = 1024;
+
+/// What `accelerate launch` was asked to do. Valid once parsed: at most one of the real and the
+/// simulated form is asked for, and `command` is not empty.
+struct LaunchOptions {
+  /// Ranks to start on this machine, 1 to kMaxProcesses.
+  int num_processes = 1;
+  /// Topology for a simulated run, never empty. The program, not the launcher, understands it.
+  std::optional<std::string> simulate;
+  /// Scheduler seed of a simulated run. Unset: what the environment says, else the default.
+  std::optional<uint64_t> simulate_seed;
+  /// Port of the rendezvous store; 0 takes any free one.
+  uint16_t main_process_port = 0;
+  /// How long ranks may take to stop before they are killed. Unset: the supervisor's defaults.
+  std::optional<absl::Duration> kill_grace;
+  /// The program as typed, then its arguments, untouched.
+  std::vector<std::string> command;
+};
+
+/// A text that was asked for instead of a run (`--help`, `--version`); ends with a newline.
+struct InformationalText {
+  std::string text;
+};
+
+using CommandLine = std::variant<InformationalText, LaunchOptions>;
+
+/// Parses `args`, which excludes the launcher's own name.
+///
+/// Option names may be spelt with `_` or `-`; a repeated option's last value counts. Options end at
+/// the first word that is neither an option nor its value: that word is the program, and everything
+/// after it is the program's, including `--help` and `--`. A `--` before the program is skipped.
+/// Errors: InvalidArgument, one line that names the option and the value.
+absl::StatusOr<CommandLine> parse_command_line(absl::Span<const std::string> args);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,31 @@
+/// How a rank ended, and what that means for the launcher's exit code and last words.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace accelerate::launch {
+
+/// How a process ended: by its own exit, or by a signal.
+struct RankExit {
+  int rank = 0;
+  pid_t pid = 0;
+  /// Exit code, or 0 if a signal ended it.
+  int code = 0;
+  /// Signal that ended it, or 0.
+  int signal = 0;
+
+  bool failed() const { return code != 0 || signal != 0; }
+
+  /// The shell's convention: the exit code, or 128 + signal.
+  int exit_code() const { return signal != 0 ? 128 + signal : code; }
+};
+
+/// `rank 1 (pid 1234) exited with code 3`, or `rank 1 (pid 1234) was killed by signal 9 (Killed)`.
+std::string describe(const RankExit& exit);
+
+/// `signal 15 (Terminated)`.
+std::string describe_signal(int signal);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,40 @@
+/// One of a rank's two output pipes: read, cut into marked lines, passed on.
+/// Threads: one user.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "launch/line_prefixer.h"
+#include "launch/output_queue.h"
+#include "launch/unique_fd.h"
+
+namespace accelerate::launch {
+
+class RankOutput {
+ public:
+  /// `pipe` is the reading end, non-blocking. `sink` must outlive this object.
+  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue& sink);
+
+  int fd() const { return pipe_.get(); }
+  bool is_open() const { return pipe_.is_open(); }
+
+  /// False while the sink is full: the rank then waits in its own write, as it would at a terminal.
+  bool wants_data() const { return is_open() && !sink_->is_full(); }
+
+  /// Passes on the next piece, if there is one. Closes at the end of the output.
+  void read_some();
+
+  /// Passes on what the pipe holds, without waiting for more, and closes.
+  void finish();
+
+  /// The last lines seen.
+  const std::deque<std::string>& tail() const { return prefixer_.tail(); }
+
+ private:
+  UniqueFd pipe_;
+  LinePrefixer prefixer_;
+  OutputQueue* sink_;
+};
+
+}  // namespace accelerate::launch

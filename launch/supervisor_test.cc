@@ -1,0 +1,454 @@
+// The launcher as its users meet it: the real binary, real processes, shell scripts as ranks.
+//
+// Nothing here waits for a time to pass. A script says on its output that it came somewhere, or
+// waits for a line from the test; `everyone_is_gone` waits for the end of a pipe that every process
+// below the launcher holds open.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "launch/listening_socket.h"
+#include "launch/unique_fd.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+// In every script: `read x <&8` takes a line that the test sends; 9 shows that somebody lives.
+constexpr int kGoFd = 8;
+constexpr int kAliveFd = 9;
+
+// Blocks for ever, but lets a trap of the shell run when its signal comes.
+constexpr char kWaitForEver[] = "while :; do sleep 1000 & wait $!; done";
+
+// Only bounds how long a broken launcher can hold up the test run.
+constexpr int kGiveUpMs = 60'000;
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    // Out of the way of the fixed numbers above.
+    read_end.reset(fcntl(ends[0], F_DUPFD_CLOEXEC, 20));
+    write_end.reset(fcntl(ends[1], F_DUPFD_CLOEXEC, 20));
+    close(ends[0]);
+    close(ends[1]);
+  }
+
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  return absl::StrSplit(text, '\n', absl::SkipEmpty());
+}
+
+bool exists(pid_t pid) { return kill(pid, 0) == 0; }
+
+class Launcher {
+ public:
+  explicit Launcher(std::vector<std::string> args, std::vector<int> ignored_signals = {}) {
+    const char* binary = std::getenv("ACCELERATE_LAUNCHER");
+    EXPECT_NE(binary, nullptr);
+    args.insert(args.begin(), binary);
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(stdin_.read_end.get(), 0);
+      dup2(stdout_.write_end.get(), 1);
+      dup2(stderr_.write_end.get(), 2);
+      dup2(go_.read_end.get(), kGoFd);
+      dup2(alive_.write_end.get(), kAliveFd);
+      // Whoever runs the test may ignore some of these.
+      for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE}) {
+        ::signal(signal, SIG_DFL);
+      }
+      for (int signal : ignored_signals) ::signal(signal, SIG_IGN);
+      execv(binary, argv.data());
+      _exit(99);
+    }
+    for (Pipe* pipe : {&stdout_, &stderr_, &alive_}) pipe->write_end.reset();
+    for (Pipe* pipe : {&stdin_, &go_}) pipe->read_end.reset();
+  }
+
+  ~Launcher() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+
+  pid_t pid() const { return pid_; }
+  void signal(int signal) { kill(pid_, signal); }
+  void go() { EXPECT_EQ(write(go_.write_end.get(), "go\n", 3), 3); }
+  void close_stdout() { stdout_.read_end.reset(); }
+
+  void send_input(const std::string& text) {
+    EXPECT_EQ(write(stdin_.write_end.get(), text.data(), text.size()), ssize_t(text.size()));
+    stdin_.write_end.reset();
+  }
+
+  // Reads standard output up to and including the next `count` lines that end in `ending`.
+  std::vector<std::string> wait_for_lines(const std::string& ending, int count) {
+    std::vector<std::string> found;
+    while (static_cast<int>(found.size()) < count) {
+      std::string line = next_line();
+      if (line.empty()) break;
+      if (absl::EndsWith(line, ending + "\n")) found.push_back(line);
+    }
+    EXPECT_EQ(static_cast<int>(found.size()), count) << "lines that end in " << ending;
+    return found;
+  }
+
+  // Standard output and error up to their ends. Call before `wait`: the launcher may need readers.
+  void read_all() {
+    std::thread reader([this] { stderr_text_ = rest_of(stderr_.read_end.get()); });
+    if (stdout_.read_end.is_open()) stdout_text_ += rest_of(stdout_.read_end.get());
+    reader.join();
+  }
+
+  // Exit code as a shell has it.
+  int wait() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  int finish() {
+    read_all();
+    return wait();
+  }
+
+  const std::string& stdout_text() const { return stdout_text_; }
+  const std::string& stderr_text() const { return stderr_text_; }
+
+  bool everyone_is_gone() {
+    pollfd entry = {.fd = alive_.read_end.get(), .events = POLLIN, .revents = 0};
+    return poll(&entry, 1, kGiveUpMs) == 1 && (entry.revents & POLLHUP);
+  }
+
+ private:
+  std::string next_line() {
+    std::string line;
+    char c;
+    while (read(stdout_.read_end.get(), &c, 1) == 1) {
+      line += c;
+      if (c == '\n') break;
+    }
+    return line;
+  }
+
+  static std::string rest_of(int fd) {
+    std::string all;
+    char buffer[4096];
+    ssize_t size;
+    while ((size = read(fd, buffer, sizeof(buffer))) > 0) all.append(buffer, size);
+    return all;
+  }
+
+  Pipe stdin_, stdout_, stderr_, go_, alive_;
+  pid_t pid_ = -1;
+  std::string stdout_text_;
+  std::string stderr_text_;
+};
+
+Launcher ranks(int count, const std::string& script, std::vector<std::string> options = {}) {
+  std::vector<std::string> args = {"launch", absl::StrCat("--num_processes=", count)};
+  args.insert(args.end(), options.begin(), options.end());
+  args.insert(args.end(), {"/bin/sh", "-c", script});
+  return Launcher(std::move(args));
+}
+
+TEST(Launch, MarksTheLinesOfEveryRankAndKeepsStreamsApart) {
+  Launcher launcher = ranks(2, "echo out $RANK of $WORLD_SIZE; printf 'err %s' $LOCAL_RANK >&2");
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_THAT(lines_of(launcher.stdout_text()),
+              UnorderedElementsAre("[rank 0] out 0 of 2", "[rank 1] out 1 of 2"));
+  EXPECT_THAT(lines_of(launcher.stderr_text()),
+              UnorderedElementsAre("[rank 0] err 0", "[rank 1] err 1"));
+}
+
+TEST(Launch, LosesAndReordersNothingOfALotOfOutput) {
+  Launcher launcher = ranks(2, "seq 1 50000");
+  EXPECT_EQ(launcher.finish(), 0);
+  int next[2] = {1, 1};
+  for (const std::string& line : lines_of(launcher.stdout_text())) {
+    const int rank = line[6] - '0';
+    ASSERT_EQ(line, absl::StrCat("[rank ", rank, "] ", next[rank]++));
+  }
+  EXPECT_EQ(next[0], 50001);
+  EXPECT_EQ(next[1], 50001);
+}
+
+TEST(Launch, LeavesTheStreamsOfASingleRankAlone) {
+  Launcher launcher = ranks(1, "cat; echo \"rank $RANK\" >&2");
+  launcher.send_input("no newline");
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_EQ(launcher.stdout_text(), "no newline");
+  EXPECT_EQ(launcher.stderr_text(), "rank 0\n");
+}
+
+TEST(Launch, PassesArgumentsOnUntouched) {
+  Launcher launcher({"launch", "/bin/sh", "-c", "printf '<%s>' \"$@\"", "sh", "--help", "--", "",
+                     "--num_processes", "a b"});
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_EQ(launcher.stdout_text(), "<--help><--><><--num_processes><a b>");
+}
+
+TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
+  Launcher launcher = ranks(3,
+                            "[ $RANK = 1 ] || exec sleep 1000\n"
+                            "echo pid $$; seq 1 12 >&2; exit 3");
+  std::vector<std::string> said = launcher.wait_for_lines("", 1);
+  EXPECT_EQ(launcher.finish(), 3);
+  ASSERT_THAT(said, ElementsAre(StartsWith("[rank 1] pid ")));
+  const std::string pid = lines_of(said[0].substr(said[0].rfind(' ') + 1))[0];
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("accelerate launch: rank 1 (pid " + pid +
+                                                ") exited with code 3; stopped the other ranks\n"));
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("standard error:\n  [rank 1] 3\n  [rank 1] 4\n"));
+  EXPECT_THAT(launcher.stderr_text(), Not(HasSubstr("  [rank 1] 2\n")));
+  EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+TEST(Launch, NamesTheSignalThatKilledARank) {
+  Launcher launcher = ranks(2, "[ $RANK = 0 ] && exec sleep 1000; kill -9 $$");
+  EXPECT_EQ(launcher.finish(), 137);
+  EXPECT_THAT(launcher.stderr_text(),
+              AllOf(HasSubstr("rank 1 (pid "), HasSubstr("was killed by signal 9 (Killed)")));
+}
+
+TEST(Launch, DoesNotBlameRanksThatItStopped) {
+  Launcher launcher = ranks(3, absl::StrCat("trap 'exit 9' TERM; echo ready\n"
+                                            "if [ $RANK = 2 ]; then read x <&8; exit 4; fi; ",
+                                            kWaitForEver));
+  launcher.wait_for_lines("ready", 3);
+  launcher.go();
+  EXPECT_EQ(launcher.finish(), 4);
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("rank 2"));
+  EXPECT_THAT(launcher.stderr_text(), Not(HasSubstr("code 9")));
+}
+
+TEST(Launch, ReportsTheFailureOfASingleRank) {
+  Launcher launcher = ranks(1, "exit 7");
+  EXPECT_EQ(launcher.finish(), 7);
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("rank 0 (pid "));
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("exited with code 7\n"));
+}
+
+// Rank 0 has a child that left for a session of its own; both are gone when the launcher is.
+TEST(Launch, LeavesNothingBehindAfterAFailure) {
+  Launcher launcher = ranks(2,
+                            "if [ $RANK = 1 ]; then read x <&8; exit 1; fi\n"
+                            "trap '' TERM\n"
+                            "setsid sh -c 'echo child $$; exec sleep 1000' &\n"
+                            "sleep 1000 & echo child $!; wait",
+                            {"--kill_grace=0"});
+  std::vector<pid_t> children;
+  for (const std::string& line : launcher.wait_for_lines("", 2)) {
+    pid_t pid = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(line.substr(line.rfind(' ')), &pid)) << line;
+    EXPECT_TRUE(exists(pid));
+    children.push_back(pid);
+  }
+  launcher.go();
+  EXPECT_EQ(launcher.finish(), 1);
+  for (pid_t child : children) EXPECT_FALSE(exists(child));
+  EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+TEST(Launch, EndsThoughAChildOfARankHoldsThePipes) {
+  Launcher launcher = ranks(2, "sleep 1000 & setsid sleep 1000 & echo done");
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_THAT(lines_of(launcher.stdout_text()),
+              UnorderedElementsAre("[rank 0] done", "[rank 1] done"));
+  EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+TEST(Launch, ForwardsSignalsToEveryRank) {
+  for (int signal : {SIGUSR1, SIGUSR2, SIGHUP, SIGQUIT}) {
+    Launcher launcher = ranks(
+        2, absl::StrCat("trap 'echo got it; exit 0' ", signal, "; echo ready; ", kWaitForEver));
+    launcher.wait_for_lines("ready", 2);
+    launcher.signal(signal);
+    EXPECT_EQ(launcher.finish(), 0);
+    EXPECT_THAT(lines_of(launcher.stdout_text()),
+                UnorderedElementsAre("[rank 0] got it", "[rank 1] got it"));
+  }
+}
+
+TEST(Launch, StopsRanksOnInterruptAndTermination) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    for (int count : {1, 2}) {
+      Launcher launcher =
+          ranks(count, absl::StrCat("trap 'exit 0' ", signal, "; echo ready; ", kWaitForEver));
+      launcher.wait_for_lines("ready", count);
+      launcher.signal(signal);
+      EXPECT_EQ(launcher.finish(), 128 + signal);
+      EXPECT_THAT(launcher.stderr_text(), HasSubstr(absl::StrCat("received signal ", signal)));
+      EXPECT_TRUE(launcher.everyone_is_gone());
+    }
+  }
+}
+
+TEST(Launch, KillsRanksThatIgnoreTermination) {
+  Launcher launcher = ranks(2, "trap '' TERM; echo ready; sleep 1000", {"--kill_grace", "0"});
+  launcher.wait_for_lines("ready", 2);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.finish(), 143);
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("ranks 0, 1 did not stop in time"));
+  EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+TEST(Launch, KillsAtOnceWhenInterruptedTwice) {
+  Launcher launcher = ranks(2, absl::StrCat("trap 'echo asked' INT; echo ready; ", kWaitForEver),
+                            {"--kill_grace=86400"});
+  launcher.wait_for_lines("ready", 2);
+  launcher.signal(SIGINT);
+  launcher.wait_for_lines("asked", 2);
+  launcher.signal(SIGINT);
+  EXPECT_EQ(launcher.finish(), 130);
+  EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+// As under nohup, or in the background of a shell without job control. Of two pending signals the
+// one with the lower number, here SIGINT, would be read first.
+TEST(Launch, LeavesIgnoredSignalsIgnored) {
+  Launcher launcher({"launch", "--num_processes=2", "/bin/sh", "-c", "echo ready; sleep 1000"},
+                    {SIGINT});
+  launcher.wait_for_lines("ready", 2);
+  launcher.signal(SIGINT);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.finish(), 143);
+}
+
+TEST(Launch, LeavesNothingBehindWhenItIsKilled) {
+  for (int count : {1, 2}) {
+    Launcher launcher = ranks(count, "sleep 1000 & echo ready; sleep 1000");
+    launcher.wait_for_lines("ready", count);
+    launcher.signal(SIGKILL);
+    EXPECT_EQ(launcher.wait(), 137);
+    EXPECT_TRUE(launcher.everyone_is_gone());
+  }
+}
+
+TEST(Launch, StopsRanksWhenNobodyReadsItsOutput) {
+  Launcher launcher = ranks(2, "echo ready; yes");
+  launcher.wait_for_lines("ready", 1);
+  launcher.close_stdout();
+  EXPECT_EQ(launcher.finish(), 141);
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("standard output was closed"));
+  EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+// Nobody reads, so the launcher cannot write; it must answer all the same.
+TEST(Launch, AnswersSignalsWhileItsReaderSleeps) {
+  Launcher launcher = ranks(2, "echo ready; yes", {"--kill_grace=0"});
+  launcher.wait_for_lines("ready", 1);
+  launcher.signal(SIGTERM);
+  launcher.signal(SIGINT);
+  EXPECT_TRUE(launcher.everyone_is_gone());
+  EXPECT_GE(launcher.wait(), 128);
+}
+
+TEST(Launch, GivesTheListeningSocketToRankZeroOnly) {
+  Launcher launcher = ranks(2,
+                            "ls -l /proc/$$/fd | grep -c socket: | sed \"s/^/sockets $RANK /\"\n"
+                            "ls -l /proc/$$/fd/$ACCELERATE_STORE_LISTEN_FD | grep -c socket:\n"
+                            "echo ready; sleep 1000");
+  launcher.wait_for_lines("sockets 0 1", 1);
+  launcher.wait_for_lines("ready", 1);
+  // Output is passed on only after the launcher closed its own copy.
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", launcher.pid(), "/fd"))) {
+    std::error_code gone;
+    EXPECT_THAT(std::filesystem::read_symlink(entry.path(), gone).string(),
+                Not(HasSubstr("socket:")));
+  }
+  launcher.signal(SIGTERM);
+  launcher.finish();
+}
+
+TEST(Launch, KeepsTheListeningSocketFromOtherRanks) {
+  Launcher launcher =
+      ranks(2,
+            "[ $RANK = 1 ] || exit 0\n"
+            "ls -l /proc/$$/fd | grep socket:; echo \"fd<$ACCELERATE_STORE_LISTEN_FD>\"");
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_EQ(launcher.stdout_text(), "[rank 1] fd<>\n");
+}
+
+TEST(Launch, NamesATakenPort) {
+  absl::StatusOr<ListeningSocket> taken = listen_on_loopback(0);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  Launcher launcher = ranks(2, "true", {absl::StrCat("--main_process_port=", taken->port)});
+  EXPECT_EQ(launcher.finish(), 1);
+  EXPECT_THAT(lines_of(launcher.stderr_text()),
+              ElementsAre(HasSubstr(absl::StrCat("port ", taken->port))));
+}
+
+TEST(Launch, TellsWhyAProgramCannotBeStarted) {
+  const std::string script = ::testing::TempDir() + "/no_such_interpreter";
+  std::ofstream(script) << "#!/does/not/exist\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  for (const auto& [program, code] : {std::pair<std::string, int>{script, 127},
+                                      {"/does/not/exist", 127},
+                                      {"/etc/passwd", 126},
+                                      {"/etc", 126}}) {
+    Launcher launcher({"launch", "--num_processes=2", program});
+    EXPECT_EQ(launcher.finish(), code) << program;
+    EXPECT_THAT(lines_of(launcher.stderr_text()), ElementsAre(HasSubstr(program)));
+    EXPECT_TRUE(launcher.everyone_is_gone());
+  }
+}
+
+TEST(Launch, RefusesABadCommandLineInOneLine) {
+  Launcher launcher({"launch", "--num_processes", "0", "true"});
+  EXPECT_EQ(launcher.finish(), 2);
+  EXPECT_THAT(launcher.stdout_text(), IsEmpty());
+  EXPECT_THAT(lines_of(launcher.stderr_text()), ElementsAre(HasSubstr("--num_processes=0")));
+}
+
+TEST(Launch, BecomesTheProgramWhenSimulating) {
+  Launcher launcher({"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
+                     "echo $$ $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
+  const pid_t pid = launcher.pid();
+  EXPECT_EQ(launcher.finish(), 5);
+  EXPECT_EQ(launcher.stdout_text(), absl::StrCat(pid, " 2x4 7 <>\n"));
+  EXPECT_THAT(launcher.stderr_text(), IsEmpty());
+}
+
+TEST(Launch, StartsManyRanks) {
+  Launcher launcher = ranks(256, "echo $RANK");
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_EQ(lines_of(launcher.stdout_text()).size(), 256u);
+}
+
+}  // namespace
+}  // namespace accelerate::launch
