@@ -19,9 +19,9 @@ using accelerate::make_tensor_dataset;
 class NetImpl : public torch::nn::Module {
  public:
   explicit NetImpl(double dropout)
-      : conv1_(register_module("conv1", torch::nn::Conv2d(conv(1, 16)))),
-        conv2_(register_module("conv2", torch::nn::Conv2d(conv(16, 32)))),
-        hidden_(register_module("hidden", torch::nn::Linear(32 * 4 * 4, 64))),
+      : conv1_(register_module("conv1", torch::nn::Conv2d(conv(1, 8)))),
+        conv2_(register_module("conv2", torch::nn::Conv2d(conv(8, 16)))),
+        hidden_(register_module("hidden", torch::nn::Linear(16 * 4 * 4, 64))),
         output_(register_module("output", torch::nn::Linear(64, 10))),
         dropout_(register_module("dropout", torch::nn::Dropout(dropout))) {}
 
