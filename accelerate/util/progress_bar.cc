@@ -119,18 +119,34 @@ void ProgressBar::advance(int64_t steps, std::string_view postfix) {
   if (!open_) return;
   if (!postfix.empty()) postfix_ = on_one_line(postfix);
   const absl::Time now = runtime_.now();
-  // A clock that was set back must not stop the drawing.
-  if (now < last_drawn_ || now - last_drawn_ >= kRedrawInterval) draw(now);
+  // A clock that was set back, or stands still, must not stop the drawing.
+  if (now < last_drawn_ || now - last_drawn_ >= kRedrawInterval ||
+      twentieths(count_) > twentieths(drawn_count_)) {
+    draw(now);
+  }
+}
+
+int64_t ProgressBar::twentieths(int64_t count) const {
+  return options_.total.value_or(0) > 0 ? 20 * count / *options_.total : 0;
+}
+
+void ProgressBar::print(std::string_view line) {
+  if (runtime_.topology().rank != 0) return;
+  if (open_) runtime_.write_console(ConsoleStream::kErr, "\r\x1b[K");
+  runtime_.write_console(ConsoleStream::kOut, absl::StrCat(std::string(line), "\n"));
+  if (open_) draw(runtime_.now());
 }
 
 void ProgressBar::close() {
   if (!std::exchange(open_, false)) return;
-  draw(runtime_.now());
+  const absl::Time now = runtime_.now();
+  if (now != last_drawn_ || count_ != drawn_count_) draw(now);
   runtime_.write_console(ConsoleStream::kErr, "\n");
 }
 
 void ProgressBar::draw(absl::Time now) {
   last_drawn_ = now;
+  drawn_count_ = count_;
   const absl::Duration elapsed = now - started_;
   const double seconds = absl::ToDoubleSeconds(elapsed);
   // More steps than announced: the announcement was wrong, so there is nothing to measure against.

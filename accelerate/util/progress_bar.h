@@ -41,6 +41,9 @@ class ProgressBar {
   /// Counts `steps` more. A `postfix` that is not empty replaces what stands after the rate.
   void advance(int64_t steps = 1, std::string_view postfix = {});
 
+  /// Writes a line to stdout, on rank 0 and with or without a terminal; the bar moves below it.
+  void print(std::string_view line);
+
   /// Draws the final state and ends the line. Later calls do nothing.
   void close();
 
@@ -49,6 +52,7 @@ class ProgressBar {
 
  private:
   void draw(absl::Time now);
+  int64_t twentieths(int64_t count) const;
 
   Runtime& runtime_;
   ProgressBarOptions options_;
@@ -57,6 +61,7 @@ class ProgressBar {
   std::string postfix_;
   absl::Time started_;
   absl::Time last_drawn_;
+  int64_t drawn_count_ = 0;
 };
 
 }  // namespace accelerate

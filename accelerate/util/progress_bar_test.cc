@@ -39,9 +39,8 @@ class FakeRuntime : public Runtime {
     return absl::NotFoundError(path);
   }
   void write_console(ConsoleStream stream, std::string_view text) override {
-    EXPECT_EQ(stream, ConsoleStream::kErr);
     if (fails) throw std::runtime_error("no console");
-    written += text;
+    (stream == ConsoleStream::kErr ? written : printed) += text;
   }
   bool is_terminal(ConsoleStream) const override { return terminal_; }
   c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
@@ -54,6 +53,7 @@ class FakeRuntime : public Runtime {
   std::string last_drawing() const { return drawings().back(); }
 
   std::string written;
+  std::string printed;  // to stdout
   bool fails = false;
 
  private:
@@ -85,12 +85,36 @@ TEST(ProgressBar, IsSilentOnOtherRanksAndWithoutATerminal) {
 
 TEST(ProgressBar, RedrawsAtMostTenTimesASecond) {
   FakeRuntime runtime;
-  ProgressBar bar(runtime, {.total = 1000});
+  ProgressBar bar(runtime, {.total = 1'000'000});  // The first twentieth is far.
   for (int i = 0; i < 1000; ++i) {
     bar.advance();
     runtime.sleep_for(absl::Milliseconds(1));
   }
   EXPECT_EQ(runtime.drawings().size() - 1, 10);
+}
+
+TEST(ProgressBar, DrawsEveryTwentiethWhenTheClockStandsStill) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime, {.total = 1000});
+  const size_t before = runtime.drawings().size();
+  for (int step = 0; step < 1000; ++step) bar.advance();
+  EXPECT_EQ(runtime.drawings().size(), before + 20);
+}
+
+TEST(ProgressBar, PrintsLinesAboveItself) {
+  FakeRuntime runtime;
+  ProgressBar bar(runtime, {.total = 2, .description = "epoch"});
+  bar.print("loss 1");
+  EXPECT_EQ(runtime.printed, "loss 1\n");
+  EXPECT_THAT(runtime.written, HasSubstr("\r\x1b[K\repoch"));
+  FakeRuntime no_terminal(0, false);
+  ProgressBar silent(no_terminal, {.total = 2});
+  silent.print("loss 2");
+  EXPECT_EQ(no_terminal.printed, "loss 2\n");
+  EXPECT_EQ(no_terminal.written, "");
+  FakeRuntime other_rank(1);
+  ProgressBar(other_rank, {.total = 2}).print("loss 3");
+  EXPECT_EQ(other_rank.printed, "");
 }
 
 TEST(ProgressBar, KeepsDrawingWhenTheClockIsSetBack) {
@@ -110,7 +134,7 @@ TEST(ProgressBar, DrawsItsFinalStateOnceAndEndsTheLine) {
     bar.close();
     bar.advance();
   }
-  EXPECT_EQ(runtime.drawings().size() - 1, 2);
+  EXPECT_EQ(runtime.drawings().size() - 1, 3);  // 0%, 50%, 100%
   EXPECT_EQ(runtime.last_drawing(), "100%|██████████| 2/2 [00:00<00:00, ? it/s]\x1b[K\n");
 }
 

@@ -95,11 +95,10 @@ Result train(const Options& options) {
     return options.max_steps > 0 &&
            static_cast<int64_t>(result.step_losses.size()) >= options.max_steps;
   };
-  if (accelerator.is_main_process()) accelerator.print("epoch      loss  test accuracy");
+  accelerate::ProgressBar bar(accelerator.runtime(),
+                              {.total = options.epochs * loader.size(), .description = "training"});
+  bar.print("epoch      loss  test accuracy");
   for (int64_t epoch = 1; epoch <= options.epochs && !done(); ++epoch) {
-    accelerate::ProgressBar bar(
-        accelerator.runtime(),
-        {.total = loader.size(), .description = "epoch " + std::to_string(epoch)});
     std::vector<double> losses;
     for (auto& [images, labels] : loader) {
       auto scope = accelerator.accumulate(model);
@@ -117,10 +116,7 @@ Result train(const Options& options) {
     const bool last = epoch == options.epochs || done();
     if (epoch % 5 != 0 && epoch != 1 && !last) continue;
     result.test_accuracy = accuracy(accelerator, model, test_loader);
-    bar.close();
-    if (accelerator.is_main_process()) {
-      accelerator.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));
-    }
+    bar.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));
   }
   return result;
 }
