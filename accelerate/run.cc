@@ -1,5 +1,7 @@
 #include "accelerate/run.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -14,6 +16,7 @@
 namespace accelerate {
 namespace {
 
+constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
 
 std::vector<RunMode>& run_modes() {
@@ -40,7 +43,11 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   } catch (const std::exception& error) {
     std::cerr << "accelerate: rank " << topology.rank << " failed: " << error.what() << std::endl;
   }
-  return 1;
+  if (topology.world_size == 1) return kFailed;
+  // A group's destructor waits for its operations, and nobody may be left to finish them. The other
+  // ranks learn of the failure from the connections that end with this process.
+  std::fflush(nullptr);
+  std::_Exit(kFailed);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ std::string CollectiveFingerprint::to_string() const {
   if (reduce_op != ReduceOp::UNUSED) details.push_back(reduce_op_name(reduce_op));
   if (root >= 0) details.push_back(absl::StrCat("root ", root));
   if (!dtypes_.empty()) details.push_back(tensors_to_string());
-  const bool point_to_point = c10d::isP2POp(op, /*batchP2P=*/true) || op == OpType::RECVANYSOURCE;
+  const bool point_to_point = c10d::isP2POp(op);
   std::string text = op_name(op);
   if (point_to_point) {
     if (peer >= 0) absl::StrAppend(&text, op == OpType::SEND ? " to " : " from ", peer);

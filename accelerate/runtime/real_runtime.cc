@@ -14,6 +14,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "accelerate/comm/backend_registry.h"
 #include "accelerate/runtime/env.h"
@@ -23,9 +24,9 @@ namespace accelerate {
 namespace {
 
 constexpr char kDefaultBackend[] = "gloo";
-constexpr char kLeavingKey[] = "accelerate/leaving";
-constexpr char kAllLeftKey[] = "accelerate/all_left";
 constexpr auto kConnectTimeout = std::chrono::minutes(5);
+
+std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); }
 
 absl::StatusOr<std::string> required(const Environment& environment, const char* name) {
   std::string value = environment.get_or(name, "");
@@ -159,8 +160,20 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
 void RealRuntime::leave() {
   clear_shared();
   if (!store_ || topology().world_size == 1) return;
-  if (store_->add(kLeavingKey, 1) == topology().world_size) store_->set(kAllLeftKey, "1");
-  if (topology().rank == 0) store_->wait({kAllLeftKey});
+  store_->set(left_key(topology().rank), "1");
+  if (topology().rank != 0) return;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
+  try {
+    store_->wait(keys);
+  } catch (const std::exception&) {
+    std::vector<int> missing;
+    for (int rank = 1; rank < topology().world_size; ++rank) {
+      if (!store_->check({left_key(rank)})) missing.push_back(rank);
+    }
+    TORCH_CHECK(false, "rank 0 waited in vain for the end of rank(s) ",
+                absl::StrJoin(missing, ", "));
+  }
 }
 
 }  // namespace accelerate

@@ -31,6 +31,7 @@ class RealRuntime final : public Runtime {
 
   /// Leaves the job in order: rank 0, which serves the store, waits until all ranks came here.
   /// Collective; a no-op when the store was never used.
+  /// Errors: c10::Error on rank 0 naming the ranks that did not come in five minutes.
   void leave();
 
  private:
