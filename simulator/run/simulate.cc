@@ -7,6 +7,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/run.h"
 #include "accelerate/runtime/env.h"
 #include "simulator/cluster/cluster.h"
@@ -31,10 +33,20 @@ class Arguments {
   std::vector<char*> pointers_;
 };
 
+// As a shell takes it for one word.
+std::string quoted(absl::string_view word) {
+  constexpr absl::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == absl::string_view::npos) {
+    return std::string(word);
+  }
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
 std::string repeat_command(int argc, char** argv, const std::string& spec, uint64_t seed) {
   std::string command =
       absl::StrCat("accelerate launch --simulate ", spec, " --simulate_seed ", seed);
-  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", argv[i]);
+  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", quoted(argv[i]));
   return command;
 }
 

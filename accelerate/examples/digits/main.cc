@@ -29,23 +29,30 @@ int train(int argc, char** argv) {
   options.data = find_data(argv[0]);
   CLI::App app("Trains a small convolutional net on the UCI digits");
   app.add_option("--data", options.data, "digits.csv.gz")->capture_default_str();
-  app.add_option("--epochs", options.epochs)->capture_default_str()->check(CLI::PositiveNumber);
+  const CLI::Range at_least_one(int64_t{1}, int64_t{1'000'000});
+  app.add_option("--epochs", options.epochs)->capture_default_str()->check(at_least_one);
   app.add_option("--batch_size", options.batch_size, "over all ranks")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one);
   app.add_option("--lr", options.learning_rate)->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_option("--dropout", options.dropout)->capture_default_str()->check(CLI::Range(0.0, 0.99));
-  CLI11_PARSE(app, argc, argv);
+  accelerate::Runtime& runtime = accelerate::Runtime::current();
+  const accelerate::Topology& topology = runtime.topology();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Every rank comes here; one of them says so.
+    return topology.rank == 0 ? app.exit(error) : error.get_exit_code();
+  }
 
   const digits::Result result = digits::train(options);
-  const accelerate::Topology& topology = accelerate::Runtime::current().topology();
   if (topology.rank != 0) return 0;
   char line[160];
   std::snprintf(line, sizeof(line), "demo: %d %s on %s, loss %.4f, test accuracy %.3f\n",
                 topology.world_size, topology.world_size == 1 ? "rank" : "ranks",
                 topology.shape().c_str(), result.epoch_losses.back(), result.test_accuracy);
-  accelerate::Runtime::current().write_console(accelerate::ConsoleStream::kOut, line);
+  runtime.write_console(accelerate::ConsoleStream::kOut, line);
   return 0;
 }
 
