@@ -51,7 +51,6 @@ class Communicator {
   int size() const { return static_cast<int>(ranks_.size()); }
   /// Global rank of each member.
   const std::vector<int>& ranks() const { return ranks_; }
-  Fabric& fabric() { return fabric_; }
 
   /// Joins the member's next collective. Errors: DistBackendError if the group has failed.
   std::shared_ptr<Operation> join(int member, Call call);

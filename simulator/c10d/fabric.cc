@@ -15,6 +15,11 @@ Fabric::Fabric(int world_size, std::string headline)
 
 Fabric::~Fabric() = default;
 
+Scheduler& Fabric::scheduler() {
+  TORCH_CHECK(scheduler_ != nullptr, headline_, ": the run is over");
+  return *scheduler_;
+}
+
 std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
                                                    const std::vector<int>& ranks) {
   std::shared_ptr<Communicator>& communicator = communicators_[name];

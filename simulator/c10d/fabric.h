@@ -26,9 +26,10 @@ class Fabric {
   Fabric(int world_size, std::string headline);
   ~Fabric();
 
-  /// The scheduler calls back for the report, so it is made second and attached before the run.
-  void attach(Scheduler& scheduler) { scheduler_ = &scheduler; }
-  Scheduler& scheduler() { return *scheduler_; }
+  /// The scheduler calls back for the report, so it is made second and attached for the run.
+  void attach(Scheduler* scheduler) { scheduler_ = scheduler; }
+  /// Errors: c10::Error outside of a run. A store or group may be kept longer, but not used.
+  Scheduler& scheduler();
   int world_size() const { return static_cast<int>(endings_.size()); }
 
   /// The communicator that all members of the group share, made by the first to come. It lives as

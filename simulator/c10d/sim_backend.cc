@@ -122,9 +122,11 @@ Tensors flattened(const std::vector<Tensors>& lists) {
 
 }  // namespace
 
-SimBackend::SimBackend(std::shared_ptr<Communicator> communicator, int member,
+SimBackend::SimBackend(std::shared_ptr<Fabric> fabric,
+                       std::shared_ptr<Communicator> communicator, int member,
                        absl::Duration timeout)
     : Backend(member, communicator->size()),
+      fabric_(std::move(fabric)),
       communicator_(std::move(communicator)),
       timeout_(timeout) {}
 
@@ -145,7 +147,7 @@ SimBackend::WorkPtr SimBackend::wrap(OpType op, std::shared_ptr<Operation> opera
                                      Tensors results, std::chrono::milliseconds timeout) {
   const absl::Duration patience =
       timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
-  auto work = c10::make_intrusive<SimWork>(communicator_, std::move(operation), rank_, op,
+  auto work = c10::make_intrusive<SimWork>(fabric_, communicator_, std::move(operation), rank_, op,
                                            std::move(results), patience);
   if (coalescing_) coalesced_.push_back(work);
   return work;

@@ -25,7 +25,8 @@ class SimBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  SimBackend(std::shared_ptr<Communicator> communicator, int member, absl::Duration timeout);
+  SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
+             int member, absl::Duration timeout);
 
   const std::string getBackendName() const override { return "sim"; }
   uint64_t getSequenceNumberForGroup() override;
@@ -77,6 +78,7 @@ class SimBackend final : public c10d::Backend {
   WorkPtr wrap(c10d::OpType op, std::shared_ptr<Operation> operation, Tensors results,
                std::chrono::milliseconds timeout);
 
+  const std::shared_ptr<Fabric> fabric_;  // what the communicator stands on
   const std::shared_ptr<Communicator> communicator_;
   const absl::Duration timeout_;
   bool coalescing_ = false;

@@ -12,26 +12,26 @@
 namespace accelerate::simulator {
 
 void SimStore::write(const std::string& key, std::vector<uint8_t> value) {
-  Fabric::Store& store = fabric_.store();
+  Fabric::Store& store = fabric_->store();
   store.values.insert_or_assign(key, std::move(value));
   auto waiting = store.waiting.extract(key);
   if (waiting.empty()) return;
-  for (int task : waiting.mapped()) fabric_.scheduler().wake(task);
+  for (int task : waiting.mapped()) fabric_->scheduler().wake(task);
 }
 
 // Every operation starts with a yield: the order in which ranks reach a store is the seed's to
 // choose, as it is the network's in a real job.
 
 void SimStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  fabric_.scheduler().yield();
+  fabric_->scheduler().yield();
   write(key, value);
 }
 
 std::vector<uint8_t> SimStore::compareSet(const std::string& key,
                                           const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& desired) {
-  fabric_.scheduler().yield();
-  auto& values = fabric_.store().values;
+  fabric_->scheduler().yield();
+  auto& values = fabric_->store().values;
   auto found = values.find(key);
   if (found == values.end()) {
     if (!expected.empty()) return expected;
@@ -44,12 +44,12 @@ std::vector<uint8_t> SimStore::compareSet(const std::string& key,
 
 std::vector<uint8_t> SimStore::get(const std::string& key) {
   wait({key});
-  return fabric_.store().values.at(key);
+  return fabric_->store().values.at(key);
 }
 
 int64_t SimStore::add(const std::string& key, int64_t value) {
-  fabric_.scheduler().yield();
-  auto& values = fabric_.store().values;
+  fabric_->scheduler().yield();
+  auto& values = fabric_->store().values;
   int64_t sum = value;
   if (auto found = values.find(key); found != values.end()) {
     int64_t current = 0;
@@ -66,18 +66,18 @@ int64_t SimStore::add(const std::string& key, int64_t value) {
 }
 
 bool SimStore::deleteKey(const std::string& key) {
-  fabric_.scheduler().yield();
-  return fabric_.store().values.erase(key) > 0;
+  fabric_->scheduler().yield();
+  return fabric_->store().values.erase(key) > 0;
 }
 
 bool SimStore::check(const std::vector<std::string>& keys) {
-  fabric_.scheduler().yield();
-  const auto& values = fabric_.store().values;
+  fabric_->scheduler().yield();
+  const auto& values = fabric_->store().values;
   return std::all_of(keys.begin(), keys.end(),
                      [&](const std::string& key) { return values.contains(key); });
 }
 
-int64_t SimStore::getNumKeys() { return static_cast<int64_t>(fabric_.store().values.size()); }
+int64_t SimStore::getNumKeys() { return static_cast<int64_t>(fabric_->store().values.size()); }
 
 void SimStore::wait(const std::vector<std::string>& keys) {
   wait_for(keys, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
@@ -90,8 +90,8 @@ void SimStore::wait(const std::vector<std::string>& keys,
 
 void SimStore::wait_for(const std::vector<std::string>& keys,
                         const std::chrono::milliseconds& timeout, bool asked_for) {
-  Scheduler& scheduler = fabric_.scheduler();
-  Fabric::Store& store = fabric_.store();
+  Scheduler& scheduler = fabric_->scheduler();
+  Fabric::Store& store = fabric_->store();
   scheduler.yield();
   const Deadline deadline{.at = timeout == kNoTimeout ? absl::InfiniteDuration()
                                                       : scheduler.now() + absl::FromChrono(timeout),
@@ -113,8 +113,8 @@ void SimStore::wait_for(const std::vector<std::string>& keys,
 }
 
 void SimStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  fabric_.scheduler().yield();
-  std::vector<uint8_t> whole = fabric_.store().values[key];
+  fabric_->scheduler().yield();
+  std::vector<uint8_t> whole = fabric_->store().values[key];
   whole.insert(whole.end(), value.begin(), value.end());
   write(key, std::move(whole));
 }
@@ -123,7 +123,7 @@ std::vector<std::vector<uint8_t>> SimStore::multiGet(const std::vector<std::stri
   wait(keys);
   std::vector<std::vector<uint8_t>> values;
   values.reserve(keys.size());
-  for (const std::string& key : keys) values.push_back(fabric_.store().values.at(key));
+  for (const std::string& key : keys) values.push_back(fabric_->store().values.at(key));
   return values;
 }
 
@@ -131,7 +131,7 @@ void SimStore::multiSet(const std::vector<std::string>& keys,
                         const std::vector<std::vector<uint8_t>>& values) {
   TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ",
                     values.size(), " values");
-  fabric_.scheduler().yield();
+  fabric_->scheduler().yield();
   for (size_t i = 0; i < keys.size(); ++i) write(keys[i], values[i]);
 }
 

@@ -6,7 +6,9 @@
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -17,7 +19,7 @@ namespace accelerate::simulator {
 
 class SimStore final : public c10d::Store {
  public:
-  explicit SimStore(Fabric& fabric) : fabric_(fabric) {}
+  explicit SimStore(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
 
   using c10d::Store::compareSet;
   using c10d::Store::set;
@@ -43,7 +45,7 @@ class SimStore final : public c10d::Store {
   void wait_for(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout,
                 bool asked_for);
 
-  Fabric& fabric_;
+  const std::shared_ptr<Fabric> fabric_;
 };
 
 }  // namespace accelerate::simulator

@@ -4,20 +4,21 @@
 
 namespace accelerate::simulator {
 
-SimWork::SimWork(std::shared_ptr<Communicator> communicator, std::shared_ptr<Operation> operation,
-                 int member, c10d::OpType op, std::vector<at::Tensor> results,
-                 absl::Duration timeout)
+SimWork::SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
+                 std::shared_ptr<Operation> operation, int member, c10d::OpType op,
+                 std::vector<at::Tensor> results, absl::Duration timeout)
     : Work(member, op),
+      fabric_(std::move(fabric)),
       communicator_(std::move(communicator)),
       operation_(std::move(operation)),
       member_(member),
       results_(std::move(results)),
       timeout_(timeout),
-      called_at_(communicator_->fabric().scheduler().now()) {}
+      called_at_(fabric_->scheduler().now()) {}
 
 void SimWork::wait_for(absl::Duration timeout, bool asked_for) {
   const absl::Duration since =
-      asked_for ? communicator_->fabric().scheduler().now() : called_at_;
+      asked_for ? fabric_->scheduler().now() : called_at_;
   try {
     communicator_->wait(member_, operation_,
                         {.timeout = timeout, .since = since, .asked_for = asked_for});

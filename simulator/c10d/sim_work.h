@@ -16,8 +16,9 @@ class SimWork final : public c10d::Work {
  public:
   /// `results` are the tensors that hold the outcome on this rank. `timeout` is the default for
   /// waits that do not name one.
-  SimWork(std::shared_ptr<Communicator> communicator, std::shared_ptr<Operation> operation,
-          int member, c10d::OpType op, std::vector<at::Tensor> results, absl::Duration timeout);
+  SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
+          std::shared_ptr<Operation> operation, int member, c10d::OpType op,
+          std::vector<at::Tensor> results, absl::Duration timeout);
 
   bool isCompleted() override { return operation_->done; }
   bool isSuccess() const override { return operation_->done && !operation_->failed; }
@@ -32,6 +33,7 @@ class SimWork final : public c10d::Work {
  private:
   void wait_for(absl::Duration timeout, bool asked_for);
 
+  const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<Communicator> communicator_;
   const std::shared_ptr<Operation> operation_;
   const int member_;

@@ -66,14 +66,14 @@ class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline)
       : world_size_(spec.world_size()),
-        fabric_(world_size_, std::move(headline)),
+        fabric_(std::make_shared<Fabric>(world_size_, std::move(headline))),
         states_(world_size_),
         failures_(world_size_),
         scheduler_(world_size_, options.seed,
                    {.on_resume = [this](int rank) { states_[rank].install(); },
                     .on_suspend = [this](int rank) { states_[rank].capture(); },
-                    .on_stall = [this] { return fabric_.stall_report(); }}) {
-    fabric_.attach(scheduler_);
+                    .on_stall = [this] { return fabric_->stall_report(); }}) {
+    fabric_->attach(&scheduler_);
     for (int rank = 0; rank < world_size_; ++rank) {
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
@@ -81,6 +81,8 @@ class Run {
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back()));
     }
   }
+
+  ~Run() { fabric_->attach(nullptr); }
 
   void operator()(const std::function<void(Rank&)>& body) {
     LibtorchState before;
@@ -100,7 +102,7 @@ class Run {
     return failures;
   }
 
-  std::optional<std::string> unnoticed_failure() const { return fabric_.unnoticed_failure(); }
+  std::optional<std::string> unnoticed_failure() const { return fabric_->unnoticed_failure(); }
   Rank& rank(int index) { return *ranks_[index]; }
   absl::Duration elapsed() const { return scheduler_.now(); }
 
@@ -116,11 +118,11 @@ class Run {
     }
     // The rank's groups go on its own thread, as they would with its process.
     runtimes_[rank]->clear_shared();
-    fabric_.end_rank(rank, std::move(failure));
+    fabric_->end_rank(rank, std::move(failure));
   }
 
   const int world_size_;
-  Fabric fabric_;
+  const std::shared_ptr<Fabric> fabric_;
   std::vector<LibtorchState> states_;
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;

@@ -226,6 +226,18 @@ TEST(Cluster, ReportsAStoreWaitThatNobodyCanEnd) {
               HasSubstr("rank 0: in store wait for \"missing\""));
 }
 
+TEST(Cluster, RefusesToUseWhatOutlivedTheRun) {
+  Cluster cluster("1x1");
+  Group group;
+  c10::intrusive_ptr<c10d::Store> store;
+  cluster.run_on_every_rank([&](Rank& rank) {
+    group = world(rank);
+    store = rank.runtime().store();
+  });
+  EXPECT_THROW(all_reduce(group, at::ones({1})), c10::Error);
+  EXPECT_THROW(store->set("key", "value"), c10::Error);
+}
+
 TEST(Cluster, RefusesABadTopology) {
   EXPECT_THROW(Cluster("2y4"), c10::ValueError);
 }

@@ -20,19 +20,20 @@ constexpr int64_t kEpochSeconds = 1577836800;
 
 }  // namespace
 
-SimRuntime::SimRuntime(Fabric& fabric, Topology topology, Environment environment, uint64_t seed)
+SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology,
+                       Environment environment, uint64_t seed)
     : Runtime(topology, std::move(environment)),
-      fabric_(fabric),
+      fabric_(std::move(fabric)),
       random_(DeterministicRandom::stream(seed, topology.rank)),
-      store_(c10::make_intrusive<SimStore>(fabric)) {}
+      store_(c10::make_intrusive<SimStore>(fabric_)) {}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
 
 absl::Time SimRuntime::now() {
-  return absl::FromUnixSeconds(kEpochSeconds) + fabric_.scheduler().now();
+  return absl::FromUnixSeconds(kEpochSeconds) + fabric_->scheduler().now();
 }
 
-void SimRuntime::sleep_for(absl::Duration duration) { fabric_.scheduler().sleep_for(duration); }
+void SimRuntime::sleep_for(absl::Duration duration) { fabric_->scheduler().sleep_for(duration); }
 
 absl::StatusOr<std::string> SimRuntime::read_file(const std::string& path) {
   return host::read_file(path);
@@ -57,8 +58,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_),
       member, static_cast<int>(ranks.size()));
-  auto backend = c10::make_intrusive<SimBackend>(fabric_.communicator(resolved.name, ranks),
-                                                 member, resolved.timeout);
+  auto backend = c10::make_intrusive<SimBackend>(
+      fabric_, fabric_->communicator(resolved.name, ranks), member, resolved.timeout);
   group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);

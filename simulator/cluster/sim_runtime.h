@@ -9,7 +9,7 @@ namespace accelerate::simulator {
 
 class SimRuntime final : public Runtime {
  public:
-  SimRuntime(Fabric& fabric, Topology topology, Environment environment, uint64_t seed);
+  SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment, uint64_t seed);
   ~SimRuntime() override;
 
   c10::Device device() const override { return c10::Device(c10::kCPU); }
@@ -24,7 +24,7 @@ class SimRuntime final : public Runtime {
   c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) override;
 
  private:
-  Fabric& fabric_;
+  const std::shared_ptr<Fabric> fabric_;
   DeterministicRandom random_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
