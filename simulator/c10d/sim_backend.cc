@@ -138,6 +138,13 @@ Call SimBackend::make_call(OpType op) const {
   return call;
 }
 
+Call SimBackend::make_reduction(OpType op, const c10d::ReduceOp& reduce_op) const {
+  Call call = make_call(op);
+  call.reduce_op = reduce_op;
+  call.fingerprint.reduce_op = reduce_op.op_;
+  return call;
+}
+
 int SimBackend::checked_root(int64_t root) const {
   TORCH_CHECK_VALUE(root >= 0 && root < size_, "root ", root, " is outside a group of ", size_);
   return static_cast<int>(root);
@@ -174,34 +181,30 @@ SimBackend::WorkPtr SimBackend::allreduce(Tensors& tensors,
   TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: expected 1 input tensor(s), got ",
                     tensors.size());
   if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
-  Call call = make_call(OpType::ALLREDUCE);
+  Call call = make_reduction(OpType::ALLREDUCE, options.reduceOp);
   check_contiguous(tensors[0], OpType::ALLREDUCE);
   check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
   call.inputs = tensors;
-  call.reduce_op = options.reduceOp;
-  call.fingerprint.reduce_op = options.reduceOp.op_;
   call.fingerprint.add(tensors[0]);
   return join(std::move(call), options.timeout);
 }
 
 SimBackend::WorkPtr SimBackend::allreduce_sparse(Tensors& tensors,
                                                  const c10d::AllreduceOptions& options) {
-  Call call = make_call(OpType::_ALLREDUCE_SPARSE);
+  Call call = make_reduction(OpType::_ALLREDUCE_SPARSE, options.reduceOp);
   TORCH_CHECK_VALUE(tensors.size() == 1 && tensors[0].is_sparse(),
                     "all_reduce_sparse: expected one sparse tensor");
   TORCH_CHECK_VALUE(options.reduceOp.op_ == c10d::ReduceOp::SUM,
                     "all_reduce_sparse: only sums are defined");
   check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
   call.inputs = tensors;
-  call.reduce_op = options.reduceOp;
-  call.fingerprint.reduce_op = options.reduceOp.op_;
   call.fingerprint.add(tensors[0]);
   return join(std::move(call), options.timeout);
 }
 
 SimBackend::WorkPtr SimBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  Call call = make_call(OpType::ALLREDUCE_COALESCED);
+  Call call = make_reduction(OpType::ALLREDUCE_COALESCED, options.reduceOp);
   TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce_coalesced: no tensors");
   check_count(tensors, tensors.size(), OpType::ALLREDUCE_COALESCED, "input");
   for (const at::Tensor& tensor : tensors) {
@@ -209,18 +212,14 @@ SimBackend::WorkPtr SimBackend::allreduce_coalesced(
     call.fingerprint.add(tensor);
   }
   call.inputs = tensors;
-  call.reduce_op = options.reduceOp;
-  call.fingerprint.reduce_op = options.reduceOp.op_;
   return join(std::move(call), options.timeout);
 }
 
 SimBackend::WorkPtr SimBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  Call call = make_call(OpType::REDUCE);
+  Call call = make_reduction(OpType::REDUCE, options.reduceOp);
   check_count(tensors, 1, OpType::REDUCE, "input");
   check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
   call.inputs = tensors;
-  call.reduce_op = options.reduceOp;
-  call.fingerprint.reduce_op = options.reduceOp.op_;
   call.fingerprint.root = checked_root(options.rootRank);
   call.fingerprint.add(tensors[0]);
   return join(std::move(call), options.timeout);
@@ -317,7 +316,7 @@ SimBackend::WorkPtr SimBackend::scatter(Tensors& outputs, std::vector<Tensors>& 
 
 SimBackend::WorkPtr SimBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                const c10d::ReduceScatterOptions& options) {
-  Call call = make_call(OpType::REDUCE_SCATTER);
+  Call call = make_reduction(OpType::REDUCE_SCATTER, options.reduceOp);
   check_count(outputs, 1, OpType::REDUCE_SCATTER, "output");
   check_list_count(inputs.size(), 1, OpType::REDUCE_SCATTER, "input");
   check_count(inputs[0], size_, OpType::REDUCE_SCATTER, "input");
@@ -325,8 +324,6 @@ SimBackend::WorkPtr SimBackend::reduce_scatter(Tensors& outputs, std::vector<Ten
   check_reducible(options.reduceOp.op_, outputs[0].scalar_type());
   call.inputs = inputs[0];
   call.outputs = outputs;
-  call.reduce_op = options.reduceOp;
-  call.fingerprint.reduce_op = options.reduceOp.op_;
   call.fingerprint.add(outputs[0]);
   return join(std::move(call), options.timeout);
 }
@@ -340,7 +337,7 @@ SimBackend::WorkPtr SimBackend::_reduce_scatter_base(at::Tensor& output, at::Ten
 
 SimBackend::WorkPtr SimBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  Call call = make_call(OpType::_REDUCE_SCATTER_BASE);
+  Call call = make_reduction(OpType::_REDUCE_SCATTER_BASE, options.reduceOp);
   check_count(inputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "input");
   check_count(outputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "output");
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -350,8 +347,6 @@ SimBackend::WorkPtr SimBackend::reduce_scatter_tensor_coalesced(
   }
   call.inputs = inputs;
   call.outputs = outputs;
-  call.reduce_op = options.reduceOp;
-  call.fingerprint.reduce_op = options.reduceOp.op_;
   return join(std::move(call), options.timeout);
 }
 

@@ -73,6 +73,7 @@ class SimBackend final : public c10d::Backend {
 
  private:
   Call make_call(c10d::OpType op) const;
+  Call make_reduction(c10d::OpType op, const c10d::ReduceOp& reduce_op) const;
   int checked_root(int64_t root) const;
   WorkPtr join(Call call, std::chrono::milliseconds timeout);
   WorkPtr wrap(c10d::OpType op, std::shared_ptr<Operation> operation, Tensors results,
