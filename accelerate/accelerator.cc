@@ -17,9 +17,8 @@ constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
   options.cpu = options.cpu || flag_from_env(environment, kUseCpu, false);
-  options.gradient_accumulation_steps =
-      count_from_env(environment, kAccumulationSteps, 1)
-          .value_or(options.gradient_accumulation_steps);
+  options.gradient_accumulation_steps = count_from_env(environment, kAccumulationSteps, 1)
+                                            .value_or(options.gradient_accumulation_steps);
   TORCH_CHECK_VALUE(options.gradient_accumulation_steps >= 1,
                     "gradient_accumulation_steps must be at least 1, got ",
                     options.gradient_accumulation_steps);
@@ -64,9 +63,8 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
   if (options.device_placement.empty()) {
     return std::vector<bool>(objects, options_.device_placement);
   }
-  TORCH_CHECK_VALUE(options.device_placement.size() == objects,
-                    "prepare: device_placement has ", options.device_placement.size(),
-                    " entries for ", objects, " objects");
+  TORCH_CHECK_VALUE(options.device_placement.size() == objects, "prepare: device_placement has ",
+                    options.device_placement.size(), " entries for ", objects, " objects");
   return options.device_placement;
 }
 

@@ -12,7 +12,8 @@
 ///
 /// It checks arguments and delegates; each part is documented where it lives. Every method says
 /// whether it is collective (all ranks call it, in the same order) or local.
-/// Errors: c10::ValueError for bad arguments and environment variables. A collective that a rank does
+/// Errors: c10::ValueError for bad arguments and environment variables. A collective that a rank
+/// does
 ///         not join fails with c10::DistBackendError (the backend's own error on real backends).
 /// Threads: the rank's thread.
 /// Mirrors: accelerate accelerator.py, Accelerator.
@@ -97,8 +98,7 @@ template <typename T>
     { *holder.ptr() } -> std::convertible_to<const torch::nn::Module&>;
   }
 struct ModuleOf<T> {
-  using Type =
-      typename std::remove_cvref_t<decltype(std::declval<const T&>().ptr())>::element_type;
+  using Type = typename std::remove_cvref_t<decltype(std::declval<const T&>().ptr())>::element_type;
   static std::shared_ptr<Type> pointer(const T& holder) { return holder.ptr(); }
 };
 template <typename T>
@@ -122,9 +122,8 @@ template <typename T>
 concept IsLoader = kIsLoader<std::remove_cvref_t<T>>;
 
 template <typename T>
-concept IsScheduler =
-    std::is_lvalue_reference_v<T> &&
-    std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
+concept IsScheduler = std::is_lvalue_reference_v<T> &&
+                      std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
 
 }  // namespace internal
 
@@ -367,7 +366,8 @@ DataLoader<Dataset> Accelerator::prepare_data_loader(const DataLoader<Dataset>& 
 template <typename Tree>
 Tree Accelerator::gather_for_metrics(Tree tree) const {
   if (!state_.group()) return tree;
-  if (!options_.dataloader_config.even_batches) return gather_ragged(state_.group(), std::move(tree));
+  if (!options_.dataloader_config.even_batches)
+    return gather_ragged(state_.group(), std::move(tree));
   Tree gathered = gather(std::move(tree));
   const int64_t real = gradient_state_.end_of_dataloader() ? gradient_state_.remainder() : 0;
   if (real <= 0) return gathered;

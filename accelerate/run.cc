@@ -38,8 +38,8 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
     if (code == 0) (*runtime)->leave();
     return code;
   } catch (const c10::Error& error) {
-    std::cerr << "accelerate: rank " << topology.rank << " failed: "
-              << error.what_without_backtrace() << std::endl;
+    std::cerr << "accelerate: rank " << topology.rank
+              << " failed: " << error.what_without_backtrace() << std::endl;
   } catch (const std::exception& error) {
     std::cerr << "accelerate: rank " << topology.rank << " failed: " << error.what() << std::endl;
   }

@@ -1,4 +1,5 @@
-/// The entry of a program: `int main(int argc, char** argv) { return accelerate::run(argc, argv, train); }`.
+/// The entry of a program: `int main(int argc, char** argv) { return accelerate::run(argc, argv,
+/// train); }`.
 ///
 /// `train` has the shape of main and is the program. It runs once per rank with that rank's Runtime
 /// installed on its thread:

@@ -213,14 +213,9 @@ void Supervisor::handle_signals() {
         observe_children(static_cast<pid_t>(info->ssi_pid));
         break;
       case SIGINT:
-      case SIGTERM:
-        handle_stop_request(signal);
-        break;
-      case SIGTSTP:
-        suspend();
-        break;
-      default:
-        signal_groups(signal);
+      case SIGTERM: handle_stop_request(signal); break;
+      case SIGTSTP: suspend(); break;
+      default: signal_groups(signal);
     }
   }
 }

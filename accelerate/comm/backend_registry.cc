@@ -25,8 +25,8 @@ bool register_backend(std::string name, BackendFactory factory) {
 c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& name,
                                                const BackendOptions& options) {
   auto found = registry().find(name);
-  TORCH_CHECK_VALUE(found != registry().end(), "unknown backend \"", name, "\"; linked in: ",
-                    absl::StrJoin(backend_names(), ", "));
+  TORCH_CHECK_VALUE(found != registry().end(), "unknown backend \"", name,
+                    "\"; linked in: ", absl::StrJoin(backend_names(), ", "));
   return found->second(options);
 }
 

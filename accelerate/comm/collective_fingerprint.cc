@@ -58,7 +58,8 @@ void CollectiveFingerprint::add(const at::Tensor& tensor) {
 
 std::optional<std::string> CollectiveFingerprint::difference(
     const CollectiveFingerprint& other) const {
-  if (op != other.op) return absl::StrCat("operation ", op_name(op), " against ", op_name(other.op));
+  if (op != other.op)
+    return absl::StrCat("operation ", op_name(op), " against ", op_name(other.op));
   if (root != other.root) return absl::StrCat("root ", root, " against ", other.root);
   if (reduce_op != other.reduce_op) {
     return absl::StrCat("reduce op ", reduce_op_name(reduce_op), " against ",
@@ -82,7 +83,8 @@ std::string CollectiveFingerprint::tensors_to_string() const {
                                  absl::StrJoin(sizes, sizes + dims_[i], ", "), "]"));
     sizes += dims_[i];
   }
-  if (dtypes_.size() > kShown) shown.push_back(absl::StrCat("and ", dtypes_.size() - kShown, " more"));
+  if (dtypes_.size() > kShown)
+    shown.push_back(absl::StrCat("and ", dtypes_.size() - kShown, " more"));
   return absl::StrJoin(shown, ", ");
 }
 

@@ -38,8 +38,8 @@ struct CollectiveFingerprint {
   std::string tensors_to_string() const;
 
   c10::SmallVector<at::ScalarType, 4> dtypes_;
-  c10::SmallVector<int64_t, 4> dims_;     // number of dims, per tensor
-  c10::SmallVector<int64_t, 12> sizes_;   // all shapes, one after the other
+  c10::SmallVector<int64_t, 4> dims_;    // number of dims, per tensor
+  c10::SmallVector<int64_t, 12> sizes_;  // all shapes, one after the other
 };
 
 /// "all_reduce", "broadcast", ...

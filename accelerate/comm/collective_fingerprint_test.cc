@@ -44,8 +44,7 @@ TEST(CollectiveFingerprint, FindsEveryDifference) {
   EXPECT_EQ(base.difference(all_reduce({tensor({4})})), std::nullopt);
   EXPECT_EQ(base.difference(all_reduce({tensor({5})})), "shape Float[4] against Float[5]");
   EXPECT_EQ(base.difference(all_reduce({tensor({2, 2})})), "shape Float[4] against Float[2, 2]");
-  EXPECT_EQ(base.difference(all_reduce({tensor({4}, at::kInt)})),
-            "dtype Float[4] against Int[4]");
+  EXPECT_EQ(base.difference(all_reduce({tensor({4}, at::kInt)})), "dtype Float[4] against Int[4]");
   EXPECT_EQ(base.difference(all_reduce({tensor({4}), tensor({1})})),
             "tensors Float[4] against Float[4], Float[1]");
   CollectiveFingerprint other = base;

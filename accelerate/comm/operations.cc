@@ -41,7 +41,8 @@ at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& 
   at::NoGradGuard no_grad;
   const at::Tensor rows = as_rows(tensor);
   const at::Tensor sizes =
-      all_gather_rows(group, at::full({1}, rows.size(0), at::dtype(at::kLong).device(rows.device())))
+      all_gather_rows(group,
+                      at::full({1}, rows.size(0), at::dtype(at::kLong).device(rows.device())))
           .cpu();
   const int64_t* counts = sizes.const_data_ptr<int64_t>();
   const int64_t most = *std::max_element(counts, counts + sizes.numel());
@@ -71,8 +72,7 @@ at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
 
 uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value) {
   if (!group) return value;
-  std::vector<at::Tensor> tensors{
-      at::full({1}, static_cast<int64_t>(value), at::dtype(at::kLong))};
+  std::vector<at::Tensor> tensors{at::full({1}, static_cast<int64_t>(value), at::dtype(at::kLong))};
   group->broadcast(tensors)->wait();
   return static_cast<uint64_t>(tensors[0].item<int64_t>());
 }

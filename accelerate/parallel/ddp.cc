@@ -5,10 +5,10 @@
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
-#include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 namespace accelerate {
 namespace {

@@ -8,14 +8,14 @@
 namespace accelerate::env {
 
 // The torchrun contract: one process per rank.
-inline constexpr char kRank[] = "RANK";                         ///< global rank, 0-based
-inline constexpr char kWorldSize[] = "WORLD_SIZE";              ///< number of ranks
-inline constexpr char kLocalRank[] = "LOCAL_RANK";              ///< rank within the node
-inline constexpr char kLocalWorldSize[] = "LOCAL_WORLD_SIZE";   ///< ranks on this node
-inline constexpr char kGroupRank[] = "GROUP_RANK";              ///< index of the node
-inline constexpr char kMasterAddr[] = "MASTER_ADDR";            ///< host of the rendezvous store
-inline constexpr char kMasterPort[] = "MASTER_PORT";            ///< port of the rendezvous store
-inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";     ///< intra-op threads of a rank
+inline constexpr char kRank[] = "RANK";                        ///< global rank, 0-based
+inline constexpr char kWorldSize[] = "WORLD_SIZE";             ///< number of ranks
+inline constexpr char kLocalRank[] = "LOCAL_RANK";             ///< rank within the node
+inline constexpr char kLocalWorldSize[] = "LOCAL_WORLD_SIZE";  ///< ranks on this node
+inline constexpr char kGroupRank[] = "GROUP_RANK";             ///< index of the node
+inline constexpr char kMasterAddr[] = "MASTER_ADDR";           ///< host of the rendezvous store
+inline constexpr char kMasterPort[] = "MASTER_PORT";           ///< port of the rendezvous store
+inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";    ///< intra-op threads of a rank
 
 /// An inherited, already listening socket for rank 0's rendezvous store, bound to MASTER_PORT.
 /// It closes the race between choosing a free port and using it. Unset: rank 0 binds MASTER_PORT.

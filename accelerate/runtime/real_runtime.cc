@@ -31,9 +31,9 @@ std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); 
 absl::StatusOr<std::string> required(const Environment& environment, const char* name) {
   std::string value = environment.get_or(name, "");
   if (!value.empty()) return value;
-  return absl::InvalidArgumentError(absl::StrCat(
-      env::kWorldSize, "=", environment.get_or(env::kWorldSize, ""), " but ", name,
-      " is not set; start the program with `accelerate launch`, or set ", name));
+  return absl::InvalidArgumentError(
+      absl::StrCat(env::kWorldSize, "=", environment.get_or(env::kWorldSize, ""), " but ", name,
+                   " is not set; start the program with `accelerate launch`, or set ", name));
 }
 
 absl::StatusOr<uint16_t> parse_port(const std::string& text) {
@@ -74,9 +74,8 @@ absl::StatusOr<std::unique_ptr<RealRuntime>> RealRuntime::from_environment(
     host = *std::move(addr);
     port = *parsed;
   }
-  return std::unique_ptr<RealRuntime>(new RealRuntime(*topology, std::move(environment),
-                                                      c10::Device(c10::kCPU), std::move(host),
-                                                      port));
+  return std::unique_ptr<RealRuntime>(new RealRuntime(
+      *topology, std::move(environment), c10::Device(c10::kCPU), std::move(host), port));
 }
 
 RealRuntime::RealRuntime(Topology topology, Environment environment, c10::Device device,
@@ -128,9 +127,8 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   try {
     store_ = c10::make_intrusive<c10d::TCPStore>(master_addr_, options);
   } catch (const std::exception& error) {
-    TORCH_CHECK(false, "rank ", topology().rank, " cannot ",
-                options.isServer ? "serve" : "reach", " the rendezvous store at ", master_addr_,
-                ":", master_port_, ": ", error.what());
+    TORCH_CHECK(false, "rank ", topology().rank, " cannot ", options.isServer ? "serve" : "reach",
+                " the rendezvous store at ", master_addr_, ":", master_port_, ": ", error.what());
   }
   return store_;
 }

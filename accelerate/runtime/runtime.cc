@@ -36,11 +36,11 @@ GroupOptions Runtime::resolve_group(const GroupOptions& options) {
     std::iota(ranks.begin(), ranks.end(), 0);
   }
   const std::string list = absl::StrJoin(ranks, ",");
-  TORCH_CHECK_VALUE(std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) ==
-                        ranks.end(),
-                    "new_group: ranks must be ascending and distinct, got ", list);
-  TORCH_CHECK_VALUE(ranks.front() >= 0 && ranks.back() < topology_.world_size,
-                    "new_group: ranks ", list, " do not fit a world of ", topology_.world_size);
+  TORCH_CHECK_VALUE(
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
+      "new_group: ranks must be ascending and distinct, got ", list);
+  TORCH_CHECK_VALUE(ranks.front() >= 0 && ranks.back() < topology_.world_size, "new_group: ranks ",
+                    list, " do not fit a world of ", topology_.world_size);
   TORCH_CHECK_VALUE(std::binary_search(ranks.begin(), ranks.end(), topology_.rank),
                     "new_group: rank ", topology_.rank, " is not a member of ", list);
   if (resolved.name.empty()) resolved.name = absl::StrCat("ranks ", list);

@@ -25,10 +25,11 @@ absl::StatusOr<std::optional<int>> read_count(const Environment& environment, co
 }
 
 absl::Status check_index(const char* index_name, int index, const char* count_name, int count) {
-  if (count < 1) return absl::InvalidArgumentError(absl::StrCat(count_name, "=0: must be positive"));
+  if (count < 1)
+    return absl::InvalidArgumentError(absl::StrCat(count_name, "=0: must be positive"));
   if (index < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(index_name, "=", index, " is not below ",
-                                                 count_name, "=", count));
+  return absl::InvalidArgumentError(
+      absl::StrCat(index_name, "=", index, " is not below ", count_name, "=", count));
 }
 
 }  // namespace
@@ -67,17 +68,17 @@ absl::StatusOr<Topology> topology_from_environment(const Environment& environmen
   Topology topology;
   topology.rank = rank.value_or(0);
   topology.world_size = world_size.value_or(1);
-  if (absl::Status ok = check_index(env::kRank, topology.rank, env::kWorldSize,
-                                    topology.world_size);
+  if (absl::Status ok =
+          check_index(env::kRank, topology.rank, env::kWorldSize, topology.world_size);
       !ok.ok()) {
     return ok;
   }
   // Without a word on nodes, all ranks share one.
   topology.local_world_size = local_world_size.value_or(topology.world_size);
   if (topology.local_world_size > topology.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(env::kLocalWorldSize, "=", topology.local_world_size, " is above ",
-                     env::kWorldSize, "=", topology.world_size));
+    return absl::InvalidArgumentError(absl::StrCat(env::kLocalWorldSize, "=",
+                                                   topology.local_world_size, " is above ",
+                                                   env::kWorldSize, "=", topology.world_size));
   }
   topology.local_rank = local_rank.value_or(
       topology.local_world_size > 0 ? topology.rank % topology.local_world_size : 0);

@@ -1,4 +1,5 @@
-/// Where a rank stands in its job: how many ranks there are, on how many nodes, and which one it is.
+/// Where a rank stands in its job: how many ranks there are, on how many nodes, and which one it
+/// is.
 ///
 /// Units: counts and zero-based indices. A value; it never changes during a run.
 /// Mirrors: the torchrun contract (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK).

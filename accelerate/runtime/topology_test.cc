@@ -65,8 +65,7 @@ TEST(Topology, NamesTheVariablesThatContradict) {
                 "LOCAL_RANK=2 is not below LOCAL_WORLD_SIZE=2"},
            Case{with({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE=\"99999999999\""},
        }) {
-    EXPECT_THAT(topology_from_environment(c.environment).status().message(),
-                HasSubstr(c.expected));
+    EXPECT_THAT(topology_from_environment(c.environment).status().message(), HasSubstr(c.expected));
   }
 }
 

@@ -37,12 +37,12 @@ void PartialState::check_agrees(const PartialStateOptions& options) const {
   TORCH_CHECK_VALUE(!options.cpu || device_.is_cpu(),
                     "cpu=true, but this Runtime's state was made with the device ", device_,
                     "; make every Accelerator of a rank with the same options");
-  TORCH_CHECK_VALUE(
-      !options.init || *options.init == init_,
-      "InitProcessGroupKwargs{backend \"", options.init->backend, "\", timeout ",
-      absl::FormatDuration(options.init->timeout),
-      "} come too late: the process group was made with backend \"", init_.backend,
-      "\" and timeout ", absl::FormatDuration(init_.timeout), "; give them to the first Accelerator");
+  TORCH_CHECK_VALUE(!options.init || *options.init == init_, "InitProcessGroupKwargs{backend \"",
+                    options.init->backend, "\", timeout ",
+                    absl::FormatDuration(options.init->timeout),
+                    "} come too late: the process group was made with backend \"", init_.backend,
+                    "\" and timeout ", absl::FormatDuration(init_.timeout),
+                    "; give them to the first Accelerator");
 }
 
 DistributedType PartialState::distributed_type() const {

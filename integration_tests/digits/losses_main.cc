@@ -8,8 +8,7 @@
 namespace {
 
 int train(int argc, char** argv) {
-  const digits::Result result =
-      digits::train({.data = argv[1], .dropout = 0.2, .max_steps = 10});
+  const digits::Result result = digits::train({.data = argv[1], .dropout = 0.2, .max_steps = 10});
   accelerate::Runtime& runtime = accelerate::Runtime::current();
   if (runtime.topology().rank != 0) return 0;
   for (double loss : result.step_losses) {

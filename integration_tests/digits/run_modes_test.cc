@@ -30,7 +30,8 @@ Output run(const std::string& command) {
 // What follows "loss " on each line, whatever the launcher puts before it.
 std::vector<std::string> losses(const std::string& text) {
   std::vector<std::string> found;
-  for (size_t at = text.find("loss 0x"); at != std::string::npos; at = text.find("loss 0x", at + 1)) {
+  for (size_t at = text.find("loss 0x"); at != std::string::npos;
+       at = text.find("loss 0x", at + 1)) {
     found.push_back(text.substr(at + 5, text.find('\n', at) - at - 5));
   }
   return found;

@@ -22,8 +22,7 @@ using c10d::ReduceOp;
 using Contribution = absl::FunctionRef<const at::Tensor&(const Call&)>;
 
 at::Tensor scaled(const at::Tensor& tensor, const ReduceOp& op) {
-  const auto* factor =
-      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(factor != nullptr, "premultiplied sum without a factor");
   if (factor->tensor_factor.defined()) return tensor.mul(factor->tensor_factor.to(tensor.dtype()));
   return tensor.mul(factor->double_factor);
@@ -135,9 +134,9 @@ void reduce_scatter(std::vector<Call>& calls) {
 void reduce_scatter_tensor(std::vector<Call>& calls) {
   const auto count = static_cast<int64_t>(calls.size());
   for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
-    const at::Tensor rows =
-        reduced(calls, [i](const Call& call) -> const at::Tensor& { return call.inputs[i]; })
-            .view({count, -1});
+    const at::Tensor rows = reduced(calls, [i](const Call& call) -> const at::Tensor& {
+                              return call.inputs[i];
+                            }).view({count, -1});
     for (int64_t rank = 0; rank < count; ++rank) {
       calls[rank].outputs[i].copy_(rows[rank].view_as(calls[rank].outputs[i]));
     }
@@ -234,7 +233,8 @@ void check_reducible(ReduceOp::RedOpType op, at::ScalarType dtype) {
   };
   // As NCCL and Gloo: eight-bit floats travel but are not summed, complex numbers are only summed.
   check(op != ReduceOp::UNUSED);
-  check(!c10::isFloat8Type(dtype) && !c10::isQIntType(dtype) && !c10::isBarebonesUnsignedType(dtype));
+  check(!c10::isFloat8Type(dtype) && !c10::isQIntType(dtype) &&
+        !c10::isBarebonesUnsignedType(dtype));
   const bool sums = op == ReduceOp::SUM || op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM;
   if (c10::isComplexType(dtype)) check(sums);
   if (op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR) {

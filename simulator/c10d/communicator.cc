@@ -153,10 +153,10 @@ void Communicator::deliver(Operation& operation) {
   const Call& sender = operation.calls[0];
   const Call& receiver = operation.calls[1];
   if (std::optional<std::string> problem = run_message(sender, receiver)) {
-    std::string report = absl::StrCat(
-        "message mismatch in group \"", name_, "\": ", *problem, "\n  rank ",
-        ranks_[operation.source], ": ", sender.fingerprint.to_string(), "\n  rank ",
-        ranks_[sender.fingerprint.peer], ": ", receiver.fingerprint.to_string());
+    std::string report =
+        absl::StrCat("message mismatch in group \"", name_, "\": ", *problem, "\n  rank ",
+                     ranks_[operation.source], ": ", sender.fingerprint.to_string(), "\n  rank ",
+                     ranks_[sender.fingerprint.peer], ": ", receiver.fingerprint.to_string());
     operation.failed = true;
     complete(operation);
     fail(std::move(report));
@@ -171,8 +171,8 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
                           .counts_as_progress = patience.asked_for};
   while (!operation->done) {
     operation->waiting.push_back(ranks_[member]);
-    const Wake wake = fabric_.scheduler().block(
-        [&] { return describe_wait(member, *operation); }, deadline);
+    const Wake wake =
+        fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
     if (wake == Wake::kStalled) {
       fail(fabric_.scheduler().stall_report());
       raise();
@@ -201,15 +201,15 @@ std::string Communicator::describe_wait(int member, const Operation& operation) 
     return message.operation.get() == &operation;
   };
   if (auto sent = std::find_if(sends_.begin(), sends_.end(), is_mine); sent != sends_.end()) {
-    return absl::StrCat(in_group(operation.calls[0].fingerprint), "rank ",
-                        ranks_[sent->receiver], " to receive");
+    return absl::StrCat(in_group(operation.calls[0].fingerprint), "rank ", ranks_[sent->receiver],
+                        " to receive");
   }
   if (auto received = std::find_if(receives_.begin(), receives_.end(), is_mine);
       received != receives_.end()) {
-    return absl::StrCat(
-        in_group(operation.calls[1].fingerprint),
-        received->sender < 0 ? std::string("any rank") : absl::StrCat("rank ", ranks_[received->sender]),
-        " to send");
+    return absl::StrCat(in_group(operation.calls[1].fingerprint),
+                        received->sender < 0 ? std::string("any rank")
+                                             : absl::StrCat("rank ", ranks_[received->sender]),
+                        " to send");
   }
   return in_group(operation.calls[member].fingerprint) + rank_list(missing_ranks(operation));
 }

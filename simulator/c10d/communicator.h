@@ -1,5 +1,5 @@
-/// The meeting place of one process group's members: it matches their calls, checks that they agree,
-/// carries the operation out and wakes who waits.
+/// The meeting place of one process group's members: it matches their calls, checks that they
+/// agree, carries the operation out and wakes who waits.
 ///
 /// A collective runs when its last member has joined, so results do not depend on who came first. A
 /// point-to-point message moves when both sides are there (rendezvous, as Gloo and NCCL do for
@@ -32,16 +32,16 @@ struct Operation {
   std::vector<Call> calls;  ///< a collective: by member; a message: sender, receiver
   int joined = 0;
   bool done = false;
-  bool failed = false;        ///< done, and the communicator's failure says why
-  std::vector<int> waiting;   ///< tasks blocked on it
-  int source = -1;            ///< of a message: the sender's member number, once known
+  bool failed = false;       ///< done, and the communicator's failure says why
+  std::vector<int> waiting;  ///< tasks blocked on it
+  int source = -1;           ///< of a message: the sender's member number, once known
 };
 
 /// How long a member waits for an operation.
 struct Patience {
-  absl::Duration timeout;        ///< from `since`
-  absl::Duration since;          ///< virtual time of the call
-  bool asked_for = false;        ///< by the caller of this very wait, not by a default
+  absl::Duration timeout;  ///< from `since`
+  absl::Duration since;    ///< virtual time of the call
+  bool asked_for = false;  ///< by the caller of this very wait, not by a default
 };
 
 class Communicator {
@@ -70,7 +70,7 @@ class Communicator {
 
  private:
   struct Message {
-    int sender;    // -1: a receiver that takes anyone
+    int sender;  // -1: a receiver that takes anyone
     int receiver;
     int tag;
     std::shared_ptr<Operation> operation;

@@ -92,11 +92,10 @@ void check_alike(const Tensors& tensors, const at::Tensor& like, OpType op, cons
 void check_whole(const at::Tensor& whole, const at::Tensor& part, int count, OpType op) {
   TORCH_CHECK_VALUE(whole.is_contiguous() && part.is_contiguous(), op_name(op),
                     ": tensors must be contiguous");
-  TORCH_CHECK_VALUE(whole.scalar_type() == part.scalar_type() &&
-                        whole.numel() == part.numel() * count,
-                    op_name(op), ": the larger tensor has ", whole.numel(), " elements of ",
-                    whole.scalar_type(), ", expected ", count, " times ", part.numel(), " of ",
-                    part.scalar_type());
+  TORCH_CHECK_VALUE(
+      whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * count,
+      op_name(op), ": the larger tensor has ", whole.numel(), " elements of ", whole.scalar_type(),
+      ", expected ", count, " times ", part.numel(), " of ", part.scalar_type());
 }
 
 void check_splits(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
@@ -122,9 +121,8 @@ Tensors flattened(const std::vector<Tensors>& lists) {
 
 }  // namespace
 
-SimBackend::SimBackend(std::shared_ptr<Fabric> fabric,
-                       std::shared_ptr<Communicator> communicator, int member,
-                       absl::Duration timeout)
+SimBackend::SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
+                       int member, absl::Duration timeout)
     : Backend(member, communicator->size()),
       fabric_(std::move(fabric)),
       communicator_(std::move(communicator)),
@@ -166,8 +164,7 @@ SimBackend::WorkPtr SimBackend::join(Call call, std::chrono::milliseconds timeou
   return wrap(op, communicator_->join(rank_, std::move(call)), std::move(results), timeout);
 }
 
-SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors,
-                                          const c10d::BroadcastOptions& options) {
+SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   Call call = make_call(OpType::BROADCAST);
   check_count(tensors, 1, OpType::BROADCAST, "input");
   call.inputs = tensors;
@@ -176,8 +173,7 @@ SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors,
   return join(std::move(call), options.timeout);
 }
 
-SimBackend::WorkPtr SimBackend::allreduce(Tensors& tensors,
-                                          const c10d::AllreduceOptions& options) {
+SimBackend::WorkPtr SimBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: expected 1 input tensor(s), got ",
                     tensors.size());
   if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);

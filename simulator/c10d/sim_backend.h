@@ -25,8 +25,8 @@ class SimBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
-             int member, absl::Duration timeout);
+  SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator, int member,
+             absl::Duration timeout);
 
   const std::string getBackendName() const override { return "sim"; }
   uint64_t getSequenceNumberForGroup() override;
@@ -56,8 +56,8 @@ class SimBackend final : public c10d::Backend {
                                const c10d::ReduceScatterOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
-                        std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& options) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
                    const c10d::AllToAllOptions& options) override;

@@ -17,8 +17,7 @@ SimWork::SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> c
       called_at_(fabric_->scheduler().now()) {}
 
 void SimWork::wait_for(absl::Duration timeout, bool asked_for) {
-  const absl::Duration since =
-      asked_for ? fabric_->scheduler().now() : called_at_;
+  const absl::Duration since = asked_for ? fabric_->scheduler().now() : called_at_;
   try {
     communicator_->wait(member_, operation_,
                         {.timeout = timeout, .since = since, .asked_for = asked_for});

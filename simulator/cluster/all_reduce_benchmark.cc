@@ -26,10 +26,9 @@ void BM_HundredAllReduces(benchmark::State& state) {
       for (int round = 0; round < kRounds; ++round) group->allreduce(tensors)->wait();
     });
   }
-  state.counters["per_rank_and_op"] =
-      benchmark::Counter(static_cast<double>(ranks) * kRounds,
-                         benchmark::Counter::kIsIterationInvariantRate |
-                             benchmark::Counter::kInvert);
+  state.counters["per_rank_and_op"] = benchmark::Counter(
+      static_cast<double>(ranks) * kRounds,
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(BM_HundredAllReduces)
     ->Arg(2)

@@ -167,8 +167,8 @@ std::string Cluster::repeat_hint() const {
   if (!options_.repeat_command.empty()) return options_.repeat_command;
   // Bazel tells a test its own label.
   if (const char* target = std::getenv("TEST_TARGET")) {
-    return absl::StrCat("tools/dev test ", target, " --test_env=ACCELERATE_TEST_SEED=",
-                        options_.seed);
+    return absl::StrCat("tools/dev test ", target,
+                        " --test_env=ACCELERATE_TEST_SEED=", options_.seed);
   }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
                       "})");

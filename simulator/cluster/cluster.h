@@ -7,9 +7,9 @@
 ///   });
 ///   EXPECT_THAT(cluster.reports("loss"), AllBitwiseEqual());
 ///
-/// The same topology and seed give the same run: the order in which ranks go is drawn from the seed,
-/// time is virtual, random bits follow from seed and rank.
-/// Threads: a Cluster is used by one thread; only one runs at a time in a process, because what
+/// The same topology and seed give the same run: the order in which ranks go is drawn from the
+/// seed, time is virtual, random bits follow from seed and rank. Threads: a Cluster is used by one
+/// thread; only one runs at a time in a process, because what
 ///          LibTorch keeps per process is swapped between ranks.
 #pragma once
 

@@ -11,9 +11,9 @@ namespace {
 constexpr int kMaxWorldSize = 4096;
 
 absl::Status error_at(absl::string_view text, size_t position, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("bad topology \"", text, "\": expected ", expected, " at character ",
-                   position + 1, "\n  ", text, "\n  ", std::string(position, ' '), "^"));
+  return absl::InvalidArgumentError(absl::StrCat("bad topology \"", text, "\": expected ", expected,
+                                                 " at character ", position + 1, "\n  ", text,
+                                                 "\n  ", std::string(position, ' '), "^"));
 }
 
 // Reads digits from `position` on and moves it past them.

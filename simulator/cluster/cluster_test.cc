@@ -89,8 +89,8 @@ TEST(Cluster, KeepsSubgroupsApart) {
   Cluster cluster("2x2", {.seed = 9});
   cluster.run_on_every_rank([](Rank& rank) {
     const int index = rank.index();
-    Group pair = rank.runtime().new_group(
-        {.ranks = index < 2 ? std::vector{0, 1} : std::vector{2, 3}});
+    Group pair =
+        rank.runtime().new_group({.ranks = index < 2 ? std::vector{0, 1} : std::vector{2, 3}});
     Group stripe =
         rank.runtime().new_group({.ranks = index % 2 ? std::vector{1, 3} : std::vector{0, 2}});
     at::Tensor in_pair = at::full({1}, index);
@@ -118,11 +118,12 @@ TEST(Cluster, ReportsTheSameStallOnEveryRankAndForEverySeed) {
           all_reduce(group, at::ones({4}))->wait();
         },
         &failures);
-    EXPECT_THAT(what, AllOf(HasSubstr("no rank can make progress"),
-                            HasSubstr("ranks 0-1, 3: in all_reduce #1 (sum, Float[4]) of group "
-                                      "\"world\", waiting for rank 2"),
-                            HasSubstr("rank 2: ended normally"), HasSubstr("also failed: ranks 1, 3"),
-                            HasSubstr("ACCELERATE_TEST_SEED=" + std::to_string(seed))));
+    EXPECT_THAT(what,
+                AllOf(HasSubstr("no rank can make progress"),
+                      HasSubstr("ranks 0-1, 3: in all_reduce #1 (sum, Float[4]) of group "
+                                "\"world\", waiting for rank 2"),
+                      HasSubstr("rank 2: ended normally"), HasSubstr("also failed: ranks 1, 3"),
+                      HasSubstr("ACCELERATE_TEST_SEED=" + std::to_string(seed))));
     ASSERT_EQ(failures.size(), 3);
     for (const RankFailure& failure : failures) EXPECT_EQ(failure.message, failures[0].message);
     // But for the seed in the headline, the schedule does not matter.
@@ -172,9 +173,7 @@ TEST(Cluster, NoticesACollectiveThatNobodyWaitedFor) {
                          }),
               HasSubstr("never completed: rank 0 left in all_reduce #0"));
   EXPECT_THAT(failure_of(cluster,
-                         [](Rank& rank) {
-                           all_reduce(world(rank), at::ones({rank.index() + 1}));
-                         }),
+                         [](Rank& rank) { all_reduce(world(rank), at::ones({rank.index() + 1})); }),
               HasSubstr("collective mismatch"));
 }
 
@@ -238,9 +237,7 @@ TEST(Cluster, RefusesToUseWhatOutlivedTheRun) {
   EXPECT_THROW(store->set("key", "value"), c10::Error);
 }
 
-TEST(Cluster, RefusesABadTopology) {
-  EXPECT_THROW(Cluster("2y4"), c10::ValueError);
-}
+TEST(Cluster, RefusesABadTopology) { EXPECT_THROW(Cluster("2y4"), c10::ValueError); }
 
 TEST(Cluster, ReportsOnlyWhatWasReported) {
   Cluster cluster("1x2");

@@ -20,8 +20,8 @@ constexpr int64_t kEpochSeconds = 1577836800;
 
 }  // namespace
 
-SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology,
-                       Environment environment, uint64_t seed)
+SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
+                       uint64_t seed)
     : Runtime(topology, std::move(environment)),
       fabric_(std::move(fabric)),
       random_(DeterministicRandom::stream(seed, topology.rank)),
@@ -56,8 +56,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   const int member = static_cast<int>(
       std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
-      c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_),
-      member, static_cast<int>(ranks.size()));
+      c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
+      static_cast<int>(ranks.size()));
   auto backend = c10::make_intrusive<SimBackend>(
       fabric_, fabric_->communicator(resolved.name, ranks), member, resolved.timeout);
   group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,

@@ -9,7 +9,8 @@ namespace accelerate::simulator {
 
 class SimRuntime final : public Runtime {
  public:
-  SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment, uint64_t seed);
+  SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
+             uint64_t seed);
   ~SimRuntime() override;
 
   c10::Device device() const override { return c10::Device(c10::kCPU); }

@@ -118,11 +118,10 @@ TEST(Scheduler, HonoursATimeOutThatTheCallerAskedFor) {
 
 TEST(Scheduler, CallsTheHooksAroundEveryTurn) {
   std::vector<std::string> events;
-  Scheduler scheduler(1, 0,
-                      {.on_resume = [&](int task) { events.push_back("+" + std::to_string(task)); },
-                       .on_suspend = [&](int task) {
-                         events.push_back("-" + std::to_string(task));
-                       }});
+  Scheduler scheduler(
+      1, 0,
+      {.on_resume = [&](int task) { events.push_back("+" + std::to_string(task)); },
+       .on_suspend = [&](int task) { events.push_back("-" + std::to_string(task)); }});
   scheduler.run([&](int) { scheduler.sleep_for(absl::Seconds(1)); });
   EXPECT_THAT(events, ElementsAre("+0", "-0", "+0", "-0"));
 }

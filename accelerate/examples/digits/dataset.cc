@@ -72,9 +72,8 @@ Dataset load(accelerate::Runtime& runtime, const std::string& path, uint64_t see
   absl::StatusOr<std::string> file = runtime.read_file(path);
   TORCH_CHECK(file.ok(), file.status().message());
   std::vector<int64_t> values = parsed(inflated(*file, path), path);
-  const at::Tensor table =
-      at::from_blob(values.data(), {static_cast<int64_t>(values.size()) / kColumns, kColumns},
-                    at::kLong);
+  const at::Tensor table = at::from_blob(
+      values.data(), {static_cast<int64_t>(values.size()) / kColumns, kColumns}, at::kLong);
   // A generator of its own: the split must not depend on what else was drawn before.
   const at::Tensor order = at::randperm(table.size(0), at::detail::createCPUGenerator(seed));
   const int64_t test_rows = table.size(0) / 5;

@@ -79,9 +79,9 @@ Result train(const Options& options) {
   Net net(options.dropout);
   torch::optim::Adam adam(net->parameters(), options.learning_rate);
   const int64_t share = std::max<int64_t>(1, options.batch_size / accelerator.num_processes());
-  DataLoader train_data(make_tensor_dataset(data.train.images, data.train.labels),
-                        {.batch_size = share, .shuffle = true, .drop_last = true,
-                         .seed = options.seed});
+  DataLoader train_data(
+      make_tensor_dataset(data.train.images, data.train.labels),
+      {.batch_size = share, .shuffle = true, .drop_last = true, .seed = options.seed});
   DataLoader test_data(make_tensor_dataset(data.test.images, data.test.labels),
                        {.batch_size = 128});
   auto [model, optimizer, loader, test_loader] =
@@ -106,8 +106,8 @@ Result train(const Options& options) {
       accelerator.backward(loss);
       optimizer.step();
       optimizer.zero_grad();
-      losses.push_back(accelerator.reduce(loss.detach(), accelerate::Reduction::kMean)
-                           .template item<double>());
+      losses.push_back(
+          accelerator.reduce(loss.detach(), accelerate::Reduction::kMean).template item<double>());
       result.step_losses.push_back(losses.back());
       bar.advance();
       if (done()) break;
