@@ -1,0 +1,186 @@
+// Accelerator::prepare and construction: what comes back, in which order, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::HasSubstr;
+
+using Loader = DataLoader<TensorDataset<2>>;
+
+Loader made_loader(int64_t samples = 8, int64_t batch = 2) {
+  return Loader(make_tensor_dataset(torch::arange(samples).to(torch::kFloat).view({-1, 1}),
+                                    torch::arange(samples)),
+                {.batch_size = batch});
+}
+
+// What `fn` throws, as text.
+template <typename Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+void on_each_rank(const char* topology, const std::function<void(Rank&)>& body) {
+  Cluster cluster(topology);
+  cluster.run_on_every_rank(body);
+}
+
+TEST(Prepare, GivesBackEachObjectInItsPlace) {
+  on_each_rank("1x2", [](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1, 1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    torch::optim::StepLR step_lr(sgd, 1);
+    std::string text = "untouched";
+    auto [scheduler, loader, same_text, optimizer, model] =
+        accelerator.prepare(step_lr, made_loader(), text, sgd, net);
+    static_assert(std::is_same_v<decltype(scheduler), AcceleratedScheduler>);
+    static_assert(std::is_same_v<decltype(optimizer), AcceleratedOptimizer>);
+    static_assert(std::is_same_v<decltype(model), PreparedModel<torch::nn::LinearImpl>>);
+    EXPECT_EQ(&same_text, &text);
+    EXPECT_EQ(&*optimizer, &sgd);
+    EXPECT_EQ(&*scheduler, &step_lr);
+    EXPECT_EQ(model.module(), net.ptr());
+    EXPECT_EQ(accelerator.unwrap_model(model), net.ptr());
+    EXPECT_TRUE(loader.is_prepared());
+    EXPECT_EQ(loader.size(), 2);
+  });
+}
+
+TEST(Prepare, GivesOneObjectBackByItself) {
+  on_each_rank("1x1", [](Rank&) {
+    Accelerator accelerator;
+    auto model = accelerator.prepare(std::make_shared<torch::nn::LinearImpl>(1, 1));
+    EXPECT_EQ(model(torch::ones({2, 1})).size(0), 2);
+    torch::nn::Sequential layers(torch::nn::Linear(1, 3), torch::nn::ReLU());
+    EXPECT_EQ(accelerator.prepare(layers)(torch::ones({2, 1})).size(1), 3);
+  });
+}
+
+TEST(Prepare, WrapsNothingTwice) {
+  on_each_rank("1x2", [](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1, 1);
+    auto [model, loader] = accelerator.prepare(net, made_loader());
+    auto [again, loader_again] = accelerator.prepare(model, loader);
+    EXPECT_EQ(again.state(), model.state());
+    EXPECT_EQ(loader_again.size(), loader.size());
+    EXPECT_EQ(accelerator.prepare(net).state(), model.state());
+  });
+}
+
+TEST(Prepare, TakesOptimizersInEveryOwnership) {
+  on_each_rank("1x1", [](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1, 1);
+    auto shared = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+    auto [by_pointer, moved] =
+        accelerator.prepare(shared, torch::optim::SGD(net->parameters(), 0.1));
+    EXPECT_EQ(&*by_pointer, shared.get());
+    net->weight.mutable_grad() = torch::ones_like(net->weight);
+    const auto before = net->weight.detach().clone();
+    moved.step();
+    EXPECT_FALSE(torch::equal(net->weight, before));
+  });
+}
+
+TEST(Prepare, WantsAPlacementForEachObjectOrNone) {
+  on_each_rank("1x1", [](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1, 1);
+    EXPECT_THAT(error_of([&] {
+                  accelerator.prepare(PrepareOptions{.device_placement = {true}}, net,
+                                      made_loader());
+                }),
+                HasSubstr("device_placement has 1 entries for 2 objects"));
+    auto [model, loader] =
+        accelerator.prepare(PrepareOptions{.device_placement = {true, false}}, net, made_loader());
+    EXPECT_FALSE(loader.shard_options()->device_placement);
+  });
+}
+
+TEST(Prepare, ReplicatesOnlyWhatIsTrained) {
+  on_each_rank("1x2", [](Rank&) {
+    Accelerator accelerator;
+    EXPECT_NE(accelerator.prepare_model(torch::nn::Linear(1, 1)).state()->ddp(), nullptr);
+    EXPECT_EQ(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})
+                  .state()
+                  ->ddp(),
+              nullptr);
+    torch::nn::Linear frozen(1, 1);
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    EXPECT_EQ(accelerator.prepare_model(frozen).state()->ddp(), nullptr);
+  });
+}
+
+TEST(Construction, ReadsTheEnvironment) {
+  on_each_rank("1x1", [](Rank& rank) {
+    Environment& environment = rank.runtime().environment();
+    environment.set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "3");
+    EXPECT_EQ(Accelerator({.gradient_accumulation_steps = 2}).gradient_accumulation_steps(), 3);
+    for (auto [name, value] : {std::pair("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "none"),
+                               std::pair("ACCELERATE_USE_CPU", "perhaps"),
+                               std::pair("ACCELERATE_MIXED_PRECISION", "fp16")}) {
+      const std::string kept = environment.get_or(name, "");
+      environment.set(name, value);
+      EXPECT_THAT(error_of([] { Accelerator(); }), HasSubstr(std::string(name) + "=\"" + value));
+      environment.set(name, kept);
+    }
+    environment.unset("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+    EXPECT_THAT(error_of([] { Accelerator({.gradient_accumulation_steps = 0}); }),
+                HasSubstr("at least 1, got 0"));
+  });
+}
+
+TEST(Construction, TakesOneHandlerOfAKind) {
+  on_each_rank("1x1", [](Rank&) {
+    EXPECT_THAT(error_of([] {
+                  Accelerator({.kwargs_handlers = {DistributedDataParallelKwargs{},
+                                                   DistributedDataParallelKwargs{}}});
+                }),
+                HasSubstr("only one DistributedDataParallelKwargs"));
+  });
+}
+
+TEST(Construction, SharesStateAndRefusesAContradiction) {
+  on_each_rank("1x2", [](Rank&) {
+    Accelerator first({.kwargs_handlers = {InitProcessGroupKwargs{.timeout = absl::Minutes(5)}}});
+    Accelerator second;
+    EXPECT_EQ(&first.state(), &second.state());
+    EXPECT_EQ(&first.gradient_state(), &second.gradient_state());
+    EXPECT_THAT(
+        error_of([] {
+          Accelerator({.kwargs_handlers = {InitProcessGroupKwargs{.timeout = absl::Minutes(6)}}});
+        }),
+        HasSubstr("timeout 6m"));
+  });
+}
+
+TEST(Place, IsKnownToEachRank) {
+  on_each_rank("2x2", [](Rank& rank) {
+    Accelerator accelerator;
+    EXPECT_EQ(accelerator.process_index(), rank.index());
+    EXPECT_EQ(accelerator.num_processes(), 4);
+    EXPECT_EQ(accelerator.is_main_process(), rank.index() == 0);
+    EXPECT_EQ(accelerator.is_local_main_process(), rank.index() % 2 == 0);
+    EXPECT_EQ(accelerator.is_last_process(), rank.index() == 3);
+    EXPECT_STREQ(to_string(accelerator.distributed_type()), "MULTI_CPU");
+  });
+  on_each_rank("1x1",
+               [](Rank&) { EXPECT_STREQ(to_string(Accelerator().distributed_type()), "NO"); });
+}
+
+}  // namespace
+}  // namespace accelerate
