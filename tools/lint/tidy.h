@@ -1,0 +1,75 @@
+/// What a tidy file, and a tidy tree of files, look like: one small function per rule.
+///
+/// A rule takes files and returns what is wrong with them; a rule that does not concern a file
+/// returns nothing. Rules look at text, line by line: they know no C++ beyond that.
+/// Paths are relative to the root of the tree, with '/' between folders.
+/// Lengths: columns are code points, line numbers start at 1; 0 stands for the whole file.
+/// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace accelerate::tidy {
+
+struct File {
+  std::string path;
+  std::string contents;
+};
+
+struct Finding {
+  std::string path;
+  int line = 0;
+  std::string message;
+
+  bool operator==(const Finding&) const = default;
+};
+
+using Findings = std::vector<Finding>;
+
+/// `path:line: message`.
+std::string to_string(const Finding& finding);
+
+// ---- Any text file. Data (see is_data) and binary files are not text.
+
+/// Golden vectors, datasets and other files that nobody writes by hand.
+bool is_data(const std::string& path);
+
+/// 100 columns; 120 in .bzl; no limit in BUILD files and Markdown, nor for a line that is one URL.
+Findings check_line_length(const File& file);
+/// No tabs, no trailing blanks, exactly one newline at the end.
+Findings check_blanks(const File& file);
+/// Nothing left over from work in progress: markers, disabled or skipped tests, missing parts.
+Findings check_leftovers(const File& file);
+/// No absolute path of somebody's machine.
+Findings check_machine_paths(const File& file);
+/// At most 1 MiB, unless it is data.
+Findings check_size(const File& file);
+
+// ---- C++.
+
+/// A header opens with a /// comment, has #pragma once, and does not open namespaces for others.
+Findings check_header(const File& file);
+/// 400 lines of a header and 700 of a source are one idea; more are two, or reviewed.
+Findings check_number_of_lines(const File& file);
+/// A folder includes only what it may depend on.
+Findings check_layering(const File& file);
+/// A test waits for what it waits for, never for a while. (A Runtime's sleep_for takes no time.)
+Findings check_sleeps(const File& file);
+
+// ---- Bazel.
+
+/// A test says its size.
+Findings check_test_sizes(const File& file);
+
+// ---- The tree.
+
+/// Every .cc and .h is named in the BUILD file that it belongs to.
+Findings check_dead_files(const std::vector<File>& files);
+/// Only the fixed folders at the top, dot-folders aside.
+Findings check_top_level(const std::vector<File>& files);
+
+/// All rules over all files, by path and line.
+Findings check_tree(const std::vector<File>& files);
+
+}  // namespace accelerate::tidy

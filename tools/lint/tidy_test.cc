@@ -1,0 +1,248 @@
+// Each rule on made-up files.
+#include "tools/lint/tidy.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::tidy {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string repeated(const std::string& text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i) result += text;
+  return result;
+}
+
+// What the rules look for in any file carries a gap here, so that this file passes them.
+File file_without_gaps(const std::string& path, std::string contents) {
+  std::erase(contents, '|');
+  return {path, contents};
+}
+
+std::vector<std::string> texts(const Findings& findings) {
+  std::vector<std::string> result;
+  for (const Finding& finding : findings) result.push_back(to_string(finding));
+  return result;
+}
+
+TEST(LineLength, IsHundredColumnsOfCodePoints) {
+  const std::string full = repeated("ä", 100) + "\n";
+  EXPECT_THAT(check_line_length({"a.cc", full}), IsEmpty());
+  EXPECT_THAT(texts(check_line_length({"a.cc", "short\nx" + full})),
+              ElementsAre("a.cc:2: line of 101 columns, more than 100"));
+  EXPECT_THAT(check_line_length({"ci/lint.sh", "x" + full}).size(), 1);
+}
+
+TEST(LineLength, DependsOnTheKindOfFile) {
+  const std::string line = repeated("x", 121) + "\n";
+  for (const char* path : {"BUILD", "a/BUILD", "a/system.BUILD", "WORKSPACE", "README.md"}) {
+    EXPECT_THAT(check_line_length({path, line}), IsEmpty()) << path;
+  }
+  EXPECT_THAT(check_line_length({"a.bzl", line}).size(), 1);
+  EXPECT_THAT(check_line_length({"a.bzl", line.substr(1)}), IsEmpty());
+}
+
+TEST(LineLength, LetsALineOfOneUrlPass) {
+  const std::string url = "https://example.org/" + repeated("x", 100);
+  EXPECT_THAT(check_line_length({"a.cc", "// " + url + "\n"}), IsEmpty());
+  EXPECT_THAT(check_line_length({"a.cc", "// as told in " + url + "\n"}).size(), 1);
+}
+
+TEST(Blanks, FindsTabsAndTrailingBlanks) {
+  EXPECT_THAT(texts(check_blanks({"a.cc", "a\n\tb\nc \nd\r\n"})),
+              ElementsAre("a.cc:2: tab", "a.cc:3: blank at the end of the line",
+                          "a.cc:4: blank at the end of the line"));
+}
+
+TEST(Blanks, WantsOneNewlineAtTheEnd) {
+  EXPECT_THAT(check_blanks({"a.cc", ""}), IsEmpty());
+  EXPECT_THAT(check_blanks({"a.cc", "a\n\nb\n"}), IsEmpty());
+  EXPECT_THAT(texts(check_blanks({"a.cc", "a\nb"})),
+              ElementsAre("a.cc:2: no newline at the end of the file"));
+  EXPECT_THAT(texts(check_blanks({"a.cc", "a\n\n"})),
+              ElementsAre("a.cc:2: empty line at the end of the file"));
+  EXPECT_THAT(check_blanks({"a.cc", "\n"}).size(), 1);
+}
+
+TEST(Leftovers, FindsMarkersAsWholeWords) {
+  for (const char* line : {"// TO|DO: x", "# FIX|ME", "/* XX|X */", "HA|CK(me)"}) {
+    EXPECT_THAT(check_leftovers(file_without_gaps("a.cc", line)).size(), 1) << line;
+    EXPECT_THAT(check_leftovers(file_without_gaps("a.md", line)).size(), 1) << line;
+  }
+  EXPECT_THAT(check_leftovers({"a.sh", "mktemp /tmp/XXXXXX; TODOS\n"}), IsEmpty());
+}
+
+TEST(Leftovers, FindsMissingPartsAndTestsThatDoNotRun) {
+  const File missing = file_without_gaps("a.cc", "\nthrow Error(\"Not imp|lemented\");\n");
+  EXPECT_THAT(texts(check_leftovers(missing)), ElementsAre("a.cc:2: a missing part"));
+  EXPECT_THAT(check_leftovers({"a.md", missing.contents}), IsEmpty());
+  EXPECT_THAT(check_leftovers({"a.cc", "c10::NotImplementedError"}), IsEmpty());
+  for (const char* line : {"GTEST_|SKIP() << 1;", "TEST(A, DIS|ABLED_B) {"}) {
+    EXPECT_THAT(check_leftovers(file_without_gaps("a_test.cc", line)).size(), 1) << line;
+  }
+}
+
+TEST(MachinePaths, AreFoundUnlessTheyAreTails) {
+  for (const char* line : {"/wo|rk/main", "see /ro|ot/r", "\"/ho|me/me/x\"", "=/ho|me/me"}) {
+    EXPECT_THAT(check_machine_paths(file_without_gaps("a.md", line)).size(), 1) << line;
+  }
+  for (const char* line : {"$cache/root/x", "${a}/work/x", "../work/x", "~/work/", "/tmp/home",
+                           "https://example.org/home/x"}) {
+    EXPECT_THAT(check_machine_paths({"a.md", line}), IsEmpty()) << line;
+  }
+}
+
+TEST(Size, IsOneMebibyteUnlessItIsData) {
+  const std::string most = repeated("x", 1 << 20);
+  EXPECT_THAT(check_size({"a.txt", most}), IsEmpty());
+  EXPECT_THAT(check_size({"a.txt", most + "x"}).size(), 1);
+  EXPECT_THAT(check_size({"a.gz", most + "x"}).size(), 1);
+  EXPECT_THAT(check_size({"accelerate/examples/a/b.gz", most + "x"}), IsEmpty());
+  EXPECT_THAT(check_size({"integration_tests/golden/data/a.json", most + "x"}), IsEmpty());
+}
+
+TEST(Header, NeedsACommentAndAGuard) {
+  EXPECT_THAT(check_header({"a.h", "/// What it is for.\n#pragma once\n"}), IsEmpty());
+  EXPECT_THAT(check_header({"a.cc", "int a;\n"}), IsEmpty());
+  EXPECT_THAT(
+      texts(check_header({"a.h", "// Plain.\nint a;\n"})),
+      ElementsAre("a.h:1: the header does not open with a /// comment", "a.h:1: no #pragma once"));
+}
+
+TEST(Header, KeepsTorchTorchAndUsingNamespaceOut) {
+  const std::string start = "/// A.\n#pragma once\n";
+  EXPECT_THAT(texts(check_header({"a.h", start + "# include <torch/torch.h>\n"})),
+              ElementsAre(HasSubstr("a.h:3: torch/torch.h in a header")));
+  EXPECT_THAT(texts(check_header({"a.h", start + "  using namespace std;\n"})),
+              ElementsAre("a.h:3: using namespace in a header"));
+  EXPECT_THAT(check_header({"a.h", start + "#include <torch/types.h>\nusing std::pair;\n"}),
+              IsEmpty());
+}
+
+TEST(NumberOfLines, IsLimitedByKind) {
+  EXPECT_THAT(check_number_of_lines({"a.h", repeated("\n", 400)}), IsEmpty());
+  EXPECT_THAT(texts(check_number_of_lines({"a.h", repeated("\n", 401)})),
+              ElementsAre("a.h:401: 401 lines, more than 400: is this two ideas?"));
+  EXPECT_THAT(check_number_of_lines({"a.cc", repeated("\n", 700)}), IsEmpty());
+  EXPECT_THAT(check_number_of_lines({"a.cc", repeated("\n", 701)}).size(), 1);
+  EXPECT_THAT(check_number_of_lines({"a.md", repeated("\n", 701)}), IsEmpty());
+}
+
+Findings including(const std::string& path, const std::string& include) {
+  return check_layering({path, "#include \"" + include + "\"\n"});
+}
+
+TEST(Layering, KeepsTheLibraryFromWhatStandsOnIt) {
+  for (const char* include : {"simulator/cluster/cluster.h", "launch/plan.h", "trackers/a/b.h"}) {
+    EXPECT_THAT(including("accelerate/data/a.h", include).size(), 1) << include;
+    EXPECT_THAT(including("accelerate/data/a_test.cc", include).size(), 1) << include;
+  }
+  EXPECT_THAT(texts(including("accelerate/data/a.h", "simulator/b.h")),
+              ElementsAre("accelerate/data/a.h:1: accelerate/ must not include simulator/b.h"));
+  EXPECT_THAT(including("accelerate/data/a.h", "accelerate/util/tree.h"), IsEmpty());
+  EXPECT_THAT(including("accelerate/examples/a/a.cc", "simulator/b.h"), IsEmpty());
+  EXPECT_THAT(including("accelerate/examples/a/a.cc", "launch/b.h").size(), 1);
+}
+
+TEST(Layering, KeepsTheSimulatorsCoreToItself) {
+  for (const char* include : {"torch/types.h", "ATen/ATen.h", "c10/util/Exception.h",
+                              "accelerate/run.h", "simulator/c10d/fabric.h"}) {
+    EXPECT_THAT(including("simulator/core/a.cc", include).size(), 1) << include;
+    EXPECT_THAT(including("simulator/net/a.cc", include).size(), 1) << include;
+  }
+  EXPECT_THAT(including("simulator/core/a.cc", "simulator/core/b.h"), IsEmpty());
+  EXPECT_THAT(including("simulator/core/a.cc", "absl/time/time.h"), IsEmpty());
+  EXPECT_THAT(including("simulator/cluster/a.cc", "accelerate/runtime/runtime.h"), IsEmpty());
+  EXPECT_THAT(including("simulator/cluster/a.cc", "launch/plan.h").size(), 1);
+}
+
+TEST(Layering, KeepsTheLauncherSmall) {
+  for (const char* include : {"c10/util/Exception.h", "accelerate/run.h",
+                              "accelerate/runtime/environment.h", "simulator/a.h"}) {
+    EXPECT_THAT(including("launch/a.cc", include).size(), 1) << include;
+  }
+  for (const char* include : {"launch/b.h", "accelerate/runtime/env.h", "accelerate/config/a.h"}) {
+    EXPECT_THAT(including("launch/a.cc", include), IsEmpty()) << include;
+  }
+}
+
+TEST(Layering, ShowsTrackersTheirInterfaceOnly) {
+  EXPECT_THAT(including("trackers/a/a.cc", "accelerate/tracking/tracker.h"), IsEmpty());
+  EXPECT_THAT(including("trackers/a/a.cc", "accelerate/run.h").size(), 1);
+}
+
+TEST(Layering, LeavesIntegrationTestsFreeAndHasNobodyDependOnThem) {
+  EXPECT_THAT(including("integration_tests/a/a_test.cc", "launch/plan.h"), IsEmpty());
+  for (const char* path : {"accelerate/a.h", "simulator/a.h", "launch/a.h", "trackers/a/a.h"}) {
+    EXPECT_THAT(including(path, "integration_tests/a/b.h").size(), 1) << path;
+  }
+}
+
+TEST(Sleeps, AreFoundInTestsUnlessTheClockIsTheTests) {
+  const File real = file_without_gaps(
+      "a_test.cc", "\nstd::this_thread::sleep_for|(1s);\n usleep|(3);\n absl::SleepFor|(x);\n");
+  EXPECT_THAT(check_sleeps(real).size(), 3);
+  EXPECT_THAT(check_sleeps({"integration_tests/a/main.cc", real.contents}).size(), 3);
+  EXPECT_THAT(check_sleeps({"a.cc", real.contents}), IsEmpty());
+  EXPECT_THAT(check_sleeps({"a_test.cc", "runtime.sleep_for(x); runtime->sleep_for(x);\n"}),
+              IsEmpty());
+  EXPECT_THAT(check_sleeps({"a_test.cc", "  void sleep_for(Duration time) override;\n"}),
+              IsEmpty());
+  EXPECT_THAT(check_sleeps({"a_test.cc", "sleep 100; oversleep(1)\n"}), IsEmpty());
+}
+
+TEST(TestSizes, AreWrittenInEveryTest) {
+  const File build = {"a/BUILD",
+                      "load(\"x\", \"cc_test\")\n"
+                      "cc_test(\n    name = \"a\",\n)\n"
+                      "accelerate_cc_test(\n    name = \"size (\",\n    # size\n)\n"
+                      "accelerate_cc_test(\n    name = \"b\",\n    size = \"small\",\n)\n"};
+  EXPECT_THAT(texts(check_test_sizes(build)),
+              ElementsAre("a/BUILD:2: cc_test without a size",
+                          "a/BUILD:5: accelerate_cc_test without a size"));
+}
+
+TEST(DeadFiles, AreThoseThatNoBuildFileNames) {
+  const std::vector<File> files = {
+      {"a/BUILD", "srcs = [\"a.cc\", \"deep/b.cc\"]"},
+      {"a/a.cc", ""},
+      {"a/deep/b.cc", ""},
+      {"a/aa.cc", ""},
+      {"a/notes.md", ""},
+      {"b/b.h", ""},
+  };
+  EXPECT_THAT(texts(check_dead_files(files)),
+              ElementsAre("a/aa.cc:0: dead file: a/BUILD does not name it",
+                          "b/b.h:0: no BUILD file in its folder or above"));
+}
+
+TEST(TopLevel, IsFixed) {
+  const std::vector<File> files = {{"accelerate/a.md", ""},
+                                   {".ci/run", ""},
+                                   {"README.md", ""},
+                                   {"src/a.md", ""},
+                                   {"src/b.md", ""}};
+  EXPECT_THAT(texts(check_top_level(files)),
+              ElementsAre("src/a.md:0: folder at the top outside the fixed list: src"));
+}
+
+TEST(Tree, ReportsByPathAndLineAndLeavesDataAlone) {
+  const std::vector<File> files = {
+      {"b.txt", "ok\n \n"},
+      {"a.txt", "\t\n"},
+      {"integration_tests/golden/data/a.json", "\t"},
+      {"picture.bin", std::string("\t\0", 2)},
+  };
+  EXPECT_THAT(texts(check_tree(files)),
+              ElementsAre("a.txt:1: tab", "b.txt:2: blank at the end of the line"));
+}
+
+}  // namespace
+}  // namespace accelerate::tidy
