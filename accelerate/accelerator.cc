@@ -17,11 +17,12 @@ constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
   options.cpu = options.cpu || flag_from_env(environment, kUseCpu, false);
-  options.gradient_accumulation_steps = count_from_env(environment, kAccumulationSteps, 1)
-                                            .value_or(options.gradient_accumulation_steps);
-  TORCH_CHECK_VALUE(options.gradient_accumulation_steps >= 1,
+  if (auto steps = count_from_env(environment, kAccumulationSteps, 1)) {
+    options.gradient_accumulation_steps = steps;
+  }
+  TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
                     "gradient_accumulation_steps must be at least 1, got ",
-                    options.gradient_accumulation_steps);
+                    *options.gradient_accumulation_steps);
   // Training in another precision than asked for would be silent; better to say so.
   const std::string precision = environment.get_or(kMixedPrecision, "no");
   TORCH_CHECK_VALUE(precision == "no", kMixedPrecision, "=\"", precision,
@@ -55,8 +56,17 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
       handlers_(KwargsHandlers::from_list(options_.kwargs_handlers)),
       state_(PartialState::get(runtime, {.cpu = options_.cpu, .init = handlers_.init})),
       gradient_state_(
-          runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })) {
-  gradient_state_.set_num_steps(options_.gradient_accumulation_steps);
+          runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
+      training_(runtime.shared<internal::TrainingState>(
+          [] { return std::make_unique<internal::TrainingState>(); })) {
+  if (!options_.gradient_accumulation_steps) return;
+  const int64_t steps = *options_.gradient_accumulation_steps;
+  TORCH_CHECK_VALUE(!training_.accumulation_is_set || steps == gradient_state_.num_steps(),
+                    "gradient_accumulation_steps=", steps,
+                    " contradicts an earlier Accelerator on this Runtime, which set ",
+                    gradient_state_.num_steps());
+  training_.accumulation_is_set = true;
+  gradient_state_.set_num_steps(steps);
 }
 
 std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t objects) const {
@@ -71,16 +81,16 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
 std::shared_ptr<ModelState> Accelerator::prepare_module(
     const std::shared_ptr<torch::nn::Module>& module, const PrepareModelOptions& options) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
-  auto known = std::find_if(models_.begin(), models_.end(),
+  auto known = std::find_if(training_.models.begin(), training_.models.end(),
                             [&](const auto& model) { return model->module() == module; });
-  if (known != models_.end()) return *known;
+  if (known != training_.models.end()) return *known;
   if (options.device_placement.value_or(options_.device_placement)) module->to(device());
   auto model = std::make_shared<ModelState>(module);
   if (use_distributed() && !options.evaluation_mode && is_trained(*module)) {
     model->set_ddp(
         std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp));
   }
-  models_.push_back(model);
+  training_.models.push_back(model);
   return model;
 }
 
@@ -110,7 +120,7 @@ ShardOptions Accelerator::shard_options(bool device_placement, std::optional<uin
 
 c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() const {
   c10::SmallVector<DistributedDataParallel*, 4> replicated;
-  for (const auto& model : models_) {
+  for (const auto& model : training_.models) {
     if (model->ddp() != nullptr) replicated.push_back(model->ddp());
   }
   return replicated;
@@ -118,11 +128,11 @@ c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() cons
 
 void Accelerator::advance_accumulation() {
   if (gradient_state_.end_of_dataloader()) {
-    step_ = 0;
+    training_.step = 0;
     gradient_state_.set_sync_gradients(true);
   } else {
-    ++step_;
-    gradient_state_.set_sync_gradients(step_ % gradient_state_.num_steps() == 0);
+    ++training_.step;
+    gradient_state_.set_sync_gradients(training_.step % gradient_state_.num_steps() == 0);
   }
 }
 

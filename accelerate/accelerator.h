@@ -47,8 +47,9 @@ namespace accelerate {
 struct AcceleratorOptions {
   /// Move prepared models and their batches to the device.
   bool device_placement = true;
-  /// Backward passes per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it.
-  int64_t gradient_accumulation_steps = 1;
+  /// Backward passes per optimizer step: 1, or what an earlier Accelerator on the Runtime set.
+  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it.
+  std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
   /// Compute on the CPU whatever there is. ACCELERATE_USE_CPU=true does the same.
   bool cpu = false;
   DataLoaderConfiguration dataloader_config = {};
@@ -125,6 +126,30 @@ template <typename T>
 concept IsScheduler = std::is_lvalue_reference_v<T> &&
                       std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
 
+// What prepare knows but cannot take in this form; handing it back untouched would train wrongly.
+template <typename T>
+struct Pointee {
+  using Type = T;
+};
+template <typename T>
+  requires requires { typename T::element_type; }
+struct Pointee<T> {
+  using Type = typename T::element_type;
+};
+template <typename T>
+using PointeeOf = typename Pointee<std::remove_cvref_t<T>>::Type;
+template <typename T>
+concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
+                     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
+                     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler>;
+
+// What the Accelerators of one Runtime share besides PartialState and GradientState.
+struct TrainingState {
+  bool accumulation_is_set = false;
+  int64_t step = 0;
+  std::vector<std::shared_ptr<ModelState>> models;
+};
+
 }  // namespace internal
 
 class Accelerator {
@@ -159,12 +184,12 @@ class Accelerator {
   /// Two passes: schedulers are prepared after everything else. Collective.
   template <typename... Objects>
     requires(!std::same_as<std::remove_cvref_t<Objects>, PrepareOptions> && ...)
-  auto prepare(Objects&&... objects) {
+  decltype(auto) prepare(Objects&&... objects) {
     return prepare_all(placements({}, sizeof...(Objects)), std::forward<Objects>(objects)...);
   }
   /// Errors: c10::ValueError unless `options.device_placement` has an entry for each object.
   template <typename... Objects>
-  auto prepare(const PrepareOptions& options, Objects&&... objects) {
+  decltype(auto) prepare(const PrepareOptions& options, Objects&&... objects) {
     return prepare_all(placements(options, sizeof...(Objects)), std::forward<Objects>(objects)...);
   }
 
@@ -283,7 +308,7 @@ class Accelerator {
   void advance_accumulation();
 
   template <typename... Objects>
-  auto prepare_all(const std::vector<bool>& placement, Objects&&... objects);
+  decltype(auto) prepare_all(const std::vector<bool>& placement, Objects&&... objects);
   template <typename Object>
   decltype(auto) first_pass(Object&& object, bool device_placement);
   template <typename Object>
@@ -293,12 +318,11 @@ class Accelerator {
   const KwargsHandlers handlers_;
   PartialState& state_;
   GradientState& gradient_state_;
-  std::vector<std::shared_ptr<ModelState>> models_;
-  int64_t step_ = 0;
+  internal::TrainingState& training_;
 };
 
 template <typename... Objects>
-auto Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {
+decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {
   // Braces evaluate from left to right, so every rank prepares in the order of the arguments.
   auto first = [&]<size_t... I>(std::index_sequence<I...>) {
     return std::tuple<decltype(first_pass(std::forward<Objects>(objects), true))...>{
@@ -310,7 +334,9 @@ auto Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... o
   };
   auto prepared = std::apply(finish, std::move(first));
   if constexpr (sizeof...(Objects) == 1) {
-    return std::get<0>(std::move(prepared));
+    // A reference stays one; anything else is moved out.
+    return static_cast<std::tuple_element_t<0, decltype(prepared)>>(
+        std::get<0>(std::move(prepared)));
   } else {
     return prepared;
   }
@@ -335,10 +361,15 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
     }
   } else if constexpr (internal::IsScheduler<Object>) {
     return PendingScheduler{&object};
-  } else if constexpr (std::is_lvalue_reference_v<Object>) {
-    return static_cast<Object>(object);
   } else {
-    return T(std::move(object));
+    static_assert(!internal::IsMistaken<Object>,
+                  "prepare takes a model as shared_ptr or TORCH_MODULE holder, an optimizer by "
+                  "reference, shared_ptr or move, and a scheduler by reference");
+    if constexpr (std::is_lvalue_reference_v<Object>) {
+      return static_cast<Object>(object);
+    } else {
+      return T(std::move(object));
+    }
   }
 }
 

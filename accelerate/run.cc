@@ -33,21 +33,30 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   }
   RuntimeScope scope(**runtime);
   const Topology& topology = (*runtime)->topology();
+  auto say = [&topology](const char* what) {
+    std::cerr << "accelerate: rank " << topology.rank << " failed: " << what << std::endl;
+  };
+  int code = kFailed;
   try {
-    const int code = train(argc, argv);
+    code = train(argc, argv);
     if (code == 0) (*runtime)->leave();
-    return code;
   } catch (const c10::Error& error) {
-    std::cerr << "accelerate: rank " << topology.rank
-              << " failed: " << error.what_without_backtrace() << std::endl;
+    say(error.what_without_backtrace());
+    code = kFailed;
   } catch (const std::exception& error) {
-    std::cerr << "accelerate: rank " << topology.rank << " failed: " << error.what() << std::endl;
+    say(error.what());
+    code = kFailed;
+  } catch (...) {
+    say("an exception that is no std::exception");
+    code = kFailed;
   }
-  if (topology.world_size == 1) return kFailed;
-  // A group's destructor waits for its operations, and nobody may be left to finish them. The other
-  // ranks learn of the failure from the connections that end with this process.
-  std::fflush(nullptr);
-  std::_Exit(kFailed);
+  if (code != 0 && topology.world_size > 1) {
+    // A group's destructor waits for its operations, and nobody may be left to finish them. The
+    // other ranks learn of the failure from the connections that end with this process.
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  return code;
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ using TrainFunction = std::function<int(int argc, char** argv)>;
 
 /// Runs the program. Returns the exit code: 0 if every rank returned 0; the first failing rank's
 /// code; 1 if a rank threw (its message goes to stderr with the rank's number); 2 for an
-/// environment that makes no sense. A rank of several that threw ends its process here, without
+/// environment that makes no sense. A rank of several that failed ends its process here, without
 /// destructors, so that it cannot wait for peers that wait for it.
 int run(int argc, char** argv, const TrainFunction& train);
 

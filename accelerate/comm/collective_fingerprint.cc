@@ -66,6 +66,7 @@ std::optional<std::string> CollectiveFingerprint::difference(
                         reduce_op_name(other.reduce_op));
   }
   const bool same_dtypes = dtypes_ == other.dtypes_;
+  if (same_dtypes && shapes_may_differ) return std::nullopt;
   if (same_dtypes && dims_ == other.dims_ && sizes_ == other.sizes_) return std::nullopt;
   const char* what = dtypes_.size() != other.dtypes_.size() ? "tensors "
                      : same_dtypes                          ? "shape "

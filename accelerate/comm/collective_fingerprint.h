@@ -19,10 +19,11 @@ namespace accelerate {
 struct CollectiveFingerprint {
   c10d::OpType op = c10d::OpType::UNKNOWN;
   c10d::ReduceOp::RedOpType reduce_op = c10d::ReduceOp::UNUSED;
-  int root = -1;          ///< rank within the group; -1: the operation has none
-  int peer = -1;          ///< of a point-to-point operation; -1: none, or any
-  int tag = -1;           ///< of a point-to-point operation
-  uint64_t sequence = 0;  ///< count of the group's collectives, from 0
+  int root = -1;                   ///< rank within the group; -1: the operation has none
+  int peer = -1;                   ///< of a point-to-point operation; -1: none, or any
+  int tag = -1;                    ///< of a point-to-point operation
+  bool shapes_may_differ = false;  ///< ranks need not agree on them, as in an all-to-all
+  uint64_t sequence = 0;           ///< count of the group's collectives, from 0
 
   /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape.
   void add(const at::Tensor& tensor);

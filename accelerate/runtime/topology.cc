@@ -90,6 +90,11 @@ absl::StatusOr<Topology> topology_from_environment(const Environment& environmen
   topology.num_nodes =
       (topology.world_size + topology.local_world_size - 1) / topology.local_world_size;
   topology.node_rank = node_rank.value_or(topology.rank / topology.local_world_size);
+  if (absl::Status ok = check_index(env::kGroupRank, topology.node_rank, "the number of nodes",
+                                    topology.num_nodes);
+      !ok.ok()) {
+    return ok;
+  }
   return topology;
 }
 

@@ -63,6 +63,8 @@ TEST(Topology, NamesTheVariablesThatContradict) {
                 "LOCAL_WORLD_SIZE=0: must be positive"},
            Case{with({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}}),
                 "LOCAL_RANK=2 is not below LOCAL_WORLD_SIZE=2"},
+           Case{with({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"GROUP_RANK", "9"}}),
+                "GROUP_RANK=9 is not below the number of nodes=1"},
            Case{with({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE=\"99999999999\""},
        }) {
     EXPECT_THAT(topology_from_environment(c.environment).status().message(), HasSubstr(c.expected));

@@ -168,6 +168,27 @@ TEST(Construction, SharesStateAndRefusesAContradiction) {
   });
 }
 
+TEST(Construction, InheritsAccumulationAndRefusesAnother) {
+  on_each_rank("1x2", [](Rank&) {
+    Accelerator first({.gradient_accumulation_steps = 4});
+    Accelerator second;
+    EXPECT_EQ(first.gradient_accumulation_steps(), 4);
+    EXPECT_EQ(second.gradient_accumulation_steps(), 4);
+    EXPECT_THAT(error_of([] { Accelerator({.gradient_accumulation_steps = 2}); }),
+                HasSubstr("gradient_accumulation_steps=2 contradicts"));
+    torch::nn::Linear net(1, 1);
+    EXPECT_EQ(first.prepare(net).state(), second.prepare(net).state());
+  });
+}
+
+TEST(Prepare, GivesOneUntouchedObjectBackItself) {
+  on_each_rank("1x1", [](Rank&) {
+    Accelerator accelerator;
+    std::unique_ptr<int> own;
+    EXPECT_EQ(&accelerator.prepare(own), &own);
+  });
+}
+
 TEST(Place, IsKnownToEachRank) {
   on_each_rank("2x2", [](Rank& rank) {
     Accelerator accelerator;

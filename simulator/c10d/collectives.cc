@@ -18,6 +18,10 @@ namespace {
 using c10d::OpType;
 using c10d::ReduceOp;
 
+// A dense tensor's elements as they lie in memory, which is how real backends see them: two tensors
+// of one shape and different memory formats do not match place by place.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
 // The tensor that `calls[rank]` contributes.
 using Contribution = absl::FunctionRef<const at::Tensor&(const Call&)>;
 
@@ -86,7 +90,7 @@ void all_gather(std::vector<Call>& calls) {
     auto output = receiver.outputs.begin();
     for (const Call& sender : calls) {
       for (const at::Tensor& input : sender.inputs) {
-        output->copy_(input.view_as(*output));
+        output->copy_(input);
         ++output;
       }
     }
@@ -97,10 +101,8 @@ void all_gather_into_tensor(std::vector<Call>& calls) {
   const auto count = static_cast<int64_t>(calls.size());
   for (Call& receiver : calls) {
     for (size_t i = 0; i < receiver.outputs.size(); ++i) {
-      at::Tensor rows = receiver.outputs[i].view({count, -1});
-      for (int64_t rank = 0; rank < count; ++rank) {
-        rows[rank].copy_(calls[rank].inputs[i].reshape({-1}));
-      }
+      at::Tensor rows = receiver.outputs[i].view({count, receiver.inputs[i].numel()});
+      for (int64_t rank = 0; rank < count; ++rank) rows[rank].copy_(calls[rank].inputs[i]);
     }
   }
 }
@@ -108,14 +110,14 @@ void all_gather_into_tensor(std::vector<Call>& calls) {
 void gather(std::vector<Call>& calls) {
   Call& root = calls[calls[0].fingerprint.root];
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    root.outputs[rank].copy_(calls[rank].inputs[0].view_as(root.outputs[rank]));
+    root.outputs[rank].copy_(calls[rank].inputs[0]);
   }
 }
 
 void scatter(std::vector<Call>& calls) {
   const Call& root = calls[calls[0].fingerprint.root];
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    calls[rank].outputs[0].copy_(root.inputs[rank].view_as(calls[rank].outputs[0]));
+    calls[rank].outputs[0].copy_(root.inputs[rank]);
   }
 }
 
@@ -127,7 +129,7 @@ void reduce_scatter(std::vector<Call>& calls) {
         calls, [rank](const Call& call) -> const at::Tensor& { return call.inputs[rank]; }));
   }
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    calls[rank].outputs[0].copy_(totals[rank].view_as(calls[rank].outputs[0]));
+    calls[rank].outputs[0].copy_(totals[rank]);
   }
 }
 
@@ -136,16 +138,16 @@ void reduce_scatter_tensor(std::vector<Call>& calls) {
   for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
     const at::Tensor rows = reduced(calls, [i](const Call& call) -> const at::Tensor& {
                               return call.inputs[i];
-                            }).view({count, -1});
+                            }).view({count, calls[0].outputs[i].numel()});
     for (int64_t rank = 0; rank < count; ++rank) {
-      calls[rank].outputs[i].copy_(rows[rank].view_as(calls[rank].outputs[i]));
+      calls[rank].outputs[i].copy_(rows[rank]);
     }
   }
 }
 
 std::string size_problem(int from, const at::Tensor& sent, int to, const at::Tensor& received) {
-  return absl::StrCat("rank ", from, " sends ", sent.numel(), " elements of ",
-                      c10::toString(sent.scalar_type()), " to rank ", to, ", which expects ",
+  return absl::StrCat("group rank ", from, " sends ", sent.numel(), " elements of ",
+                      c10::toString(sent.scalar_type()), " to group rank ", to, ", which expects ",
                       received.numel(), " of ", c10::toString(received.scalar_type()));
 }
 
@@ -163,7 +165,7 @@ std::optional<std::string> all_to_all(std::vector<Call>& calls) {
   }
   for (size_t from = 0; from < calls.size(); ++from) {
     for (size_t to = 0; to < calls.size(); ++to) {
-      calls[to].outputs[from].copy_(calls[from].inputs[to].view_as(calls[to].outputs[from]));
+      flat(calls[to].outputs[from]).copy_(flat(calls[from].inputs[to]));
     }
   }
   return std::nullopt;
@@ -191,7 +193,15 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
   // The tensors belong to whoever calls; their history does not.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  switch (calls[0].fingerprint.op) {
+  const OpType op = calls[0].fingerprint.op;
+  // All-to-all cuts rows off first; sparse tensors have no one memory.
+  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE && op != OpType::_ALLREDUCE_SPARSE) {
+    for (Call& call : calls) {
+      for (at::Tensor& tensor : call.inputs) tensor = flat(tensor);
+      for (at::Tensor& tensor : call.outputs) tensor = flat(tensor);
+    }
+  }
+  switch (op) {
     case OpType::BROADCAST: broadcast(calls); return std::nullopt;
     case OpType::ALLREDUCE:
     case OpType::_ALLREDUCE_SPARSE:
@@ -209,7 +219,7 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
     case OpType::BARRIER: return std::nullopt;
     default: break;
   }
-  TORCH_INTERNAL_ASSERT(false, "not a collective: ", op_name(calls[0].fingerprint.op));
+  TORCH_INTERNAL_ASSERT(false, "not a collective: ", op_name(op));
 }
 
 std::optional<std::string> run_message(const Call& sender, const Call& receiver) {
@@ -222,7 +232,7 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
                         ", expected ", received.numel(), " of ",
                         c10::toString(received.scalar_type()));
   }
-  received.copy_(sent.view_as(received));
+  flat(received).copy_(flat(sent));
   return std::nullopt;
 }
 
@@ -233,6 +243,7 @@ void check_reducible(ReduceOp::RedOpType op, at::ScalarType dtype) {
   };
   // As NCCL and Gloo: eight-bit floats travel but are not summed, complex numbers are only summed.
   check(op != ReduceOp::UNUSED);
+  if (op == ReduceOp::AVG) check(dtype != at::kComplexHalf);
   check(!c10::isFloat8Type(dtype) && !c10::isQIntType(dtype) &&
         !c10::isBarebonesUnsignedType(dtype));
   const bool sums = op == ReduceOp::SUM || op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM;

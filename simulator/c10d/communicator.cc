@@ -8,6 +8,14 @@
 #include "absl/strings/str_cat.h"
 
 namespace accelerate::simulator {
+namespace {
+
+std::string message_of(const std::exception& error) {
+  const auto* with_backtrace = dynamic_cast<const c10::Error*>(&error);
+  return with_backtrace != nullptr ? with_backtrace->what_without_backtrace() : error.what();
+}
+
+}  // namespace
 
 Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ranks)
     : fabric_(fabric),
@@ -54,9 +62,9 @@ void Communicator::run_collective(Operation& operation) {
   std::optional<std::string> problem;
   try {
     problem = run_calls(operation.calls);
-  } catch (const c10::Error& error) {
+  } catch (const std::exception& error) {
     // Everybody's call failed, not only that of the member which happened to come last.
-    problem = error.what_without_backtrace();
+    problem = message_of(error);
   }
   std::string report;
   if (problem) {
@@ -152,17 +160,22 @@ std::shared_ptr<Operation> Communicator::receive(int member, Call call) {
 void Communicator::deliver(Operation& operation) {
   const Call& sender = operation.calls[0];
   const Call& receiver = operation.calls[1];
-  if (std::optional<std::string> problem = run_message(sender, receiver)) {
-    std::string report =
+  std::optional<std::string> problem;
+  try {
+    problem = run_message(sender, receiver);
+  } catch (const std::exception& error) {
+    problem = message_of(error);
+  }
+  std::string report;
+  if (problem) {
+    report =
         absl::StrCat("message mismatch in group \"", name_, "\": ", *problem, "\n  rank ",
                      ranks_[operation.source], ": ", sender.fingerprint.to_string(), "\n  rank ",
                      ranks_[sender.fingerprint.peer], ": ", receiver.fingerprint.to_string());
     operation.failed = true;
-    complete(operation);
-    fail(std::move(report));
-    return;
   }
   complete(operation);
+  if (problem) fail(std::move(report));
 }
 
 void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
@@ -178,11 +191,29 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
       raise();
     }
     if (wake == Wake::kDeadline && !operation->done) {
-      fail(absl::StrCat("timed out after ", absl::FormatDuration(patience.timeout), ": rank ",
-                        ranks_[member], " ", describe_wait(member, *operation)));
+      time_out(member, *operation, patience.timeout);
     }
   }
   if (operation->failed) raise();
+}
+
+bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
+                        const Patience& patience) {
+  if (operation->done) return true;
+  fabric_.scheduler().poll();
+  if (!operation->done && fabric_.scheduler().now() >= patience.since + patience.timeout) {
+    time_out(member, *operation, patience.timeout);
+  }
+  return operation->done;
+}
+
+void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
+  fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
+                    " ", describe_wait(member, operation)));
+}
+
+void Communicator::abort(int member) {
+  fail(absl::StrCat("group \"", name_, "\" was aborted by rank ", ranks_[member]));
 }
 
 std::vector<int> Communicator::missing_ranks(const Operation& operation) const {
@@ -193,38 +224,44 @@ std::vector<int> Communicator::missing_ranks(const Operation& operation) const {
   return missing;
 }
 
+std::string Communicator::describe_send(const Message& message) const {
+  return absl::StrCat("in ", message.operation->calls[0].fingerprint.to_string(), " of group \"",
+                      name_, "\", waiting for rank ", ranks_[message.receiver], " to receive");
+}
+
+std::string Communicator::describe_receive(const Message& message) const {
+  return absl::StrCat(
+      "in ", message.operation->calls[1].fingerprint.to_string(), " of group \"", name_,
+      "\", waiting for ",
+      message.sender < 0 ? std::string("any rank") : absl::StrCat("rank ", ranks_[message.sender]),
+      " to send");
+}
+
 std::string Communicator::describe_wait(int member, const Operation& operation) const {
-  auto in_group = [this](const CollectiveFingerprint& fingerprint) {
-    return absl::StrCat("in ", fingerprint.to_string(), " of group \"", name_, "\", waiting for ");
-  };
-  auto is_mine = [&operation](const Message& message) {
-    return message.operation.get() == &operation;
-  };
-  if (auto sent = std::find_if(sends_.begin(), sends_.end(), is_mine); sent != sends_.end()) {
-    return absl::StrCat(in_group(operation.calls[0].fingerprint), "rank ", ranks_[sent->receiver],
-                        " to receive");
+  for (const Message& message : sends_) {
+    if (message.operation.get() == &operation) return describe_send(message);
   }
-  if (auto received = std::find_if(receives_.begin(), receives_.end(), is_mine);
-      received != receives_.end()) {
-    return absl::StrCat(in_group(operation.calls[1].fingerprint),
-                        received->sender < 0 ? std::string("any rank")
-                                             : absl::StrCat("rank ", ranks_[received->sender]),
-                        " to send");
+  for (const Message& message : receives_) {
+    if (message.operation.get() == &operation) return describe_receive(message);
   }
-  return in_group(operation.calls[member].fingerprint) + rank_list(missing_ranks(operation));
+  return absl::StrCat("in ", operation.calls[member].fingerprint.to_string(), " of group \"", name_,
+                      "\", waiting for ", rank_list(missing_ranks(operation)));
 }
 
 std::optional<std::string> Communicator::unnoticed_failure() const {
   if (noticed_) return std::nullopt;
   if (!failure_.empty()) return failure_;
+  auto left = [this](int member, const std::string& description) {
+    return absl::StrCat("never completed: rank ", ranks_[member], " left ", description);
+  };
   if (!collectives_.empty()) {
     const Operation& operation = *collectives_.front();
     for (int member = 0; member < size(); ++member) {
-      if (!operation.calls[member].joined) continue;
-      return absl::StrCat("never completed: rank ", ranks_[member], " left ",
-                          describe_wait(member, operation));
+      if (operation.calls[member].joined) return left(member, describe_wait(member, operation));
     }
   }
+  if (!sends_.empty()) return left(sends_[0].sender, describe_send(sends_[0]));
+  if (!receives_.empty()) return left(receives_[0].receiver, describe_receive(receives_[0]));
   return std::nullopt;
 }
 

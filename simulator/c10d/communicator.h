@@ -63,8 +63,18 @@ class Communicator {
   /// Errors: DistBackendError carrying the group's failure.
   void wait(int member, const std::shared_ptr<Operation>& operation, const Patience& patience);
 
+  /// Whether the operation is done; lets others go on if not, for callers that ask repeatedly.
+  /// A time-out fails the group, and then it is done.
+  bool poll(int member, const std::shared_ptr<Operation>& operation, const Patience& patience);
+
   /// The next collective's number for this member.
   uint64_t sequence(int member) const { return next_sequence_[member]; }
+
+  /// Fails the group for all members.
+  void abort(int member);
+
+  /// Why the group has failed; empty while it has not.
+  const std::string& failure() const { return failure_; }
 
   std::optional<std::string> unnoticed_failure() const;
 
@@ -82,8 +92,11 @@ class Communicator {
   void complete(Operation& operation);
   void run_collective(Operation& operation);
   void deliver(Operation& operation);
+  void time_out(int member, const Operation& operation, absl::Duration timeout);
   std::optional<std::string> mismatch(const Operation& operation) const;
   std::string describe_wait(int member, const Operation& operation) const;
+  std::string describe_send(const Message& message) const;
+  std::string describe_receive(const Message& message) const;
   std::vector<int> missing_ranks(const Operation& operation) const;
 
   Fabric& fabric_;

@@ -31,6 +31,15 @@ class CoalescedWork final : public c10d::Work {
     }
     return true;
   }
+  std::exception_ptr exception() const override {
+    for (auto& work : works_) {
+      if (std::exception_ptr failure = work->exception()) return failure;
+    }
+    return nullptr;
+  }
+  void abort() override {
+    for (auto& work : works_) work->abort();
+  }
   Tensors result() override {
     Tensors results;
     for (auto& work : works_) {
@@ -357,6 +366,8 @@ SimBackend::WorkPtr SimBackend::alltoall_base(at::Tensor& output, at::Tensor& in
   check_splits(output_splits, output, size_, "output");
   call.inputs = {input};
   call.outputs = {output};
+  call.fingerprint.shapes_may_differ = true;
+  call.fingerprint.add(input);
   call.input_splits = input_splits;
   call.output_splits = output_splits;
   return join(std::move(call), options.timeout);
@@ -367,6 +378,8 @@ SimBackend::WorkPtr SimBackend::alltoall(Tensors& outputs, Tensors& inputs,
   Call call = make_call(OpType::ALLTOALL);
   check_count(inputs, size_, OpType::ALLTOALL, "input");
   check_count(outputs, size_, OpType::ALLTOALL, "output");
+  call.fingerprint.shapes_may_differ = true;
+  for (const at::Tensor& input : inputs) call.fingerprint.add(input);
   call.inputs = inputs;
   call.outputs = outputs;
   return join(std::move(call), options.timeout);
@@ -414,7 +427,8 @@ void SimBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait
 }
 
 void SimBackend::startCoalescing() {
-  TORCH_CHECK(!coalescing_, "startCoalescing: already coalescing");
+  // What an earlier block issued before one of its calls threw is nobody's any more.
+  coalesced_.clear();
   coalescing_ = true;
 }
 

@@ -73,8 +73,11 @@ bool SimStore::deleteKey(const std::string& key) {
 bool SimStore::check(const std::vector<std::string>& keys) {
   fabric_->scheduler().yield();
   const auto& values = fabric_->store().values;
-  return std::all_of(keys.begin(), keys.end(),
-                     [&](const std::string& key) { return values.contains(key); });
+  const bool all = std::all_of(keys.begin(), keys.end(),
+                               [&](const std::string& key) { return values.contains(key); });
+  // Whoever asks until the answer is yes must not keep it from becoming yes.
+  if (!all) fabric_->scheduler().poll();
+  return all;
 }
 
 int64_t SimStore::getNumKeys() { return static_cast<int64_t>(fabric_->store().values.size()); }
@@ -103,6 +106,7 @@ void SimStore::wait_for(const std::vector<std::string>& keys,
     while (!store.values.contains(key)) {
       store.waiting[key].push_back(scheduler.running());
       const Wake wake = scheduler.block(describe, deadline);
+      if (wake != Wake::kReady) std::erase(store.waiting[key], scheduler.running());
       if (wake == Wake::kStalled) throw c10::DistStoreError(scheduler.stall_report());
       if (wake == Wake::kDeadline && !store.values.contains(key)) {
         throw c10::DistStoreError(absl::StrCat("wait timeout after ", timeout.count(),

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 namespace accelerate::simulator {
 
 SimWork::SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
@@ -18,13 +20,12 @@ SimWork::SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> c
 
 void SimWork::wait_for(absl::Duration timeout, bool asked_for) {
   const absl::Duration since = asked_for ? fabric_->scheduler().now() : called_at_;
-  try {
-    communicator_->wait(member_, operation_,
-                        {.timeout = timeout, .since = since, .asked_for = asked_for});
-  } catch (...) {
-    failure_ = std::current_exception();
-    throw;
-  }
+  communicator_->wait(member_, operation_,
+                      {.timeout = timeout, .since = since, .asked_for = asked_for});
+}
+
+bool SimWork::isCompleted() {
+  return communicator_->poll(member_, operation_, {.timeout = timeout_, .since = called_at_});
 }
 
 bool SimWork::wait(std::chrono::milliseconds timeout) {
@@ -36,7 +37,10 @@ bool SimWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-std::exception_ptr SimWork::exception() const { return failure_; }
+std::exception_ptr SimWork::exception() const {
+  if (!operation_->failed) return nullptr;
+  return std::make_exception_ptr(c10::DistBackendError(communicator_->failure()));
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> SimWork::getFuture() {
   if (future_) return future_;

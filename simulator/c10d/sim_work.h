@@ -20,13 +20,16 @@ class SimWork final : public c10d::Work {
           std::shared_ptr<Operation> operation, int member, c10d::OpType op,
           std::vector<at::Tensor> results, absl::Duration timeout);
 
-  bool isCompleted() override { return operation_->done; }
+  /// Lets other ranks go on if it is not, so that a loop around it ends.
+  bool isCompleted() override;
   bool isSuccess() const override { return operation_->done && !operation_->failed; }
   std::exception_ptr exception() const override;
   int sourceRank() const override { return operation_->source; }
   std::vector<at::Tensor> result() override { return results_; }
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { wait(kNoTimeout); }
+  /// Fails the whole group, on all its members.
+  void abort() override { communicator_->abort(member_); }
   /// Blocks until the operation is done; an error is in the future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
@@ -40,7 +43,6 @@ class SimWork final : public c10d::Work {
   const std::vector<at::Tensor> results_;
   const absl::Duration timeout_;
   const absl::Duration called_at_;
-  std::exception_ptr failure_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -1,6 +1,7 @@
 #include "simulator/cluster/cluster.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/env.h"
@@ -175,6 +177,11 @@ std::string Cluster::repeat_hint() const {
 }
 
 void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
+  static std::atomic_flag running;
+  TORCH_CHECK(!running.test_and_set(),
+              "a simulated cluster is running in this process already; one at a time, because "
+              "they would share LibTorch's process-wide state");
+  absl::Cleanup finished = [] { running.clear(); };
   Run run(spec_, options_, headline());
   run(body);
   elapsed_ = run.elapsed();

@@ -1,11 +1,13 @@
 #include "simulator/cluster/cluster.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -223,6 +225,98 @@ TEST(Cluster, ReportsAStoreWaitThatNobodyCanEnd) {
                            if (rank.index() == 0) rank.runtime().store()->get("missing");
                          }),
               HasSubstr("rank 0: in store wait for \"missing\""));
+}
+
+TEST(Cluster, NoticesAMessageThatNobodyTook) {
+  Cluster cluster("1x2");
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           Group group = world(rank);
+                           std::vector<at::Tensor> tensors{at::ones({1})};
+                           if (rank.index() == 0) group->send(tensors, 1, 4);
+                         }),
+              HasSubstr("rank 0 left in send to 1, tag 4 (Float[1])"));
+}
+
+// The waiting list of a key must not wake a rank that has given up on the key.
+TEST(Cluster, SleepsItsFullTimeAfterAStoreTimeOut) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    auto store = rank.runtime().store();
+    if (rank.index() == 1) {
+      rank.runtime().sleep_for(absl::Seconds(5));
+      store->set("late", "1");
+      return;
+    }
+    EXPECT_THROW(store->wait({"late"}, std::chrono::seconds(1)), c10::DistStoreError);
+    const absl::Time start = rank.runtime().now();
+    rank.runtime().sleep_for(absl::Seconds(100));
+    EXPECT_EQ(rank.runtime().now() - start, absl::Seconds(100));
+  });
+}
+
+TEST(Cluster, LetsARankPollUntilOthersHaveCome) {
+  Cluster cluster("1x3", {.seed = 6});
+  cluster.run_on_every_rank([](Rank& rank) {
+    at::Tensor value = at::ones({1});
+    auto store = rank.runtime().store();
+    if (rank.index() == 2) rank.runtime().sleep_for(absl::Seconds(1));
+    auto work = all_reduce(world(rank), value);
+    while (!work->isCompleted()) {
+    }
+    EXPECT_EQ(value.item<float>(), 3);
+    if (rank.index() == 2) store->set("done", "1");
+    while (!store->check({"done"})) {
+    }
+  });
+}
+
+TEST(Cluster, TimesOutARankThatPollsForOneThatNeverComes) {
+  Cluster cluster("1x2");
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           Group group = rank.runtime().new_group(
+                               {.name = "world", .timeout = absl::Seconds(10)});
+                           if (rank.index() == 1) return;
+                           auto work = all_reduce(group, at::ones({1}));
+                           while (!work->isCompleted()) {
+                           }
+                           EXPECT_NE(work->exception(), nullptr);
+                           work->wait();
+                         }),
+              AllOf(HasSubstr("timed out after 10s"), HasSubstr("waiting for rank 1")));
+}
+
+TEST(Cluster, FailsAGroupThatARankAborts) {
+  Cluster cluster("1x2");
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           Group group = world(rank);
+                           if (rank.index() == 0) return all_reduce(group, at::ones({1}))->abort();
+                           all_reduce(group, at::ones({1}))->wait();
+                         }),
+              HasSubstr("aborted by rank 0"));
+}
+
+// Real backends see memory, not shapes.
+TEST(Cluster, MovesMemoryWhateverItsFormat) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Group group = world(rank);
+    at::Tensor image =
+        at::arange(24, at::kFloat).view({1, 2, 3, 4}).contiguous(at::MemoryFormat::ChannelsLast);
+    std::vector<at::Tensor> tensors{rank.index() == 0 ? image : at::zeros({24})};
+    (rank.index() == 0 ? group->send(tensors, 1, 0) : group->recv(tensors, 0, 0))->wait();
+    if (rank.index() == 1) EXPECT_TRUE(at::equal(tensors[0], image.as_strided({24}, {1})));
+  });
+}
+
+TEST(Cluster, RunsAloneInItsProcess) {
+  Cluster cluster("1x1");
+  cluster.run_on_every_rank([](Rank&) {
+    Cluster inner("1x1");
+    EXPECT_THROW(inner.run_on_every_rank([](Rank&) {}), c10::Error);
+  });
 }
 
 TEST(Cluster, RefusesToUseWhatOutlivedTheRun) {

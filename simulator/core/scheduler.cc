@@ -142,9 +142,13 @@ void Scheduler::wake(int task) {
 
 void Scheduler::sleep_for(absl::Duration duration) {
   const Deadline until{.at = now_ + duration, .counts_as_progress = true};
-  // Nobody wakes a sleeper early, and there is no stall while one sleeps for a finite time.
-  block([] { return std::string("sleeping"); }, until);
+  // A wake() meant for something the task waited for earlier must not shorten its sleep.
+  while (now_ < until.at) {
+    if (block([] { return std::string("sleeping"); }, until) == Wake::kStalled) return;
+  }
 }
+
+void Scheduler::poll() { sleep_for(absl::Milliseconds(1)); }
 
 std::string Scheduler::describe(int task) const {
   const Task& self = *tasks_[task];

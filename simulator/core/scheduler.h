@@ -78,6 +78,10 @@ class Scheduler {
   /// Lets virtual time pass.
   void sleep_for(absl::Duration duration);
 
+  /// For a task that asks again and again instead of blocking: a millisecond passes, after all
+  /// tasks that are ready have gone, so that what it asks for can come.
+  void poll();
+
   absl::Duration now() const { return now_; }
   int num_tasks() const { return static_cast<int>(tasks_.size()); }
   int running() const { return running_; }

@@ -16,6 +16,7 @@
 
 namespace {
 
+constexpr int kUsageError = 2;
 constexpr char kDataInTree[] = "accelerate/examples/digits/digits.csv.gz";
 
 // The data beside the program, where Bazel puts it, or in the current source tree.
@@ -43,7 +44,8 @@ int train(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Every rank comes here; one of them says so.
-    return topology.rank == 0 ? app.exit(error) : error.get_exit_code();
+    const int code = topology.rank == 0 ? app.exit(error) : error.get_exit_code();
+    return code == 0 ? 0 : kUsageError;
   }
 
   const digits::Result result = digits::train(options);
