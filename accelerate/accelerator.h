@@ -13,8 +13,7 @@
 /// It checks arguments and delegates; each part is documented where it lives. Every method says
 /// whether it is collective (all ranks call it, in the same order) or local.
 /// Errors: c10::ValueError for bad arguments and environment variables. A collective that a rank
-/// does
-///         not join fails with c10::DistBackendError (the backend's own error on real backends).
+///         does not join fails with c10::DistBackendError (real backends: with their own error).
 /// Threads: the rank's thread.
 /// Mirrors: accelerate accelerator.py, Accelerator.
 #pragma once
