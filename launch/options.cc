@@ -23,6 +23,7 @@ struct RawOptions {
   std::optional<std::string> num_processes;
   std::optional<std::string> simulate;
   std::optional<std::string> simulate_seed;
+  std::optional<std::string> report;
   std::optional<std::string> main_process_port;
   std::optional<std::string> kill_grace;
 };
@@ -38,8 +39,10 @@ void add_launch_options(CLI::App& launch, RawOptions& raw) {
   };
   add("--num_processes", raw.num_processes, "N: ranks to start on this machine (default 1)");
   add("--simulate", raw.simulate,
-      "SPEC: run on a simulated cluster inside one process, for example 2x4");
+      "SPEC: run on a simulated cluster inside one process, for example 2x4 or 2x4:h100");
   add("--simulate_seed", raw.simulate_seed, "S: scheduler seed of the simulated run");
+  add("--report", raw.report,
+      "DIR: where the simulated run writes report.html, trace.json and summary.json");
   add("--main_process_port", raw.main_process_port,
       "P: port of the rendezvous store (default 0: any free port)");
   add("--kill_grace", raw.kill_grace, "SECONDS: from asking ranks to stop to killing them")
@@ -106,8 +109,11 @@ absl::StatusOr<uint64_t> parse_number(absl::string_view name, absl::string_view 
 
 absl::Status check_combination(const RawOptions& raw) {
   if (!raw.simulate) {
-    if (!raw.simulate_seed) return absl::OkStatus();
-    return absl::InvalidArgumentError("--simulate_seed has no meaning without --simulate");
+    if (raw.simulate_seed) {
+      return absl::InvalidArgumentError("--simulate_seed has no meaning without --simulate");
+    }
+    if (raw.report) return absl::InvalidArgumentError("--report has no meaning without --simulate");
+    return absl::OkStatus();
   }
   if (raw.num_processes) {
     return absl::InvalidArgumentError(
@@ -148,6 +154,7 @@ absl::StatusOr<LaunchOptions> interpret(const RawOptions& raw, std::vector<std::
     options.kill_grace = absl::Seconds(static_cast<int64_t>(*seconds));
   }
   options.simulate = raw.simulate;
+  options.report = raw.report;
   if (command.empty() || command[0].empty()) {
     return absl::InvalidArgumentError(
         "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]");

@@ -30,6 +30,8 @@ struct LaunchOptions {
   std::optional<std::string> simulate;
   /// Scheduler seed of a simulated run. Unset: what the environment says, else the default.
   std::optional<uint64_t> simulate_seed;
+  /// Directory for a simulated run's report.
+  std::optional<std::string> report;
   /// Port of the rendezvous store; 0 takes any free one.
   uint16_t main_process_port = 0;
   /// How long ranks may take to stop before they are killed. Unset: the supervisor's defaults.

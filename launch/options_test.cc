@@ -69,6 +69,7 @@ TEST(ParseCommandLine, ReadsTheSimulatedForm) {
   LaunchOptions options =
       parsed({"launch", "--simulate", "2x4:h100", "--simulate-seed=18446744073709551615", "train"});
   EXPECT_EQ(options.simulate, "2x4:h100");
+  EXPECT_EQ(parsed({"launch", "--simulate", "2x4", "--report", "out", "train"}).report, "out");
   EXPECT_EQ(options.simulate_seed, UINT64_MAX);
 }
 
@@ -89,6 +90,8 @@ TEST(ParseCommandLine, RefusesContradictions) {
   EXPECT_THAT(error_of({"launch", "--simulate", "1x2", "--main_process_port", "2", "train"}),
               HasSubstr("--main_process_port"));
   EXPECT_THAT(error_of({"launch", "--simulate_seed", "1", "train"}), HasSubstr("--simulate"));
+  EXPECT_THAT(error_of({"launch", "--report", "out", "train"}),
+              HasSubstr("--report has no meaning"));
 }
 
 TEST(ParseCommandLine, NamesWhatIsMissingOrUnknown) {

@@ -67,6 +67,7 @@ ProcessPlan plan_simulation(const LaunchOptions& options) {
   if (options.simulate_seed) {
     plan.environment[env::kSimulateSeed] = absl::StrCat(*options.simulate_seed);
   }
+  if (options.report) plan.environment[env::kSimulateReport] = *options.report;
   return plan;
 }
 

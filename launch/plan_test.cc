@@ -58,10 +58,13 @@ TEST(PlanRanks, LimitsThreadsOnlyWhenRanksShareAndNobodySaidOtherwise) {
 }
 
 TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
-  EXPECT_EQ(to_text(plan_simulation(
-                {.simulate = "2x4:h100", .simulate_seed = 9, .command = {"train", "x"}})),
+  EXPECT_EQ(to_text(plan_simulation({.simulate = "2x4:h100",
+                                     .simulate_seed = 9,
+                                     .report = "out",
+                                     .command = {"train", "x"}})),
             "argv: train x\n"
             "set ACCELERATE_SIMULATE=2x4:h100\n"
+            "set ACCELERATE_SIMULATE_REPORT=out\n"
             "set ACCELERATE_SIMULATE_SEED=9\n"
             "unset ACCELERATE_STORE_LISTEN_FD\n"
             "unset GROUP_RANK\n"

@@ -10,6 +10,8 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "accelerate/runtime/runtime.h"
+
 namespace accelerate {
 namespace {
 
@@ -70,6 +72,10 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
   broadcast_from_main(state);
   if (parameters.tensors.empty()) return;  // Nothing to reduce; buffers still follow rank 0.
 
+  for (size_t i = 0; i < parameters.tensors.size(); ++i) {
+    replicas_.emplace_back(parameters.names.at(i), parameters.tensors[i]);
+  }
+  replicas_name_ = "the model in group \"" + group_->getGroupName() + "\"";
   const auto cap = static_cast<size_t>(options.bucket_cap_mb * kMebibyte);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters.tensors, {kFirstBucketBytes, cap}, parameters.sparse);
@@ -93,6 +99,10 @@ void DistributedDataParallel::before_forward() {
   const bool grad = at::GradMode::is_enabled();
   if (reducer_ && grad && require_sync_) reducer_->prepare_for_forward();
   if (reducer_ && grad) reducer_->rebuild_buckets();
+  // After the Reducer, which explains an unfinished reduction better than its consequence would be.
+  if (reducer_ && grad && require_sync_) {
+    Runtime::current().check_replicas(replicas_name_, group_->getSize(), replicas_);
+  }
   if (require_buffer_sync_ && options_.broadcast_buffers) broadcast_from_main(buffers_);
 }
 

@@ -55,6 +55,8 @@ class DistributedDataParallel {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const DistributedDataParallelKwargs options_;
   std::vector<at::Tensor> buffers_;
+  std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
+  std::string replicas_name_;
   std::unique_ptr<Reducer> reducer_;
   bool require_sync_ = true;
   // Buffers only need refreshing after a pass in which ranks could have moved apart.

@@ -21,9 +21,12 @@ inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";    ///< intra-op thr
 /// It closes the race between choosing a free port and using it. Unset: rank 0 binds MASTER_PORT.
 inline constexpr char kStoreListenFd[] = "ACCELERATE_STORE_LISTEN_FD";
 
-/// Topology of a simulated cluster, `NODESxRANKS`; its presence selects the simulated run mode.
+/// Topology of a simulated cluster, as in "2x4" or "2x4:h100" (simulator/hardware); its presence
+/// selects the simulated run mode.
 inline constexpr char kSimulate[] = "ACCELERATE_SIMULATE";
 /// Scheduler seed of a simulated run, unsigned 64 bits. Default 0.
 inline constexpr char kSimulateSeed[] = "ACCELERATE_SIMULATE_SEED";
+/// Directory for a simulated run's report. Unset: none is written.
+inline constexpr char kSimulateReport[] = "ACCELERATE_SIMULATE_REPORT";
 
 }  // namespace accelerate::env

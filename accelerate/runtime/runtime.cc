@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,16 @@ Runtime& Runtime::current() {
               "no accelerate::Runtime on this thread: start the program with accelerate::run(), "
               "or install one with accelerate::RuntimeScope");
   return *current_runtime;
+}
+
+std::string Runtime::device_family() const {
+  switch (device().type()) {
+    case c10::kCUDA:
+    case c10::kHIP: return "gpu";
+    case c10::kXLA: return "tpu";
+    // A vendor's plug-in: "npu", "mlu", ...
+    default: return c10::DeviceTypeName(device().type(), /*lower_case=*/true);
+  }
 }
 
 void Runtime::clear_shared() { shared_.clear(); }

@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <typeindex>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Device.h>
@@ -24,6 +26,10 @@
 #include "absl/time/time.h"
 #include "accelerate/runtime/environment.h"
 #include "accelerate/runtime/topology.h"
+
+namespace at {
+class Tensor;
+}  // namespace at
 
 namespace c10d {
 class ProcessGroup;
@@ -47,6 +53,13 @@ struct GroupOptions {
 
 enum class ConsoleStream { kOut, kErr };
 
+/// Bytes of a device's memory.
+struct DeviceMemoryUse {
+  int64_t in_use = 0;
+  int64_t peak = 0;
+  int64_t capacity = 0;
+};
+
 class Runtime {
  public:
   Runtime(Topology topology, Environment environment);
@@ -63,6 +76,23 @@ class Runtime {
 
   /// The device this rank computes on.
   virtual c10::Device device() const = 0;
+
+  /// What kind of device it is, where the device type does not say: "gpu", "npu", "hpu", "xpu",
+  /// "mlu", "sdaa", "musa", "neuron", "tpu" or "cpu". Decides the DistributedType.
+  virtual std::string device_family() const;
+
+  /// What the device's memory holds; nothing where nobody counts.
+  virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
+
+  /// Returns when the device has done all work given to it.
+  virtual void synchronize_device() {}
+
+  /// Says that these tensors are replicas, of which there are so many: each has the same names, and
+  /// by now the same values. Whoever can tell that they differ throws c10::Error naming the first
+  /// that does and the ranks; the default believes it. Local: ranks call it in the same order, each
+  /// at its own time; `what` names the tensors as a whole.
+  virtual void check_replicas(const std::string& what, int num_replicas,
+                              const std::vector<std::pair<std::string, at::Tensor>>& tensors) {}
 
   /// Wall time; virtual time in a simulation.
   virtual absl::Time now() = 0;

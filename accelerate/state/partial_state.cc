@@ -1,17 +1,45 @@
 #include "accelerate/state/partial_state.h"
 
 #include <memory>
+#include <string>
 
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
 
 namespace accelerate {
+namespace {
+
+DistributedType distributed_type_of(const std::string& family, int world_size) {
+  if (family == "tpu") return DistributedType::kXla;
+  if (world_size == 1) return DistributedType::kNo;
+  if (family == "gpu") return DistributedType::kMultiGpu;
+  if (family == "npu") return DistributedType::kMultiNpu;
+  if (family == "mlu") return DistributedType::kMultiMlu;
+  if (family == "sdaa") return DistributedType::kMultiSdaa;
+  if (family == "musa") return DistributedType::kMultiMusa;
+  if (family == "xpu") return DistributedType::kMultiXpu;
+  if (family == "hpu") return DistributedType::kMultiHpu;
+  if (family == "neuron") return DistributedType::kMultiNeuron;
+  TORCH_CHECK_VALUE(family == "cpu", "no DistributedType for devices of family \"", family, "\"");
+  return DistributedType::kMultiCpu;
+}
+
+}  // namespace
 
 const char* to_string(DistributedType type) {
   switch (type) {
     case DistributedType::kNo: return "NO";
     case DistributedType::kMultiCpu: return "MULTI_CPU";
+    case DistributedType::kMultiGpu: return "MULTI_GPU";
+    case DistributedType::kMultiNpu: return "MULTI_NPU";
+    case DistributedType::kMultiMlu: return "MULTI_MLU";
+    case DistributedType::kMultiSdaa: return "MULTI_SDAA";
+    case DistributedType::kMultiMusa: return "MULTI_MUSA";
+    case DistributedType::kMultiXpu: return "MULTI_XPU";
+    case DistributedType::kMultiHpu: return "MULTI_HPU";
+    case DistributedType::kMultiNeuron: return "MULTI_NEURON";
+    case DistributedType::kXla: return "XLA";
   }
   return "";
 }
@@ -28,6 +56,8 @@ PartialState& PartialState::get(Runtime& runtime, const PartialStateOptions& opt
 PartialState::PartialState(Runtime& runtime, const PartialStateOptions& options)
     : runtime_(runtime),
       device_(options.cpu ? c10::Device(c10::kCPU) : runtime.device()),
+      distributed_type_(distributed_type_of(options.cpu ? "cpu" : runtime.device_family(),
+                                            runtime.topology().world_size)),
       init_(options.init.value_or(InitProcessGroupKwargs{})) {
   if (topology().world_size == 1) return;
   group_ = runtime.new_group({.name = "world", .timeout = init_.timeout, .backend = init_.backend});
@@ -43,10 +73,6 @@ void PartialState::check_agrees(const PartialStateOptions& options) const {
                     "} come too late: the process group was made with backend \"", init_.backend,
                     "\" and timeout ", absl::FormatDuration(init_.timeout),
                     "; give them to the first Accelerator");
-}
-
-DistributedType PartialState::distributed_type() const {
-  return use_distributed() ? DistributedType::kMultiCpu : DistributedType::kNo;
 }
 
 void PartialState::wait_for_everyone() const {

@@ -17,12 +17,22 @@
 
 namespace accelerate {
 
+/// What the ranks compute on. It follows from Runtime::device_family().
 enum class DistributedType {
-  kNo,        ///< one rank, no process group
-  kMultiCpu,  ///< several ranks on CPU tensors
+  kNo,  ///< one rank, no process group
+  kMultiCpu,
+  kMultiGpu,
+  kMultiNpu,
+  kMultiMlu,
+  kMultiSdaa,
+  kMultiMusa,
+  kMultiXpu,
+  kMultiHpu,
+  kMultiNeuron,
+  kXla,  ///< TPUs, one rank or several
 };
 
-/// The peer's spelling: "NO", "MULTI_CPU".
+/// The peer's spelling: "NO", "MULTI_CPU", "XLA", ...
 const char* to_string(DistributedType type);
 
 struct PartialStateOptions {
@@ -39,7 +49,7 @@ class PartialState {
 
   Runtime& runtime() const { return runtime_; }
   c10::Device device() const { return device_; }
-  DistributedType distributed_type() const;
+  DistributedType distributed_type() const { return distributed_type_; }
   int process_index() const { return topology().rank; }
   int local_process_index() const { return topology().local_rank; }
   int num_processes() const { return topology().world_size; }
@@ -61,6 +71,7 @@ class PartialState {
 
   Runtime& runtime_;
   const c10::Device device_;
+  const DistributedType distributed_type_;
   const InitProcessGroupKwargs init_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };

@@ -4,15 +4,13 @@
 #include <atomic>
 #include <numeric>
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
+
+#include "accelerate/testing/collective_contract_tensors.h"
 
 namespace accelerate::testing {
 namespace {
@@ -32,7 +30,7 @@ constexpr at::ScalarType kDtypes[] = {
 
 // A tensor that tells ranks and places apart, in values that every dtype holds exactly.
 at::Tensor marked(int rank, int64_t numel, at::ScalarType dtype = at::kFloat) {
-  return at::arange(numel, at::kFloat).add(rank + 1).remainder(7).add(1).to(dtype);
+  return arange(numel, at::kFloat).add(rank + 1).remainder(7).add(1).to(dtype);
 }
 
 void combine(at::Tensor& total, const at::Tensor& value, ReduceOp::RedOpType op) {
@@ -74,7 +72,10 @@ void CollectiveContract::on_ranks(int ranks, const std::function<void(Member&)>&
 std::vector<std::string> CollectiveContract::errors_on_ranks(
     int ranks, absl::Duration timeout, const std::function<void(Member&)>& body) const {
   SCOPED_TRACE(::testing::Message() << ranks << " ranks");
-  return GetParam().run(ranks, timeout, body);
+  return GetParam().run(ranks, timeout, [&body](Member& member) {
+    test_device() = member.device;
+    body(member);
+  });
 }
 
 TEST_P(CollectiveContract, BroadcastsFromEachRoot) {
@@ -102,7 +103,7 @@ TEST_P(CollectiveContract, CarriesEveryDtypeUnchanged) {
           at::equal(tensors[0].to(at::kComplexDouble), marked(2, 5, dtype).to(at::kComplexDouble)))
           << dtype;
       at::Tensor mine = marked(self.rank, 2, dtype);
-      at::Tensor all = at::zeros({6}, dtype);
+      at::Tensor all = zeros({6}, dtype);
       self.group->_allgather_base(all, mine)->wait();
       for (int rank = 0; rank < 3; ++rank) {
         EXPECT_TRUE(at::equal(all.narrow(0, 2 * rank, 2).to(at::kComplexDouble),
@@ -136,10 +137,10 @@ TEST_P(CollectiveContract, ReducesEveryDtypeByEveryOpOrRefuses) {
 
 TEST_P(CollectiveContract, ReducesScalarsAndNothing) {
   on_ranks(3, [](Member& self) {
-    at::Tensor scalar = at::full({}, self.rank + 1.0);
+    at::Tensor scalar = full({}, self.rank + 1.0);
     all_reduce(self.group, scalar)->wait();
     EXPECT_EQ(scalar.item<double>(), 6);
-    at::Tensor nothing = at::zeros({0, 4});
+    at::Tensor nothing = zeros({0, 4});
     all_reduce(self.group, nothing)->wait();
     EXPECT_EQ(nothing.numel(), 0);
   });
@@ -158,10 +159,10 @@ TEST_P(CollectiveContract, ReducesSeveralTensorsAtOnce) {
 
 TEST_P(CollectiveContract, ReducesSparseTensors) {
   on_ranks(3, [](Member& self) {
-    const at::Tensor rows = at::full({1, 1}, self.rank == 2 ? 0 : self.rank, at::kLong);
-    Tensors tensors{at::sparse_coo_tensor(rows, at::full({1, 2}, self.rank + 1.0), {4, 2})};
+    const at::Tensor rows = full({1, 1}, self.rank == 2 ? 0 : self.rank, at::kLong);
+    Tensors tensors{at::sparse_coo_tensor(rows, full({1, 2}, self.rank + 1.0), {4, 2})};
     self.group->allreduce(tensors)->wait();
-    at::Tensor expected = at::zeros({4, 2}, at::kDouble);
+    at::Tensor expected = zeros({4, 2}, at::kDouble);
     expected[0].fill_(4);  // Ranks 0 and 2.
     expected[1].fill_(2);
     EXPECT_TRUE(at::equal(tensors[0].to_dense().to(at::kDouble), expected));
@@ -192,7 +193,7 @@ TEST_P(CollectiveContract, GathersInEveryForm) {
     on_ranks(ranks, [ranks](Member& self) {
       Tensors inputs{marked(self.rank, 3)};
       std::vector<Tensors> lists{Tensors()};
-      for (int rank = 0; rank < ranks; ++rank) lists[0].push_back(at::zeros({3}));
+      for (int rank = 0; rank < ranks; ++rank) lists[0].push_back(zeros({3}));
       self.group->allgather(lists, inputs)->wait();
       for (int rank = 0; rank < ranks; ++rank) {
         EXPECT_TRUE(at::equal(lists[0][rank], marked(rank, 3)));
@@ -201,7 +202,7 @@ TEST_P(CollectiveContract, GathersInEveryForm) {
       Tensors several{marked(self.rank, 2), marked(self.rank, 5)};
       std::vector<Tensors> per_rank;
       for (int rank = 0; rank < ranks; ++rank) {
-        per_rank.push_back({at::zeros({2}), at::zeros({5})});
+        per_rank.push_back({zeros({2}), zeros({5})});
       }
       self.group->allgather_coalesced(per_rank, several)->wait();
       for (int rank = 0; rank < ranks; ++rank) {
@@ -209,7 +210,7 @@ TEST_P(CollectiveContract, GathersInEveryForm) {
         EXPECT_TRUE(at::equal(per_rank[rank][1], marked(rank, 5)));
       }
 
-      Tensors wholes{at::zeros({2 * ranks}), at::zeros({5 * ranks})};
+      Tensors wholes{zeros({2 * ranks}), zeros({5 * ranks})};
       self.group->allgather_into_tensor_coalesced(wholes, several)->wait();
       for (int rank = 0; rank < ranks; ++rank) {
         EXPECT_TRUE(at::equal(wholes[0].narrow(0, 2 * rank, 2), marked(rank, 2)));
@@ -227,7 +228,7 @@ TEST_P(CollectiveContract, GathersToAndScattersFromEachRoot) {
         std::vector<Tensors> outputs;
         if (self.rank == root) {
           outputs.emplace_back();
-          for (int rank = 0; rank < ranks; ++rank) outputs[0].push_back(at::zeros({3}));
+          for (int rank = 0; rank < ranks; ++rank) outputs[0].push_back(zeros({3}));
         }
         c10d::GatherOptions gather;
         gather.rootRank = root;
@@ -236,7 +237,7 @@ TEST_P(CollectiveContract, GathersToAndScattersFromEachRoot) {
           EXPECT_TRUE(at::equal(outputs[0][rank], marked(rank, 3)));
         }
 
-        Tensors received{at::zeros({3})};
+        Tensors received{zeros({3})};
         std::vector<Tensors> sent;
         if (self.rank == root) {
           sent.emplace_back();
@@ -257,7 +258,7 @@ TEST_P(CollectiveContract, ReducesAndScattersInEveryForm) {
       const at::Tensor whole = marked(self.rank, 2 * ranks);
       const at::Tensor expected = expected_reduction(ranks, 2 * ranks, at::kFloat, ReduceOp::SUM)
                                       .narrow(0, 2 * self.rank, 2);
-      Tensors outputs{at::zeros({2})};
+      Tensors outputs{zeros({2})};
       std::vector<Tensors> inputs{Tensors()};
       for (int rank = 0; rank < ranks; ++rank) {
         inputs[0].push_back(whole.narrow(0, 2 * rank, 2).clone());
@@ -269,12 +270,12 @@ TEST_P(CollectiveContract, ReducesAndScattersInEveryForm) {
         EXPECT_ANY_THROW(self.group->reduce_scatter(outputs, inputs)->wait());
       }
 
-      at::Tensor output = at::zeros({2});
+      at::Tensor output = zeros({2});
       at::Tensor input = whole.clone();
       self.group->_reduce_scatter_base(output, input)->wait();
       EXPECT_TRUE(at::equal(output, expected));
 
-      Tensors parts{at::zeros({2}), at::zeros({2})};
+      Tensors parts{zeros({2}), zeros({2})};
       Tensors wholes{whole.clone(), whole.clone()};
       self.group->reduce_scatter_tensor_coalesced(parts, wholes)->wait();
       EXPECT_TRUE(at::equal(parts[0], expected));
@@ -288,7 +289,7 @@ TEST_P(CollectiveContract, ExchangesEqualAndUnequalShares) {
     on_ranks(ranks, [ranks](Member& self) {
       std::vector<int64_t> none;
       at::Tensor input = marked(self.rank, 2 * ranks);
-      at::Tensor output = at::zeros({2 * ranks});
+      at::Tensor output = zeros({2 * ranks});
       self.group->alltoall_base(output, input, none, none)->wait();
       for (int rank = 0; rank < ranks; ++rank) {
         EXPECT_TRUE(at::equal(output.narrow(0, 2 * rank, 2),
@@ -299,12 +300,12 @@ TEST_P(CollectiveContract, ExchangesEqualAndUnequalShares) {
       std::iota(sends.begin(), sends.end(), 0);
       std::vector<int64_t> receives(ranks, self.rank);
       const int64_t total = std::accumulate(sends.begin(), sends.end(), int64_t{0});
-      at::Tensor uneven = at::full({total, 2}, self.rank, at::kFloat);
-      at::Tensor received = at::zeros({self.rank * ranks, 2});
+      at::Tensor uneven = full({total, 2}, self.rank, at::kFloat);
+      at::Tensor received = zeros({self.rank * ranks, 2});
       self.group->alltoall_base(received, uneven, receives, sends)->wait();
       for (int rank = 0; rank < ranks; ++rank) {
         EXPECT_TRUE(at::equal(received.narrow(0, rank * self.rank, self.rank),
-                              at::full({self.rank, 2}, rank, at::kFloat)));
+                              full({self.rank, 2}, rank, at::kFloat)));
       }
     });
   }
@@ -315,13 +316,13 @@ TEST_P(CollectiveContract, ExchangesListsOfTensorsOrRefuses) {
     Tensors inputs;
     Tensors outputs;
     for (int rank = 0; rank < self.ranks; ++rank) {
-      inputs.push_back(at::full({rank + 1}, self.rank));
-      outputs.push_back(at::zeros({self.rank + 1}, at::kLong));
+      inputs.push_back(full({rank + 1}, self.rank));
+      outputs.push_back(zeros({self.rank + 1}, at::kLong));
     }
     for (at::Tensor& tensor : inputs) tensor = tensor.to(at::kLong);
     self.group->alltoall(outputs, inputs)->wait();
     for (int rank = 0; rank < self.ranks; ++rank) {
-      EXPECT_TRUE(at::equal(outputs[rank], at::full({self.rank + 1}, rank, at::kLong)));
+      EXPECT_TRUE(at::equal(outputs[rank], full({self.rank + 1}, rank, at::kLong)));
     }
   };
   if (GetParam().all_to_all_lists) return on_ranks(3, exchange);
@@ -330,9 +331,9 @@ TEST_P(CollectiveContract, ExchangesListsOfTensorsOrRefuses) {
 
 TEST_P(CollectiveContract, DeliversMessagesByTagAndInOrder) {
   on_ranks(2, [](Member& self) {
-    Tensors first{self.rank == 0 ? at::full({2}, 1.0) : at::zeros({2})};
-    Tensors second{self.rank == 0 ? at::full({2}, 2.0) : at::zeros({2})};
-    Tensors third{self.rank == 0 ? at::full({2}, 3.0) : at::zeros({2})};
+    Tensors first{self.rank == 0 ? full({2}, 1.0) : zeros({2})};
+    Tensors second{self.rank == 0 ? full({2}, 2.0) : zeros({2})};
+    Tensors third{self.rank == 0 ? full({2}, 3.0) : zeros({2})};
     std::vector<Work> works;
     if (self.rank == 0) {
       works = {self.group->send(first, 1, 7), self.group->send(second, 1, 8),
@@ -352,13 +353,13 @@ TEST_P(CollectiveContract, DeliversMessagesByTagAndInOrder) {
 TEST_P(CollectiveContract, ReceivesFromAnyoneAndSaysFromWhom) {
   on_ranks(3, [](Member& self) {
     if (self.rank != 0) {
-      Tensors mine{at::full({1}, self.rank)};
+      Tensors mine{full({1}, self.rank)};
       self.group->send(mine, 0, 5)->wait();
       return;
     }
     int sum = 0;
     for (int message = 0; message < 2; ++message) {
-      Tensors any{at::zeros({1}, at::kLong)};
+      Tensors any{zeros({1}, at::kLong)};
       Work work = self.group->recvAnysource(any, 5);
       work->wait();
       EXPECT_EQ(any[0].item<int64_t>(), work->sourceRank());
@@ -385,7 +386,7 @@ TEST_P(CollectiveContract, KeepsManyWorksInFlight) {
     Tensors values;
     std::vector<Work> works;
     for (int i = 0; i < 20; ++i) {
-      values.push_back(at::full({4}, self.rank + i, at::kFloat));
+      values.push_back(full({4}, self.rank + i, at::kFloat));
       works.push_back(all_reduce(self.group, values.back()));
     }
     for (int i = 19; i >= 0; --i) {
@@ -400,7 +401,7 @@ TEST_P(CollectiveContract, KeepsManyWorksInFlight) {
 
 TEST_P(CollectiveContract, CompletesFutures) {
   on_ranks(2, [](Member& self) {
-    at::Tensor value = at::ones({2});
+    at::Tensor value = ones({2});
     auto future = all_reduce(self.group, value)->getFuture();
     future->wait();
     EXPECT_EQ(future->value().toTensorVector()[0][0].item<float>(), 2);
@@ -411,9 +412,9 @@ TEST_P(CollectiveContract, KeepsGroupsApart) {
   on_ranks(4, [](Member& self) {
     Group pair = self.subgroup(self.rank < 2 ? std::vector{0, 1} : std::vector{2, 3});
     Group stripe = self.subgroup(self.rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
-    at::Tensor in_pair = at::full({1}, self.rank, at::kFloat);
-    at::Tensor in_stripe = at::full({1}, self.rank, at::kFloat);
-    at::Tensor in_all = at::full({1}, self.rank, at::kFloat);
+    at::Tensor in_pair = full({1}, self.rank, at::kFloat);
+    at::Tensor in_stripe = full({1}, self.rank, at::kFloat);
+    at::Tensor in_all = full({1}, self.rank, at::kFloat);
     // Half of the ranks issue them in another order: groups do not wait for each other.
     std::vector<Work> works;
     if (self.rank < 2) {
@@ -432,8 +433,8 @@ TEST_P(CollectiveContract, KeepsGroupsApart) {
 
 TEST_P(CollectiveContract, CoalescesCallsOrRefuses) {
   auto coalesce = [](Member& self) {
-    at::Tensor first = at::full({1}, self.rank, at::kFloat);
-    at::Tensor second = at::full({1}, self.rank + 1, at::kFloat);
+    at::Tensor first = full({1}, self.rank, at::kFloat);
+    at::Tensor second = full({1}, self.rank + 1, at::kFloat);
     self.group->startCoalescing(at::kCPU);
     all_reduce(self.group, first);
     all_reduce(self.group, second);

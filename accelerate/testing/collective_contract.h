@@ -33,6 +33,8 @@ struct Member {
   Group group;  ///< all ranks
   /// A further group of these ranks. Collective over them.
   std::function<Group(const std::vector<int>& ranks)> subgroup;
+  /// Where the test's tensors are made.
+  c10::Device device = c10::Device(c10::kCPU);
 };
 
 /// What a backend makes of an all-reduce.
@@ -44,7 +46,8 @@ enum class Support {
 
 struct CollectiveBackend {
   std::string name;
-  /// Runs `body` on `ranks` ranks at once. Returns each rank's error, empty where there was none.
+  /// Runs `body` on `ranks` ranks at once, each on a thread of its own. Returns each rank's error,
+  /// empty where there was none.
   std::function<std::vector<std::string>(int ranks, absl::Duration timeout,
                                          const std::function<void(Member&)>& body)>
       run;

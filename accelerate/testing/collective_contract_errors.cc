@@ -2,12 +2,11 @@
 // disagree on, within the time-out for a rank that does not come.
 #include <stdexcept>
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 
 #include "accelerate/testing/collective_contract.h"
+#include "accelerate/testing/collective_contract_tensors.h"
 
 namespace accelerate::testing {
 namespace {
@@ -28,23 +27,23 @@ void all_reduce(const Group& group, at::Tensor tensor) {
 
 TEST_P(CollectiveContract, RefusesWrongArgumentsAtOnce) {
   on_ranks(2, [this](Member& self) {
-    Tensors input{at::ones({2})};
+    Tensors input{ones({2})};
     c10d::BroadcastOptions outside;
     outside.rootRank = 2;
     EXPECT_ANY_THROW(self.group->broadcast(input, outside)->wait());
-    std::vector<Tensors> too_few{{at::ones({2})}};
+    std::vector<Tensors> too_few{{ones({2})}};
     EXPECT_ANY_THROW(self.group->allgather(too_few, input)->wait());
-    std::vector<Tensors> wrong_size{{at::ones({2}), at::ones({3})}};
+    std::vector<Tensors> wrong_size{{ones({2}), ones({3})}};
     EXPECT_ANY_THROW(self.group->allgather(wrong_size, input)->wait());
-    at::Tensor small = at::zeros({3});
+    at::Tensor small = zeros({3});
     EXPECT_ANY_THROW(self.group->_allgather_base(small, input[0])->wait());
     Tensors nothing;
     EXPECT_ANY_THROW(self.group->allreduce(nothing)->wait());
     if (GetParam().rejects_strided) {
-      EXPECT_ANY_THROW(all_reduce(self.group, at::ones({4, 4}).t().narrow(0, 0, 2)));
+      EXPECT_ANY_THROW(all_reduce(self.group, ones({4, 4}).t().narrow(0, 0, 2)));
     }
     // None of that was sent anywhere: the group still works.
-    at::Tensor value = at::ones({1});
+    at::Tensor value = ones({1});
     all_reduce(self.group, value);
     EXPECT_EQ(value.item<float>(), 2);
   });
@@ -61,13 +60,12 @@ TEST_P(CollectiveContract, NamesRanksThatDisagree) {
   };
   const Case cases[] = {
       {"operation all_reduce against barrier", [](Member& self) { self.group->barrier()->wait(); }},
-      {"shape Float[2] against Float[3]",
-       [](Member& self) { all_reduce(self.group, at::ones({3})); }},
+      {"shape Float[2] against Float[3]", [](Member& self) { all_reduce(self.group, ones({3})); }},
       {"dtype Float[2] against Double[2]",
-       [](Member& self) { all_reduce(self.group, at::ones({2}, at::kDouble)); }},
+       [](Member& self) { all_reduce(self.group, ones({2}, at::kDouble)); }},
       {"reduce op sum against max",
        [](Member& self) {
-         Tensors tensors{at::ones({2})};
+         Tensors tensors{ones({2})};
          c10d::AllreduceOptions options;
          options.reduceOp = c10d::ReduceOp::MAX;
          self.group->allreduce(tensors, options)->wait();
@@ -76,7 +74,7 @@ TEST_P(CollectiveContract, NamesRanksThatDisagree) {
   for (const Case& c : cases) {
     const std::vector<std::string> errors = errors_on_ranks(3, kPatience, [&](Member& self) {
       if (self.rank == 1) return c.odd(self);
-      all_reduce(self.group, at::ones({2}));
+      all_reduce(self.group, ones({2}));
     });
     for (const std::string& error : errors) {
       EXPECT_THAT(error, AllOf(HasSubstr(c.expected), HasSubstr("ranks 0, 2: all_reduce"),
@@ -85,7 +83,7 @@ TEST_P(CollectiveContract, NamesRanksThatDisagree) {
     }
   }
   const std::vector<std::string> errors = errors_on_ranks(2, kPatience, [](Member& self) {
-    Tensors tensors{at::ones({2})};
+    Tensors tensors{ones({2})};
     c10d::BroadcastOptions options;
     options.rootRank = self.rank;
     self.group->broadcast(tensors, options)->wait();
@@ -95,9 +93,9 @@ TEST_P(CollectiveContract, NamesRanksThatDisagree) {
 
 TEST_P(CollectiveContract, FailsWhenARankDoesNotCome) {
   const std::vector<std::string> errors = errors_on_ranks(3, kImpatience, [](Member& self) {
-    all_reduce(self.group, at::ones({1}));
+    all_reduce(self.group, ones({1}));
     if (self.rank == 1) return;
-    all_reduce(self.group, at::ones({1}));
+    all_reduce(self.group, ones({1}));
   });
   EXPECT_EQ(errors[1], "");
   for (int rank : {0, 2}) {
@@ -111,7 +109,7 @@ TEST_P(CollectiveContract, FailsWhenARankDoesNotCome) {
 TEST_P(CollectiveContract, FailsWhenAMessageIsNeverSent) {
   const std::vector<std::string> errors = errors_on_ranks(2, kImpatience, [](Member& self) {
     if (self.rank == 1) return;
-    Tensors tensors{at::zeros({1})};
+    Tensors tensors{zeros({1})};
     self.group->recv(tensors, 1, 3)->wait();
   });
   EXPECT_NE(errors[0], "");
@@ -137,8 +135,8 @@ TEST_P(CollectiveContract, FailsTheOthersWhenARankThrows) {
 TEST_P(CollectiveContract, StaysFailedAfterAFailure) {
   const std::vector<std::string> errors = errors_on_ranks(2, kImpatience, [](Member& self) {
     if (self.rank == 1) return;
-    EXPECT_ANY_THROW(all_reduce(self.group, at::ones({1})));
-    all_reduce(self.group, at::ones({1}));
+    EXPECT_ANY_THROW(all_reduce(self.group, ones({1})));
+    all_reduce(self.group, ones({1}));
   });
   EXPECT_NE(errors[0], "");
 }

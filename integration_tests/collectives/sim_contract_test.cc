@@ -13,18 +13,20 @@ namespace {
 
 using c10d::ReduceOp;
 
-std::vector<std::string> run(uint64_t seed, int ranks, absl::Duration timeout,
-                             const std::function<void(Member&)>& body) {
-  simulator::Cluster cluster("1x" + std::to_string(ranks), {.seed = seed});
+std::vector<std::string> run(uint64_t seed, const std::string& hardware, int ranks,
+                             absl::Duration timeout, const std::function<void(Member&)>& body) {
+  simulator::Cluster cluster("1x" + std::to_string(ranks) + hardware, {.seed = seed});
   std::vector<std::string> errors(ranks);
   try {
     cluster.run_on_every_rank([&](simulator::Rank& rank) {
       Member member{.rank = rank.index(),
                     .ranks = ranks,
                     .group = rank.runtime().new_group({.name = "world", .timeout = timeout}),
-                    .subgroup = [&](const std::vector<int>& members) {
-                      return rank.runtime().new_group({.ranks = members, .timeout = timeout});
-                    }};
+                    .subgroup =
+                        [&](const std::vector<int>& members) {
+                          return rank.runtime().new_group({.ranks = members, .timeout = timeout});
+                        },
+                    .device = rank.runtime().device()};
       body(member);
     });
   } catch (const simulator::ClusterError& error) {
@@ -47,10 +49,11 @@ Support reduces(ReduceOp::RedOpType op, at::ScalarType dtype) {
   return Support::kExact;
 }
 
-CollectiveBackend sim(uint64_t seed) {
-  return {.name = "seed" + std::to_string(seed),
-          .run = [seed](int ranks, absl::Duration timeout,
-                        const auto& body) { return run(seed, ranks, timeout, body); },
+CollectiveBackend sim(uint64_t seed, const std::string& hardware = "") {
+  return {.name = (hardware.empty() ? "seed" : "devices_seed") + std::to_string(seed),
+          .run = [seed, hardware](
+                     int ranks, absl::Duration timeout,
+                     const auto& body) { return run(seed, hardware, ranks, timeout, body); },
           .reduces = reduces,
           .moves = {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
                     at::kFloat, at::kDouble, at::kBool, at::kComplexFloat, at::kComplexDouble,
@@ -71,6 +74,9 @@ TEST(SimCollectives, ScalesBeforeSumming) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sim, CollectiveContract, ::testing::Values(sim(0), sim(1), sim(2)),
+                         backend_name);
+INSTANTIATE_TEST_SUITE_P(SimDevices, CollectiveContract,
+                         ::testing::Values(sim(0, ":h100"), sim(1, ":h100"), sim(2, ":h100")),
                          backend_name);
 
 }  // namespace

@@ -5,12 +5,15 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <c10/util/Exception.h>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "simulator/device/host_call.h"
+#include "simulator/device/host_memory.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -21,6 +24,10 @@ using c10d::ReduceOp;
 // A dense tensor's elements as they lie in memory, which is how real backends see them: two tensors
 // of one shape and different memory formats do not match place by place.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
+void move_to_host(std::vector<at::Tensor>& tensors) {
+  for (at::Tensor& tensor : tensors) tensor = host_alias(tensor);
+}
 
 // The tensor that `calls[rank]` contributes.
 using Contribution = absl::FunctionRef<const at::Tensor&(const Call&)>;
@@ -82,6 +89,19 @@ void all_reduce(std::vector<Call>& calls, int root) {
     for (size_t rank = 0; rank < calls.size(); ++rank) {
       if (root < 0 || static_cast<int>(rank) == root) calls[rank].inputs[i].copy_(total);
     }
+  }
+}
+
+// A sparse tensor has no one memory: a device's gets its result, rather than being a view of it.
+void all_reduce_sparse(std::vector<Call>& calls) {
+  std::vector<at::Tensor> originals;
+  for (Call& call : calls) {
+    originals.push_back(call.inputs[0]);
+    move_to_host(call.inputs);
+  }
+  all_reduce(calls, -1);
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    if (originals[rank].is_privateuseone()) assign_sparse(originals[rank], calls[rank].inputs[0]);
   }
 }
 
@@ -193,9 +213,18 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
   // The tensors belong to whoever calls; their history does not.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const ChargeScope nobody(nullptr, nullptr);
   const OpType op = calls[0].fingerprint.op;
-  // All-to-all cuts rows off first; sparse tensors have no one memory.
-  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE && op != OpType::_ALLREDUCE_SPARSE) {
+  if (op == OpType::_ALLREDUCE_SPARSE) {
+    all_reduce_sparse(calls);
+    return std::nullopt;
+  }
+  for (Call& call : calls) {
+    move_to_host(call.inputs);
+    move_to_host(call.outputs);
+  }
+  // All-to-all cuts rows off first.
+  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE) {
     for (Call& call : calls) {
       for (at::Tensor& tensor : call.inputs) tensor = flat(tensor);
       for (at::Tensor& tensor : call.outputs) tensor = flat(tensor);
@@ -204,7 +233,6 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
   switch (op) {
     case OpType::BROADCAST: broadcast(calls); return std::nullopt;
     case OpType::ALLREDUCE:
-    case OpType::_ALLREDUCE_SPARSE:
     case OpType::ALLREDUCE_COALESCED: all_reduce(calls, -1); return std::nullopt;
     case OpType::REDUCE: all_reduce(calls, calls[0].fingerprint.root); return std::nullopt;
     case OpType::ALLGATHER:
@@ -225,8 +253,9 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
 std::optional<std::string> run_message(const Call& sender, const Call& receiver) {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const at::Tensor& sent = sender.inputs[0];
-  const at::Tensor& received = receiver.outputs[0];
+  const ChargeScope nobody(nullptr, nullptr);
+  const at::Tensor sent = host_alias(sender.inputs[0]);
+  const at::Tensor received = host_alias(receiver.outputs[0]);
   if (!fits(sent, received)) {
     return absl::StrCat("sent ", sent.numel(), " elements of ", c10::toString(sent.scalar_type()),
                         ", expected ", received.numel(), " of ",
@@ -234,6 +263,27 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
   }
   flat(received).copy_(flat(sent));
   return std::nullopt;
+}
+
+int64_t message_bytes(const Call& call, size_t group_size) {
+  auto total = [](const std::vector<at::Tensor>& tensors) {
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : tensors) {
+      bytes += static_cast<int64_t>(tensor.is_sparse()
+                                        ? at::sparse::get_sparse_impl(tensor)->values().nbytes()
+                                        : tensor.nbytes());
+    }
+    return bytes;
+  };
+  const auto members = static_cast<int64_t>(group_size);
+  switch (call.fingerprint.op) {
+    case OpType::ALLGATHER:
+    case OpType::ALLGATHER_COALESCED:
+    case OpType::_ALLGATHER_BASE:
+    case OpType::GATHER: return total(call.inputs) * members;
+    case OpType::SCATTER: return total(call.outputs) * members;
+    default: return total(call.inputs);
+  }
 }
 
 void check_reducible(ReduceOp::RedOpType op, at::ScalarType dtype) {

@@ -1,10 +1,12 @@
-/// What each collective does to its members' tensors. Pure functions: no waiting, no matching.
+/// What each collective does to its members' tensors. Pure functions: no waiting, no matching, no
+/// virtual time. Devices' tensors are worked on where they lie, in the host's memory.
 ///
 /// Reductions go in rank order, pairwise in the tensors' own dtype: ((r0 + r1) + r2) + ... Results
 /// therefore depend neither on the schedule nor on the number of threads, and for two ranks they
 /// equal Gloo's bit for bit.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,7 +36,15 @@ struct Call {
   c10d::ReduceOp reduce_op = c10d::ReduceOp::SUM;
   std::vector<int64_t> input_splits;
   std::vector<int64_t> output_splits;
+  /// When the member's data is there, in virtual time, and when the member gives up.
+  int64_t ready_ns = 0;
+  int64_t deadline_ns = INT64_MAX;
+  /// The stream of the member's device that communicates; -1: on CPU tensors.
+  int stream = -1;
 };
+
+/// The bytes that the network model wants to know for this call: see Network::collective.
+int64_t message_bytes(const Call& call, size_t group_size);
 
 /// Carries out a collective whose fingerprints agree.
 /// Returns: what is wrong, naming group ranks, when members' sizes do not fit together.

@@ -6,13 +6,48 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "simulator/device/sim_device.h"
+#include "simulator/network/network.h"
+#include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
 
+using c10d::OpType;
+
 std::string message_of(const std::exception& error) {
   const auto* with_backtrace = dynamic_cast<const c10::Error*>(&error);
   return with_backtrace != nullptr ? with_backtrace->what_without_backtrace() : error.what();
+}
+
+CollectiveKind collective_kind(OpType op) {
+  switch (op) {
+    case OpType::BROADCAST: return CollectiveKind::kBroadcast;
+    case OpType::REDUCE: return CollectiveKind::kReduce;
+    case OpType::ALLGATHER:
+    case OpType::ALLGATHER_COALESCED:
+    case OpType::_ALLGATHER_BASE: return CollectiveKind::kAllGather;
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE: return CollectiveKind::kReduceScatter;
+    case OpType::GATHER: return CollectiveKind::kGather;
+    case OpType::SCATTER: return CollectiveKind::kScatter;
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE: return CollectiveKind::kAllToAll;
+    case OpType::BARRIER: return CollectiveKind::kBarrier;
+    default: return CollectiveKind::kAllReduce;
+  }
+}
+
+// What each member sends, counted as if all of it went to the next one.
+void record_traffic(Recorder& recorder, OpType op, const std::vector<int>& ranks, int64_t bytes) {
+  const double share = static_cast<double>(bytes) / static_cast<double>(ranks.size());
+  const auto others = static_cast<double>(ranks.size() - 1);
+  double sent = share * others;
+  if (collective_kind(op) == CollectiveKind::kAllReduce) sent *= 2;
+  if (sent == 0) return;
+  for (size_t member = 0; member < ranks.size(); ++member) {
+    recorder.traffic(ranks[member], ranks[(member + 1) % ranks.size()], sent);
+  }
 }
 
 }  // namespace
@@ -61,7 +96,8 @@ void Communicator::run_collective(Operation& operation) {
   }
   std::optional<std::string> problem;
   try {
-    problem = run_calls(operation.calls);
+    problem = time_collective(operation);
+    if (!problem) problem = run_calls(operation.calls);
   } catch (const std::exception& error) {
     // Everybody's call failed, not only that of the member which happened to come last.
     problem = message_of(error);
@@ -76,11 +112,73 @@ void Communicator::run_collective(Operation& operation) {
   if (problem) fail(std::move(report));
 }
 
-void Communicator::complete(Operation& operation) {
+// Sets the operation's end, and with it the members' streams. Returns what is wrong when a member
+// had given up before the last one came.
+std::optional<std::string> Communicator::time_collective(Operation& operation) {
+  int64_t start_ns = 0;
+  int last = 0;
+  for (int member = 0; member < size(); ++member) {
+    if (operation.calls[member].ready_ns <= start_ns) continue;
+    start_ns = operation.calls[member].ready_ns;
+    last = member;
+  }
+  for (int member = 0; member < size(); ++member) {
+    const Call& call = operation.calls[member];
+    if (start_ns <= call.deadline_ns) continue;
+    return absl::StrCat("timed out: rank ", ranks_[member], " waited until ",
+                        absl::FormatDuration(absl::Nanoseconds(call.deadline_ns)),
+                        " of virtual time for rank ", ranks_[last], ", which joined at ",
+                        absl::FormatDuration(absl::Nanoseconds(start_ns)));
+  }
+  start_ns = std::max(start_ns, last_end_ns_);
+  const Call& first = operation.calls[0];
+  const int64_t bytes = message_bytes(first, ranks_.size());
+  const CollectiveTime time =
+      fabric_.network().collective(collective_kind(first.fingerprint.op), ranks_, bytes);
+  operation.end_ns = start_ns + time.ns;
+  last_end_ns_ = operation.end_ns;
+  Recorder* recorder = fabric_.recorder();
+  int64_t traced = -1;
+  if (recorder != nullptr) {
+    traced = recorder->operation({.name = recorder->intern(op_name(first.fingerprint.op)),
+                                  .group = recorder->intern(name_),
+                                  .algorithm = recorder->intern(to_string(time.algorithm)),
+                                  .bytes = bytes,
+                                  .ranks = ranks_});
+    record_traffic(*recorder, first.fingerprint.op, ranks_, bytes);
+  }
+  for (int member = 0; member < size(); ++member) {
+    record(operation, operation.calls[member], member, start_ns, traced);
+  }
+  return std::nullopt;
+}
+
+// The member's device is busy until the operation's end; the trace gets the member's part.
+void Communicator::record(const Operation& operation, const Call& call, int member,
+                          int64_t start_ns, int64_t trace_operation) {
+  const int rank = ranks_[member];
+  if (call.stream >= 0) SimDevice::of(rank).stream_waits(call.stream, operation.end_ns);
+  Recorder* recorder = fabric_.recorder();
+  if (recorder == nullptr) return;
+  const bool message = call.fingerprint.peer >= 0 || call.fingerprint.op == OpType::RECVANYSOURCE;
+  recorder->slice({.start_ns = start_ns,
+                   .end_ns = operation.end_ns,
+                   .rank = rank,
+                   .stream = call.stream >= 0 ? call.stream : kHostStream,
+                   .name = recorder->intern(op_name(call.fingerprint.op)),
+                   .kind = message ? SliceKind::kMessage : SliceKind::kCollective,
+                   .operation = trace_operation});
+}
+
+// The operation is done. Returns the tasks to wake.
+std::vector<int> Communicator::close(Operation& operation) {
   operation.done = true;
   operation.calls.clear();  // Works keep the tensors they return; the rest can go.
-  for (int task : operation.waiting) fabric_.scheduler().wake(task);
-  operation.waiting.clear();
+  return std::exchange(operation.waiting, {});
+}
+
+void Communicator::complete(Operation& operation) {
+  for (int task : close(operation)) fabric_.scheduler().wake(task);
 }
 
 void Communicator::fail(std::string report) {
@@ -131,7 +229,7 @@ std::shared_ptr<Operation> Communicator::send(int member, Call call) {
   receives_.erase(found);
   operation->calls[0] = std::move(call);
   operation->source = member;
-  deliver(*operation);
+  deliver(operation);
   return operation;
 }
 
@@ -153,29 +251,58 @@ std::shared_ptr<Operation> Communicator::receive(int member, Call call) {
   operation->source = found->sender;
   sends_.erase(found);
   operation->calls[1] = std::move(call);
-  deliver(*operation);
+  deliver(operation);
   return operation;
 }
 
-void Communicator::deliver(Operation& operation) {
-  const Call& sender = operation.calls[0];
-  const Call& receiver = operation.calls[1];
+void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
+  const Call& sender = operation->calls[0];
+  const Call& receiver = operation->calls[1];
   std::optional<std::string> problem;
   try {
     problem = run_message(sender, receiver);
   } catch (const std::exception& error) {
     problem = message_of(error);
   }
-  std::string report;
+  const int source = ranks_[operation->source];
+  const int target = ranks_[sender.fingerprint.peer];
   if (problem) {
-    report =
-        absl::StrCat("message mismatch in group \"", name_, "\": ", *problem, "\n  rank ",
-                     ranks_[operation.source], ": ", sender.fingerprint.to_string(), "\n  rank ",
-                     ranks_[sender.fingerprint.peer], ": ", receiver.fingerprint.to_string());
-    operation.failed = true;
+    std::string report = absl::StrCat("message mismatch in group \"", name_, "\": ", *problem,
+                                      "\n  rank ", source, ": ", sender.fingerprint.to_string(),
+                                      "\n  rank ", target, ": ", receiver.fingerprint.to_string());
+    operation->failed = true;
+    complete(*operation);
+    fail(std::move(report));
+    return;
   }
-  complete(operation);
-  if (problem) fail(std::move(report));
+  const int64_t start_ns = std::max(sender.ready_ns, receiver.ready_ns);
+  if (!fabric_.models_time()) {
+    finish_message(*operation, start_ns, start_ns, /*trace_operation=*/-1);
+    complete(*operation);
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(sender.inputs[0].nbytes());
+  int64_t traced = -1;
+  if (Recorder* recorder = fabric_.recorder()) {
+    traced = recorder->operation({.name = recorder->intern("message"),
+                                  .group = recorder->intern(name_),
+                                  .bytes = bytes,
+                                  .ranks = {source, target}});
+    recorder->traffic(source, target, static_cast<double>(bytes));
+  }
+  fabric_.start_flow(source, target, bytes, start_ns,
+                     [this, operation, start_ns, traced](int64_t end_ns) {
+                       finish_message(*operation, start_ns, end_ns, traced);
+                       return close(*operation);
+                     });
+}
+
+void Communicator::finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
+                                  int64_t trace_operation) {
+  operation.end_ns = end_ns;
+  const Call& sender = operation.calls[0];
+  record(operation, sender, operation.source, start_ns, trace_operation);
+  record(operation, operation.calls[1], sender.fingerprint.peer, start_ns, trace_operation);
 }
 
 void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
@@ -244,6 +371,7 @@ std::string Communicator::describe_wait(int member, const Operation& operation) 
   for (const Message& message : receives_) {
     if (message.operation.get() == &operation) return describe_receive(message);
   }
+  if (operation.source >= 0) return absl::StrCat("in a message of group \"", name_, "\"");
   return absl::StrCat("in ", operation.calls[member].fingerprint.to_string(), " of group \"", name_,
                       "\", waiting for ", rank_list(missing_ranks(operation)));
 }

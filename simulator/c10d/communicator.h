@@ -5,6 +5,9 @@
 /// point-to-point message moves when both sides are there (rendezvous, as Gloo and NCCL do for
 /// anything large), so programs that rely on buffering are caught.
 ///
+/// Time: a collective starts when the last member's data is ready and takes what the network model
+/// says; a message becomes a flow that shares links with others, and is done when the flow ends.
+///
 /// Once anything in the group went wrong (mismatch, time-out, stall) the group has failed: what is
 /// pending and whatever is called later throws c10::DistBackendError with that one report.
 ///
@@ -35,6 +38,7 @@ struct Operation {
   bool failed = false;       ///< done, and the communicator's failure says why
   std::vector<int> waiting;  ///< tasks blocked on it
   int source = -1;           ///< of a message: the sender's member number, once known
+  int64_t end_ns = 0;        ///< when it ends, in virtual time; once done
 };
 
 /// How long a member waits for an operation.
@@ -54,6 +58,10 @@ class Communicator {
 
   /// Joins the member's next collective. Errors: DistBackendError if the group has failed.
   std::shared_ptr<Operation> join(int member, Call call);
+
+  /// Global rank of a member.
+  int rank(int member) const { return ranks_[member]; }
+  const std::string& name() const { return name_; }
 
   /// Posts a message. `call.fingerprint.peer` is -1 for a receive from anyone.
   std::shared_ptr<Operation> send(int member, Call call);
@@ -89,9 +97,15 @@ class Communicator {
   void check_usable();
   [[noreturn]] void raise();
   void fail(std::string report);
+  std::vector<int> close(Operation& operation);
   void complete(Operation& operation);
   void run_collective(Operation& operation);
-  void deliver(Operation& operation);
+  void deliver(const std::shared_ptr<Operation>& operation);
+  void finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
+                      int64_t trace_operation);
+  std::optional<std::string> time_collective(Operation& operation);
+  void record(const Operation& operation, const Call& call, int member, int64_t start_ns,
+              int64_t trace_operation);
   void time_out(int member, const Operation& operation, absl::Duration timeout);
   std::optional<std::string> mismatch(const Operation& operation) const;
   std::string describe_wait(int member, const Operation& operation) const;
@@ -106,6 +120,7 @@ class Communicator {
   // Pending collectives. Members join in order, so they also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;
   uint64_t first_sequence_ = 0;  // number of collectives_.front()
+  int64_t last_end_ns_ = 0;      // of the latest collective: one at a time
   std::vector<Message> sends_;
   std::vector<Message> receives_;
   std::string failure_;

@@ -10,14 +10,34 @@
 
 namespace accelerate::simulator {
 
-Fabric::Fabric(int world_size, std::string headline)
-    : headline_(std::move(headline)), endings_(world_size) {}
+Fabric::Fabric(const ClusterSpec& spec, Options options)
+    : options_(std::move(options)),
+      models_time_(spec.device.has_value()),
+      network_(spec),
+      flows_(network_),
+      endings_(spec.world_size()) {}
 
 Fabric::~Fabric() = default;
 
 Scheduler& Fabric::scheduler() {
-  TORCH_CHECK(scheduler_ != nullptr, headline_, ": the run is over");
+  TORCH_CHECK(scheduler_ != nullptr, options_.headline, ": the run is over");
   return *scheduler_;
+}
+
+void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,
+                        std::function<std::vector<int>(int64_t end_ns)> arrived) {
+  under_way_.emplace(flows_.start(source, target, bytes, at_ns), std::move(arrived));
+}
+
+int64_t Fabric::next_arrival_ns() const {
+  if (under_way_.empty()) return Scheduler::kNever;
+  return flows_.next()->at_ns;
+}
+
+std::vector<int> Fabric::arrive() {
+  const Flows::Completion completion = flows_.finish_next();
+  auto arrived = under_way_.extract(completion.id);
+  return arrived.mapped()(completion.at_ns);
 }
 
 std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
@@ -50,7 +70,7 @@ std::string Fabric::stall_report() const {
     }
     texts.emplace_back(rank, std::move(text));
   }
-  return absl::StrCat(headline_, ": no rank can make progress at virtual time ",
+  return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
 }
 

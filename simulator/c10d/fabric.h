@@ -1,10 +1,11 @@
-/// What the ranks of one simulated cluster share: the scheduler, the rendezvous store's contents,
-/// the communicators by group name, and the knowledge of who has ended and how.
+/// What the ranks of one simulated cluster share: the scheduler, the network, the rendezvous
+/// store's contents, the communicators by group name, and the knowledge of who has ended and how.
 ///
 /// Threads: only the rank that holds the scheduler's baton may call in.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,16 +15,27 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "simulator/c10d/replicas.h"
 #include "simulator/core/scheduler.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/network/flows.h"
+#include "simulator/network/network.h"
 
 namespace accelerate::simulator {
 
 class Communicator;
+class Recorder;
 
 class Fabric {
  public:
-  /// `headline` opens every report: it names the topology and the seed.
-  Fabric(int world_size, std::string headline);
+  struct Options {
+    /// Opens every report: it names the topology and the seed.
+    std::string headline;
+    Recorder* recorder = nullptr;
+    /// Whether tensors are watched from a call to its wait.
+    bool detect_races = true;
+  };
+  Fabric(const ClusterSpec& spec, Options options);
   ~Fabric();
 
   /// The scheduler calls back for the report, so it is made second and attached for the run.
@@ -31,6 +43,19 @@ class Fabric {
   /// Errors: c10::Error outside of a run. A store or group may be kept longer, but not used.
   Scheduler& scheduler();
   int world_size() const { return static_cast<int>(endings_.size()); }
+
+  const Network& network() const { return network_; }
+  Recorder* recorder() const { return options_.recorder; }
+  bool detects_races() const { return options_.detect_races; }
+  /// Whether communication takes time: the specification names a device.
+  bool models_time() const { return models_time_; }
+
+  /// A message on the network. `arrived` is told when it ends and returns the tasks to wake.
+  void start_flow(int source, int target, int64_t bytes, int64_t at_ns,
+                  std::function<std::vector<int>(int64_t end_ns)> arrived);
+  /// For the scheduler: when the next message arrives, and letting it arrive.
+  int64_t next_arrival_ns() const;
+  std::vector<int> arrive();
 
   /// The communicator that all members of the group share, made by the first to come. It lives as
   /// long as the run: a member may be done before another begins.
@@ -48,8 +73,14 @@ class Fabric {
   /// collective that some members never joined. Nothing if all is well.
   std::optional<std::string> unnoticed_failure() const;
 
+  Replicas& replicas() { return replicas_; }
+
   struct Store {
-    std::unordered_map<std::string, std::vector<uint8_t>> values;
+    struct Value {
+      std::vector<uint8_t> bytes;
+      int64_t written_ns = 0;  ///< in virtual time; nobody reads it sooner
+    };
+    std::unordered_map<std::string, Value> values;
     std::unordered_map<std::string, std::vector<int>> waiting;  ///< tasks, by missing key
   };
   Store& store() { return store_; }
@@ -60,12 +91,17 @@ class Fabric {
     std::string failure;
   };
 
-  const std::string headline_;
+  const Options options_;
   Scheduler* scheduler_ = nullptr;
+  const bool models_time_;
+  const Network network_;
+  Flows flows_;
+  std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
   std::vector<Ending> endings_;
   // Ordered, so that reports are.
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   Store store_;
+  Replicas replicas_;
 };
 
 /// "rank 3" or "ranks 0-2, 5".

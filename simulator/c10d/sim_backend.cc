@@ -1,11 +1,14 @@
 #include "simulator/c10d/sim_backend.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
+#include "simulator/c10d/held_buffers.h"
 #include "simulator/c10d/sim_work.h"
+#include "simulator/device/host_memory.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -53,11 +56,14 @@ class CoalescedWork final : public c10d::Work {
   }
   void synchronize() override { wait(kNoTimeout); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    Tensors results = result();
+    std::vector<c10::Device> devices;
+    if (!results.empty() && !results[0].is_cpu()) devices.push_back(results[0].device());
+    auto future = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), devices);
     try {
       wait(kNoTimeout);
-      future->markCompleted(c10::IValue(result()));
+      future->markCompleted(c10::IValue(std::move(results)));
     } catch (...) {
       future->setError(std::current_exception());
     }
@@ -157,20 +163,56 @@ int SimBackend::checked_root(int64_t root) const {
   return static_cast<int>(root);
 }
 
-SimBackend::WorkPtr SimBackend::wrap(OpType op, std::shared_ptr<Operation> operation,
-                                     Tensors results, std::chrono::milliseconds timeout) {
-  const absl::Duration patience =
-      timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
-  auto work = c10::make_intrusive<SimWork>(fabric_, communicator_, std::move(operation), rank_, op,
-                                           std::move(results), patience);
-  if (coalescing_) coalesced_.push_back(work);
-  return work;
+// The device that a call's tensors are on; null for the CPU.
+SimDevice* SimBackend::device_of(const Call& call) const {
+  const int rank = communicator_->rank(rank_);
+  const at::Tensor* first = nullptr;
+  for (const Tensors* tensors : {&call.inputs, &call.outputs}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (first == nullptr) first = &tensor;
+      TORCH_CHECK_VALUE(tensor.device() == first->device(), op_name(call.fingerprint.op),
+                        ": tensors on ", first->device(), " and on ", tensor.device());
+    }
+  }
+  if (first == nullptr || !first->is_privateuseone()) return nullptr;
+  TORCH_CHECK_VALUE(first->device().index() == rank, op_name(call.fingerprint.op), ": rank ", rank,
+                    " passes a tensor on ", first->device(), ", which is rank ",
+                    static_cast<int>(first->device().index()), "'s device");
+  return &SimDevice::of(rank);
 }
 
 SimBackend::WorkPtr SimBackend::join(Call call, std::chrono::milliseconds timeout) {
   const OpType op = call.fingerprint.op;
-  Tensors results = call.outputs.empty() ? call.inputs : call.outputs;
-  return wrap(op, communicator_->join(rank_, std::move(call)), std::move(results), timeout);
+  const bool message = op == OpType::SEND || op == OpType::RECV || op == OpType::RECVANYSOURCE;
+  SimWork::Parts parts;
+  parts.device = device_of(call);
+  parts.results = call.outputs.empty() ? call.inputs : call.outputs;
+  parts.timeout = timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
+  const Scheduler& scheduler = fabric_->scheduler();
+  call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
+  call.ready_ns = scheduler.now_ns();
+  // Whose time it takes: CPU tensors may stand for a device's.
+  parts.clock = parts.device != nullptr ? parts.device : ChargeScope::charged_device();
+  if (parts.clock != nullptr) {
+    SimDevice& device = *parts.clock;
+    if (stream_ < 0) stream_ = device.new_stream();
+    parts.stream = call.stream = stream_;
+    device.host_waits(device.host_ns() + device.model().launch_ns);
+    call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
+  }
+  if (fabric_->detects_races()) {
+    parts.held = HeldBuffers::take(call, parts.device, rank_, communicator_);
+  }
+  if (!message) {
+    parts.operation = communicator_->join(rank_, std::move(call));
+  } else if (op == OpType::SEND) {
+    parts.operation = communicator_->send(rank_, std::move(call));
+  } else {
+    parts.operation = communicator_->receive(rank_, std::move(call));
+  }
+  auto work = c10::make_intrusive<SimWork>(fabric_, communicator_, rank_, op, std::move(parts));
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
 }
 
 SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -392,8 +434,7 @@ SimBackend::WorkPtr SimBackend::send(Tensors& tensors, int destination, int tag)
   call.fingerprint.peer = checked_root(destination);
   call.fingerprint.tag = tag;
   call.fingerprint.add(tensors[0]);
-  return wrap(OpType::SEND, communicator_->send(rank_, std::move(call)), tensors,
-              c10d::kUnsetTimeout);
+  return join(std::move(call));
 }
 
 SimBackend::WorkPtr SimBackend::recv(Tensors& tensors, int source, int tag) {
@@ -403,8 +444,7 @@ SimBackend::WorkPtr SimBackend::recv(Tensors& tensors, int source, int tag) {
   call.fingerprint.peer = checked_root(source);
   call.fingerprint.tag = tag;
   call.fingerprint.add(tensors[0]);
-  return wrap(OpType::RECV, communicator_->receive(rank_, std::move(call)), tensors,
-              c10d::kUnsetTimeout);
+  return join(std::move(call));
 }
 
 SimBackend::WorkPtr SimBackend::recvAnysource(Tensors& tensors, int tag) {
@@ -413,8 +453,7 @@ SimBackend::WorkPtr SimBackend::recvAnysource(Tensors& tensors, int tag) {
   call.outputs = tensors;
   call.fingerprint.tag = tag;
   call.fingerprint.add(tensors[0]);
-  return wrap(OpType::RECVANYSOURCE, communicator_->receive(rank_, std::move(call)), tensors,
-              c10d::kUnsetTimeout);
+  return join(std::move(call));
 }
 
 SimBackend::WorkPtr SimBackend::barrier(const c10d::BarrierOptions& options) {

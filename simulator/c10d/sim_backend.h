@@ -6,6 +6,8 @@
 ///         at once; c10::DistBackendError from Work::wait for what ranks disagree on.
 /// Futures: Work::getFuture blocks until the operation is done, because nothing can give up the
 ///          baton inside c10::ivalue::Future::wait.
+/// Time:    on devices, operations run on a stream of the group's own, after what is on the current
+///          stream when they are called; see Communicator.
 /// Threads: a member's methods are called by its rank only.
 #pragma once
 
@@ -17,6 +19,7 @@
 
 #include "absl/time/time.h"
 #include "simulator/c10d/communicator.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 
@@ -75,13 +78,13 @@ class SimBackend final : public c10d::Backend {
   Call make_call(c10d::OpType op) const;
   Call make_reduction(c10d::OpType op, const c10d::ReduceOp& reduce_op) const;
   int checked_root(int64_t root) const;
-  WorkPtr join(Call call, std::chrono::milliseconds timeout);
-  WorkPtr wrap(c10d::OpType op, std::shared_ptr<Operation> operation, Tensors results,
-               std::chrono::milliseconds timeout);
+  WorkPtr join(Call call, std::chrono::milliseconds timeout = c10d::kUnsetTimeout);
+  SimDevice* device_of(const Call& call) const;
 
   const std::shared_ptr<Fabric> fabric_;  // what the communicator stands on
   const std::shared_ptr<Communicator> communicator_;
   const absl::Duration timeout_;
+  int stream_ = -1;  // of the rank's device, for this group's communication
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };

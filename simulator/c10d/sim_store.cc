@@ -13,10 +13,20 @@ namespace accelerate::simulator {
 
 void SimStore::write(const std::string& key, std::vector<uint8_t> value) {
   Fabric::Store& store = fabric_->store();
-  store.values.insert_or_assign(key, std::move(value));
+  store.values.insert_or_assign(
+      key, Fabric::Store::Value{std::move(value), fabric_->scheduler().now_ns()});
   auto waiting = store.waiting.extract(key);
   if (waiting.empty()) return;
   for (int task : waiting.mapped()) fabric_->scheduler().wake(task);
+}
+
+// A key's value, once its writer's clock has been reached; null if there is none.
+const std::vector<uint8_t>* SimStore::read(const std::string& key) {
+  auto& values = fabric_->store().values;
+  auto found = values.find(key);
+  if (found == values.end()) return nullptr;
+  fabric_->scheduler().advance_to(found->second.written_ns);
+  return &found->second.bytes;
 }
 
 // Every operation starts with a yield: the order in which ranks reach a store is the seed's to
@@ -31,29 +41,24 @@ std::vector<uint8_t> SimStore::compareSet(const std::string& key,
                                           const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& desired) {
   fabric_->scheduler().yield();
-  auto& values = fabric_->store().values;
-  auto found = values.find(key);
-  if (found == values.end()) {
-    if (!expected.empty()) return expected;
-    write(key, desired);
-    return desired;
-  }
-  if (found->second == expected) write(key, desired);
-  return values.at(key);
+  const std::vector<uint8_t>* current = read(key);
+  if (current == nullptr && !expected.empty()) return expected;
+  if (current != nullptr && *current != expected) return *current;
+  write(key, desired);
+  return desired;
 }
 
 std::vector<uint8_t> SimStore::get(const std::string& key) {
   wait({key});
-  return fabric_->store().values.at(key);
+  return *read(key);
 }
 
 int64_t SimStore::add(const std::string& key, int64_t value) {
   fabric_->scheduler().yield();
-  auto& values = fabric_->store().values;
   int64_t sum = value;
-  if (auto found = values.find(key); found != values.end()) {
+  if (const std::vector<uint8_t>* bytes = read(key)) {
     int64_t current = 0;
-    const std::string text(found->second.begin(), found->second.end());
+    const std::string text(bytes->begin(), bytes->end());
     if (!absl::SimpleAtoi(text, &current)) {
       throw c10::DistStoreError(
           absl::StrCat("add: the value of \"", key, "\" is not a number: \"", text, "\""));
@@ -72,9 +77,8 @@ bool SimStore::deleteKey(const std::string& key) {
 
 bool SimStore::check(const std::vector<std::string>& keys) {
   fabric_->scheduler().yield();
-  const auto& values = fabric_->store().values;
   const bool all = std::all_of(keys.begin(), keys.end(),
-                               [&](const std::string& key) { return values.contains(key); });
+                               [&](const std::string& key) { return read(key) != nullptr; });
   // Whoever asks until the answer is yes must not keep it from becoming yes.
   if (!all) fabric_->scheduler().poll();
   return all;
@@ -113,12 +117,14 @@ void SimStore::wait_for(const std::vector<std::string>& keys,
                                                "ms, keys: ", absl::StrJoin(keys, ", ")));
       }
     }
+    read(key);
   }
 }
 
 void SimStore::append(const std::string& key, const std::vector<uint8_t>& value) {
   fabric_->scheduler().yield();
-  std::vector<uint8_t> whole = fabric_->store().values[key];
+  std::vector<uint8_t> whole;
+  if (const std::vector<uint8_t>* current = read(key)) whole = *current;
   whole.insert(whole.end(), value.begin(), value.end());
   write(key, std::move(whole));
 }
@@ -127,7 +133,7 @@ std::vector<std::vector<uint8_t>> SimStore::multiGet(const std::vector<std::stri
   wait(keys);
   std::vector<std::vector<uint8_t>> values;
   values.reserve(keys.size());
-  for (const std::string& key : keys) values.push_back(fabric_->store().values.at(key));
+  for (const std::string& key : keys) values.push_back(*read(key));
   return values;
 }
 

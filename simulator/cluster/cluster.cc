@@ -20,6 +20,12 @@
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
+#include "simulator/device/autocast.h"
+#include "simulator/device/generator.h"
+#include "simulator/device/host_costs.h"
+#include "simulator/device/install.h"
+#include "simulator/report/report.h"
+#include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -66,25 +72,52 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
 // Everything one run needs, gone when it is over.
 class Run {
  public:
-  Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline)
+  Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline,
+      Recorder* recorder)
       : world_size_(spec.world_size()),
-        fabric_(std::make_shared<Fabric>(world_size_, std::move(headline))),
+        detect_leaks_(options.detect_leaks),
+        recorder_(recorder),
+        fabric_(
+            std::make_shared<Fabric>(spec, Fabric::Options{.headline = std::move(headline),
+                                                           .recorder = recorder,
+                                                           .detect_races = options.detect_races})),
         states_(world_size_),
         failures_(world_size_),
         scheduler_(world_size_, options.seed,
                    {.on_resume = [this](int rank) { states_[rank].install(); },
                     .on_suspend = [this](int rank) { states_[rank].capture(); },
-                    .on_stall = [this] { return fabric_->stall_report(); }}) {
+                    .on_stall = [this] { return fabric_->stall_report(); },
+                    .next_event_ns = [this] { return fabric_->next_arrival_ns(); },
+                    .run_event = [this] { return fabric_->arrive(); }}) {
     fabric_->attach(&scheduler_);
+    // All or none: ranks of one job compute on one kind of device.
+    const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
+    if (spec.device) {
+      install_sim_device();
+      install_host_costs();
+      cast_like_cpu(spec.device->family == "cpu");
+    }
     for (int rank = 0; rank < world_size_; ++rank) {
+      SimDevice* device = nullptr;
+      if (spec.device) {
+        device = &SimDevice::of(rank);
+        device->reset(*spec.device, scheduler_.clock_ns(rank), recorder);
+        if (addressable) reset_default_generator(rank);
+      }
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
-          fabric_, topology, rank_environment(options.environment, topology), options.seed));
-      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back()));
+          fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
+          addressable));
+      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
     }
   }
 
-  ~Run() { fabric_->attach(nullptr); }
+  ~Run() {
+    fabric_->attach(nullptr);
+    for (auto& rank : ranks_) {
+      if (rank->device() != nullptr) rank->device()->detach();
+    }
+  }
 
   void operator()(const std::function<void(Rank&)>& body) {
     LibtorchState before;
@@ -106,10 +139,20 @@ class Run {
 
   std::optional<std::string> unnoticed_failure() const { return fabric_->unnoticed_failure(); }
   Rank& rank(int index) { return *ranks_[index]; }
-  absl::Duration elapsed() const { return scheduler_.now(); }
+  absl::Duration elapsed() {
+    int64_t end_ns = 0;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      end_ns = std::max(end_ns, *scheduler_.clock_ns(rank));
+    }
+    return absl::Nanoseconds(end_ns);
+  }
 
  private:
   void run_rank(int rank, const std::function<void(Rank&)>& body) {
+    SimDevice* device = ranks_[rank]->device();
+    const RankScope rank_scope(rank);
+    const bool on_cpu = device != nullptr && runtimes_[rank]->device().is_cpu();
+    const HostCostScope costs(on_cpu ? device : nullptr);
     RuntimeScope scope(*runtimes_[rank]);
     std::string failure;
     try {
@@ -120,10 +163,26 @@ class Run {
     }
     // The rank's groups go on its own thread, as they would with its process.
     runtimes_[rank]->clear_shared();
+    if (device != nullptr) {
+      device->end();
+      if (failure.empty() && detect_leaks_ && !on_cpu) check_leaks(rank, *device, failure);
+      if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
+    }
     fabric_->end_rank(rank, std::move(failure));
   }
 
+  void check_leaks(int rank, SimDevice& device, std::string& failure) {
+    if (device.memory().in_use() == 0) return;
+    failure = absl::StrCat(
+        "rank ", rank, " ended while ", device.name(), " held ",
+        human_bytes(device.memory().in_use()), " in ", device.memory().num_blocks(),
+        " blocks: something outside the rank keeps tensors\n", device.memory().holders());
+    failures_[rank] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
+  }
+
   const int world_size_;
+  const bool detect_leaks_;
+  Recorder* const recorder_;
   const std::shared_ptr<Fabric> fabric_;
   std::vector<LibtorchState> states_;
   std::vector<std::exception_ptr> failures_;
@@ -135,6 +194,7 @@ class Run {
 }  // namespace
 
 void Rank::report(const std::string& name, at::Tensor value) {
+  if (value.is_privateuseone()) value = value.detach().cpu();
   const bool inserted = reports_.emplace(name, std::move(value)).second;
   TORCH_CHECK_VALUE(inserted, "rank ", index_, " reports \"", name, "\" twice");
 }
@@ -182,9 +242,15 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
               "a simulated cluster is running in this process already; one at a time, because "
               "they would share LibTorch's process-wide state");
   absl::Cleanup finished = [] { running.clear(); };
-  Run run(spec_, options_, headline());
+  std::optional<Recorder> recorder;
+  if (options_.record || !options_.report_directory.empty()) {
+    recorder.emplace(
+        RecorderOptions{.world_size = world_size(), .ranks_per_node = spec_.ranks_per_node});
+  }
+  Run run(spec_, options_, headline(), recorder ? &*recorder : nullptr);
   run(body);
   elapsed_ = run.elapsed();
+  if (recorder) write_report(*recorder);
   reports_.clear();
   for (int rank = 0; rank < world_size(); ++rank) {
     reports_.push_back(std::move(run.rank(rank).reports_));
@@ -194,6 +260,24 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   if (std::optional<std::string> failure = run.unnoticed_failure()) {
     throw ClusterError(absl::StrCat(*failure, "\nrepeat with: ", repeat_hint()), {});
   }
+}
+
+// Before failures are raised: a run that failed is the one people want to look at.
+void Cluster::write_report(Recorder& recorder) {
+  trace_ = recorder.finish({.topology = spec_.to_string(),
+                            .seed = options_.seed,
+                            .repeat_command = repeat_hint(),
+                            .device = spec_.device ? spec_.device->name : "",
+                            .memory_capacity = spec_.device ? spec_.device->memory_bytes : 0});
+  if (options_.report_directory.empty()) return;
+  const absl::Status written = simulator::write_report(*trace_, options_.report_directory);
+  TORCH_CHECK(written.ok(), "no report: ", written.message());
+}
+
+const Trace& Cluster::trace() const {
+  TORCH_CHECK_VALUE(trace_.has_value(),
+                    "no trace: the run was not recorded; see ClusterOptions::record");
+  return *trace_;
 }
 
 void Cluster::raise(std::vector<RankFailure> failures) const {

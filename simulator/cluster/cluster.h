@@ -1,4 +1,5 @@
-/// A whole cluster in this process: every rank is a thread with a Runtime of its own.
+/// A whole cluster in this process: every rank is a thread with a Runtime of its own, and with a
+/// device of its own if the specification names one ("2x4:h100").
 ///
 ///   simulator::Cluster cluster("2x4", {.seed = 7});
 ///   cluster.run_on_every_rank([](simulator::Rank& rank) {
@@ -17,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,20 +28,28 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
-#include "simulator/cluster/cluster_spec.h"
+#include "simulator/device/sim_device.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
 
 /// What a rank's program gets.
 class Rank {
  public:
-  Rank(int index, Runtime& runtime) : index_(index), runtime_(runtime) {}
+  Rank(int index, Runtime& runtime, SimDevice* device)
+      : index_(index), runtime_(runtime), device_(device) {}
 
   int index() const { return index_; }
   /// Installed as Runtime::current() on the rank's thread.
   Runtime& runtime() { return runtime_; }
 
-  /// Hands a value to the owner of the cluster, once per name. Errors: c10::ValueError otherwise.
+  /// The rank's simulated device, its memory and clocks; null if the cluster models no hardware.
+  /// Runtime::device() says where tensors go: from 128 ranks on, to the CPU, charged to the device.
+  SimDevice* device() const { return device_; }
+
+  /// Hands a value to the owner of the cluster, once per name; a device's is copied to the CPU.
+  /// Errors: c10::ValueError otherwise.
   void report(const std::string& name, at::Tensor value);
   void report(const std::string& name, double value);
 
@@ -47,6 +57,7 @@ class Rank {
   friend class Cluster;
   const int index_;
   Runtime& runtime_;
+  SimDevice* const device_;
   std::map<std::string, at::Tensor> reports_;
 };
 
@@ -77,6 +88,14 @@ struct ClusterOptions {
   Environment environment = {};
   /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
   std::string repeat_command = {};
+  /// Keeps what happened: see Cluster::trace(). Costs memory and a little time.
+  bool record = false;
+  /// Writes trace.json, report.html and summary.json there after each run; records.
+  std::string report_directory = {};
+  /// Fails programs that use a collective's tensors before they have waited for it.
+  bool detect_races = true;
+  /// Fails programs whose ranks end while their devices hold memory.
+  bool detect_leaks = true;
 };
 
 class Cluster {
@@ -99,11 +118,15 @@ class Cluster {
   /// Errors: c10::ValueError naming the ranks that reported nothing.
   std::vector<at::Tensor> reports(const std::string& name) const;
 
-  /// Virtual time the last run took.
+  /// Virtual time the last run took: until the last rank was done, its device included.
   absl::Duration elapsed() const { return elapsed_; }
+
+  /// What happened in the last run. Errors: c10::ValueError unless it was recorded.
+  const Trace& trace() const;
 
  private:
   std::string headline() const;
+  void write_report(Recorder& recorder);
   std::string repeat_hint() const;
   [[noreturn]] void raise(std::vector<RankFailure> failures) const;
 
@@ -111,6 +134,7 @@ class Cluster {
   const ClusterOptions options_;
   std::vector<std::map<std::string, at::Tensor>> reports_;
   absl::Duration elapsed_;
+  std::optional<Trace> trace_;
 };
 
 }  // namespace accelerate::simulator

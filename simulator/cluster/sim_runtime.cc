@@ -21,13 +21,37 @@ constexpr int64_t kEpochSeconds = 1577836800;
 }  // namespace
 
 SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
-                       uint64_t seed)
+                       uint64_t seed, SimDevice* device, bool addressable)
     : Runtime(topology, std::move(environment)),
       fabric_(std::move(fabric)),
       random_(DeterministicRandom::stream(seed, topology.rank)),
+      device_(device),
+      torch_device_(
+          addressable ? c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(topology.rank))
+                      : c10::Device(c10::kCPU)),
       store_(c10::make_intrusive<SimStore>(fabric_)) {}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
+
+std::string SimRuntime::device_family() const {
+  return device_ != nullptr ? device_->model().family : "cpu";
+}
+
+std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
+  if (device_ == nullptr) return std::nullopt;
+  const DeviceMemory& memory = device_->memory();
+  return DeviceMemoryUse{
+      .in_use = memory.in_use(), .peak = memory.peak(), .capacity = memory.capacity()};
+}
+
+void SimRuntime::synchronize_device() {
+  if (device_ != nullptr) device_->synchronize();
+}
+
+void SimRuntime::check_replicas(const std::string& what, int num_replicas,
+                                const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  fabric_->replicas().check(topology().rank, what, num_replicas, tensors);
+}
 
 absl::Time SimRuntime::now() {
   return absl::FromUnixSeconds(kEpochSeconds) + fabric_->scheduler().now();
@@ -60,8 +84,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
       static_cast<int>(ranks.size()));
   auto backend = c10::make_intrusive<SimBackend>(
       fabric_, fabric_->communicator(resolved.name, ranks), member, resolved.timeout);
-  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                    c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
+  for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
+    group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM,
+                      c10::intrusive_ptr<c10d::Backend>(backend));
+  }
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
   group->setGroupName(resolved.name);
   return group;

@@ -4,16 +4,23 @@
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/core/random.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 
 class SimRuntime final : public Runtime {
  public:
+  /// `device` may be null; `addressable`: its tensors are on sim:RANK, else on the CPU.
   SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
-             uint64_t seed);
+             uint64_t seed, SimDevice* device, bool addressable);
   ~SimRuntime() override;
 
-  c10::Device device() const override { return c10::Device(c10::kCPU); }
+  c10::Device device() const override { return torch_device_; }
+  std::string device_family() const override;
+  std::optional<DeviceMemoryUse> device_memory() const override;
+  void synchronize_device() override;
+  void check_replicas(const std::string& what, int num_replicas,
+                      const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
   /// A fixed epoch plus the cluster's virtual time.
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
@@ -27,6 +34,8 @@ class SimRuntime final : public Runtime {
  private:
   const std::shared_ptr<Fabric> fabric_;
   DeterministicRandom random_;
+  SimDevice* const device_;
+  const c10::Device torch_device_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
 

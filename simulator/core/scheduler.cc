@@ -1,5 +1,6 @@
 #include "simulator/core/scheduler.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "absl/log/absl_check.h"
@@ -70,26 +71,47 @@ void Scheduler::hand_over() {
   tasks_[running_]->baton.notify_one();
 }
 
-void Scheduler::advance_or_stall() {
-  if (progress_timers_ > 0) {
-    now_ = timers_.begin()->first;
-    while (!timers_.empty() && timers_.begin()->first <= now_) {
-      make_ready(timers_.begin()->second, Wake::kDeadline);
+// Lets time pass to what comes next. Returns whether anything does.
+bool Scheduler::advance() {
+  const int64_t event_ns = hooks_.next_event_ns ? hooks_.next_event_ns() : kNever;
+  if (event_ns == kNever && progress_timers_ == 0) return false;
+  const int64_t timer_ns = timers_.empty() ? kNever : timers_.begin()->first;
+  if (event_ns <= timer_ns) {
+    now_ns_ = std::max(now_ns_, event_ns);
+    for (int task : hooks_.run_event()) {
+      if (tasks_[task]->state == State::kBlocked) make_ready(task, Wake::kReady);
     }
-    return;
+    return true;
   }
+  now_ns_ = std::max(now_ns_, timer_ns);
+  while (!timers_.empty() && timers_.begin()->first <= now_ns_) {
+    const int task = timers_.begin()->second;
+    int64_t& clock_ns = tasks_[task]->clock_ns;
+    clock_ns = std::max(clock_ns, timers_.begin()->first);
+    make_ready(task, Wake::kDeadline);
+  }
+  return true;
+}
+
+void Scheduler::advance_or_stall() {
+  while (ready_.empty() && advance()) {
+  }
+  if (!ready_.empty()) return;
   stall_report_ = hooks_.on_stall ? hooks_.on_stall() : "no task can make progress";
   for (int task = 0; task < num_tasks(); ++task) {
-    if (tasks_[task]->state == State::kBlocked) make_ready(task, Wake::kStalled);
+    if (tasks_[task]->state != State::kBlocked) continue;
+    tasks_[task]->clock_ns = std::max(tasks_[task]->clock_ns, now_ns_);
+    make_ready(task, Wake::kStalled);
   }
   ABSL_CHECK(!ready_.empty()) << "no task is ready, blocked or done";
 }
 
 void Scheduler::make_ready(int task, Wake wake) {
   Task& self = *tasks_[task];
-  if (self.deadline.at != absl::InfiniteDuration()) {
-    timers_.erase({self.deadline.at, task});
-    if (self.deadline.counts_as_progress) --progress_timers_;
+  if (self.deadline_ns != kNever) {
+    timers_.erase({self.deadline_ns, task});
+    if (self.deadline_is_progress) --progress_timers_;
+    self.deadline_ns = kNever;
   }
   self.state = State::kReady;
   self.wake = wake;
@@ -98,14 +120,17 @@ void Scheduler::make_ready(int task, Wake wake) {
 }
 
 void Scheduler::yield() {
-  if (ready_.empty()) return;  // Nobody else could go.
   const int task = running_;
+  if (tasks_[task]->clock_ns > now_ns_) {
+    sleep_for(absl::ZeroDuration());
+    return;
+  }
+  if (ready_.empty()) return;  // Nobody else could go.
   if (hooks_.on_suspend) hooks_.on_suspend(task);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Task& self = *tasks_[task];
     self.has_baton = false;
-    self.deadline = {};
     make_ready(task, Wake::kReady);
     hand_over();
   }
@@ -116,16 +141,18 @@ void Scheduler::yield() {
 Wake Scheduler::block(absl::FunctionRef<std::string()> describe, Deadline deadline) {
   const int task = running_;
   Task& self = *tasks_[task];
-  if (deadline.at <= now_) return Wake::kDeadline;
+  const int64_t deadline_ns = absl::ToInt64Nanoseconds(deadline.at);
+  if (deadline_ns <= now_ns_ && deadline_ns <= self.clock_ns) return Wake::kDeadline;
   if (hooks_.on_suspend) hooks_.on_suspend(task);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     self.has_baton = false;
     self.state = State::kBlocked;
     self.describe = &describe;
-    self.deadline = deadline;
-    if (deadline.at != absl::InfiniteDuration()) {
-      timers_.insert({deadline.at, task});
+    self.deadline_ns = deadline_ns;
+    self.deadline_is_progress = deadline.counts_as_progress;
+    if (deadline_ns != kNever) {
+      timers_.insert({deadline_ns, task});
       if (deadline.counts_as_progress) ++progress_timers_;
     }
     hand_over();
@@ -141,11 +168,15 @@ void Scheduler::wake(int task) {
 }
 
 void Scheduler::sleep_for(absl::Duration duration) {
-  const Deadline until{.at = now_ + duration, .counts_as_progress = true};
+  const Deadline until{.at = now() + duration, .counts_as_progress = true};
   // A wake() meant for something the task waited for earlier must not shorten its sleep.
-  while (now_ < until.at) {
-    if (block([] { return std::string("sleeping"); }, until) == Wake::kStalled) return;
+  while (block([] { return std::string("sleeping"); }, until) == Wake::kReady) {
   }
+}
+
+void Scheduler::advance_to(int64_t ns) {
+  int64_t& clock_ns = tasks_[running_]->clock_ns;
+  clock_ns = std::max(clock_ns, ns);
 }
 
 void Scheduler::poll() { sleep_for(absl::Milliseconds(1)); }

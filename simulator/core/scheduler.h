@@ -2,8 +2,13 @@
 ///
 /// The running task holds the baton. It gives it up where it blocks, yields or ends, and then the
 /// next holder is drawn from the tasks that are ready. Nothing else decides the order: not the
-/// operating system, not the wall clock. Time is virtual: it stands still while tasks run and jumps
-/// to the next timer when none is ready.
+/// operating system, not the wall clock.
+///
+/// Time is virtual, and every task has a clock of its own, which whoever models its work moves
+/// forward. The scheduler's clock jumps to the next timer or event when no task is ready. A task
+/// whose clock is ahead of it goes on undisturbed as long as it meets others only in ways whose
+/// outcome does not depend on who is first; before it does anything else it calls yield(), which
+/// lets the others catch up.
 ///
 /// When no task is ready and no timer may help, the run is *stalled*: the owner's `on_stall` writes
 /// one report, and every blocked task wakes with Wake::kStalled. Tasks that only talk through
@@ -38,7 +43,7 @@ enum class Wake {
 
 /// When a blocked task gives up.
 struct Deadline {
-  absl::Duration at = absl::InfiniteDuration();  ///< virtual time since the start of the run
+  absl::Duration at = absl::InfiniteDuration();  ///< on the task's clock
   /// A task that merely waits for time to pass makes progress, and so does one whose caller asked
   /// for a time-out. A default time-out against lost peers does not: if all others are stuck as
   /// well, the stall is reported at once instead.
@@ -47,12 +52,19 @@ struct Deadline {
 
 class Scheduler {
  public:
+  /// A time that never comes.
+  static constexpr int64_t kNever = INT64_MAX;
+
   struct Hooks {
     /// Called on a task's thread right after it got, and right before it loses, the baton.
     std::function<void(int task)> on_resume;
     std::function<void(int task)> on_suspend;
     /// Called once per stall, before anybody wakes; its value becomes stall_report().
     std::function<std::string()> on_stall;
+    /// What happens without any task: when the next such event is, or kNever, and letting it
+    /// happen, which returns the tasks that it wakes. Both are asked only when no task is ready.
+    std::function<int64_t()> next_event_ns;
+    std::function<std::vector<int>()> run_event;
   };
 
   enum class State { kReady, kRunning, kBlocked, kDone };
@@ -65,7 +77,8 @@ class Scheduler {
   /// Runs `body(task)` on a thread per task and returns when all have ended. `body` must not throw.
   void run(const std::function<void(int task)>& body);
 
-  /// Lets any ready task, this one included, go next.
+  /// Lets any ready task, this one included, go next. If this task's clock is ahead, it goes on
+  /// when the scheduler's has caught up.
   void yield();
 
   /// Gives up the baton until wake(), the deadline or a stall. `describe` says what the task waits
@@ -82,7 +95,14 @@ class Scheduler {
   /// tasks that are ready have gone, so that what it asks for can come.
   void poll();
 
-  absl::Duration now() const { return now_; }
+  /// The running task's clock; the scheduler's when none runs.
+  absl::Duration now() const { return absl::Nanoseconds(now_ns()); }
+  int64_t now_ns() const { return running_ < 0 ? now_ns_ : tasks_[running_]->clock_ns; }
+  /// A task's clock, in nanoseconds since the start of the run: for the task to move forward, or
+  /// for others while it is blocked. Valid as long as the scheduler.
+  int64_t* clock_ns(int task) { return &tasks_[task]->clock_ns; }
+  /// Sets the running task's clock forward; no effect if it is there already.
+  void advance_to(int64_t ns);
   int num_tasks() const { return static_cast<int>(tasks_.size()); }
   int running() const { return running_; }
   State state(int task) const { return tasks_[task]->state; }
@@ -95,7 +115,9 @@ class Scheduler {
   struct Task {
     State state = State::kReady;
     Wake wake = Wake::kReady;
-    Deadline deadline;
+    int64_t clock_ns = 0;
+    int64_t deadline_ns = kNever;
+    bool deadline_is_progress = false;
     const absl::FunctionRef<std::string()>* describe = nullptr;
     bool has_baton = false;
     std::condition_variable baton;
@@ -103,6 +125,7 @@ class Scheduler {
 
   void hand_over();
   void make_ready(int task, Wake wake);
+  bool advance();
   void advance_or_stall();
   void wait_for_baton(int task);
 
@@ -111,11 +134,11 @@ class Scheduler {
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<int> ready_;
   // Blocked tasks with a finite deadline, soonest first; ties go by task number.
-  std::set<std::pair<absl::Duration, int>> timers_;
+  std::set<std::pair<int64_t, int>> timers_;
   int progress_timers_ = 0;
   int done_ = 0;
   int running_ = -1;
-  absl::Duration now_;
+  int64_t now_ns_ = 0;
   std::string stall_report_;
   // Held by whoever changes the fields above. The baton already orders the tasks; the mutex makes
   // the hand-over a synchronisation that tools understand.

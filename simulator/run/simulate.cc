@@ -34,7 +34,7 @@ class Arguments {
 };
 
 // As a shell takes it for one word.
-std::string quoted(absl::string_view word) {
+std::string shell_word(absl::string_view word) {
   constexpr absl::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == absl::string_view::npos) {
@@ -45,8 +45,8 @@ std::string quoted(absl::string_view word) {
 
 std::string repeat_command(int argc, char** argv, const std::string& spec, uint64_t seed) {
   std::string command =
-      absl::StrCat("accelerate launch --simulate ", spec, " --simulate_seed ", seed);
-  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", quoted(argv[i]));
+      absl::StrCat("accelerate launch --simulate ", shell_word(spec), " --simulate_seed ", seed);
+  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_word(argv[i]));
   return command;
 }
 
@@ -65,7 +65,8 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   }
   Cluster cluster(spec, {.seed = seed,
                          .environment = environment,
-                         .repeat_command = repeat_command(argc, argv, spec, seed)});
+                         .repeat_command = repeat_command(argc, argv, spec, seed),
+                         .report_directory = environment.get_or(env::kSimulateReport, "")});
   std::vector<int> codes(cluster.world_size(), 0);
   try {
     cluster.run_on_every_rank([&](Rank& rank) {
@@ -74,6 +75,9 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     });
   } catch (const ClusterError& error) {
     std::cerr << "accelerate: " << error.what() << std::endl;
+    return 1;
+  } catch (const c10::Error& error) {  // of the cluster itself: a report that cannot be written
+    std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
     return 1;
   }
   for (int rank = 0; rank < cluster.world_size(); ++rank) {

@@ -51,10 +51,16 @@ int train(int argc, char** argv) {
   const digits::Result result = digits::train(options);
   if (topology.rank != 0) return 0;
   char line[160];
-  std::snprintf(line, sizeof(line), "demo: %d %s on %s, loss %.4f, test accuracy %.3f\n",
+  std::snprintf(line, sizeof(line), "demo: %d %s on %s, loss %.4f, test accuracy %.3f",
                 topology.world_size, topology.world_size == 1 ? "rank" : "ranks",
                 topology.shape().c_str(), result.epoch_losses.back(), result.test_accuracy);
-  runtime.write_console(accelerate::ConsoleStream::kOut, line);
+  char device[160] = "";
+  if (result.peak_memory_bytes > 0) {
+    std::snprintf(device, sizeof(device), ", step time %.6f ms, peak memory %.6f MiB per device",
+                  result.step_seconds * 1e3,
+                  static_cast<double>(result.peak_memory_bytes) / (1024 * 1024));
+  }
+  runtime.write_console(accelerate::ConsoleStream::kOut, std::string(line) + device + "\n");
   return 0;
 }
 

@@ -62,6 +62,14 @@ double accuracy(Accelerator& accelerator, Model& model, Loader& loader) {
   return static_cast<double>(right) / static_cast<double>(total);
 }
 
+// Collective where devices count their memory.
+int64_t peak_memory(Accelerator& accelerator) {
+  const auto use = accelerator.runtime().device_memory();
+  if (!use) return 0;
+  const torch::Tensor peak = torch::tensor({use->peak}, torch::kLong).to(accelerator.device());
+  return accelerator.gather(peak).max().item<int64_t>();
+}
+
 std::string table_row(int64_t epoch, double loss, double test_accuracy) {
   char row[64];
   std::snprintf(row, sizeof(row), "%5ld  %8.4f  %13.3f", static_cast<long>(epoch), loss,
@@ -98,8 +106,10 @@ Result train(const Options& options) {
   accelerate::ProgressBar bar(accelerator.runtime(),
                               {.total = options.epochs * loader.size(), .description = "training"});
   bar.print("epoch      loss  test accuracy");
+  absl::Duration training_time;
   for (int64_t epoch = 1; epoch <= options.epochs && !done(); ++epoch) {
     std::vector<double> losses;
+    const absl::Time start = accelerator.runtime().now();
     for (auto& [images, labels] : loader) {
       auto scope = accelerator.accumulate(model);
       torch::Tensor loss = torch::nll_loss(model(images), labels);
@@ -112,12 +122,17 @@ Result train(const Options& options) {
       bar.advance();
       if (done()) break;
     }
+    accelerator.runtime().synchronize_device();
+    training_time += accelerator.runtime().now() - start;
     result.epoch_losses.push_back(mean(losses));
     const bool last = epoch == options.epochs || done();
     if (epoch % 5 != 0 && epoch != 1 && !last) continue;
     result.test_accuracy = accuracy(accelerator, model, test_loader);
     bar.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));
   }
+  result.step_seconds =
+      absl::ToDoubleSeconds(training_time) / static_cast<double>(result.step_losses.size());
+  result.peak_memory_bytes = peak_memory(accelerator);
   return result;
 }
 

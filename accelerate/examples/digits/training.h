@@ -21,6 +21,9 @@ struct Result {
   std::vector<double> step_losses;   ///< mean over ranks, one per optimizer step
   std::vector<double> epoch_losses;  ///< mean over the epoch's steps
   double test_accuracy = 0;
+  double step_seconds = 0;  ///< mean over the optimizer steps, by the Runtime's clock
+  /// Of the device that held most; 0 where nobody counts.
+  int64_t peak_memory_bytes = 0;
 };
 
 /// Collective. Prints a table of losses on the main rank.

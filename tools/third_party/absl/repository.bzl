@@ -6,6 +6,7 @@ _TARGETS = {
     "absl/base": ["core_headers", "no_destructor"],
     "absl/cleanup": ["cleanup"],
     "absl/container": ["flat_hash_map", "inlined_vector"],
+    "absl/crc": ["crc32c"],
     "absl/functional": ["any_invocable", "function_ref"],
     "absl/log": ["absl_check", "absl_log"],
     "absl/random": ["random"],

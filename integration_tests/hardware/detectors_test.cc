@@ -1,0 +1,180 @@
+// What real hardware lets pass and the simulator does not.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/accelerate.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::ClusterError;
+using simulator::Rank;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Tensors = std::vector<at::Tensor>;
+
+// What a run on these ranks fails with; empty if it does not.
+std::string error_of(const std::string& spec, const std::function<void(Rank&)>& body,
+                     simulator::ClusterOptions options = {}) {
+  Cluster cluster(spec, std::move(options));
+  try {
+    cluster.run_on_every_rank(body);
+    return "";
+  } catch (const ClusterError& error) {
+    return error.what();
+  }
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> world(Rank& rank) {
+  return rank.runtime().new_group({.name = "world"});
+}
+
+void use_a_result_too_early(Rank& rank) {
+  auto group = world(rank);
+  Tensors tensors{torch::ones({4}, rank.runtime().device())};
+  auto work = group->allreduce(tensors);
+  if (rank.index() == 1) tensors[0].add_(1);
+  work->wait();
+}
+
+TEST(Races, AResultUsedBeforeTheWaitIsAnErrorOnADevice) {
+  EXPECT_THAT(error_of("1x2:h100", use_a_result_too_early),
+              AllOf(HasSubstr("rank 1 failed: aten::add_ uses memory that all_reduce #0 (sum, "
+                              "Float[4]) of group \"world\" is still writing on sim:1 (h100)"),
+                    HasSubstr("wait for the collective")));
+}
+
+TEST(Races, AResultWrittenBeforeTheWaitIsAnErrorOnTheCpu) {
+  EXPECT_THAT(error_of("1x2", use_a_result_too_early),
+              HasSubstr("rank 1 wrote to the result of all_reduce #0 (sum, Float[4]) of group "
+                        "\"world\" before it had waited for it"));
+}
+
+TEST(Races, AResultReadsAsNanUntilTheWaitOnTheCpu) {
+  EXPECT_EQ(error_of("1x2",
+                     [](Rank& rank) {
+                       auto group = world(rank);
+                       Tensors tensors{torch::ones({4})};
+                       auto work = group->allreduce(tensors);
+                       EXPECT_TRUE(tensors[0].isnan().all().item<bool>());
+                       work->wait();
+                       EXPECT_TRUE(tensors[0].eq(2).all().item<bool>());
+                     }),
+            "");
+}
+
+void change_an_input_too_early(Rank& rank) {
+  auto group = world(rank);
+  at::Tensor input = torch::ones({4}, rank.runtime().device());
+  at::Tensor output = torch::zeros({8}, rank.runtime().device());
+  auto work = group->_allgather_base(output, input);
+  EXPECT_EQ(input.sum().item<float>(), 4);  // Reading is fine.
+  if (rank.index() == 0) input.zero_();
+  work->wait();
+}
+
+TEST(Races, AnInputChangedBeforeTheWaitIsAnErrorOnADevice) {
+  EXPECT_THAT(error_of("1x2:h100", change_an_input_too_early),
+              HasSubstr("rank 0 failed: aten::zero_ writes to memory that all_gather"));
+}
+
+TEST(Races, AnInputChangedBeforeTheWaitIsAnErrorOnTheCpu) {
+  EXPECT_THAT(error_of("1x2", change_an_input_too_early),
+              HasSubstr("rank 0 changed the input of all_gather"));
+}
+
+TEST(Races, NothingIsWatchedWhenDetectionIsOff) {
+  EXPECT_EQ(error_of("1x2:h100", use_a_result_too_early, {.detect_races = false}), "");
+  EXPECT_EQ(error_of("1x2", use_a_result_too_early, {.detect_races = false}), "");
+}
+
+TEST(Races, TheSameRaceIsFoundUnderEverySeed) {
+  const std::string first = error_of("1x4:h100", use_a_result_too_early);
+  for (uint64_t seed = 1; seed < 10; ++seed) {
+    const std::string other = error_of("1x4:h100", use_a_result_too_early, {.seed = seed});
+    EXPECT_EQ(other.substr(0, other.find("\nsimulated")),
+              first.substr(0, first.find("\nsimulated")));
+  }
+}
+
+TEST(Ownership, ATensorOfAnotherRankIsAnError) {
+  at::Tensor shared;
+  EXPECT_THAT(error_of("1x2:h100",
+                       [&shared](Rank& rank) {
+                         auto group = world(rank);
+                         if (rank.index() == 0) shared = torch::ones({4}, rank.runtime().device());
+                         group->barrier()->wait();
+                         if (rank.index() == 1) shared.add_(1);
+                         group->barrier()->wait();
+                         if (rank.index() == 0) shared.reset();
+                       }),
+              AllOf(HasSubstr("rank 1 passed a tensor on sim:0 to aten::add_"),
+                    HasSubstr("through collectives and messages only")));
+  shared.reset();
+}
+
+TEST(Ownership, AnAllocationOnAnotherRanksDeviceIsAnError) {
+  EXPECT_THAT(error_of("1x2:h100", [](Rank& rank) { torch::ones({1}, c10::Device("sim:1")); }),
+              HasSubstr("rank 0 allocates on sim:1, which is rank 1's device"));
+}
+
+TEST(Leaks, MemoryHeldAtARanksEndIsAnErrorThatSaysWhatItIs) {
+  at::Tensor kept;
+  const std::string error = error_of("1x2:h100", [&kept](Rank& rank) {
+    const at::Tensor value = torch::ones({1000}, rank.runtime().device());
+    if (rank.index() == 1) kept = value + 1;
+  });
+  EXPECT_THAT(error, AllOf(HasSubstr("rank 1 ended while sim:1 (h100) held 4.00 KiB"),
+                           HasSubstr("4.00 KiB by aten::add in step 0")));
+  kept.reset();
+}
+
+TEST(Leaks, AreForgivenWhenDetectionIsOff) {
+  at::Tensor kept;
+  EXPECT_EQ(error_of("1x1:h100",
+                     [&kept](Rank& rank) { kept = torch::ones({4}, rank.runtime().device()); },
+                     {.detect_leaks = false}),
+            "");
+  EXPECT_EQ(kept.sum().item<float>(), 4);  // A tensor may outlive its cluster.
+  kept.reset();
+}
+
+// One rank changes a weight behind everybody's back between two steps.
+void train_and_drift(Rank& rank) {
+  Accelerator accelerator;
+  torch::manual_seed(0);
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::ReLU(), torch::nn::Linear(8, 2));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int step = 0; step < 3; ++step) {
+    torch::Tensor loss = model(torch::ones({2, 4}).to(accelerator.device())).square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    if (step == 1 && rank.index() == 2) {
+      const torch::NoGradGuard no_grad;
+      net->named_parameters()["2.weight"].view(-1)[3].add_(1e-6);
+    }
+  }
+}
+
+TEST(Replicas, ThatDriftApartAreAnErrorThatNamesTheParameter) {
+  for (const char* spec : {"1x4:h100", "1x4"}) {
+    const std::string error = error_of(spec, train_and_drift);
+    EXPECT_THAT(error,
+                AllOf(HasSubstr("the model in group \"world\" diverged: \"2.weight\" of rank "),
+                      HasSubstr("rank 2"), HasSubstr("at the 3. synchronisation")))
+        << spec;
+  }
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,142 @@
+// What a recorded run says about itself.
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::MemoryCategory;
+using simulator::Rank;
+using simulator::Slice;
+using simulator::SliceKind;
+using simulator::Trace;
+
+void train(Rank& rank) {
+  Accelerator accelerator;
+  torch::manual_seed(0);
+  torch::nn::Sequential net(torch::nn::Linear(256, 512), torch::nn::ReLU(),
+                            torch::nn::Linear(512, 256));
+  torch::optim::Adam adam(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  for (int step = 0; step < 4; ++step) {
+    torch::Tensor loss = model(torch::ones({64, 256}).to(accelerator.device())).square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
+Trace recorded(const std::string& spec, uint64_t seed = 0) {
+  Cluster cluster(spec, {.seed = seed, .record = true});
+  cluster.run_on_every_rank(train);
+  EXPECT_LE(absl::Nanoseconds(cluster.trace().ranks[0].end_ns), cluster.elapsed());
+  return cluster.trace();
+}
+
+int64_t at_peak(const Trace& trace, MemoryCategory category) {
+  return trace.ranks[0].at_peak[static_cast<size_t>(category)];
+}
+
+TEST(Trace, TellsOfEveryRank) {
+  const Trace trace = recorded("2x4:h100", 7);
+  EXPECT_EQ(trace.topology, "2x4:h100");
+  EXPECT_EQ(trace.seed, 7);
+  EXPECT_EQ(trace.device, "h100");
+  EXPECT_GT(trace.memory_capacity, int64_t{70} << 30);
+  ASSERT_EQ(trace.ranks.size(), 8);
+  for (const auto& rank : trace.ranks) {
+    EXPECT_GT(rank.compute_ns, 0);
+    EXPECT_GT(rank.communication_ns, 0);
+    EXPECT_LE(rank.exposed_ns, rank.communication_ns);
+    EXPECT_GE(rank.end_ns, rank.compute_ns);
+  }
+}
+
+TEST(Trace, SaysWhatMemoryWasForAtThePeak) {
+  const Trace trace = recorded("1x2:h100");
+  // Weights and biases of both layers, in blocks of 512 bytes.
+  const int64_t parameters = 4 * (256 * 512 + 512 + 512 * 256 + 256);
+  EXPECT_EQ(at_peak(trace, MemoryCategory::kParameters), parameters);
+  EXPECT_EQ(at_peak(trace, MemoryCategory::kOptimizerState), 2 * parameters);
+  EXPECT_GT(at_peak(trace, MemoryCategory::kBuckets), 0);
+}
+
+TEST(Trace, JoinsACollectivesMembers) {
+  const Trace trace = recorded("1x4:h100");
+  ASSERT_FALSE(trace.operations.empty());
+  std::vector<std::set<int>> members(trace.operations.size());
+  for (const Slice& slice : trace.slices) {
+    if (slice.kind == SliceKind::kCollective) members.at(slice.operation).insert(slice.rank);
+  }
+  for (size_t i = 0; i < members.size(); ++i) {
+    EXPECT_EQ(std::vector<int>(members[i].begin(), members[i].end()), trace.operations[i].ranks);
+  }
+}
+
+TEST(Trace, SlicesOfAStreamDoNotOverlap) {
+  const Trace trace = recorded("1x2:h100");
+  std::map<std::pair<int, int>, int64_t> end_of;
+  for (const Slice& slice : trace.slices) {
+    int64_t& end_ns = end_of[{slice.rank, slice.stream}];
+    EXPECT_GE(slice.start_ns, end_ns);
+    EXPECT_GE(slice.end_ns, slice.start_ns);
+    end_ns = slice.end_ns;
+  }
+}
+
+TEST(Trace, CountsSteps) { EXPECT_GE(recorded("1x2:h100").step_ends_ns.size(), 3); }
+
+TEST(Trace, IsTheSameForTheSameSeed) {
+  const Trace first = recorded("2x2:h100", 3);
+  const Trace second = recorded("2x2:h100", 3);
+  ASSERT_EQ(first.slices.size(), second.slices.size());
+  for (size_t i = 0; i < first.slices.size(); ++i) {
+    ASSERT_EQ(first.slices[i].rank, second.slices[i].rank);
+    ASSERT_EQ(first.slices[i].name, second.slices[i].name);
+    ASSERT_EQ(first.slices[i].start_ns, second.slices[i].start_ns);
+    ASSERT_EQ(first.slices[i].end_ns, second.slices[i].end_ns);
+  }
+}
+
+TEST(Report, IsWrittenAfterTheRun) {
+  const std::filesystem::path directory =
+      std::filesystem::path(std::getenv("TEST_TMPDIR")) / "report";
+  Cluster cluster("2x2:h100", {.report_directory = directory.string()});
+  cluster.run_on_every_rank(train);
+  for (const char* file : {"report.html", "trace.json", "summary.json"}) {
+    EXPECT_GT(std::filesystem::file_size(directory / file), 100) << file;
+  }
+}
+
+TEST(Report, IsWrittenOfARunThatFailed) {
+  const std::filesystem::path directory =
+      std::filesystem::path(std::getenv("TEST_TMPDIR")) / "failed";
+  Cluster cluster("1x2:h100,mem=1MiB", {.report_directory = directory.string()});
+  EXPECT_THROW(cluster.run_on_every_rank(train), simulator::ClusterError);
+  EXPECT_TRUE(std::filesystem::exists(directory / "report.html"));
+}
+
+TEST(Report, ThatCannotBeWrittenIsAnErrorThatNamesThePath) {
+  Cluster cluster("1x1:h100", {.report_directory = "/proc/no/such"});
+  try {
+    cluster.run_on_every_rank([](Rank&) {});
+    FAIL() << "written to /proc";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("/proc/no"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,206 @@
+#include "simulator/device/autocast.h"
+
+#include <atomic>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr c10::DeviceType kDevice = c10::kPrivateUse1;
+constexpr c10::DispatchKeySet kBelowAutocast(c10::DispatchKeySet::FULL_AFTER,
+                                             c10::DispatchKey::AutocastPrivateUse1);
+
+enum class Policy { kNone, kLowerPrecision, kFloat, kFloatResult, kAppendFloat, kPromote };
+
+struct Policies {
+  Policy accelerator = Policy::kNone;
+  Policy cpu = Policy::kNone;
+};
+
+std::atomic<bool> casts_like_cpu = false;
+
+// By the operator's full name, "aten::pow.Tensor_Scalar".
+using PolicyTable = std::unordered_map<std::string, Policies>;
+
+// The macros name operators as `op` or `op, overload`.
+std::string full_name(absl::string_view listed) {
+  return absl::StrCat("aten::", absl::StrReplaceAll(listed, {{", ", "."}}));
+}
+
+void add_accelerator_policies(PolicyTable& table) {
+#define ACCELERATE_POLICY_LOWER(...) \
+  table[full_name(#__VA_ARGS__)].accelerator = Policy::kLowerPrecision;
+#define ACCELERATE_POLICY_FLOAT(...) table[full_name(#__VA_ARGS__)].accelerator = Policy::kFloat;
+#define ACCELERATE_POLICY_RESULT(...) \
+  table[full_name(#__VA_ARGS__)].accelerator = Policy::kFloatResult;
+#define ACCELERATE_POLICY_APPEND(function, name, ...) \
+  table[absl::StrCat("aten::", name)].accelerator = Policy::kAppendFloat;
+#define ACCELERATE_POLICY_PROMOTE(...) \
+  table[full_name(#__VA_ARGS__)].accelerator = Policy::kPromote;
+  AT_FORALL_LOWER_PRECISION_FP(ACCELERATE_POLICY_LOWER)
+  AT_FORALL_FP32(ACCELERATE_POLICY_FLOAT)
+  AT_FORALL_FP32_SET_OPT_DTYPE(ACCELERATE_POLICY_RESULT)
+  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(ACCELERATE_POLICY_APPEND)
+  AT_FORALL_PROMOTE(ACCELERATE_POLICY_PROMOTE)
+#undef ACCELERATE_POLICY_LOWER
+#undef ACCELERATE_POLICY_FLOAT
+#undef ACCELERATE_POLICY_RESULT
+#undef ACCELERATE_POLICY_APPEND
+#undef ACCELERATE_POLICY_PROMOTE
+}
+
+// LibTorch does not hand out the CPU's lists, but registers a kernel for each entry. Its document
+// on automatic mixed precision says which of them lower the precision and which promote; all others
+// compute in float.
+void add_cpu_policies(PolicyTable& table) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    auto op = dispatcher.findOp(name);
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) continue;
+    table[c10::toString(name)].cpu = Policy::kFloat;
+  }
+  for (const char* lower : {"conv1d",
+                            "conv2d",
+                            "conv3d",
+                            "bmm",
+                            "mm",
+                            "linalg_vecdot",
+                            "baddbmm",
+                            "addmm",
+                            "addbmm",
+                            "linear",
+                            "_convolution.deprecated",
+                            "matmul",
+                            "conv_tbc",
+                            "mkldnn_rnn_layer",
+                            "conv_transpose1d",
+                            "conv_transpose2d.input",
+                            "conv_transpose3d.input",
+                            "prelu",
+                            "scaled_dot_product_attention",
+                            "_native_multi_head_attention"}) {
+    table[absl::StrCat("aten::", lower)].cpu = Policy::kLowerPrecision;
+  }
+  for (const char* promote : {"stack", "cat", "index_copy", "index_copy.dimname"}) {
+    table[absl::StrCat("aten::", promote)].cpu = Policy::kPromote;
+  }
+}
+
+// By the operator's schema, which stays where it is. Written once, before any call.
+std::unordered_map<const c10::FunctionSchema*, Policies>& policies_by_schema() {
+  static auto& policies = *new std::unordered_map<const c10::FunctionSchema*, Policies>();
+  return policies;
+}
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+template <typename Visit>
+void for_each_tensor(torch::jit::Stack& stack, size_t count, Visit visit) {
+  for (auto value = stack.end() - static_cast<ptrdiff_t>(count); value != stack.end(); ++value) {
+    if (value->isTensor()) {
+      *value = visit(value->toTensor());
+    } else if (value->isTensorList()) {
+      std::vector<at::Tensor> tensors = value->toTensorVector();
+      for (at::Tensor& tensor : tensors) tensor = visit(tensor);
+      *value = c10::List<at::Tensor>(std::move(tensors));
+    }
+  }
+}
+
+void cast_all(torch::jit::Stack& stack, size_t count, at::ScalarType dtype) {
+  for_each_tensor(stack, count, [dtype](const at::Tensor& tensor) {
+    return at::autocast::cached_cast(dtype, tensor, kDevice);
+  });
+}
+
+bool is_eligible(const c10::IValue& value) {
+  return value.isTensor() && at::autocast::is_autocast_eligible(value.toTensor(), kDevice) &&
+         value.toTensor().scalar_type() != at::kDouble;
+}
+
+// The overload of a norm that takes the result's dtype: one more argument at the end.
+c10::OperatorHandle overload_with_dtype(const c10::OperatorHandle& op) {
+  static const std::unordered_map<std::string, std::string> kOverloads = {
+      {"Scalar", "ScalarOpt_dtype"},
+      {"ScalarOpt_dim", "ScalarOpt_dim_dtype"},
+      {"names_ScalarOpt_dim", "names_ScalarOpt_dim_dtype"}};
+  return c10::Dispatcher::singleton().findSchemaOrThrow(
+      op.schema().name().c_str(), kOverloads.at(op.schema().overload_name()).c_str());
+}
+
+void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                   torch::jit::Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const Policies policies = policies_by_schema().at(&op.schema());
+  const Policy policy = casts_like_cpu ? policies.cpu : policies.accelerator;
+  if (policy == Policy::kNone) {
+    // The other kind's list has it. What it is composed of may still be cast.
+    op.redispatchBoxed(keys & kBelowAutocast, stack);
+    return;
+  }
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastPrivateUse1);
+  const auto first = stack->end() - static_cast<ptrdiff_t>(count);
+  switch (policy) {
+    case Policy::kNone: break;
+    case Policy::kLowerPrecision:
+      cast_all(*stack, count, at::autocast::get_autocast_dtype(kDevice));
+      break;
+    case Policy::kFloat: cast_all(*stack, count, at::kFloat); break;
+    case Policy::kFloatResult:
+      if (!is_eligible(*first)) break;
+      for (size_t i = 0; i < count; ++i) {
+        c10::IValue& value = first[static_cast<ptrdiff_t>(i)];
+        if (op.schema().arguments()[i].name() == "dtype" && value.isNone()) value = at::kFloat;
+      }
+      break;
+    case Policy::kAppendFloat: {
+      const at::ScalarType dtype =
+          is_eligible(*first) ? at::kFloat : first->toTensor().scalar_type();
+      stack->emplace_back(dtype);
+      overload_with_dtype(op).callBoxed(stack);
+      return;
+    }
+    case Policy::kPromote: {
+      at::ScalarType widest = at::autocast::get_autocast_dtype(kDevice);
+      for_each_tensor(*stack, count, [&widest](const at::Tensor& tensor) {
+        if (tensor.defined()) widest = at::autocast::prioritize(widest, tensor, kDevice);
+        return tensor;
+      });
+      cast_all(*stack, count, widest);
+      break;
+    }
+  }
+  op.callBoxed(stack);
+}
+
+}  // namespace
+
+void register_autocast(torch::Library& library) {
+  PolicyTable table;
+  add_accelerator_policies(table);
+  add_cpu_policies(table);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& [name, policies] : table) {
+    const size_t dot = name.find('.');
+    const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+    // The lists are of one version of LibTorch, its operators perhaps of another.
+    auto op = dispatcher.findSchema({name.substr(0, dot), overload});
+    if (!op) continue;
+    policies_by_schema().emplace(&op->schema(), policies);
+    library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&cast_and_call>());
+  }
+}
+
+void cast_like_cpu(bool like_cpu) { casts_like_cpu = like_cpu; }
+
+}  // namespace accelerate::simulator

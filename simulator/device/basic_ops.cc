@@ -1,0 +1,182 @@
+#include "simulator/device/basic_ops.h"
+
+#include <cstring>
+#include <optional>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "simulator/device/host_call.h"
+#include "simulator/device/host_memory.h"
+#include "simulator/device/training_watch.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
+constexpr c10::DispatchKeySet kAboveKernels =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+// The device that an allocation is for becomes the current one meanwhile.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(std::optional<c10::Device> device) : previous_(current_device()) {
+    if (device && device->has_index()) set_current_device(device->index());
+    const int rank = current_rank();
+    TORCH_CHECK(rank < 0 || rank == current_device(), "rank ", rank,
+                " allocates on sim:", current_device(), ", which is rank ", current_device(),
+                "'s device");
+  }
+  ~CurrentDevice() { set_current_device(previous_); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  const int previous_;
+};
+
+// Fresh memory holds no values that a program may use; that it holds the same ones in every run is
+// what a simulation needs. As floating-point numbers they are NaN.
+at::Tensor with_no_values(at::Tensor tensor) {
+  const c10::Storage& storage = tensor.storage();
+  if (storage.nbytes() != 0) std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
+  return tensor;
+}
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                 std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  CurrentDevice current(device);
+  return with_no_values(at::detail::empty_generic(size, &device_allocator(), kDeviceKeys,
+                                                  c10::dtype_or_default(dtype), format));
+}
+
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  CurrentDevice current(device);
+  return with_no_values(at::detail::empty_strided_generic(
+      size, stride, &device_allocator(), kDeviceKeys, c10::dtype_or_default(dtype)));
+}
+
+SimDevice* device_of(const at::Tensor& tensor) {
+  return tensor.is_privateuseone() ? &SimDevice::of(tensor.device().index()) : nullptr;
+}
+
+void check_owned(const SimDevice* device) {
+  const int rank = current_rank();
+  TORCH_CHECK(device == nullptr || rank < 0 || rank == device->index(), "rank ", rank,
+              " copies a tensor on ", device->name(), ", which is rank ", device->index(),
+              "'s device: in a real job its memory is in another process");
+}
+
+at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  SimDevice* const target = device_of(self);
+  SimDevice* const origin = device_of(source);
+  check_owned(target);
+  check_owned(origin);
+  SimDevice& device = *(target != nullptr ? target : origin);
+  static const OpInfo kCopyInfo{.name = "aten::copy_", .argument_names = {"self", "src"}};
+  watch_training(device, kCopyInfo, {});
+  if (target != nullptr && !c10::GradMode::is_enabled()) watch_write(device, self);
+  {
+    ChargeScope charge(target, "aten::copy_");
+    c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    HostCall to(kCopyInfo);
+    HostCall from(kCopyInfo);
+    at::Tensor host = to.to_host(self, 0, /*written=*/true);
+    host.copy_(from.to_host(source, 1, /*written=*/false));
+    if (target != nullptr && self.is_sparse()) to.update_arguments();
+  }
+  const auto bytes = static_cast<double>(self.nbytes());
+  if (target == origin) {
+    device.launch("aten::copy_", 0, bytes + static_cast<double>(source.nbytes()), MathType::kFp32);
+    return self;
+  }
+  device.transfer(target == nullptr   ? "copy to host"
+                  : origin == nullptr ? "copy to device"
+                                      : "copy between devices",
+                  bytes);
+  // A copy from pageable memory is staged by the host; one to the host is wanted there.
+  const at::Tensor& host_side = target == nullptr ? self : source;
+  const bool pinned = !host_side.is_privateuseone() && host_side.has_storage() &&
+                      is_pinned(host_side.storage().data());
+  if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
+  at::Tensor result = target;
+  copy(result, self, non_blocking);
+  return result;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& target) {
+  target.resize_(self.sizes());
+  return copy_from(self, target, /*non_blocking=*/false);
+}
+
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(source.storage());
+  impl->set_sizes_and_strides(source.sizes(), source.strides(), source.storage_offset());
+  return self;
+}
+
+at::Tensor& set_storage_part(at::Tensor& self, at::Storage source, int64_t offset,
+                             at::IntArrayRef size, at::IntArrayRef stride) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  if (stride.size() == size.size() && stride.data() != nullptr) {
+    impl->set_sizes_and_strides(size, stride, offset);
+  } else {
+    impl->set_sizes_contiguous(size);
+    impl->set_storage_offset(offset);
+  }
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
+  const auto numel = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  return set_storage_part(self, std::move(source), 0, {numel}, {});
+}
+
+at::Tensor& set_empty(at::Tensor& self) {
+  return set_storage(self, c10::Storage(c10::Storage::use_byte_size_t(), 0, &device_allocator(),
+                                        /*resizable=*/true));
+}
+
+bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }
+
+}  // namespace
+
+void register_set_data_check(torch::Library& library) {
+  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
+}
+
+void register_basic_ops(torch::Library& library) {
+  library.impl("empty.memory_format", TORCH_FN(empty));
+  library.impl("empty_strided", TORCH_FN(empty_strided));
+  library.impl("copy_", TORCH_FN(copy));
+  library.impl("_copy_from", TORCH_FN(copy_from));
+  library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  library.impl("set_.source_Tensor", TORCH_FN(set_tensor));
+  library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage_part));
+  library.impl("set_.source_Storage", TORCH_FN(set_storage));
+  library.impl("set_", TORCH_FN(set_empty));
+  register_set_data_check(library);
+  // Views need no kernel on any device.
+  library.impl("view", TORCH_FN(at::native::view));
+  library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  library.impl("unfold", TORCH_FN(at::native::unfold));
+}
+
+}  // namespace accelerate::simulator

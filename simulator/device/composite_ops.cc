@@ -1,0 +1,166 @@
+#include "simulator/device/composite_ops.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "simulator/device/generator.h"
+#include "simulator/device/host_call.h"
+#include "simulator/device/host_memory.h"
+#include "simulator/device/training_watch.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// As on a CPU; real devices use one fused kernel, which draws other numbers.
+at::Tensor dropout(const at::Tensor& input, double p, bool train) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  if (p == 0 || !train || input.numel() == 0) return input;
+  if (p == 1) return input.mul(at::zeros({}, input.options()));
+  at::Tensor noise = at::empty_like(input).bernoulli_(1 - p);
+  noise.div_(1 - p);
+  return input.mul(noise);
+}
+
+// What a section that runs on the host costs the device when its gradients are computed.
+struct BackwardCost {
+  const std::string* name;
+  double flops;
+  double bytes;
+  MathType type;
+};
+
+struct ToDevice;
+
+// Into a section that runs on the host: same bytes, a CPU tensor. Differentiable, in turn as well.
+struct ToHost : torch::autograd::Function<ToHost> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor) {
+    context->saved_data["device"] = static_cast<int64_t>(tensor.device().index());
+    return host_alias(tensor);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients);
+};
+
+// Out of it.
+struct ToDevice : torch::autograd::Function<ToDevice> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, int64_t device,
+                            std::shared_ptr<const BackwardCost> cost) {
+    context->saved_data["device"] = device;
+    if (cost) {
+      context->saved_data["name"] = reinterpret_cast<int64_t>(cost->name);
+      context->saved_data["flops"] = cost->flops;
+      context->saved_data["bytes"] = cost->bytes;
+      context->saved_data["type"] = static_cast<int64_t>(cost->type);
+    }
+    return device_alias(tensor, SimDevice::of(static_cast<int>(device)));
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    if (context->saved_data.count("name") != 0) {
+      SimDevice& device = SimDevice::of(static_cast<int>(context->saved_data["device"].toInt()));
+      const auto& name = *reinterpret_cast<const std::string*>(context->saved_data["name"].toInt());
+      device.launch(name.c_str(), context->saved_data["flops"].toDouble(),
+                    context->saved_data["bytes"].toDouble(),
+                    static_cast<MathType>(context->saved_data["type"].toInt()));
+    }
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
+    return {ToHost::apply(gradients[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
+variable_list ToHost::backward(AutogradContext* context, variable_list gradients) {
+  if (!gradients[0].defined()) return {at::Tensor()};
+  return {ToDevice::apply(gradients[0].contiguous(), context->saved_data["device"].toInt(),
+                          std::shared_ptr<const BackwardCost>())};
+}
+
+// Casting on the device means casting on the host for as long as the section lasts.
+class HostAutocast {
+ public:
+  HostAutocast()
+      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
+        dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    at::autocast::set_autocast_enabled(at::kCPU,
+                                       at::autocast::is_autocast_enabled(at::kPrivateUse1));
+    at::autocast::set_autocast_dtype(at::kCPU, at::autocast::get_autocast_dtype(at::kPrivateUse1));
+  }
+  ~HostAutocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, enabled_);
+    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+  }
+  HostAutocast(const HostAutocast&) = delete;
+  HostAutocast& operator=(const HostAutocast&) = delete;
+
+ private:
+  const bool enabled_;
+  const at::ScalarType dtype_;
+};
+
+// Recurrent layers: the CPU has layers of its own where other devices have fused cells, so the
+// whole layer runs on the host, its gradients too.
+void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                         torch::jit::Stack* stack) {
+  const OpInfo& info = op_info(op);
+  const auto arguments = stack->end() - info.num_arguments;
+  const double flops = info.flops != nullptr
+                           ? info.flops(c10::ArrayRef<c10::IValue>(&*arguments, info.num_arguments))
+                           : 0;
+  HostCall call(info);
+  auto into = [&call](const at::Tensor& tensor, size_t index) {
+    call.to_host(tensor, index, /*written=*/false);  // for what it checks and counts
+    return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor) : tensor;
+  };
+  for (size_t i = 0; i < info.num_arguments; ++i) {
+    c10::IValue& value = arguments[static_cast<ptrdiff_t>(i)];
+    if (value.isTensor()) {
+      value = into(value.toTensor(), i);
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> tensors = value.toTensorVector();
+      for (at::Tensor& tensor : tensors) tensor = into(tensor, i);
+      value = c10::List<at::Tensor>(std::move(tensors));
+    }
+  }
+  TORCH_INTERNAL_ASSERT(call.device() != nullptr);
+  SimDevice& device = *call.device();
+  watch_training(device, info, {});
+  {
+    ChargeScope charge(&device, info.name.c_str());
+    BorrowedGenerator generator(device.index());
+    HostAutocast autocast;
+    op.callBoxed(stack);
+  }
+  const auto results = stack->end() - info.num_returns;
+  const MathType type = math_type(call.dtype());
+  auto cost = std::make_shared<const BackwardCost>(BackwardCost{
+      .name = &info.name, .flops = 2 * flops, .bytes = 2 * call.bytes(), .type = type});
+  for (size_t i = 0; i < info.num_returns; ++i) {
+    c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    // One of the results brings the cost: the backward pass goes through the section once.
+    value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
+                            i == 0 ? cost : std::shared_ptr<const BackwardCost>());
+  }
+  device.launch(info.name.c_str(), flops, call.bytes(), type);
+}
+
+}  // namespace
+
+void register_composite_ops(torch::Library& library) {
+  library.impl("dropout", TORCH_FN(dropout));
+  for (const char* name : {"lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input",
+                           "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data", "lstm_cell",
+                           "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_section_on_host>());
+  }
+}
+
+}  // namespace accelerate::simulator

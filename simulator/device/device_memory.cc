@@ -1,0 +1,196 @@
+#include "simulator/device/device_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr size_t kGranularity = 512;
+constexpr size_t kLargestHolders = 3;
+
+MemoryBlock* make_block(size_t bytes) {
+  void* memory = std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return new (memory) MemoryBlock{.bytes = bytes};
+}
+
+size_t rounded(size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
+
+}  // namespace
+
+std::string human_bytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " bytes");
+  double value = static_cast<double>(bytes);
+  const char* unit = "bytes";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (value < 1024) break;
+    value /= 1024;
+    unit = next;
+  }
+  return absl::StrFormat("%.2f %s", value, unit);
+}
+
+void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer observer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Blocks of the last run may be held still; nobody may reach into the list through them.
+  for (MemoryBlock* block = newest_; block != nullptr; block = block->older) {
+    block->memory = nullptr;
+  }
+  newest_ = nullptr;
+  name_ = std::move(name);
+  observer_ = std::move(observer);
+  capacity_ = capacity_bytes;
+  in_use_ = peak_ = num_blocks_ = 0;
+  by_category_ = at_peak_ = {};
+  set_up_ = had_backward_ = in_backward_ = updated_ = false;
+  step_ = 0;
+}
+
+MemoryCategory DeviceMemory::category_now(const char* operation) const {
+  if (in_backward_) return MemoryCategory::kTemporaries;
+  // Inputs come with the activations.
+  if (c10::GradMode::is_enabled()) return MemoryCategory::kActivations;
+  // Modules move to their device without gradients.
+  if (!set_up_) return MemoryCategory::kParameters;
+  // In the first update, what is no operator's result is the optimizer's: its moments, made here.
+  const bool first_update = step_ == 0 && operation == nullptr;
+  return first_update ? MemoryCategory::kOptimizerState : MemoryCategory::kTemporaries;
+}
+
+void DeviceMemory::account(MemoryCategory category, int64_t delta) {
+  by_category_[static_cast<size_t>(category)] += delta;
+  in_use_ += delta;
+  if (in_use_ > peak_) {
+    peak_ = in_use_;
+    at_peak_ = by_category_;
+  }
+  if (observer_) observer_(category, delta);
+}
+
+void* DeviceMemory::allocate(size_t bytes, const char* operation) {
+  if (bytes == 0) return nullptr;
+  const size_t size = rounded(bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
+  MemoryBlock* block = make_block(size);
+  block->memory = this;
+  block->operation = operation;
+  block->step = step_;
+  block->category = category_now(operation);
+  block->older = newest_;
+  if (newest_ != nullptr) newest_->newer = block;
+  newest_ = block;
+  ++num_blocks_;
+  account(block->category, static_cast<int64_t>(size));
+  return block->data();
+}
+
+void* DeviceMemory::allocate_uncharged(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  // The block's size is what alignment asks for; nobody accounts it.
+  return make_block((bytes + 63) / 64 * 64)->data();
+}
+
+void DeviceMemory::release(void* data) {
+  if (data == nullptr) return;
+  MemoryBlock* block = static_cast<MemoryBlock*>(data) - 1;
+  if (DeviceMemory* memory = block->memory) {
+    std::lock_guard<std::mutex> lock(memory->mutex_);
+    // Checked again: reset() may have cut the block off meanwhile.
+    if (block->memory != nullptr) {
+      (block->newer != nullptr ? block->newer->older : memory->newest_) = block->older;
+      if (block->older != nullptr) block->older->newer = block->newer;
+      --memory->num_blocks_;
+      memory->account(block->category, -static_cast<int64_t>(block->bytes));
+    }
+  }
+  std::free(block);
+}
+
+void DeviceMemory::mark(MemoryBlock* block, MemoryCategory category) {
+  if (block == nullptr || block->memory != this || block->category == category) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto bytes = static_cast<int64_t>(block->bytes);
+  // Not through account(): a change of name is no change of the peak.
+  by_category_[static_cast<size_t>(block->category)] -= bytes;
+  by_category_[static_cast<size_t>(category)] += bytes;
+  if (observer_) {
+    observer_(block->category, -bytes);
+    observer_(category, bytes);
+  }
+  block->category = category;
+}
+
+void DeviceMemory::begin_backward() {
+  set_up_ = true;
+  had_backward_ = true;
+  in_backward_ = true;
+}
+
+void DeviceMemory::begin_step() {
+  updated_ = false;
+  had_backward_ = false;
+  // Newest first: what is older than this step was looked at before.
+  for (MemoryBlock* block = newest_; block != nullptr && block->step == step_;
+       block = block->older) {
+    if (block->category == MemoryCategory::kTemporaries) {
+      mark(block, MemoryCategory::kOptimizerState);
+    }
+  }
+  ++step_;
+}
+
+std::string DeviceMemory::holders() const {
+  std::array<std::vector<const MemoryBlock*>, kNumMemoryCategories> blocks;
+  for (const MemoryBlock* block = newest_; block != nullptr; block = block->older) {
+    blocks[static_cast<size_t>(block->category)].push_back(block);
+  }
+  std::vector<size_t> order(kNumMemoryCategories);
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return by_category_[a] > by_category_[b]; });
+  std::string text;
+  for (size_t category : order) {
+    auto& held = blocks[category];
+    if (held.empty()) continue;
+    // Newest first among equals, which does not depend on where they lie.
+    std::stable_sort(held.begin(), held.end(), [](const MemoryBlock* a, const MemoryBlock* b) {
+      return a->bytes > b->bytes;
+    });
+    std::vector<std::string> largest;
+    for (size_t i = 0; i < std::min(held.size(), kLargestHolders); ++i) {
+      largest.push_back(
+          absl::StrCat(human_bytes(static_cast<int64_t>(held[i]->bytes)), " by ",
+                       held[i]->operation != nullptr ? held[i]->operation : "the program",
+                       " in step ", held[i]->step));
+    }
+    absl::StrAppend(
+        &text, text.empty() ? "" : "\n", "  ", to_string(static_cast<MemoryCategory>(category)),
+        ": ", human_bytes(by_category_[category]), " in ", held.size(),
+        held.size() == 1 ? " block (" : " blocks (largest: ", absl::StrJoin(largest, ", "), ")");
+  }
+  return text;
+}
+
+void DeviceMemory::raise_out_of_memory(size_t bytes, const char* operation) const {
+  const std::string text = holders();
+  TORCH_CHECK_WITH(OutOfMemoryError, false, name_,
+                   " is out of memory: ", operation != nullptr ? operation : "the program",
+                   " asked for ", human_bytes(static_cast<int64_t>(bytes)), " in step ", step_,
+                   ", ", human_bytes(capacity_ - in_use_), " of ", human_bytes(capacity_),
+                   " are free", text.empty() ? "" : ". Held:\n", text);
+}
+
+}  // namespace accelerate::simulator

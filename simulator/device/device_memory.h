@@ -1,0 +1,119 @@
+/// The memory of one simulated device: how much it may hold, what it holds, and for what.
+///
+/// Blocks lie in the host's memory behind a header that names their device, so whoever releases one
+/// needs nothing but the pointer. Sizes are rounded up to 512 bytes, as CUDA's caching allocator
+/// does, and accounting is exact to the block.
+///
+/// A block's category follows from when it was made: in a backward pass, with gradients enabled (a
+/// forward pass), or without. Parameters, their gradients and communication buckets are told apart
+/// when they are seen: see `mark`.
+///
+/// Threads: any thread may release; allocation belongs to the thread that holds the baton.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "simulator/trace/trace.h"
+
+namespace accelerate::simulator {
+
+class DeviceMemory;
+
+/// What lies in front of a block's bytes.
+struct alignas(64) MemoryBlock {
+  DeviceMemory* memory;  ///< null: host memory that no device is charged for, or of an earlier run
+  MemoryBlock* older;    ///< live blocks of `memory`, newest first
+  MemoryBlock* newer;
+  size_t bytes;           ///< rounded
+  const char* operation;  ///< the operator that allocated it, or null
+  int64_t step;
+  MemoryCategory category;
+  bool pinned;
+
+  void* data() { return this + 1; }
+};
+
+class DeviceMemory {
+ public:
+  using Bytes = std::array<int64_t, kNumMemoryCategories>;
+  /// Called after each change with the category and its change in bytes.
+  using Observer = std::function<void(MemoryCategory, int64_t delta)>;
+
+  /// A fresh start: nothing is held, and blocks of earlier runs no longer count.
+  void reset(std::string name, int64_t capacity_bytes, Observer observer);
+  /// Stops observing; what is held stays accounted.
+  void detach() { observer_ = nullptr; }
+
+  /// Bytes of a block, charged to this device. `operation` must live for ever; null: no operator's
+  /// result, but asked for as memory.
+  /// Errors: c10::OutOfMemoryError with report().
+  void* allocate(size_t bytes, const char* operation);
+  /// A block that no device is charged for.
+  static void* allocate_uncharged(size_t bytes);
+  /// Gives a block of either kind back. Null is allowed.
+  static void release(void* data);
+
+  /// Says what a block is held for; no effect on null, other devices' blocks and earlier runs'.
+  void mark(MemoryBlock* block, MemoryCategory category);
+
+  // The training loop, as far as categories need to know it.
+
+  void begin_backward();
+  void end_backward() { in_backward_ = false; }
+  bool in_backward() const { return in_backward_; }
+  /// A parameter changes without gradients being enabled: the optimizer is at work.
+  void note_update() { updated_ = had_backward_; }
+  /// An operator runs with gradients enabled. After a backward pass and an update this begins the
+  /// next step, and what the update left behind is the optimizer's state.
+  /// Returns whether a step began.
+  bool note_forward() {
+    if (!updated_) return false;
+    begin_step();
+    return true;
+  }
+  /// Updates seen so far.
+  int64_t step() const { return step_; }
+
+  int64_t capacity() const { return capacity_; }
+  int64_t in_use() const { return in_use_; }
+  int64_t peak() const { return peak_; }
+  const Bytes& by_category() const { return by_category_; }
+  const Bytes& at_peak() const { return at_peak_; }
+  int64_t num_blocks() const { return num_blocks_; }
+
+  /// Bytes by category with the largest blocks of each and who allocated them; one line each.
+  std::string holders() const;
+
+ private:
+  void begin_step();
+  MemoryCategory category_now(const char* operation) const;
+  void account(MemoryCategory category, int64_t delta);
+  [[noreturn]] void raise_out_of_memory(size_t bytes, const char* operation) const;
+
+  mutable std::mutex mutex_;
+  std::string name_;
+  Observer observer_;
+  int64_t capacity_ = 0;
+  int64_t in_use_ = 0;
+  int64_t peak_ = 0;
+  int64_t num_blocks_ = 0;
+  Bytes by_category_ = {};
+  Bytes at_peak_ = {};
+  MemoryBlock* newest_ = nullptr;
+  bool set_up_ = false;        // a backward pass was seen
+  bool had_backward_ = false;  // in this step
+  bool in_backward_ = false;
+  bool updated_ = false;
+  int64_t step_ = 0;
+};
+
+/// "79.3 MiB".
+std::string human_bytes(int64_t bytes);
+
+}  // namespace accelerate::simulator

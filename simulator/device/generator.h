@@ -1,0 +1,41 @@
+/// Random numbers of simulated devices.
+///
+/// A device's default generator draws the numbers that a CPU generator of the same seed draws, so
+/// that a run on the device repeats a run on the CPU; it is a generator of its own, as on a GPU:
+/// draws on the device leave the CPU's sequence alone. `torch::manual_seed` seeds both, for the
+/// calling rank.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+namespace accelerate::simulator {
+
+/// The default generator of a device. It lives for ever; reset_default_generator() begins a run.
+const at::Generator& default_generator(int device);
+/// A fresh generator for a device.
+at::Generator new_generator(int device);
+
+/// Gives the device's default generator the state of a fresh process.
+void reset_default_generator(int device);
+
+/// The CPU generator that draws for a device's generator; `generator` itself if it is the CPU's.
+at::Generator host_generator(const at::Generator& generator);
+
+/// Meanwhile the default CPU generator draws the numbers of a device's default generator: for what
+/// draws on a device's behalf without taking a generator.
+class BorrowedGenerator {
+ public:
+  explicit BorrowedGenerator(int device);
+  ~BorrowedGenerator();
+  BorrowedGenerator(const BorrowedGenerator&) = delete;
+  BorrowedGenerator& operator=(const BorrowedGenerator&) = delete;
+
+ private:
+  const int device_;
+};
+
+/// Makes LibTorch's default CPU generator one that passes its seed on to the current rank's device,
+/// for the rest of the process.
+void install_seeding();
+
+}  // namespace accelerate::simulator

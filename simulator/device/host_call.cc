@@ -1,0 +1,265 @@
+#include "simulator/device/host_call.h"
+
+#include <utility>
+
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/native/SparseTensorUtils.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "simulator/device/host_memory.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr c10::DispatchKeySet kHostKeys(c10::DispatchKey::CPU);
+constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
+
+c10::Device torch_device(const SimDevice& device) {
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device.index())};
+}
+
+// A tensor over `storage` that looks like `model` in everything but its device.
+at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), keys, model.unsafeGetTensorImpl()->dtype());
+  c10::TensorImpl* to = tensor.unsafeGetTensorImpl();
+  const c10::TensorImpl* from = model.unsafeGetTensorImpl();
+  if (from->dim() != 1 || from->sizes()[0] != 0 || from->storage_offset() != 0) {
+    to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+  }
+  if (from->is_wrapped_number()) to->set_wrapped_number(true);
+  if (from->is_conj()) to->_set_conj(true);
+  if (from->is_neg()) to->_set_neg(true);
+  return tensor;
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.storage_offset() == b.storage_offset();
+}
+
+// The data of a host storage as a device's storage; ownership moves.
+c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
+  c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
+  void* begin = data.get();
+  c10::DeleterFnPtr deleter = data.get_deleter();
+  void* context = data.release_context();
+  return {begin, context, deleter, device};
+}
+
+// A storage on another device over the same bytes, which it keeps alive.
+c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
+  using Owner = c10::intrusive_ptr<c10::StorageImpl>;
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+      c10::DataPtr(
+          storage->mutable_data(), new Owner(Owner::reclaim_copy(storage)),
+          [](void* owner) { delete static_cast<Owner*>(owner); }, device),
+      /*allocator=*/nullptr, /*resizable=*/false));
+}
+
+}  // namespace
+
+void HostCall::check(const at::Tensor& tensor, size_t argument) {
+  const int index = tensor.device().index();
+  if (device_ == nullptr) {
+    device_ = &SimDevice::of(index);
+    const int rank = current_rank();
+    TORCH_CHECK(rank < 0 || rank == index, "rank ", rank, " passed a tensor on sim:", index, " to ",
+                info_.name, ", but that device is rank ", index,
+                "'s: in a real job its memory is in another process. Tensors move between ranks "
+                "through collectives and messages only");
+  } else if (device_->index() != index) {
+    c10::impl::common_device_check_failure(torch_device(*device_), tensor, info_.name.c_str(),
+                                           info_.argument_names[argument].c_str());
+  }
+}
+
+void HostCall::check_devices() const {
+  if (!host_tensor_.defined() || device_ == nullptr || tensors_.empty() || info_.mixes_devices) {
+    return;
+  }
+  c10::impl::common_device_check_failure(torch_device(*device_), host_tensor_, info_.name.c_str(),
+                                         info_.argument_names[host_argument_].c_str());
+}
+
+void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
+  if (!info_.runs_kernel) return;
+  const auto* begin = static_cast<const char*>(storage_of(tensor)->data());
+  if (begin == nullptr) return;
+  begin += tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  const char* end = begin + tensor.nbytes();
+  for (const InFlight& memory : device_->in_flight()) {
+    if (end <= memory.begin || memory.end <= begin) continue;
+    TORCH_CHECK(!memory.written, info_.name, " uses memory that ", memory.owner->describe(),
+                " is still writing on ", device_->name(),
+                ": wait for the collective before its result is used");
+    TORCH_CHECK(!written, info_.name, " writes to memory that ", memory.owner->describe(),
+                " is still reading on ", device_->name(),
+                ": wait for the collective before its input is changed");
+  }
+}
+
+void HostCall::note(const at::Tensor& tensor) {
+  bytes_ += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
+  if (dtype_ == c10::ScalarType::Undefined || !c10::isFloatingType(dtype_)) {
+    dtype_ = tensor.scalar_type();
+  }
+}
+
+at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool written) {
+  if (!tensor.defined()) return tensor;
+  if (!tensor.is_privateuseone()) {
+    if (tensor.dim() > 0 && !host_tensor_.defined() && tensor.is_cpu()) {
+      host_tensor_ = tensor;
+      host_argument_ = argument;
+    }
+    return tensor;
+  }
+  check(tensor, argument);
+  for (const TensorPair& pair : tensors_) {
+    if (pair.device.is_same(tensor)) return pair.host;
+  }
+  if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), info_.name, " on ", device_->name(),
+                              ": tensors of layout ", tensor.layout(), " are not supported");
+  if (!device_->in_flight().empty()) check_in_flight(tensor, written);
+  c10::StorageImpl* storage = storage_of(tensor);
+  c10::intrusive_ptr<c10::StorageImpl> host;
+  for (const StoragePair& pair : storages_) {
+    if (pair.device == storage) host = pair.host;
+  }
+  if (!host) {
+    host = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+        c10::DataPtr(storage->mutable_data(), c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
+        /*resizable=*/true);
+    storages_.push_back({storage, host, storage->mutable_data(), storage->nbytes()});
+  }
+  at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
+  tensors_.push_back({tensor, alias});
+  note(tensor);
+  return alias;
+}
+
+void HostCall::update_arguments() {
+  for (StoragePair& pair : storages_) {
+    if (pair.data == nullptr && pair.bytes != 0) continue;  // a result's, see to_device
+    if (pair.host->data() == pair.data && pair.host->nbytes() == pair.bytes) continue;
+    const size_t bytes = pair.host->nbytes();
+    if (pair.host->data() != pair.data) {
+      void* data = pair.host->mutable_data();
+      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(*device_)));
+      // The results may alias it.
+      pair.host->set_data_ptr_noswap(c10::DataPtr(data, c10::Device(c10::kCPU)));
+    }
+    pair.device->set_nbytes(bytes);
+  }
+  for (const TensorPair& pair : tensors_) {
+    if (pair.device.is_sparse()) {
+      update_sparse(pair.device, pair.host);
+      continue;
+    }
+    c10::TensorImpl* to = pair.device.unsafeGetTensorImpl();
+    const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
+    if (!same_geometry(*to, *from)) {
+      to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+    }
+  }
+}
+
+at::Tensor HostCall::to_device(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_privateuseone()) return tensor;
+  for (const TensorPair& pair : tensors_) {
+    if (pair.host.is_same(tensor)) return pair.device;
+  }
+  if (tensor.is_sparse()) return sparse_to_device(tensor);
+  if (!tensor.has_storage()) return tensor;
+  c10::StorageImpl* storage = storage_of(tensor);
+  note(tensor);
+  for (const StoragePair& pair : storages_) {
+    if (pair.host.get() == storage) {
+      auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(pair.device);
+      return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
+    }
+  }
+  at::Tensor adopted = adopt(tensor, *device_);
+  // Another result may be a view of the same memory.
+  storages_.push_back({storage_of(adopted),
+                       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,
+                       SIZE_MAX});
+  return adopted;
+}
+
+at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, bool written) {
+  const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
+  const at::Tensor indices = to_host(sparse->indices(), argument, written);
+  const at::Tensor values = to_host(sparse->values(), argument, written);
+  at::Tensor alias = at::_sparse_coo_tensor_unsafe(
+      indices, values, tensor.sizes(), values.options().layout(c10::kSparse), sparse->coalesced());
+  tensors_.push_back({tensor, alias});
+  return alias;
+}
+
+at::Tensor HostCall::sparse_to_device(const at::Tensor& tensor) {
+  const at::SparseTensorImpl* host = at::sparse::get_sparse_impl(tensor);
+  at::Tensor result = at::detail::make_tensor<at::SparseTensorImpl>(
+      c10::DispatchKeySet(c10::DispatchKey::SparsePrivateUse1), tensor.dtype());
+  at::SparseTensorImpl* impl = at::sparse::get_sparse_impl(result);
+  impl->resize_(host->sparse_dim(), host->dense_dim(), tensor.sizes());
+  impl->set_indices_and_values_unsafe(to_device(host->indices()), to_device(host->values()));
+  impl->set_coalesced(host->coalesced());
+  return result;
+}
+
+void HostCall::update_sparse(const at::Tensor& device, const at::Tensor& host) {
+  at::SparseTensorImpl* to = at::sparse::get_sparse_impl(device);
+  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);
+  if (to->sizes() != from->sizes() || to->sparse_dim() != from->sparse_dim()) {
+    to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
+  }
+  to->set_indices_and_values_unsafe(to_device(from->indices()), to_device(from->values()));
+  to->set_coalesced(from->coalesced());
+}
+
+at::Tensor host_alias(const at::Tensor& tensor) {
+  if (!tensor.is_privateuseone()) return tensor;
+  if (tensor.is_sparse()) {
+    const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
+    const at::Tensor values = host_alias(sparse->values());
+    return at::_sparse_coo_tensor_unsafe(host_alias(sparse->indices()), values, tensor.sizes(),
+                                         values.options().layout(c10::kSparse),
+                                         sparse->coalesced());
+  }
+  return rewrapped(shared_storage(storage_of(tensor), c10::Device(c10::kCPU)), kHostKeys, tensor);
+}
+
+at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device) {
+  return rewrapped(shared_storage(storage_of(tensor), torch_device(device)), kDeviceKeys, tensor);
+}
+
+void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
+  SimDevice& device = SimDevice::of(tensor.device().index());
+  const ChargeScope charge(&device, "sparse tensor");
+  at::SparseTensorImpl* to = at::sparse::get_sparse_impl(tensor);
+  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);
+  to->set_indices_and_values_unsafe(adopt(from->indices().clone(), device),
+                                    adopt(from->values().clone(), device));
+  to->set_coalesced(from->coalesced());
+}
+
+at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  const size_t bytes = storage->nbytes();
+  auto adopted = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       moved_data(*storage, torch_device(device)),
+                                                       &device_allocator(), /*resizable=*/true);
+  return rewrapped(c10::Storage(std::move(adopted)), kDeviceKeys, tensor);
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,156 @@
+#include "simulator/device/install.h"
+
+#include <cstring>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
+#include <c10/core/Storage.h>
+#include <torch/library.h>
+
+#include "absl/strings/match.h"
+#include "simulator/device/autocast.h"
+#include "simulator/device/basic_ops.h"
+#include "simulator/device/composite_ops.h"
+#include "simulator/device/device_guard.h"
+#include "simulator/device/engine.h"
+#include "simulator/device/fallback.h"
+#include "simulator/device/generator.h"
+#include "simulator/device/host_memory.h"
+
+// Attention picks its algorithm as on a CPU.
+namespace at::native {
+namespace {
+
+int64_t sim_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value,
+                       const std::optional<Tensor>& mask, double dropout, bool causal,
+                       std::optional<double> scale, bool grouped_query) {
+  return _fused_sdp_choice_cpp(query, key, value, mask, dropout, causal, scale, grouped_query);
+}
+
+}  // namespace
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &sim_sdp_choice)
+}  // namespace at::native
+
+namespace accelerate::simulator {
+namespace {
+
+int device_or_current(c10::DeviceIndex index) { return index < 0 ? current_device() : index; }
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kMaxAddressableDevices; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { set_current_device(index); }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return static_cast<c10::DeviceIndex>(current_device());
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    const c10::DeviceIndex previous = getCurrentDevice();
+    set_current_device(index);
+    return previous;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
+    return index < 0 ? getCurrentDevice() : exchangeDevice(index);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return default_generator(device_or_current(index));
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return new_generator(device_or_current(index));
+  }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  at::Device getDeviceFromPtr(void*) const override {
+    return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())};
+  }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    const int previous = current_device();
+    set_current_device(storage.device().index());
+    c10::DataPtr data = device_allocator().allocate(bytes);
+    set_current_device(previous);
+    if (const size_t kept = std::min(bytes, storage.nbytes())) {
+      std::memcpy(data.get(), storage.data(), kept);
+    }
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
+    storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+  }
+};
+
+torch::CppFunction on_host() { return torch::CppFunction::makeFromBoxedFunction<&run_on_host>(); }
+
+// c10d knows devices' dense tensors only; the backend takes sparse ones as well.
+void reduce_as_dense(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), stack);
+}
+
+// Registrations last as long as their Library, here for ever.
+torch::Library& library(const char* name_space, c10::DispatchKey key) {
+  return *new torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
+}
+
+// An operator with both a CPU kernel and one composed of other operators would use the latter,
+// which computes the same but not always the same bits.
+void prefer_cpu_kernels(torch::Library& aten, c10::DispatchKey device_key,
+                        c10::DispatchKey cpu_key) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!absl::StartsWith(name.name, "aten::")) continue;
+    auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(cpu_key) ||
+        op->hasKernelForDispatchKey(device_key)) {
+      continue;
+    }
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+      aten.impl(c10::toString(name).c_str(), on_host());
+    }
+  }
+}
+
+void register_kernels() {
+  using c10::DispatchKey;
+  library("_", DispatchKey::PrivateUse1).fallback(on_host());
+  library("_", DispatchKey::SparsePrivateUse1).fallback(on_host());
+  library("_", DispatchKey::AutogradPrivateUse1).fallback(torch::CppFunction::makeFallthrough());
+  library("_", DispatchKey::AutocastPrivateUse1).fallback(torch::CppFunction::makeFallthrough());
+
+  torch::Library& aten = library("aten", DispatchKey::PrivateUse1);
+  register_basic_ops(aten);
+  register_composite_ops(aten);
+  // On a CPU the algorithm is chosen inside; on other devices LibTorch looks for one of theirs.
+  aten.impl("convolution", on_host());
+  aten.impl("convolution_backward", on_host());
+  prefer_cpu_kernels(aten, DispatchKey::PrivateUse1, DispatchKey::CPU);
+  prefer_cpu_kernels(library("aten", DispatchKey::SparsePrivateUse1),
+                     DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU);
+
+  library("c10d", DispatchKey::SparsePrivateUse1)
+      .impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&reduce_as_dense>());
+
+  torch::Library& autograd = library("aten", DispatchKey::AutogradPrivateUse1);
+  register_composite_ops(autograd);
+  register_set_data_check(autograd);
+  register_autocast(library("aten", DispatchKey::AutocastPrivateUse1));
+}
+
+}  // namespace
+
+void install_sim_device() {
+  static const bool installed = [] {
+    install_engine();
+    c10::register_privateuse1_backend("sim");
+    install_host_allocator();
+    c10::SetAllocator(c10::kPrivateUse1, &device_allocator());
+    install_device_guard();
+    at::RegisterPrivateUse1HooksInterface(new Hooks());
+    install_seeding();
+    register_kernels();
+    return true;
+  }();
+  static_cast<void>(installed);
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,147 @@
+/// One simulated device: its model, its memory, its streams' clocks, and what is in flight on it.
+///
+/// There is a device per rank and process-wide numbering, "sim:RANK", because all ranks live in one
+/// process. LibTorch counts devices in eight bits, so 127 of them can be addressed; further ranks
+/// have a device too, but their tensors are on the CPU (see host_memory.h).
+///
+/// Units: nanoseconds of virtual time since the start of the run.
+/// Threads: a device belongs to the thread of its rank while that holds the baton.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include "simulator/device/device_memory.h"
+#include "simulator/hardware/device_model.h"
+#include "simulator/trace/trace.h"
+
+namespace accelerate::simulator {
+
+class Recorder;
+
+/// LibTorch's limit on device indices.
+inline constexpr int kMaxAddressableDevices = 127;
+
+/// Who uses memory that is in flight, for error messages.
+class InFlightOwner {
+ public:
+  virtual ~InFlightOwner() = default;
+  /// "all_reduce #3 (sum, Float[4]) of group ..."
+  virtual std::string describe() const = 0;
+};
+
+/// Memory that a collective uses until the program has waited for it. It is kept alive as long.
+struct InFlight {
+  c10::intrusive_ptr<c10::StorageImpl> storage;
+  const char* begin;
+  const char* end;
+  bool written;  ///< by the collective: nobody may touch it; else it may be read
+  std::shared_ptr<const InFlightOwner> owner;
+};
+
+class SimDevice {
+ public:
+  /// The device of rank `index`. It lives for ever; a run begins with reset().
+  static SimDevice& of(int index);
+
+  SimDevice(const SimDevice&) = delete;
+  SimDevice& operator=(const SimDevice&) = delete;
+
+  /// A fresh start. `host_clock_ns` is the clock of the rank's thread; `recorder` may be null.
+  void reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder* recorder);
+  /// The rank's program is over: the host waits for the device, nothing is in flight any more.
+  void end();
+  /// The run is over: nothing is recorded any more.
+  void detach();
+
+  int index() const { return index_; }
+  /// "sim:3 (h100)".
+  const std::string& name() const { return name_; }
+  const DeviceModel& model() const { return model_; }
+  DeviceMemory& memory() { return memory_; }
+  Recorder* recorder() const { return recorder_; }
+
+  // Time.
+
+  int64_t host_ns() const { return *host_clock_ns_; }
+  /// Streams are numbered from 0, the default stream.
+  int new_stream();
+  int current_stream() const { return current_stream_; }
+  void set_current_stream(int stream) { current_stream_ = stream; }
+  int num_streams() const { return static_cast<int>(streams_.size()); }
+  /// When all work given to the stream ends.
+  int64_t stream_ns(int stream) const { return streams_[stream]; }
+  /// Work given to the stream from now on begins no sooner.
+  void stream_waits(int stream, int64_t until_ns) {
+    streams_[stream] = std::max(streams_[stream], until_ns);
+  }
+  /// A time that the current stream will have to wait for at the end of the backward pass, because
+  /// nobody can tell when exactly CPU tensors are waited for.
+  void owe(int64_t until_ns) { debt_ns_ = std::max(debt_ns_, until_ns); }
+  int64_t debt_ns() const { return debt_ns_; }
+  /// The host waits.
+  void host_waits(int64_t until_ns) { *host_clock_ns_ = std::max(*host_clock_ns_, until_ns); }
+  void synchronize();
+
+  /// Issues a kernel on the current stream: the host spends its launch time, the stream the rest.
+  void launch(const char* name, double flops, double bytes, MathType type);
+  /// A transfer to or from the host's memory on the current stream.
+  void transfer(const char* name, double bytes);
+
+  // Detectors.
+
+  const std::vector<InFlight>& in_flight() const { return in_flight_; }
+  void take_off(InFlight memory) { in_flight_.push_back(std::move(memory)); }
+  /// What `owner` has in flight is free again.
+  void land(const InFlightOwner* owner);
+
+ private:
+  explicit SimDevice(int index) : index_(index) {}
+
+  void run_on_stream(const char* name, SliceKind kind, int64_t duration_ns, double flops,
+                     double bytes);
+
+  const int index_;
+  std::string name_;
+  DeviceModel model_;
+  DeviceMemory memory_;
+  Recorder* recorder_ = nullptr;
+  int64_t* host_clock_ns_ = &no_clock_;
+  int64_t no_clock_ = 0;
+  std::vector<int64_t> streams_;
+  int current_stream_ = 0;
+  int64_t debt_ns_ = 0;
+  std::vector<InFlight> in_flight_;
+  // The recorder's number of each name, by the name's address: names live for ever.
+  std::unordered_map<const char*, uint32_t> names_;
+};
+
+/// The rank whose thread this is, or -1.
+int current_rank();
+
+/// Makes a thread a rank's for a scope; its device becomes the current one.
+class RankScope {
+ public:
+  explicit RankScope(int rank);
+  ~RankScope();
+  RankScope(const RankScope&) = delete;
+  RankScope& operator=(const RankScope&) = delete;
+
+ private:
+  const int previous_rank_;
+  const int previous_device_;
+};
+
+/// The index of this thread's current device, as DeviceGuard sets it.
+int current_device();
+void set_current_device(int index);
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,327 @@
+#include "simulator/network/flows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/log/absl_check.h"
+
+namespace accelerate::simulator {
+namespace {
+
+// Times this close are the same: what rounding of doubles can make of equal ones.
+constexpr double kToleranceNs = 1e-3;
+
+// A time with a fraction, as exact late in a run as at its start.
+struct Instant {
+  int64_t ns = 0;
+  double fraction = 0;  // In [0, 1).
+
+  Instant plus(double duration_ns) const {
+    const double whole = std::floor(fraction + duration_ns);
+    return {ns + static_cast<int64_t>(whole), fraction + duration_ns - whole};
+  }
+  double since(const Instant& earlier) const {
+    return static_cast<double>(ns - earlier.ns) + (fraction - earlier.fraction);
+  }
+  int64_t rounded_up() const { return fraction > kToleranceNs ? ns + 1 : ns; }
+};
+
+bool operator<(const Instant& a, const Instant& b) {
+  return std::tie(a.ns, a.fraction) < std::tie(b.ns, b.fraction);
+}
+
+// Far beyond any run.
+constexpr double kLongestNs = 0x1p60;
+
+struct Flow {
+  Flows::Id id = 0;
+  // None for a flow that nothing holds up: it ends as it begins.
+  std::vector<int> links;
+  double bytes = 0;
+  // While it flows: what was left at `since`, and bytes per nanosecond from then on.
+  Instant since;
+  double remaining = 0;
+  double rate = 0;
+
+  Instant end() const {
+    if (links.empty()) return since;
+    return since.plus(std::min(remaining / rate, kLongestNs));
+  }
+};
+
+// What one step changed of a flow.
+struct Change {
+  int slot;
+  bool began;
+  Instant since;
+  double remaining;
+  double rate;
+};
+using Changes = std::vector<Change>;
+
+// Sets of small numbers that are emptied at once.
+class Marks {
+ public:
+  void clear(size_t size) {
+    if (marks_.size() < size) marks_.resize(size);
+    ++current_;
+  }
+  bool insert(int index) { return std::exchange(marks_[index], current_) != current_; }
+
+ private:
+  std::vector<int64_t> marks_;
+  int64_t current_ = 0;
+};
+
+}  // namespace
+
+// The flows and their rates. Time here is the latest instant at which a rate changed; it is never
+// ahead of the owner's clock, which is rounded up.
+class Flows::Shares {
+ public:
+  explicit Shares(const Network& network) : network_(network) {}
+
+  void add(Flow flow, int64_t begins_ns) {
+    const Id id = flow.id;
+    waiting_.emplace(begins_ns, id, take_slot(std::move(flow)));
+  }
+
+  bool empty() const { return waiting_.empty() && flowing_.empty() && ended_.empty(); }
+
+  // The flow that ends next. Begins flows for good, or puts everything back.
+  Completion find_next() {
+    if (!ended_.empty()) return {std::get<1>(*ended_.begin()), std::get<0>(*ended_.begin())};
+    Changes changes;
+    auto waiting = waiting_.begin();
+    while (waiting != waiting_.end() && begins_before_an_end(std::get<0>(*waiting))) {
+      waiting = begin_all_at(std::get<0>(*waiting), waiting, &changes);
+    }
+    const Instant end = earliest_end();
+    Id first = std::numeric_limits<Id>::max();
+    for (int slot : flowing_) {
+      if (slots_[slot].end().since(end) <= kToleranceNs) first = std::min(first, slots_[slot].id);
+    }
+    undo(changes);
+    return {first, end.rounded_up()};
+  }
+
+  void finish_next() {
+    if (ended_.empty()) {
+      while (!waiting_.empty() && begins_before_an_end(std::get<0>(*waiting_.begin()))) {
+        const auto behind = begin_all_at(std::get<0>(*waiting_.begin()), waiting_.begin(), nullptr);
+        waiting_.erase(waiting_.begin(), behind);
+      }
+      end_all_at(earliest_end());
+    }
+    free_slots_.push_back(std::get<2>(*ended_.begin()));
+    ended_.erase(ended_.begin());
+  }
+
+ private:
+  using Queue = std::set<std::tuple<int64_t, Id, int>>;  // Time, id, slot.
+
+  int take_slot(Flow flow) {
+    if (free_slots_.empty()) {
+      slots_.push_back(std::move(flow));
+      return static_cast<int>(slots_.size()) - 1;
+    }
+    const int slot = free_slots_.back();
+    free_slots_.pop_back();
+    slots_[slot] = std::move(flow);
+    return slot;
+  }
+
+  Instant earliest_end() const {
+    Instant earliest{std::numeric_limits<int64_t>::max(), 0};
+    for (int slot : flowing_) earliest = std::min(earliest, slots_[slot].end());
+    return earliest;
+  }
+
+  // Also true if nothing ends: then the flow must begin before anything can.
+  bool begins_before_an_end(int64_t begins_ns) const {
+    return flowing_.empty() || earliest_end().since({begins_ns, 0}) >= -kToleranceNs;
+  }
+
+  // Begins the flows from `waiting` on that begin at that time. Returns where the later ones start.
+  Queue::iterator begin_all_at(int64_t begins_ns, Queue::iterator waiting, Changes* changes) {
+    const Instant now{begins_ns, 0};
+    std::vector<int> links;
+    for (; waiting != waiting_.end() && std::get<0>(*waiting) == begins_ns; ++waiting) {
+      const int slot = std::get<2>(*waiting);
+      Flow& flow = slots_[slot];
+      remember(slot, true, changes);
+      flow.since = now;
+      flow.remaining = flow.bytes;
+      flow.rate = 0;
+      flowing_.push_back(slot);
+      for (int link : flow.links) {
+        if (slots_of_link_.size() <= static_cast<size_t>(link)) slots_of_link_.resize(link + 1);
+        slots_of_link_[link].push_back(slot);
+      }
+      links.insert(links.end(), flow.links.begin(), flow.links.end());
+    }
+    share_out(links, now, changes);
+    return waiting;
+  }
+
+  void end_all_at(const Instant& now) {
+    std::vector<int> links;
+    std::vector<int> still_flowing;
+    for (int slot : flowing_) {
+      const Flow& flow = slots_[slot];
+      if (flow.end().since(now) > kToleranceNs) {
+        still_flowing.push_back(slot);
+        continue;
+      }
+      for (int link : flow.links) std::erase(slots_of_link_[link], slot);
+      links.insert(links.end(), flow.links.begin(), flow.links.end());
+      ended_.emplace(now.rounded_up(), flow.id, slot);
+    }
+    flowing_ = std::move(still_flowing);
+    share_out(links, now, nullptr);
+  }
+
+  void remember(int slot, bool began, Changes* changes) const {
+    if (changes == nullptr) return;
+    const Flow& flow = slots_[slot];
+    changes->push_back({slot, began, flow.since, flow.remaining, flow.rate});
+  }
+
+  void undo(const Changes& changes) {
+    for (auto change = changes.rbegin(); change != changes.rend(); ++change) {
+      Flow& flow = slots_[change->slot];
+      if (change->began) {
+        flowing_.pop_back();
+        for (auto link = flow.links.rbegin(); link != flow.links.rend(); ++link) {
+          slots_of_link_[*link].pop_back();
+        }
+      }
+      flow.since = change->since;
+      flow.remaining = change->remaining;
+      flow.rate = change->rate;
+    }
+  }
+
+  void set_rate(int slot, double rate, const Instant& now, Changes* changes) {
+    Flow& flow = slots_[slot];
+    if (rate == flow.rate) return;
+    remember(slot, false, changes);
+    const double passed = std::max(0.0, now.since(flow.since));
+    flow.remaining = std::max(0.0, flow.remaining - flow.rate * passed);
+    flow.since = now;
+    flow.rate = rate;
+  }
+
+  // Finds the links that share flows with `seeds`, directly or through others, each once.
+  void find_component(const std::vector<int>& seeds) {
+    marked_links_.clear(slots_of_link_.size());
+    marked_slots_.clear(slots_.size());
+    component_.clear();
+    for (int link : seeds) {
+      if (marked_links_.insert(link)) component_.push_back(link);
+    }
+    for (size_t i = 0; i < component_.size(); ++i) {
+      for (int slot : slots_of_link_[component_[i]]) {
+        if (!marked_slots_.insert(slot)) continue;
+        for (int link : slots_[slot].links) {
+          if (marked_links_.insert(link)) component_.push_back(link);
+        }
+      }
+    }
+  }
+
+  // Progressive filling: the rates of all rise together; where a link is full, its flows stop
+  // rising. The link with the smallest share for each of its rising flows is full first.
+  void share_out(const std::vector<int>& seeds, const Instant& now, Changes* changes) {
+    find_component(seeds);
+    if (left_.size() < slots_of_link_.size()) {
+      left_.resize(slots_of_link_.size());
+      rising_.resize(slots_of_link_.size());
+    }
+    using Candidate = std::pair<double, int>;  // Share, link.
+    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> fullest;
+    for (int link : component_) {
+      left_[link] = network_.link_bytes_per_second()[link] / 1e9;
+      rising_[link] = static_cast<int>(slots_of_link_[link].size());
+      if (rising_[link] > 0) fullest.emplace(left_[link] / rising_[link], link);
+    }
+    marked_slots_.clear(slots_.size());  // Now: the flows whose rate is settled.
+    while (!fullest.empty()) {
+      const auto [share, link] = fullest.top();
+      fullest.pop();
+      if (rising_[link] == 0) continue;
+      // Shares only grow while others settle, so an outdated one is too small and comes too early.
+      const double current = left_[link] / rising_[link];
+      if (current > share) {
+        fullest.emplace(current, link);
+        continue;
+      }
+      for (int slot : slots_of_link_[link]) {
+        if (!marked_slots_.insert(slot)) continue;
+        set_rate(slot, share, now, changes);
+        for (int other : slots_[slot].links) {
+          left_[other] = std::max(0.0, left_[other] - share);
+          --rising_[other];
+        }
+      }
+    }
+  }
+
+  const Network& network_;
+  std::vector<Flow> slots_;
+  std::vector<int> free_slots_;
+  Queue waiting_;  // Until their latency has passed.
+  Queue ended_;    // Not yet handed to the owner.
+  std::vector<int> flowing_;
+  std::vector<std::vector<int>> slots_of_link_;
+  // Scratch.
+  Marks marked_links_;
+  Marks marked_slots_;
+  std::vector<int> component_;
+  std::vector<double> left_;
+  std::vector<int> rising_;
+};
+
+Flows::Flows(const Network& network)
+    : network_(network), shares_(std::make_unique<Shares>(network)) {}
+
+Flows::~Flows() = default;
+
+Flows::Id Flows::start(int source, int target, int64_t bytes, int64_t at_ns) {
+  ABSL_CHECK_GE(bytes, 0);
+  Network::Route route = network_.route(source, target);
+  const int64_t begins_ns = std::max(at_ns, now_ns_) + route.latency_ns;
+  if (bytes == 0) route.links.clear();
+  // One that begins after the predicted end does not change the prediction.
+  if (next_.has_value() && begins_ns <= next_->at_ns) next_.reset();
+  const Id id = next_id_++;
+  shares_->add({.id = id, .links = std::move(route.links), .bytes = static_cast<double>(bytes)},
+               begins_ns);
+  return id;
+}
+
+std::optional<Flows::Completion> Flows::next() const {
+  if (!next_.has_value() && !shares_->empty()) {
+    next_ = shares_->find_next();
+    next_->at_ns = std::max(next_->at_ns, now_ns_);
+  }
+  return next_;
+}
+
+Flows::Completion Flows::finish_next() {
+  const std::optional<Completion> completion = next();
+  ABSL_CHECK(completion.has_value()) << "no flow is under way";
+  next_.reset();
+  shares_->finish_next();
+  now_ns_ = completion->at_ns;
+  return *completion;
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,173 @@
+#include "simulator/network/network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/log/absl_check.h"
+#include "simulator/network/collective_costs.h"
+
+namespace accelerate::simulator {
+namespace {
+
+// Far beyond any run, and safe to add to a clock.
+constexpr double kLongestNs = 0x1p61;
+
+int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(ns, kLongestNs))); }
+
+}  // namespace
+
+absl::string_view to_string(CollectiveAlgorithm algorithm) {
+  switch (algorithm) {
+    case CollectiveAlgorithm::kNone: return "none";
+    case CollectiveAlgorithm::kRing: return "ring";
+    case CollectiveAlgorithm::kTree: return "tree";
+    case CollectiveAlgorithm::kHierarchical: return "hierarchical";
+    case CollectiveAlgorithm::kTorus: return "torus";
+    case CollectiveAlgorithm::kDirect: return "direct";
+  }
+  return "none";
+}
+
+// Of long lists a sample does: few groups are alike in it, and equality looks at all.
+size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
+  constexpr size_t kSamples = 64;
+  uint64_t hash = ranks.size();
+  const size_t stride = ranks.size() / kSamples + 1;
+  for (size_t i = 0; i < ranks.size(); i += stride) {
+    hash = (hash ^ static_cast<uint64_t>(ranks[i])) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  }
+  return static_cast<size_t>(hash);
+}
+
+// Links of a cluster of nodes, in this order:
+//
+//   device  rank --> switch or bridge (2*rank), and back (2*rank + 1)      kSwitch, kPcie
+//   bridge  one for each node                                              kPcie
+//   NIC     node --> network (2*nic), and back (2*nic + 1)
+//   mesh    rank --> rank of the same node, as routes come by              kMesh
+Network::Network(const ClusterSpec& spec) : spec_(spec) {
+  if (!spec_.device.has_value()) return;
+  const double link = spec_.node_link.bytes_per_second;
+  if (spec_.node_fabric == NodeFabric::kTorus) {
+    torus_.emplace(spec_.torus);
+    link_bytes_per_second_.assign(torus_->num_links(), link);
+    return;
+  }
+  const size_t world_size = spec_.world_size();
+  if (spec_.node_fabric != NodeFabric::kMesh) link_bytes_per_second_.assign(2 * world_size, link);
+  first_bridge_ = static_cast<int>(link_bytes_per_second_.size());
+  if (spec_.node_fabric == NodeFabric::kPcie) {
+    link_bytes_per_second_.resize(first_bridge_ + spec_.num_nodes,
+                                  internal::bridge_bytes_per_second(spec_));
+  }
+  first_nic_ = static_cast<int>(link_bytes_per_second_.size());
+  if (spec_.num_nodes > 1) {
+    link_bytes_per_second_.resize(
+        first_nic_ + static_cast<size_t>(2) * spec_.num_nodes * spec_.nics_per_node,
+        spec_.nic.bytes_per_second);
+  }
+}
+
+const CollectiveCosts& Network::costs_of(absl::Span<const int> ranks) const {
+  if (const auto found = costs_.find(ranks); found != costs_.end()) return found->second;
+  ABSL_CHECK(ranks.front() >= 0 && ranks.back() < spec_.world_size())
+      << "ranks " << ranks.front() << " to " << ranks.back() << " of " << spec_.to_string();
+  const internal::Torus* torus = torus_.has_value() ? &*torus_ : nullptr;
+  return costs_
+      .emplace(std::vector<int>(ranks.begin(), ranks.end()),
+               internal::collective_costs(spec_, torus, ranks))
+      .first->second;
+}
+
+CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ranks,
+                                   int64_t bytes) const {
+  if (!spec_.device.has_value() || ranks.size() < 2) return {};
+  const auto& algorithms = costs_of(ranks)[static_cast<size_t>(kind)];
+  CollectiveAlgorithm best = CollectiveAlgorithm::kNone;
+  double best_ns = 0;
+  for (size_t i = 0; i < kNumCollectiveAlgorithms; ++i) {
+    if (!algorithms[i].has_value()) continue;
+    const double ns = algorithms[i]->ns(static_cast<double>(bytes));
+    if (best != CollectiveAlgorithm::kNone && ns >= best_ns) continue;
+    best = static_cast<CollectiveAlgorithm>(i);
+    best_ns = ns;
+  }
+  return {.ns = whole_ns(best_ns), .algorithm = best};
+}
+
+int64_t Network::collective_ns(CollectiveKind kind, CollectiveAlgorithm algorithm,
+                               absl::Span<const int> ranks, int64_t bytes) const {
+  if (!spec_.device.has_value() || ranks.size() < 2) return 0;
+  const auto& cost = costs_of(ranks)[static_cast<size_t>(kind)][static_cast<size_t>(algorithm)];
+  return cost.has_value() ? whole_ns(cost->ns(static_cast<double>(bytes))) : -1;
+}
+
+int Network::mesh_link(int source, int target) const {
+  const int64_t key = static_cast<int64_t>(source) * spec_.world_size() + target;
+  const auto [entry, inserted] =
+      mesh_links_.emplace(key, static_cast<int>(link_bytes_per_second_.size()));
+  if (inserted) link_bytes_per_second_.push_back(spec_.node_link.bytes_per_second);
+  return entry->second;
+}
+
+int Network::nic_of(int rank) const {
+  return internal::nic_of_local_rank(spec_, rank % spec_.ranks_per_node);
+}
+
+void Network::append_in_node(int source, int target, Route& route) const {
+  if (source == target) return;
+  route.latency_ns += internal::latency_in_node_ns(spec_);
+  if (spec_.node_fabric == NodeFabric::kMesh) {
+    route.links.push_back(mesh_link(source, target));
+    return;
+  }
+  route.links.push_back(2 * source);
+  if (spec_.node_fabric == NodeFabric::kPcie) {
+    route.links.push_back(first_bridge_ + source / spec_.ranks_per_node);
+  }
+  route.links.push_back(2 * target + 1);
+}
+
+// On rails the message leaves by the target's rail: through the bridge, or through the device of
+// the source's node that sits on that rail.
+void Network::append_between_nodes(int source, int target, Route& route) const {
+  const int source_node = source / spec_.ranks_per_node;
+  const int target_node = target / spec_.ranks_per_node;
+  const bool pcie = spec_.node_fabric == NodeFabric::kPcie;
+  const int in = nic_of(target);
+  int out = nic_of(source);
+  if (spec_.network_fabric == NetworkFabric::kRails && out != in) {
+    if (!pcie) {
+      append_in_node(source, source_node * spec_.ranks_per_node + target % spec_.ranks_per_node,
+                     route);
+    }
+    out = in;
+  }
+  if (pcie) route.links.push_back(2 * source);
+  route.links.push_back(first_nic_ + 2 * (source_node * spec_.nics_per_node + out));
+  route.links.push_back(first_nic_ + 2 * (target_node * spec_.nics_per_node + in) + 1);
+  if (pcie) route.links.push_back(2 * target + 1);
+  route.latency_ns += internal::latency_between_nodes_ns(spec_);
+}
+
+Network::Route Network::route(int source, int target) const {
+  Route route;
+  if (!spec_.device.has_value() || source == target) return route;
+  ABSL_CHECK(source >= 0 && source < spec_.world_size() && target >= 0 &&
+             target < spec_.world_size())
+      << "a message from rank " << source << " to " << target << " of " << spec_.to_string();
+  if (torus_.has_value()) {
+    route.links = torus_->route(source, target);
+    route.latency_ns = static_cast<int64_t>(route.links.size()) * spec_.node_link.latency_ns;
+  } else if (source / spec_.ranks_per_node == target / spec_.ranks_per_node) {
+    append_in_node(source, target, route);
+  } else {
+    append_between_nodes(source, target, route);
+  }
+  return route;
+}
+
+}  // namespace accelerate::simulator

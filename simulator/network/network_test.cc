@@ -1,0 +1,455 @@
+#include "simulator/network/network.h"
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "simulator/core/random.h"
+#include "simulator/hardware/presets.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Kind = CollectiveKind;
+using Algorithm = CollectiveAlgorithm;
+
+constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
+                           Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
+                           Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
+constexpr Algorithm kAlgorithms[] = {Algorithm::kRing, Algorithm::kTree, Algorithm::kHierarchical,
+                                     Algorithm::kTorus, Algorithm::kDirect};
+
+ClusterSpec spec_of(const std::string& text) {
+  absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  return *spec;
+}
+
+Network network_of(const std::string& text) { return Network(spec_of(text)); }
+
+std::vector<int> range(int count) {
+  std::vector<int> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::vector<int> every(int stride, int count, int first = 0) {
+  std::vector<int> ranks;
+  for (int i = 0; i < count; ++i) ranks.push_back(first + i * stride);
+  return ranks;
+}
+
+// Times are whole nanoseconds; closed forms are not.
+MATCHER_P(IsWithinAThousandth, expected, "") {
+  *result_listener << "off by " << std::abs(arg / expected - 1) * 100 << " %";
+  return std::abs(arg - expected) <= 0.001 * expected;
+}
+
+// ---- Closed forms, with the constants written out.
+
+constexpr int64_t kBytes = 256'000'000;
+
+TEST(NetworkClosedForms, RingInANode) {
+  const Network network = network_of("1x8:h100,link=450GB/s,link_latency=500ns");
+  const double steps = 2 * 7;
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kRing, range(8), kBytes),
+              IsWithinAThousandth(steps * (1000 + kBytes / 8 / 450.0)));
+  EXPECT_THAT(network.collective_ns(Kind::kAllGather, Algorithm::kRing, range(8), kBytes),
+              IsWithinAThousandth(7 * (1000 + kBytes / 8 / 450.0)));
+  EXPECT_THAT(network.collective_ns(Kind::kBroadcast, Algorithm::kRing, range(8), kBytes),
+              IsWithinAThousandth(7 * 1000 + kBytes / 450.0));
+  // A mesh has a ring for each of a device's links.
+  EXPECT_THAT(network_of("1x8:mi300x,link=64GB/s,link_latency=700ns")
+                  .collective_ns(Kind::kAllReduce, Algorithm::kRing, range(8), kBytes),
+              IsWithinAThousandth(steps * (700 + kBytes / 8 / (7 * 64.0))));
+  // A bridge carries half of what eight ports send: rings run at half of a link.
+  EXPECT_THAT(network_of("1x8:h100,node=pcie,link=20GB/s,link_latency=500ns")
+                  .collective_ns(Kind::kAllReduce, Algorithm::kRing, range(8), kBytes),
+              IsWithinAThousandth(steps * (1000 + kBytes / 8 / 10.0)));
+}
+
+TEST(NetworkClosedForms, RingOverNodes) {
+  const Network network = network_of("4x8:h100,nic=200Gbps,nic_latency=1us,link_latency=500ns");
+  // Eight rails of 25 GB/s; 3 of 31 steps leave a node, over two NICs and a switch.
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kRing, range(32), kBytes),
+              IsWithinAThousandth(2 * (3 * 2300 + 28 * 1000) + 2 * 31.0 / 32 * kBytes / 200));
+  // One rail: a NIC each.
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kRing, every(8, 4, 3), kBytes),
+              IsWithinAThousandth(2 * 3 * (2300 + kBytes / 4 / 25.0)));
+  // A single NIC a node, behind three switches.
+  EXPECT_THAT(network_of("4x8:h100,nic=100Gbps,nic_latency=1us,fabric=ethernet,link_latency=500ns")
+                  .collective_ns(Kind::kAllReduce, Algorithm::kRing, range(32), kBytes),
+              IsWithinAThousandth(2 * (3 * 2900 + 28 * 1000) + 2 * 31.0 / 32 * kBytes / 12.5));
+}
+
+TEST(NetworkClosedForms, Tree) {
+  const Network network = network_of("16x8:h100,nic_latency=1us,link_latency=500ns");
+  // Four levels of nodes, three of devices; 400 GB/s of NICs.
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kTree, range(128), kBytes),
+              IsWithinAThousandth(2 * (4 * 2300 + 3 * 1000) + 2 * kBytes / (0.92 * 400)));
+  EXPECT_THAT(network.collective_ns(Kind::kBroadcast, Algorithm::kTree, range(128), kBytes),
+              IsWithinAThousandth(4 * 2300 + 3 * 1000 + kBytes / (0.92 * 400)));
+  EXPECT_EQ(network.collective_ns(Kind::kBarrier, Algorithm::kTree, range(128), kBytes),
+            2 * (4 * 2300 + 3 * 1000));
+  EXPECT_EQ(network.collective_ns(Kind::kAllGather, Algorithm::kTree, range(128), kBytes), -1);
+}
+
+TEST(NetworkClosedForms, Hierarchical) {
+  const Network network = network_of("4x8:h100,nic=200Gbps,nic_latency=1us,link_latency=500ns");
+  const double in_node = 7 * (1000 + kBytes / 8 / 450.0);
+  const double rail = 2 * 3 * (2300 + kBytes / 8 / 4 / 25.0);
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kHierarchical, range(32), kBytes),
+              IsWithinAThousandth(2 * in_node + rail));
+  // Not in one node, not with one member a node, not with more members on one than on another.
+  EXPECT_EQ(network.collective_ns(Kind::kAllReduce, Algorithm::kHierarchical, range(8), 1), -1);
+  EXPECT_EQ(network.collective_ns(Kind::kAllReduce, Algorithm::kHierarchical, every(8, 4), 1), -1);
+  EXPECT_EQ(network.collective_ns(Kind::kAllReduce, Algorithm::kHierarchical, range(12), 1), -1);
+}
+
+TEST(NetworkClosedForms, Torus) {
+  const Network network = network_of("tpu-v4:2x4x8,link=50GB/s,link_latency=500ns");
+  // The axis of 8 first, then that of 4, both with a ring each way; then a single link.
+  const double latency = (7 + 3 + 1) * 500;
+  const double bytes = 7.0 / 8 * kBytes / 100 + 3.0 / 4 * kBytes / 8 / 100 + 0.5 * kBytes / 32 / 50;
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kTorus, range(64), kBytes),
+              IsWithinAThousandth(2 * (latency + bytes)));
+  EXPECT_THAT(network.collective_ns(Kind::kReduceScatter, Algorithm::kTorus, range(64), kBytes),
+              IsWithinAThousandth(latency + bytes));
+  // Along one axis a torus is a ring, both ways.
+  for (Algorithm algorithm : {Algorithm::kTorus, Algorithm::kRing}) {
+    EXPECT_THAT(network.collective_ns(Kind::kAllReduce, algorithm, range(8), kBytes),
+                IsWithinAThousandth(2 * 7 * (500 + kBytes / 8 / 100.0)));
+    EXPECT_THAT(network.collective_ns(Kind::kAllReduce, algorithm, every(32, 2), kBytes),
+                IsWithinAThousandth(2 * (500 + kBytes / 2 / 50.0)));
+  }
+}
+
+TEST(NetworkClosedForms, Direct) {
+  const Network node = network_of("1x8:h100,link=450GB/s,link_latency=500ns");
+  EXPECT_THAT(node.collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
+              IsWithinAThousandth(1000 + 7.0 / 8 * kBytes / 450));
+  EXPECT_THAT(node.collective_ns(Kind::kGather, Algorithm::kDirect, range(8), kBytes),
+              IsWithinAThousandth(1000 + 7.0 / 8 * kBytes / 450));
+  EXPECT_THAT(network_of("1x8:mi300x,link=64GB/s,link_latency=700ns")
+                  .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
+              IsWithinAThousandth(700 + kBytes / 8 / 64.0));
+  // On rails each device sends three quarters of its bytes over its own NIC.
+  EXPECT_THAT(network_of("4x8:h100,nic=400Gbps,nic_latency=1us,link_latency=500ns")
+                  .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(32), kBytes),
+              IsWithinAThousandth(2300 + 1000 + 0.75 * kBytes / 50));
+  // With one NIC a node, so do all eight over the same.
+  EXPECT_THAT(network_of("4x8:h100,nic=400Gbps,nic_latency=1us,fabric=ethernet")
+                  .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(32), kBytes),
+              IsWithinAThousandth(2900 + 8 * 0.75 * kBytes / 50));
+  // A ring of 8: of the pairs, 4*5/2 cross a link.
+  EXPECT_THAT(network_of("tpu-v4:8,link=50GB/s,link_latency=500ns")
+                  .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
+              IsWithinAThousandth(4 * 500 + 10.0 / 8 * kBytes / 50));
+}
+
+// What a round of messages really loads the links with, by their routes. The closed form may not be
+// below: no choice of order beats the busiest link.
+double busiest_link_ns(const Network& network, const std::vector<int>& ranks, double message,
+                       const std::function<bool(int, int)>& sends) {
+  std::map<int, double> load;
+  for (int source : ranks) {
+    for (int target : ranks) {
+      if (!sends(source, target)) continue;
+      for (int link : network.route(source, target).links) load[link] += message;
+    }
+  }
+  double busiest = 0;
+  for (const auto& [link, bytes] : load) {
+    busiest = std::max(busiest, bytes / network.link_bytes_per_second()[link] * 1e9);
+  }
+  return busiest;
+}
+
+TEST(Network, MovesDirectMessagesAsFastAsTheirRoutesAllow) {
+  for (const char* text :
+       {"1x8:h100", "1x8:mi300x", "1x8:h100,node=pcie", "4x8:h100", "4x8:mi300x",
+        "4x8:h100,node=pcie", "4x8:h100,fabric=ethernet", "4x8:v100", "4x8:h100,nics=4",
+        "tpu-v4:4x4x4", "tpu-v4:2x4x8", "tpu-v5e:3x5", "tpu-v4:16"}) {
+    const Network network = network_of(text);
+    const std::vector<int> all = range(spec_of(text).world_size());
+    const double n = static_cast<double>(all.size());
+    const double message = kBytes / n;
+    EXPECT_THAT(
+        network.collective_ns(Kind::kAllToAll, Algorithm::kDirect, all, kBytes) -
+            network.collective_ns(Kind::kAllToAll, Algorithm::kDirect, all, 0),
+        IsWithinAThousandth(busiest_link_ns(network, all, message, [](int, int) { return true; })))
+        << text;
+    EXPECT_THAT(network.collective_ns(Kind::kGather, Algorithm::kDirect, all, kBytes) -
+                    network.collective_ns(Kind::kGather, Algorithm::kDirect, all, 0),
+                IsWithinAThousandth(
+                    busiest_link_ns(network, all, message, [](int, int to) { return to == 0; })))
+        << text;
+  }
+}
+
+// ---- Choice.
+
+TEST(Network, ChoosesByTheSizeOfTheMessage) {
+  const Network network = network_of("32x8:h100");
+  EXPECT_EQ(network.collective(Kind::kAllReduce, range(256), 1024).algorithm, Algorithm::kTree);
+  EXPECT_EQ(network.collective(Kind::kAllReduce, range(256), 4'000'000'000).algorithm,
+            Algorithm::kRing);
+  EXPECT_EQ(
+      network_of("2x8:h100,nic=10Gbps").collective(Kind::kAllReduce, range(16), kBytes).algorithm,
+      Algorithm::kHierarchical);
+  EXPECT_EQ(network_of("tpu-v4:4x4x4").collective(Kind::kAllReduce, range(64), kBytes).algorithm,
+            Algorithm::kTorus);
+  EXPECT_EQ(network.collective(Kind::kAllToAll, range(256), kBytes).algorithm, Algorithm::kDirect);
+}
+
+TEST(Network, TakesTheFastestAndTheFirstOfEquals) {
+  for (const char* text : {"4x4:h100", "2x8:ascend910b", "3x5:cpu", "tpu-v4:2x3x4"}) {
+    const Network network = network_of(text);
+    const std::vector<int> all = range(spec_of(text).world_size());
+    for (Kind kind : kKinds) {
+      for (int64_t bytes : {0, 1'000, 1'000'000, 1'000'000'000}) {
+        const CollectiveTime best = network.collective(kind, all, bytes);
+        EXPECT_NE(best.algorithm, Algorithm::kNone);
+        for (Algorithm algorithm : kAlgorithms) {
+          const int64_t ns = network.collective_ns(kind, algorithm, all, bytes);
+          if (ns < 0) continue;
+          EXPECT_LE(best.ns, ns);
+          EXPECT_TRUE(ns > best.ns || algorithm >= best.algorithm);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(network_of("1x2:h100").collective(Kind::kBroadcast, range(2), 100).algorithm,
+            Algorithm::kRing);
+}
+
+TEST(Network, TakesNoTimeAloneOrWithoutHardware) {
+  const Network network = network_of("2x4:h100");
+  const CollectiveTime alone = network.collective(Kind::kAllReduce, {3}, kBytes);
+  EXPECT_EQ(alone.ns, 0);
+  EXPECT_EQ(alone.algorithm, Algorithm::kNone);
+  const Network none = network_of("2x4");
+  EXPECT_EQ(none.collective(Kind::kAllReduce, range(8), kBytes).ns, 0);
+  EXPECT_THAT(none.route(0, 7).links, IsEmpty());
+  EXPECT_EQ(none.route(0, 7).latency_ns, 0);
+  EXPECT_THAT(none.link_bytes_per_second(), IsEmpty());
+}
+
+TEST(Network, SurvivesAbsurdSizes) {
+  const Network network = network_of("2x4:h100,nic=1B/s");
+  const int64_t ns =
+      network.collective(Kind::kAllReduce, range(8), std::numeric_limits<int64_t>::max()).ns;
+  EXPECT_GT(ns, int64_t{1} << 60);
+}
+
+// ---- What must hold whatever the constants: metamorphic relations.
+
+// Groups of many shapes over 4 x 8 or 32 ranks.
+std::vector<std::vector<int>> groups_of_32() {
+  std::vector<std::vector<int>> groups = {
+      range(32),      range(8),     range(2),         range(12),   every(8, 4),
+      every(8, 4, 5), every(2, 16), every(16, 2),     every(4, 8), {0, 9},
+      {0, 9, 18, 27}, {1, 2, 11},   {0, 1, 2, 3, 31}, {7, 8}};
+  DeterministicRandom random(5);
+  for (int i = 0; i < 20; ++i) {
+    std::vector<int> group;
+    for (int rank = 0; rank < 32; ++rank) {
+      if (random.below(3) == 0) group.push_back(rank);
+    }
+    if (group.size() > 1) groups.push_back(group);
+  }
+  return groups;
+}
+
+const std::vector<std::string>& clusters_of_32() {
+  static const auto* all = new std::vector<std::string>{"4x8:h100",
+                                                        "4x8:h100,nics=2",
+                                                        "4x8:h100,nics=16",
+                                                        "4x8:a100,fabric=ethernet",
+                                                        "4x8:mi300x",
+                                                        "4x8:gaudi2",
+                                                        "4x8:h100,node=pcie",
+                                                        "4x8:v100,node=pcie,fabric=rails",
+                                                        "4x8:v100",
+                                                        "4x8:cpu",
+                                                        "4x8:mi300x,fabric=fat-tree",
+                                                        "tpu-v4:2x4x4",
+                                                        "tpu-v5e:4x8",
+                                                        "tpu-v4:32",
+                                                        "tpu-v5p:2x2x8"};
+  return *all;
+}
+
+void expect_never_faster(const ClusterSpec& slow, const ClusterSpec& fast, const std::string& why) {
+  const Network slow_network(slow);
+  const Network fast_network(fast);
+  for (const std::vector<int>& group : groups_of_32()) {
+    for (Kind kind : kKinds) {
+      for (int64_t bytes : {0, 1'000, 1'000'000, 1'000'000'000}) {
+        EXPECT_GE(slow_network.collective(kind, group, bytes).ns,
+                  fast_network.collective(kind, group, bytes).ns)
+            << why << ": " << slow.to_string();
+        for (Algorithm algorithm : kAlgorithms) {
+          EXPECT_GE(slow_network.collective_ns(kind, algorithm, group, bytes),
+                    fast_network.collective_ns(kind, algorithm, group, bytes))
+              << why << ": " << slow.to_string() << " " << to_string(algorithm);
+        }
+      }
+    }
+  }
+}
+
+TEST(NetworkRelations, MoreBandwidthIsNeverSlower) {
+  for (const std::string& text : clusters_of_32()) {
+    const ClusterSpec spec = spec_of(text);
+    for (double factor : {1.01, 2.0, 100.0}) {
+      ClusterSpec links = spec;
+      links.node_link.bytes_per_second *= factor;
+      expect_never_faster(spec, links, "faster links");
+      ClusterSpec nics = spec;
+      nics.nic.bytes_per_second *= factor;
+      expect_never_faster(spec, nics, "faster NICs");
+    }
+  }
+}
+
+TEST(NetworkRelations, MoreLatencyIsNeverFaster) {
+  for (const std::string& text : clusters_of_32()) {
+    const ClusterSpec spec = spec_of(text);
+    for (int64_t more : {1, 500, 100'000}) {
+      ClusterSpec links = spec;
+      links.node_link.latency_ns += more;
+      expect_never_faster(links, spec, "slower links");
+      ClusterSpec nics = spec;
+      nics.nic.latency_ns += more;
+      expect_never_faster(nics, spec, "slower NICs");
+    }
+  }
+}
+
+TEST(NetworkRelations, MoreBytesAreNeverFaster) {
+  for (const std::string& text : clusters_of_32()) {
+    const Network network = network_of(text);
+    for (const std::vector<int>& group : groups_of_32()) {
+      for (Kind kind : kKinds) {
+        int64_t before = 0;
+        for (int64_t bytes = 1; bytes < int64_t{1} << 40; bytes *= 3) {
+          const int64_t ns = network.collective(kind, group, bytes).ns;
+          EXPECT_GE(ns, before) << text;
+          EXPECT_GT(ns, 0) << text;
+          before = ns;
+        }
+      }
+    }
+  }
+}
+
+TEST(NetworkRelations, AnotherTopologyTakesAnotherTime) {
+  std::map<int64_t, std::string> times;
+  for (const char* text :
+       {"1x32:h100", "4x8:h100", "8x4:h100", "4x8:h100,fabric=fat-tree", "4x8:h100,fabric=ethernet",
+        "4x8:h100,nics=4", "4x8:h100,node=mesh", "4x8:h100,node=pcie", "tpu-v4:32", "tpu-v4:4x8",
+        "tpu-v4:2x4x4", "tpu-v4:2x2x8"}) {
+    const int64_t ns = network_of(text).collective(Kind::kAllReduce, range(32), kBytes).ns;
+    const auto [other, inserted] = times.emplace(ns, text);
+    EXPECT_TRUE(inserted) << text << " and " << other->second << ": " << ns << " ns";
+  }
+}
+
+TEST(NetworkRelations, ScatteredMembersAreSlowerThanNeighbours) {
+  const Network network = network_of("4x8:h100");
+  for (Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kBroadcast, Kind::kAllToAll}) {
+    for (const std::vector<int>& group :
+         {std::vector<int>{0, 9, 18, 27}, {0, 8, 16, 24}, {0, 11, 20, 31}}) {
+      EXPECT_GT(network.collective(kind, group, kBytes).ns,
+                network.collective(kind, range(4), kBytes).ns);
+    }
+  }
+  // Members on different rails pay for changing them.
+  EXPECT_GT(network.collective(Kind::kAllReduce, {0, 9, 18, 27}, 1000).ns,
+            network.collective(Kind::kAllReduce, {0, 8, 16, 24}, 1000).ns);
+}
+
+// ---- Routes.
+
+TEST(NetworkRoutes, CrossTheLinksOfTheFabric) {
+  const Network nvswitch = network_of("2x4:h100,link_latency=500ns,nic_latency=1us");
+  EXPECT_THAT(nvswitch.route(1, 3).links, ElementsAre(2, 7));
+  EXPECT_EQ(nvswitch.route(1, 3).latency_ns, 1000);
+  EXPECT_THAT(nvswitch.route(1, 1).links, IsEmpty());
+  // The same rail: NIC to NIC.
+  EXPECT_THAT(nvswitch.route(1, 5).links, SizeIs(2));
+  EXPECT_EQ(nvswitch.route(1, 5).latency_ns, 2300);
+  // Another: first to local rank 3, then over its NIC.
+  const Network::Route detour = nvswitch.route(1, 7);
+  EXPECT_THAT(detour.links, SizeIs(4));
+  EXPECT_EQ(detour.links[0], 2);
+  EXPECT_EQ(detour.links[1], 7);
+  EXPECT_EQ(detour.links[2], nvswitch.route(3, 7).links[0]);
+  EXPECT_EQ(detour.latency_ns, 3300);
+
+  EXPECT_THAT(network_of("2x4:mi300x").route(0, 3).links, SizeIs(1));
+  EXPECT_THAT(network_of("2x4:h100,node=pcie").route(0, 3).links, SizeIs(3));
+  EXPECT_THAT(network_of("2x4:h100,node=pcie").route(0, 7).links, SizeIs(4));
+  EXPECT_EQ(network_of("2x4:v100,nic_latency=1us").route(0, 7).latency_ns, 2900);
+  EXPECT_THAT(network_of("tpu-v4:4x4x4").route(0, 63).links, SizeIs(3));
+}
+
+TEST(NetworkRoutes, ShareANicWhereANodeHasFew) {
+  const Network network = network_of("2x8:v100,nics=2");
+  const auto nic = [&](int rank) { return network.route(rank, 15).links[0]; };
+  EXPECT_EQ(nic(0), nic(3));
+  EXPECT_NE(nic(0), nic(4));
+  EXPECT_EQ(nic(4), nic(7));
+}
+
+TEST(NetworkRoutes, NameLinksThatHaveABandwidth) {
+  for (const Preset& preset : presets()) {
+    for (const char* shape : {"1x1", "1x2", "3x5", "2x8"}) {
+      const ClusterSpec spec = spec_of(absl::StrCat(shape, ":", preset.device.name));
+      const Network network(spec);
+      for (int source = 0; source < spec.world_size(); ++source) {
+        for (int target = 0; target < spec.world_size(); ++target) {
+          const Network::Route route = network.route(source, target);
+          EXPECT_EQ(route.links.empty(), source == target);
+          std::set<int> links(route.links.begin(), route.links.end());
+          EXPECT_EQ(links.size(), route.links.size());  // None twice.
+          for (int link : links) {
+            ASSERT_LT(link, network.link_bytes_per_second().size());
+            EXPECT_GT(network.link_bytes_per_second()[link], 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(NetworkRoutes, KeepAMeshOfThousandsSmall) {
+  const Network network = network_of("1x4096:mi300x");
+  EXPECT_THAT(network.route(0, 4095).links, ElementsAre(0));
+  EXPECT_THAT(network.route(4095, 0).links, ElementsAre(1));
+  EXPECT_THAT(network.route(0, 4095).links, ElementsAre(0));
+  EXPECT_THAT(network.link_bytes_per_second(), SizeIs(2));
+}
+
+TEST(Network, AnswersForThousandsOfRanksAtOnce) {
+  for (const char* text : {"512x8:h100", "tpu-v4:16x16x16", "tpu-v4:4096", "1x4096:cpu"}) {
+    const Network network = network_of(text);
+    const std::vector<int> all = range(4096);
+    int64_t total = 0;
+    for (int i = 0; i < 10'000; ++i) total += network.collective(Kind::kAllReduce, all, i).ns;
+    EXPECT_GT(total, 0);
+  }
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

@@ -1,0 +1,68 @@
+/// Where the chips of a torus are and how messages travel between them: along one axis after the
+/// other in the order of the axes, the shorter way round, ties going up.
+///
+/// Ranks count the last axis fastest. An axis of two chips is one link, one of one chip is none.
+/// Threads: const methods only.
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace accelerate::simulator::internal {
+
+class Torus {
+ public:
+  explicit Torus(std::vector<int> axes);
+
+  int num_axes() const { return static_cast<int>(axes_.size()); }
+  int axis(int index) const { return axes_[index]; }
+  int coordinate(int rank, int axis) const { return rank / strides_[axis] % axes_[axis]; }
+
+  /// Links are numbered by the chip that they leave, the axis, and whether they go down.
+  int num_links() const { return num_chips_ * 2 * num_axes(); }
+  std::vector<int> route(int source, int target) const;
+
+  /// Links between two coordinates of an axis, the shorter way.
+  int distance(int axis, int from, int to) const;
+
+ private:
+  std::vector<int> axes_;
+  std::vector<int> strides_;
+  int num_chips_ = 1;
+};
+
+/// The members of a group along one axis of a torus, as a ring in the order of coordinates.
+struct TorusAxis {
+  int members = 1;
+  /// Links that s-1 consecutive steps of the ring cross, at most.
+  int links_of_steps = 0;
+  /// Rings that run at full bandwidth: two, one each way round, where the ring closes without
+  /// turning back; one on a single link or on a part of the axis.
+  int rings = 1;
+  /// Links between the two members that are farthest apart.
+  int farthest = 0;
+  /// Of all messages from each member to each other, how many cross the busiest link.
+  double all_to_all_load = 0;
+  /// Of the other members, how many the first reaches over its busier link.
+  int busier_side = 0;
+};
+
+/// `coordinates`: ascending, without repeats, of an axis of `length` chips.
+TorusAxis analyse_axis(int length, absl::Span<const int> coordinates);
+
+/// The axes of the box that `ranks` fill, one entry for each axis of the torus; empty if they fill
+/// none. A box is the product of a set of coordinates for each axis.
+std::vector<TorusAxis> analyse_box(const Torus& torus, absl::Span<const int> ranks);
+
+/// The ring through `ranks` in order, over the torus's routes.
+struct TorusRing {
+  /// Links that n-1 consecutive steps cross, at most.
+  int links_of_steps = 0;
+  /// In links: what the ring's bottleneck carries, as a share of a link's bandwidth. Two with a
+  /// ring each way round and no link in common.
+  double bandwidth = 1;
+};
+TorusRing analyse_ring(const Torus& torus, absl::Span<const int> ranks);
+
+}  // namespace accelerate::simulator::internal

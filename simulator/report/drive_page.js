@@ -1,0 +1,102 @@
+// Uses the page as a person would and checks what comes of it. ci/report.sh appends this to a copy
+// of a report; what went wrong stands in data-error, and data-driven at the end says that all ran.
+
+function check(condition, what) {
+  if (!condition) throw new Error(`not so: ${what}`);
+}
+
+const box = byId("tooltip");
+
+function send(target, type, Kind, details) {
+  target.dispatchEvent(new Kind(type, { bubbles: true, cancelable: true, ...details }));
+}
+
+function pointAt(target, x, y) {
+  const place = target.getBoundingClientRect();
+  send(target, "pointermove", PointerEvent, { clientX: place.left + x, clientY: place.top + y, pointerId: 1 });
+}
+
+// Every place of a grid, until the tooltip says what is looked for.
+function findByPointing(target, text, step = 6) {
+  for (let y = 4; y < target.clientHeight; y += step) {
+    for (let x = LABEL_WIDTH + 4; x < target.clientWidth; x += step) {
+      pointAt(target, x, y);
+      if (!box.hidden && box.textContent.includes(text)) return { x, y };
+    }
+  }
+  throw new Error(`nothing on ${target.id} says "${text}"`);
+}
+
+function choose(select, value) {
+  select.value = value;
+  send(select, "change", Event, {});
+}
+
+function driveTimeline(timeline) {
+  const { viewport, data } = timeline;
+  byId("expand-all").click();
+  byId("zoom-fit").click();
+  check(timeline.from === 0 && timeline.to === data.elapsed, "fit shows the whole run");
+  const { x, y } = findByPointing(viewport, "last to join");
+  check(timeline.hovered !== null, "a slice is under the pointer");
+  timeline.drawNow();
+  const place = viewport.getBoundingClientRect();
+  const before = timeline.to - timeline.from;
+  const under = timeline.time(x);
+  const wheel = { clientX: place.left + viewport.clientLeft + x, clientY: place.top + y };
+  send(viewport, "wheel", WheelEvent, { ...wheel, deltaY: -60, ctrlKey: true });
+  check(timeline.to - timeline.from < before, "the wheel zooms in");
+  check(Math.abs(timeline.time(x) - under) < before / 100, "the time under the pointer stays there");
+  const { from } = timeline;
+  send(viewport, "wheel", WheelEvent, { ...wheel, deltaY: 80, shiftKey: true });
+  check(timeline.from > from, "shift and the wheel pan");
+  send(viewport, "keydown", KeyboardEvent, { key: "0" });
+  check(timeline.to - timeline.from === data.elapsed, "0 fits");
+  choose(byId("timeline-step"), "1");
+  check(timeline.from === data.stepEnds[0] && timeline.to === data.stepEnds[1], "a step fills the view");
+  send(viewport, "keydown", KeyboardEvent, { key: "w" });
+  check(timeline.to - timeline.from < data.stepEnds[1] - data.stepEnds[0], "w zooms in");
+  byId("zoom-out").click();
+  choose(byId("timeline-rank"), `${data.worldSize - 1}`);
+  timeline.drawNow();
+  byId("collapse-all").click();
+  check(timeline.rows.rows.length === timeline.rows.nodes.length, "closed nodes have a row each");
+  byId("zoom-fit").click();
+  findByPointing(viewport, "ranks computing");
+  send(viewport, "pointerleave", PointerEvent, {});
+  check(box.hidden, "the tooltip goes with the pointer");
+}
+
+function driveCharts(data) {
+  const [memory, exposed, matrix] = ["memory", "exposed", "matrix"].map((id) => byId(id).querySelector("canvas"));
+  findByPointing(memory, "optimizer state", 16);
+  choose(byId("memory-rank"), `${data.worldSize - 1}`);
+  check(byId("memory-note").textContent.startsWith(`Rank ${data.worldSize - 1}:`), "the memory of another rank is shown");
+  findByPointing(exposed, "exposed of it", 16);
+  findByPointing(matrix, "GiB", 3);
+}
+
+function driveOperators(data) {
+  const rows = () => [...byId("operators").tBodies[0].rows];
+  check(rows().length === Math.min(FIRST_OPERATORS, data.operators.length), "the first operators are listed");
+  const first = () => rows()[0].cells[0].textContent;
+  check(first() === data.operators[0].name, "the one with the most time comes first");
+  const heads = [...byId("operators").tHead.rows[0].cells];
+  heads[0].firstChild.click();
+  const names = data.operators.map((op) => op.name).sort();
+  check(first() === names[0], "a click on the head sorts by name");
+  heads[0].firstChild.click();
+  check(first() === names[names.length - 1], "a second click turns the order around");
+  heads[2].firstChild.click();
+}
+
+try {
+  const { data } = page.timeline;
+  driveTimeline(page.timeline);
+  driveCharts(data);
+  driveOperators(data);
+  send(window, "resize", Event, {});
+  document.documentElement.dataset.driven = "1";
+} catch (error) {
+  fail(String(error));
+}

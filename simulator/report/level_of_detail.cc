@@ -1,0 +1,140 @@
+#include "simulator/report/level_of_detail.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace accelerate::simulator {
+namespace {
+
+// The part of the budget that featured ranks share.
+constexpr double kFeaturedShare = 0.4;
+constexpr size_t kLeastPerTrack = 16;
+
+std::vector<PageTrack> all_tracks(const Trace& trace) {
+  std::map<std::pair<int, int>, size_t> numbers;
+  for (const Slice& slice : trace.slices) numbers.insert({{slice.rank, slice.stream}, 0});
+  std::vector<PageTrack> tracks;
+  for (auto& [place, number] : numbers) {
+    number = tracks.size();
+    tracks.push_back({.rank = place.first, .stream = place.second});
+  }
+  for (const Slice& slice : trace.slices) {
+    tracks[numbers.at({slice.rank, slice.stream})].slices.push_back(
+        {.start_ns = slice.start_ns,
+         .end_ns = slice.end_ns,
+         .name = slice.name,
+         .kind = slice.kind,
+         .operation = slice.operation,
+         .busy_ns = slice.end_ns - slice.start_ns});
+  }
+  // Streams are in order already, unless a slice was told late.
+  for (PageTrack& track : tracks) {
+    std::stable_sort(
+        track.slices.begin(), track.slices.end(),
+        [](const PageSlice& a, const PageSlice& b) { return a.start_ns < b.start_ns; });
+  }
+  return tracks;
+}
+
+// One slice for several neighbours.
+PageSlice crowd(const PageSlice* begin, const PageSlice* end) {
+  if (end - begin == 1) return *begin;
+  PageSlice all = *begin;
+  all.operation = -1;
+  all.count = 0;
+  all.busy_ns = 0;
+  std::map<std::pair<SliceKind, uint32_t>, int64_t> time_of;
+  for (const PageSlice* slice = begin; slice != end; ++slice) {
+    all.end_ns = std::max(all.end_ns, slice->end_ns);
+    all.count += slice->count;
+    all.busy_ns += slice->busy_ns;
+    time_of[{slice->kind, slice->name}] += slice->busy_ns;
+  }
+  const auto most =
+      std::max_element(time_of.begin(), time_of.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::tie(all.kind, all.name) = most->first;
+  return all;
+}
+
+// Slices shorter than a window whose starts fall into the same window become one.
+void thin(std::vector<PageSlice>& slices, int64_t window_ns) {
+  std::vector<PageSlice> kept;
+  for (size_t begin = 0; begin < slices.size();) {
+    size_t end = begin + 1;
+    const auto is_short = [&](const PageSlice& slice) {
+      return slice.end_ns - slice.start_ns < window_ns;
+    };
+    if (is_short(slices[begin])) {
+      const int64_t window = slices[begin].start_ns / window_ns;
+      while (end < slices.size() && is_short(slices[end]) &&
+             slices[end].start_ns / window_ns == window) {
+        ++end;
+      }
+    }
+    kept.push_back(crowd(&slices[begin], &slices[end - 1] + 1));
+    begin = end;
+  }
+  slices = std::move(kept);
+}
+
+void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed) {
+  // Windows only double, so each step sees the crowds of the one before.
+  int64_t window_ns = std::max<int64_t>(1, elapsed / static_cast<int64_t>(4 * budget));
+  for (; slices.size() > budget && window_ns < 2 * elapsed; window_ns *= 2) {
+    thin(slices, window_ns);
+  }
+}
+
+}  // namespace
+
+std::vector<int> featured_ranks(const Trace& trace) {
+  if (trace.ranks.empty()) return {};
+  const auto highest = [&trace](int64_t RankSummary::* field) {
+    const auto found = std::max_element(
+        trace.ranks.begin(), trace.ranks.end(),
+        [field](const RankSummary& a, const RankSummary& b) { return a.*field < b.*field; });
+    return static_cast<int>(found - trace.ranks.begin());
+  };
+  const std::set<int> ranks = {0, highest(&RankSummary::end_ns), highest(&RankSummary::exposed_ns),
+                               highest(&RankSummary::memory_peak)};
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {
+  std::vector<PageTrack> tracks = all_tracks(trace);
+  if (trace.slices.size() <= budget) return tracks;
+  int64_t elapsed = 1;
+  for (const Slice& slice : trace.slices) elapsed = std::max(elapsed, slice.end_ns);
+  const std::vector<int> featured = featured_ranks(trace);
+  const auto is_featured = [&](const PageTrack& track) {
+    return std::binary_search(featured.begin(), featured.end(), track.rank);
+  };
+  const size_t num_featured = std::count_if(tracks.begin(), tracks.end(), is_featured);
+  // Busy tracks get what quiet ones leave: first who needs least, then the rest in equal parts.
+  const auto share_out = [&](bool among_featured, size_t sum, size_t members) {
+    std::vector<PageTrack*> order;
+    for (PageTrack& track : tracks) {
+      if (is_featured(track) == among_featured) order.push_back(&track);
+    }
+    std::stable_sort(order.begin(), order.end(), [](const PageTrack* a, const PageTrack* b) {
+      return a->slices.size() < b->slices.size();
+    });
+    for (PageTrack* track : order) {
+      const size_t part = std::max(kLeastPerTrack, sum / members--);
+      thin_to(track->slices, part, elapsed);
+      sum -= std::min(sum, track->slices.size());
+    }
+    return sum;
+  };
+  const size_t for_featured =
+      num_featured == tracks.size() ? budget : static_cast<size_t>(budget * kFeaturedShare);
+  const size_t left = share_out(true, for_featured, num_featured);
+  share_out(false, budget - for_featured + left, tracks.size() - num_featured);
+  return tracks;
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,39 @@
+/// Slices thinned to what a page can show: long ones stay, crowds of short ones become one slice
+/// that says how many they were and how busy their time was.
+///
+/// Each rank gets its part of a budget. A few ranks that people look at first (the first, the last
+/// to end, the one with the most exposed communication, the one with the highest peak) get more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "simulator/trace/trace.h"
+
+namespace accelerate::simulator {
+
+struct PageSlice {
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+  uint32_t name = 0;  ///< of a crowd: the name with the most time
+  SliceKind kind = SliceKind::kKernel;
+  int64_t operation = -1;
+  int64_t count = 1;    ///< more than one: a crowd
+  int64_t busy_ns = 0;  ///< the sum of its slices
+};
+
+/// The slices of one rank and stream, in order of time.
+struct PageTrack {
+  int32_t rank = 0;
+  int32_t stream = 0;
+  std::vector<PageSlice> slices;
+};
+
+/// The tracks that have slices, by rank and stream; at most about `budget` slices in all.
+std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget);
+
+/// The ranks that get more, in order.
+std::vector<int> featured_ranks(const Trace& trace);
+
+}  // namespace accelerate::simulator

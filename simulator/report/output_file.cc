@@ -1,0 +1,56 @@
+#include "simulator/report/output_file.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate::simulator {
+namespace {
+
+absl::Status error(int number, const std::string& path) {
+  return absl::ErrnoToStatus(number, absl::StrCat("cannot write ", path));
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::string path, std::string partial, std::FILE* file)
+    : path_(std::move(path)), partial_(std::move(partial)), file_(file) {}
+
+OutputFile::OutputFile(OutputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      partial_(std::move(other.partial_)),
+      file_(std::exchange(other.file_, nullptr)),
+      error_(other.error_) {}
+
+OutputFile::~OutputFile() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  ::unlink(partial_.c_str());
+}
+
+absl::StatusOr<OutputFile> OutputFile::create(const std::string& path) {
+  // Two processes that write the same report do not share a temporary file.
+  std::string partial = absl::StrCat(path, ".partial-", ::getpid());
+  std::FILE* file = std::fopen(partial.c_str(), "wb");
+  if (file == nullptr) return error(errno, path);
+  return OutputFile(path, std::move(partial), file);
+}
+
+void OutputFile::append(absl::string_view text) {
+  if (error_ != 0) return;
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) error_ = errno;
+}
+
+absl::Status OutputFile::commit() {
+  // Closing writes what is buffered, and only then does a full disk show.
+  if (std::fclose(std::exchange(file_, nullptr)) != 0 && error_ == 0) error_ = errno;
+  if (error_ == 0 && std::rename(partial_.c_str(), path_.c_str()) != 0) error_ = errno;
+  if (error_ == 0) return absl::OkStatus();
+  ::unlink(partial_.c_str());
+  return error(error_, path_);
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,267 @@
+// The page around the charts: header, key figures, operators, and what happens first.
+
+const FIRST_OPERATORS = 15;
+const byId = (id) => document.getElementById(id);
+
+function fail(message) {
+  document.documentElement.dataset.error = message;
+  byId("failure").hidden = false;
+  byId("failure").textContent = `This page could not be drawn: ${message}`;
+}
+window.addEventListener("error", (event) => fail(event.message));
+window.addEventListener("unhandledrejection", (event) => fail(String(event.reason)));
+
+function showHeader(data) {
+  const nodes = Math.ceil(data.worldSize / data.ranksPerNode);
+  const ranks = data.worldSize === 1 ? "1 rank" : `${format.count(data.worldSize)} ranks`;
+  const where = nodes === 1 ? "on 1 node" : `on ${format.count(nodes)} nodes`;
+  const facts = [
+    [`${ranks} ${where}`],
+    ["device ", data.device || "CPU"],
+    ...(data.capacity > 0 ? [["memory ", `${format.bytes(data.capacity)} each`]] : []),
+    ["seed ", data.seed],
+  ];
+  byId("title").textContent = data.topology ? `Simulation of ${data.topology}` : "Simulation report";
+  document.title = byId("title").textContent;
+  byId("facts").replaceChildren(...facts.map(([name, value]) =>
+    element("li", {}, value === undefined ? [element("b", {}, [name])] : [name, element("b", {}, [value])])));
+  if (!data.command) return;
+  byId("repeat").hidden = false;
+  byId("command").textContent = data.command;
+  byId("copy").addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(data.command);
+      byId("copy").textContent = "Copied";
+    } catch {
+      // Pages from disk may not write the clipboard: select the text instead.
+      getSelection().selectAllChildren(byId("command"));
+    }
+  });
+}
+
+function keyFigures(data) {
+  const end = Math.max(1, data.sum("end"));
+  const exposed = data.ranks.map((rank) => (rank.end > 0 ? rank.exposed / rank.end : 0));
+  const mostExposed = exposed.indexOf(exposed.reduce((a, b) => Math.max(a, b), 0));
+  const peaks = data.ranks.map((rank) => rank.peak);
+  const highest = peaks.indexOf(peaks.reduce((a, b) => Math.max(a, b), 0));
+  const sent = data.matrix ? data.matrix.cells.reduce((sum, bytes) => sum + bytes, 0) : 0;
+  const figures = [["virtual time", format.time(data.elapsed, 4), `${format.count(data.recordedSlices)} slices recorded`]];
+  if (data.steps) {
+    const { count, median, shortest, longest } = data.steps;
+    figures.push(["step time", format.time(median, 4),
+      count > 2 ? `median; ${format.time(shortest, 4)} to ${format.time(longest, 4)}` : `${count} step${count > 1 ? "s" : ""}`]);
+  }
+  figures.push(["exposed communication", format.percent(data.sum("exposed") / end),
+    exposed[mostExposed] > 0 ? `of all ranks' time; most on rank ${mostExposed}, ${format.percent(exposed[mostExposed])}` : ""]);
+  figures.push(["computing", format.percent(data.sum("compute") / end), "of all ranks' time"]);
+  if (data.sum("flops") > 0) {
+    figures.push(["achieved per rank", format.rate(data.sum("flops") / data.worldSize / (data.elapsed / 1e9)),
+      `${format.flops(data.sum("flops"))} in all`]);
+  }
+  if (peaks[highest] > 0) {
+    figures.push(["peak memory", format.bytes(peaks[highest]),
+      `rank ${highest}${data.capacity > 0 ? `, ${format.percent(peaks[highest] / data.capacity)} of the device` : ""}`]);
+  }
+  figures.push(["sent between ranks", sent > 0 ? format.bytes(sent) : "nothing",
+    sent > 0 && data.steps ? `${format.bytes(sent / data.steps.count)} per step` : ""]);
+  return figures;
+}
+
+function showCards(data) {
+  byId("cards").replaceChildren(...keyFigures(data).map(([name, value, more]) =>
+    element("div", { className: "card", dataset: { figure: name } }, [
+      element("div", { className: "name" }, [name[0].toUpperCase() + name.slice(1)]),
+      element("div", { className: "value" }, [value]),
+      element("div", { className: "more" }, [more]),
+    ])));
+}
+
+function options(select, entries) {
+  select.replaceChildren(...entries.map(([value, text]) => element("option", { value, textContent: text })));
+}
+
+function showTimeline(data) {
+  const timeline = new Timeline(data, byId("timeline"));
+  legend(byId("timeline-legend"), data.kinds.map((kind) => [kind, kind]));
+  options(byId("timeline-step"), [["", "all"], ...data.stepEnds.map((_, i) => [i, `${i + 1}`])]);
+  byId("timeline-step").parentElement.hidden = data.stepEnds.length === 0;
+  byId("timeline-step").addEventListener("change", ({ target }) => {
+    const step = Number(target.value);
+    if (target.value === "") timeline.view(0, data.elapsed);
+    else timeline.view(step > 0 ? data.stepEnds[step - 1] : 0, data.stepEnds[step]);
+  });
+  options(byId("timeline-rank"), [["", "go to …"], ...data.ranks.map((_, rank) => [rank, `${rank}`])]);
+  byId("timeline-rank").addEventListener("change", ({ target }) => {
+    if (target.value !== "") timeline.showRank(Number(target.value));
+    target.value = "";
+  });
+  const openAll = (open) => () => {
+    timeline.rows.openAll(open);
+    timeline.resize();
+  };
+  byId("expand-all").addEventListener("click", openAll(true));
+  byId("collapse-all").addEventListener("click", openAll(false));
+  byId("zoom-in").addEventListener("click", () => timeline.zoom(0.5));
+  byId("zoom-out").addEventListener("click", () => timeline.zoom(2));
+  byId("zoom-fit").addEventListener("click", () => timeline.view(0, data.elapsed));
+  showDetailNote(data);
+  return timeline;
+}
+
+function showDetailNote(data) {
+  const notes = [];
+  if (data.shownSlices < data.recordedSlices) {
+    notes.push(`Of ${format.count(data.recordedSlices)} slices, crowds of short ones are drawn as one; ${format.count(data.shownSlices)} are left. trace.json has them all.`);
+  }
+  if (data.droppedSlices > 0) {
+    notes.push(`Recording stopped after ${format.count(data.recordedSlices)} slices; ${format.count(data.droppedSlices)} later ones only count in the sums.`);
+  }
+  byId("detail-note").hidden = notes.length === 0;
+  byId("detail-note").textContent = notes.join(" ");
+}
+
+function showMemory(data) {
+  byId("memory-panel").hidden = data.memory.length === 0;
+  if (data.memory.length === 0) return null;
+  const chart = new MemoryChart(data, byId("memory"));
+  legend(byId("memory-legend"), data.categories.map((category) => [category, category]));
+  options(byId("memory-rank"), data.memory.map(({ rank }) =>
+    [rank, `${rank} (peak ${format.bytes(data.ranks[rank].peak)})`]));
+  byId("memory-rank").value = chart.curve.rank;
+  byId("memory-rank").addEventListener("change", ({ target }) => chart.choose(Number(target.value)));
+  return chart;
+}
+
+function showExposed(data) {
+  if (data.sum("communication") === 0) {
+    byId("exposed-note").textContent = "No rank communicated.";
+    byId("exposed").hidden = true;
+    return null;
+  }
+  legend(byId("exposed-legend"), [["collective", "no kernel running"], ["collective", "hidden behind kernels", true]]);
+  byId("exposed-note").textContent =
+    "Share of each rank's time with a collective or message under way. Waiting for late members counts.";
+  return new ExposedChart(data, byId("exposed"));
+}
+
+function showMatrix(data) {
+  if (!data.matrix) {
+    byId("matrix-note").textContent = "Nothing was sent.";
+    byId("matrix").hidden = true;
+    return null;
+  }
+  const { block } = data.matrix;
+  byId("matrix-note").textContent = `Bytes sent, on a logarithmic scale${block > 1 ? `; ${block} ranks share a row` : ""}.`;
+  return new MatrixChart(data, byId("matrix"));
+}
+
+const columns = [
+  { name: "Operator", value: (op) => op.name, text: (op) => op.name },
+  { name: "Calls", value: (op) => op.calls, text: (op) => format.count(op.calls) },
+  { name: "Total time", value: (op) => op.total, text: (op) => format.time(op.total) },
+  { name: "Share", value: (op) => op.total, share: true },
+  { name: "Mean", value: (op) => op.total / op.calls, text: (op) => format.time(op.total / op.calls) },
+  { name: "FLOPs", value: (op) => op.flops, text: (op) => (op.flops > 0 ? format.flops(op.flops) : "–") },
+  { name: "Achieved", value: (op) => rateOf(op.flops, op), text: (op) => (op.flops > 0 ? format.rate(rateOf(op.flops, op)) : "–") },
+  { name: "Memory traffic", value: (op) => rateOf(op.bytes, op), text: (op) => (op.bytes > 0 ? `${format.bytes(rateOf(op.bytes, op))}/s` : "–") },
+];
+
+function rateOf(amount, op) {
+  return op.total > 0 ? amount / (op.total / 1e9) : 0;
+}
+
+function showOperators(data) {
+  byId("operators-panel").hidden = data.operators.length === 0;
+  const all = data.operators.reduce((sum, op) => sum + op.total, 0);
+  let sorted = { column: columns[2], descending: true };
+  let showsAll = data.operators.length <= FIRST_OPERATORS;
+
+  const cell = (column, op) => {
+    if (!column.share) return element("td", {}, [column.text(op)]);
+    const part = all > 0 ? op.total / all : 0;
+    const bar = element("i");
+    bar.style.setProperty("--part", `${100 * part}%`);
+    return element("td", {}, [element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])])]);
+  };
+  const head = columns.map((column) => {
+    const button = element("button", { type: "button", textContent: column.name });
+    button.addEventListener("click", () => {
+      const again = sorted.column === column;
+      sorted = { column, descending: again ? !sorted.descending : column !== columns[0] };
+      fill();
+    });
+    return element("th", { scope: "col" }, [button]);
+  });
+  const fill = () => {
+    const { column, descending } = sorted;
+    const order = (a, b) => (column.value(a) < column.value(b) ? -1 : column.value(a) > column.value(b) ? 1 : 0);
+    const rows = [...data.operators].sort((a, b) => (descending ? order(b, a) : order(a, b)));
+    byId("operators").tBodies[0].replaceChildren(...rows.slice(0, showsAll ? undefined : FIRST_OPERATORS).map((op) =>
+      element("tr", {}, columns.map((each) => cell(each, op)))));
+    head.forEach((th, i) => {
+      th.removeAttribute("aria-sort");
+      const button = th.firstChild;
+      button.textContent = columns[i].name;
+      if (columns[i] !== column) return;
+      th.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      button.textContent += descending ? " ▾" : " ▴";
+    });
+    byId("operators-more").hidden = showsAll;
+    byId("operators-more").textContent = `Show all ${data.operators.length}`;
+  };
+  byId("operators").tHead.rows[0].replaceChildren(...head);
+  byId("operators-more").addEventListener("click", () => {
+    showsAll = true;
+    fill();
+  });
+  fill();
+}
+
+function start() {
+  const data = new PageData(JSON.parse(byId("data").textContent));
+  byId("data").remove();  // The text is large, and nobody needs it again.
+  showHeader(data);
+  showCards(data);
+  showOperators(data);
+  const timeline = showTimeline(data);
+  const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
+  const drawAll = () => {
+    theme.forget();
+    timeline.resize();
+    for (const chart of charts) chart.draw();
+  };
+  window.addEventListener("resize", drawAll);
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  // Paper is white. Printing does not wait for a frame.
+  const drawForPrint = (printing) => () => {
+    document.documentElement.classList.toggle("printing", printing);
+    drawAll();
+    timeline.drawNow();
+    for (const chart of charts) chart.drawNow();
+  };
+  window.addEventListener("beforeprint", drawForPrint(true));
+  window.addEventListener("afterprint", drawForPrint(false));
+  timeline.drawNow();
+  for (const chart of charts) chart.drawNow();
+  Object.assign(document.documentElement.dataset, {
+    ready: 1,
+    ranks: data.worldSize,
+    tracks: data.tracks.length,
+    recordedSlices: data.recordedSlices,
+    shownSlices: data.shownSlices,
+    operators: data.operators.length,
+    steps: data.stepEnds.length,
+    curves: data.memory.length,
+    matrix: data.matrix ? data.matrix.size : 0,
+  });
+  return { data, timeline, charts };
+}
+
+let page;  // For the console, and for whoever drives the page.
+try {
+  page = start();
+} catch (error) {
+  fail(String(error));
+  throw error;
+}

@@ -1,0 +1,129 @@
+// Reads the data of the page (page_data.h says what is in it).
+
+const CROWD = 8;
+const NAME_FACTOR = 16;
+const COUNT_FACTOR = 1024;
+
+class Track {
+  constructor([rank, stream, numbers]) {
+    const n = numbers.length / 4;
+    this.rank = rank;
+    this.stream = stream;
+    this.length = n;
+    this.start = new Float64Array(n);
+    this.end = new Float64Array(n);
+    this.kind = new Uint8Array(n);
+    this.name = new Uint32Array(n);
+    this.operation = new Int32Array(n).fill(-1);
+    this.count = new Float64Array(n).fill(1);
+    this.busy = new Float32Array(n).fill(1);
+    this.longest = 0;
+    let start = 0;
+    for (let i = 0; i < n; ++i) {
+      const duration = numbers[4 * i + 1];
+      const what = numbers[4 * i + 2];
+      const detail = numbers[4 * i + 3];
+      start += numbers[4 * i];
+      this.start[i] = start;
+      this.end[i] = start + duration;
+      this.kind[i] = what % CROWD;
+      this.name[i] = Math.floor(what / NAME_FACTOR);
+      if (what & CROWD) {
+        this.count[i] = Math.floor(detail / COUNT_FACTOR);
+        this.busy[i] = (detail % COUNT_FACTOR) / 1000;
+      } else {
+        this.operation[i] = detail - 1;
+      }
+      this.longest = Math.max(this.longest, duration);
+    }
+  }
+
+  // The first slice that may reach beyond a time.
+  firstFrom(time) {
+    let low = 0;
+    let high = this.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.start[middle] < time - this.longest) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  get label() {
+    return this.stream < 0 ? "host" : `stream ${this.stream}`;
+  }
+}
+
+class MemoryCurve {
+  constructor([rank, numbers], categories) {
+    const width = categories + 1;
+    const n = numbers.length / width;
+    this.rank = rank;
+    this.length = n;
+    this.time = new Float64Array(n);
+    this.bytes = Array.from({ length: categories }, () => new Float64Array(n));
+    this.total = new Float64Array(n);
+    this.peak = 0;  // the sample where the total is highest
+    for (let i = 0; i < n; ++i) {
+      this.time[i] = (i > 0 ? this.time[i - 1] : 0) + numbers[i * width];
+      for (let c = 0; c < categories; ++c) {
+        this.bytes[c][i] = (i > 0 ? this.bytes[c][i - 1] : 0) + numbers[i * width + 1 + c];
+        this.total[i] += this.bytes[c][i];
+      }
+      if (this.total[i] > this.total[this.peak]) this.peak = i;
+    }
+  }
+
+  // The sample that holds at a time; -1 before the first.
+  at(time) {
+    let low = 0;
+    let high = this.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.time[middle] <= time) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+}
+
+class PageData {
+  constructor(raw) {
+    Object.assign(this, raw);
+    this.elapsed = Math.max(1, raw.elapsed);
+    this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops]) => ({
+      end, compute, communication, exposed, peak, flops,
+    }));
+    this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
+      name: raw.names[name], calls, total, flops, bytes,
+    }));
+    this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks]) => ({
+      name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
+    }));
+    this.tracks = raw.tracks.map((track) => new Track(track));
+    this.memory = raw.memory.map((curve) => new MemoryCurve(curve, raw.categories.length));
+    this.shownSlices = this.tracks.reduce((sum, track) => sum + track.length, 0);
+  }
+
+  // The slices of an operation, as {track, index}, in the order of start.
+  members(operation) {
+    if (!this.membersOf) {
+      this.membersOf = this.operations.map(() => []);
+      for (const track of this.tracks) {
+        for (let index = 0; index < track.length; ++index) {
+          const each = track.operation[index];
+          if (each >= 0) this.membersOf[each].push({ track, index });
+        }
+      }
+      for (const members of this.membersOf) {
+        members.sort((a, b) => a.track.start[a.index] - b.track.start[b.index]);
+      }
+    }
+    return this.membersOf[operation];
+  }
+
+  sum(field) {
+    return this.ranks.reduce((sum, rank) => sum + rank[field], 0);
+  }
+}

@@ -1,0 +1,140 @@
+#include "simulator/report/report.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "simulator/report/sample_trace.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string text_of(const std::filesystem::path& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Writes a report into a folder that is not there yet.
+std::filesystem::path reported(const Trace& trace, const char* name) {
+  const std::filesystem::path directory = std::filesystem::path(::testing::TempDir()) / name;
+  std::filesystem::remove_all(directory);
+  const absl::Status status = write_report(trace, directory / "below");
+  EXPECT_TRUE(status.ok()) << status;
+  return directory / "below";
+}
+
+// The data that a page holds.
+Json data_of(const std::string& page) {
+  const std::string mark = "<script type=\"application/json\" id=\"data\">";
+  const size_t begin = page.find(mark) + mark.size();
+  return Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
+size_t times_in(const std::string& part, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Report, WritesThreeFilesInANewFolder) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
+  const std::filesystem::path directory = reported(trace, "three");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory), {}), 3);
+  EXPECT_FALSE(Json::parse(text_of(directory / "trace.json")).at("traceEvents").empty());
+  const Json summary = Json::parse(text_of(directory / "summary.json"));
+  EXPECT_EQ(summary.at("topology"), "2x2:h100");
+  EXPECT_EQ(summary.at("seed"), "7");
+  EXPECT_EQ(summary.at("world_size"), 4);
+  EXPECT_EQ(summary.at("elapsed_ns"), elapsed_ns(trace));
+  EXPECT_EQ(summary.at("steps").at("count"), 3);
+  EXPECT_EQ(summary.at("steps").at("median_ns"), step_times(trace)->median_ns);
+  EXPECT_EQ(summary.at("ranks").size(), 4u);
+  EXPECT_EQ(summary.at("ranks")[2].at("exposed_ns"), trace.ranks[2].exposed_ns);
+  EXPECT_EQ(summary.at("ranks")[2].at("at_peak").size(), kNumMemoryCategories);
+  EXPECT_EQ(summary.at("operators")[0].at("name"), "aten::linear");
+  EXPECT_EQ(summary.at("operators").size(), trace.operators.size());
+}
+
+TEST(Report, PutsEverythingIntoThePage) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 2});
+  const Json data = data_of(text_of(reported(trace, "page") / "report.html"));
+  EXPECT_EQ(data.at("worldSize"), 4);
+  EXPECT_EQ(data.at("elapsed"), elapsed_ns(trace));
+  EXPECT_EQ(data.at("recordedSlices"), trace.slices.size());
+  EXPECT_EQ(data.at("stepEnds").size(), 2u);
+  EXPECT_EQ(data.at("operations").size(), trace.operations.size());
+  EXPECT_EQ(data.at("matrix").at("size"), 4);
+  EXPECT_EQ(data.at("matrix").at("cells")[1], trace.communication[1]);
+  size_t slices = 0;
+  for (const Json& track : data.at("tracks")) slices += track.at(2).size() / 4;
+  EXPECT_EQ(slices, trace.slices.size());
+  ASSERT_EQ(data.at("memory").size(), 4u);
+  EXPECT_EQ(data.at("memory")[0].at(1).size() % (1 + kNumMemoryCategories), 0u);
+}
+
+TEST(Report, LoadsNothingFromOutside) {
+  const std::string page =
+      text_of(reported(make_sample_trace({.ranks = 2}), "outside") / "report.html");
+  for (const char* reference : {"http:", "https:", "src=", "@import", "url(", "fetch("}) {
+    EXPECT_THAT(page, Not(HasSubstr(reference)));
+  }
+}
+
+TEST(Report, EscapesWhatNamesContain) {
+  Trace trace;
+  trace.topology = "1x1</script><script>alert(1)";
+  trace.world_size = 1;
+  trace.ranks.resize(1);
+  trace.names = {"", "</script>"};
+  const std::string page = text_of(reported(trace, "escapes") / "report.html");
+  EXPECT_EQ(data_of(page).at("topology"), trace.topology);
+  EXPECT_EQ(times_in("</script>", page), 2u);
+}
+
+TEST(Report, IsSmallEnoughForABrowserAtManyRanks) {
+  const Trace trace = make_sample_trace({.ranks = 512, .steps = 2});
+  const std::filesystem::path directory = reported(trace, "many");
+  EXPECT_LT(std::filesystem::file_size(directory / "report.html"), 20u << 20);
+  const Json data = data_of(text_of(directory / "report.html"));
+  EXPECT_EQ(data.at("matrix").at("size"), 64);
+  EXPECT_EQ(data.at("matrix").at("block"), 8);
+}
+
+TEST(Report, WritesEqualBytesForEqualTraces) {
+  const SampleOptions options{.ranks = 4, .steps = 1};
+  const std::filesystem::path first = reported(make_sample_trace(options), "first");
+  const std::filesystem::path second = reported(make_sample_trace(options), "second");
+  for (const char* name : {"report.html", "summary.json", "trace.json"}) {
+    EXPECT_EQ(text_of(first / name), text_of(second / name)) << name;
+  }
+}
+
+TEST(Report, ShowsARunInWhichNothingHappened) {
+  Trace trace;
+  trace.world_size = 1;
+  trace.ranks.resize(1);
+  trace.names = {""};
+  const std::filesystem::path directory = reported(trace, "nothing");
+  EXPECT_EQ(Json::parse(text_of(directory / "summary.json")).at("steps"), nullptr);
+  EXPECT_EQ(data_of(text_of(directory / "report.html")).at("matrix"), nullptr);
+}
+
+TEST(Report, NamesTheFolderThatItCannotMake) {
+  const std::filesystem::path file = std::filesystem::path(::testing::TempDir()) / "a file";
+  std::ofstream(file) << "in the way";
+  const absl::Status status = write_report(Trace(), file / "below");
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr((file / "below").string()));
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

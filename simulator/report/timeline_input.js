@@ -1,0 +1,150 @@
+// Wheel, pointer and keyboard of the timeline, and what its tooltip says.
+
+function timelineInput(timeline) {
+  const { viewport } = timeline;
+  let drag = null;  // {x, y, from, to, scrollTop, moved}
+
+  const place = (event) => {
+    const box = viewport.getBoundingClientRect();
+    return [event.clientX - box.left - viewport.clientLeft, event.clientY - box.top - viewport.clientTop];
+  };
+
+  const hover = (event) => {
+    const [x, y] = place(event);
+    const found = timeline.at(x, y);
+    timeline.hovered = found.track ? { track: found.track, index: found.index } : null;
+    if (found.track) tooltip.show(event, ...sliceText(timeline.data, found.track, found.index));
+    else if (found.row && !found.row.track && x >= LABEL_WIDTH) tooltip.show(event, ...nodeText(timeline, found.row.node, x));
+    else tooltip.hide();
+    viewport.style.cursor = found.row && !found.row.track ? "pointer" : "";
+    timeline.draw();
+  };
+
+  viewport.addEventListener("wheel", (event) => {
+    const [x] = place(event);
+    const sideways = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
+    if (event.ctrlKey || event.metaKey) {
+      event.preventDefault();
+      timeline.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.006), timeline.time(Math.max(x, LABEL_WIDTH)));
+    } else if (event.shiftKey || Math.abs(sideways) > Math.abs(event.deltaY)) {
+      event.preventDefault();
+      timeline.pan(sideways / timeline.plotWidth);
+    }
+    if (event.defaultPrevented) hover(event);
+  }, { passive: false });
+
+  viewport.addEventListener("scroll", () => timeline.draw());
+
+  viewport.addEventListener("pointerdown", (event) => {
+    const [x, y] = place(event);
+    if (event.button !== 0 || x > viewport.clientWidth) return;
+    drag = { x, y, from: timeline.from, to: timeline.to, scrollTop: viewport.scrollTop, moved: false };
+    viewport.setPointerCapture(event.pointerId);
+  });
+
+  viewport.addEventListener("pointermove", (event) => {
+    if (!drag) {
+      hover(event);
+      return;
+    }
+    const [x, y] = place(event);
+    if (Math.hypot(x - drag.x, y - drag.y) > 3) drag.moved = true;
+    if (!drag.moved) return;
+    tooltip.hide();
+    viewport.classList.add("dragging");
+    const by = ((drag.x - x) / timeline.plotWidth) * (drag.to - drag.from);
+    timeline.view(drag.from + by, drag.to + by);
+    viewport.scrollTop = drag.scrollTop + drag.y - y;
+  });
+
+  const release = (event) => {
+    viewport.classList.remove("dragging");
+    const clicked = drag && !drag.moved && event.type === "pointerup";
+    drag = null;
+    if (!clicked) return;
+    const { row } = timeline.at(...place(event));
+    if (!row || row.track) return;
+    timeline.rows.toggle(row.node);
+    timeline.resize();
+  };
+  viewport.addEventListener("pointerup", release);
+  viewport.addEventListener("pointercancel", release);
+
+  viewport.addEventListener("pointerleave", () => {
+    timeline.hovered = null;
+    tooltip.hide();
+    timeline.draw();
+  });
+
+  viewport.addEventListener("dblclick", (event) => {
+    const { track, index } = timeline.at(...place(event));
+    if (!track) return;
+    const margin = (track.end[index] - track.start[index]) * 0.1;
+    timeline.view(track.start[index] - margin, track.end[index] + margin);
+  });
+
+  const keys = {
+    ArrowLeft: () => timeline.pan(-0.15),
+    ArrowRight: () => timeline.pan(0.15),
+    a: () => timeline.pan(-0.15),
+    d: () => timeline.pan(0.15),
+    "+": () => timeline.zoom(0.7),
+    "=": () => timeline.zoom(0.7),
+    w: () => timeline.zoom(0.7),
+    "-": () => timeline.zoom(1 / 0.7),
+    s: () => timeline.zoom(1 / 0.7),
+    0: () => timeline.view(0, timeline.data.elapsed),
+  };
+  viewport.addEventListener("keydown", (event) => {
+    const action = keys[event.key];
+    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    action();
+  });
+}
+
+function sliceText(data, track, index) {
+  const duration = track.end[index] - track.start[index];
+  const rows = [
+    ["where", `rank ${track.rank}, ${track.label}`],
+    ["start", format.time(track.start[index], 6)],
+    ["duration", format.time(duration, 4)],
+    ["kind", data.kinds[track.kind[index]], data.kinds[track.kind[index]]],
+  ];
+  if (track.count[index] > 1) {
+    rows.push(["busy", format.percent(track.busy[index])], ["most time", data.names[track.name[index]]]);
+    return [`${format.count(track.count[index])} slices`, rows];
+  }
+  const operation = data.operations[track.operation[index]];
+  if (operation) rows.push(...operationText(data, operation, track.operation[index], duration));
+  return [data.names[track.name[index]], rows];
+}
+
+function operationText(data, operation, number, duration) {
+  const rows = [
+    ["bytes", format.bytes(operation.bytes)],
+    ["ranks", operation.ranks],
+  ];
+  if (operation.group) rows.push(["group", operation.group]);
+  if (operation.algorithm) rows.push(["algorithm", operation.algorithm]);
+  if (duration > 0) rows.push(["rate", `${format.bytes(operation.bytes / (duration / 1e9))}/s`]);
+  const members = data.members(number);
+  if (members.length > 1) {
+    const first = members[0];
+    const last = members[members.length - 1];
+    const late = last.track.start[last.index] - first.track.start[first.index];
+    rows.push(["last to join", `rank ${last.track.rank}, ${format.time(late)} after rank ${first.track.rank}`]);
+  }
+  return rows;
+}
+
+function nodeText(timeline, node, x) {
+  const columns = Math.max(1, Math.floor(timeline.plotWidth / 2));
+  const column = Math.min(columns - 1, Math.floor(((x - LABEL_WIDTH) / timeline.plotWidth) * columns));
+  const { compute, communicate } = timeline.density(node, columns);
+  return [node.name, [
+    ["time", format.time(timeline.time(x), 5)],
+    ["ranks computing", format.percent(compute[column]), "kernel"],
+    ["ranks communicating", format.percent(communicate[column]), "collective"],
+  ]];
+}

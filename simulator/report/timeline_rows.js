@@ -1,0 +1,79 @@
+// Which rows the timeline has: one per node, and below an open one those of its ranks' streams.
+
+const NODE_HEIGHT = 34;
+const TRACK_HEIGHT = 17;
+const TRACK_GAP = 2;
+const RANK_GAP = 7;
+const MOST_RANKS_OPEN = 32;
+
+class TimelineRows {
+  constructor(data) {
+    this.data = data;
+    this.block = TimelineRows.blockOf(data);
+    this.nodes = [];
+    const size = Math.ceil(data.worldSize / this.block);
+    for (let index = 0; index < size; ++index) {
+      this.nodes.push({ index, name: blockName(data, this.block, index), open: false, tracks: [] });
+    }
+    for (const track of data.tracks) this.nodes[Math.floor(track.rank / this.block)].tracks.push(track);
+    for (const node of this.nodes) node.ranks = Math.min(this.block, data.worldSize - node.index * this.block);
+    this.openAll(data.worldSize <= MOST_RANKS_OPEN);
+  }
+
+  // A row stands for a node; for several if nodes are single ranks, for a part if they are huge.
+  static blockOf(data) {
+    if (data.ranksPerNode > 16) return 16;
+    if (data.ranksPerNode === 1) return data.worldSize > MOST_RANKS_OPEN ? 8 : data.worldSize;
+    return data.ranksPerNode;
+  }
+
+  openAll(open) {
+    for (const node of this.nodes) node.open = open;
+    this.layOut();
+  }
+
+  toggle(node) {
+    node.open = !node.open;
+    this.layOut();
+  }
+
+  layOut() {
+    this.rows = [];
+    this.places = new Map();  // by track: its row
+    let y = 0;
+    for (const node of this.nodes) {
+      this.rows.push({ node, y, height: NODE_HEIGHT });
+      node.y = y;
+      y += NODE_HEIGHT;
+      if (!node.open) continue;
+      y += RANK_GAP;
+      let rank = -1;
+      for (const track of node.tracks) {
+        const first = track.rank !== rank;
+        if (first && rank >= 0) y += RANK_GAP;
+        rank = track.rank;
+        const row = { node, track, first, y, height: TRACK_HEIGHT };
+        this.rows.push(row);
+        this.places.set(track, row);
+        y += TRACK_HEIGHT + TRACK_GAP;
+      }
+      y += RANK_GAP;
+    }
+    this.height = y + 4;
+  }
+
+  // Where a track is drawn: its own row, or its node's.
+  rowOf(track) {
+    return this.places.get(track) ?? this.rows.find((row) =>
+      !row.track && row.node.index === Math.floor(track.rank / this.block));
+  }
+
+  at(y) {
+    return this.rows.find((row) => y >= row.y && y < row.y + row.height);
+  }
+
+  // The rows between two heights.
+  between(top, bottom) {
+    return this.rows.filter((row) => row.y + row.height >= top && row.y <= bottom);
+  }
+}

@@ -1,0 +1,128 @@
+#include "simulator/trace/busy_time.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace accelerate::simulator {
+namespace {
+
+int64_t length(Interval interval) { return interval.end_ns - interval.start_ns; }
+
+int64_t length(const std::vector<Interval>& intervals) {
+  int64_t sum = 0;
+  for (Interval interval : intervals) sum += length(interval);
+  return sum;
+}
+
+void merge(std::vector<Interval>& intervals) {
+  std::sort(intervals.begin(), intervals.end(),
+            [](Interval a, Interval b) { return a.start_ns < b.start_ns; });
+  size_t kept = 0;
+  for (Interval interval : intervals) {
+    if (kept > 0 && interval.start_ns <= intervals[kept - 1].end_ns) {
+      intervals[kept - 1].end_ns = std::max(intervals[kept - 1].end_ns, interval.end_ns);
+    } else {
+      intervals[kept++] = interval;
+    }
+  }
+  intervals.resize(kept);
+}
+
+// Takes what lies before the horizon out of merged intervals.
+std::vector<Interval> split_off(std::vector<Interval>& intervals, int64_t horizon) {
+  std::vector<Interval> earlier;
+  size_t index = 0;
+  while (index < intervals.size() && intervals[index].end_ns <= horizon) ++index;
+  earlier.assign(intervals.begin(), intervals.begin() + index);
+  if (index < intervals.size() && intervals[index].start_ns < horizon) {
+    earlier.push_back({intervals[index].start_ns, horizon});
+    intervals[index].start_ns = horizon;
+  }
+  intervals.erase(intervals.begin(), intervals.begin() + index);
+  return earlier;
+}
+
+// How much of merged intervals is covered by others.
+int64_t overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  int64_t sum = 0;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const int64_t start = std::max(a[i].start_ns, b[j].start_ns);
+    const int64_t end = std::min(a[i].end_ns, b[j].end_ns);
+    sum += std::max<int64_t>(0, end - start);
+    if (a[i].end_ns < b[j].end_ns) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+void BusyTime::add_kernel(Interval interval) {
+  settled_.compute_ns += late_part(interval);
+  // Both know it before either settles.
+  const bool too_many_kernels = add(kernels_, interval);
+  if (add(compute_, interval)) settle_half(compute_);
+  if (too_many_kernels) settle_half(kernels_);
+}
+
+void BusyTime::add_copy(Interval interval) {
+  settled_.compute_ns += late_part(interval);
+  if (add(compute_, interval)) settle_half(compute_);
+}
+
+void BusyTime::add_communication(Interval interval) {
+  const int64_t late = late_part(interval);
+  settled_.communication_ns += late;
+  settled_.exposed_ns += late;
+  if (add(communication_, interval)) settle_half(communication_);
+}
+
+BusyTime::Totals BusyTime::totals() const {
+  BusyTime all = *this;
+  all.settle(std::numeric_limits<int64_t>::max());
+  return all.settled_;
+}
+
+// Whether there are now too many.
+bool BusyTime::add(Intervals& intervals, Interval interval) {
+  if (interval.end_ns <= interval.start_ns) return false;
+  if (!intervals.empty()) {
+    Interval& last = intervals.back();
+    // The usual case, a kernel right after the one before it.
+    if (interval.start_ns >= last.start_ns && interval.start_ns <= last.end_ns) {
+      last.end_ns = std::max(last.end_ns, interval.end_ns);
+      return false;
+    }
+  }
+  intervals.push_back(interval);
+  return intervals.size() > limit_;
+}
+
+// Cuts off and measures what is older than what is settled already.
+int64_t BusyTime::late_part(Interval& interval) const {
+  if (interval.start_ns >= horizon_) return 0;
+  const int64_t late = std::min(interval.end_ns, horizon_) - interval.start_ns;
+  interval.start_ns = horizon_;
+  return late;
+}
+
+void BusyTime::settle(int64_t horizon) {
+  for (Intervals* intervals : {&kernels_, &compute_, &communication_}) merge(*intervals);
+  const Intervals kernels = split_off(kernels_, horizon);
+  const Intervals compute = split_off(compute_, horizon);
+  const Intervals communication = split_off(communication_, horizon);
+  settled_.compute_ns += length(compute);
+  settled_.communication_ns += length(communication);
+  settled_.exposed_ns += length(communication) - overlap(communication, kernels);
+  horizon_ = horizon;
+}
+
+void BusyTime::settle_half(Intervals& intervals) {
+  merge(intervals);
+  if (intervals.size() > limit_ / 2) settle(intervals[intervals.size() / 2].start_ns);
+}
+
+}  // namespace accelerate::simulator

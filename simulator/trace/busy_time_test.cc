@@ -1,0 +1,88 @@
+#include "simulator/trace/busy_time.h"
+
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "simulator/core/random.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr size_t kPlenty = 1 << 20;
+
+TEST(BusyTime, CountsCommunicationThatNoKernelHides) {
+  BusyTime busy(kPlenty);
+  busy.add_kernel({0, 100});
+  busy.add_communication({50, 150});
+  busy.add_kernel({120, 130});
+  const BusyTime::Totals totals = busy.totals();
+  EXPECT_EQ(totals.compute_ns, 110);
+  EXPECT_EQ(totals.communication_ns, 100);
+  EXPECT_EQ(totals.exposed_ns, 40);
+}
+
+TEST(BusyTime, CountsOverlappingIntervalsOnce) {
+  BusyTime busy(kPlenty);
+  busy.add_kernel({0, 100});
+  busy.add_kernel({20, 60});  // another stream
+  busy.add_communication({200, 300});
+  busy.add_communication({250, 350});
+  EXPECT_EQ(busy.totals().compute_ns, 100);
+  EXPECT_EQ(busy.totals().communication_ns, 150);
+  EXPECT_EQ(busy.totals().exposed_ns, 150);
+}
+
+TEST(BusyTime, DoesNotLetACopyHideCommunication) {
+  BusyTime busy(kPlenty);
+  busy.add_copy({0, 100});
+  busy.add_communication({0, 100});
+  EXPECT_EQ(busy.totals().compute_ns, 100);
+  EXPECT_EQ(busy.totals().exposed_ns, 100);
+}
+
+TEST(BusyTime, IsIndifferentToEmptyIntervals) {
+  BusyTime busy(kPlenty);
+  busy.add_kernel({5, 5});
+  busy.add_communication({7, 7});
+  EXPECT_EQ(busy.totals().compute_ns, 0);
+  EXPECT_EQ(busy.totals().communication_ns, 0);
+}
+
+TEST(BusyTime, CountsAPartOlderThanWhatIsSettledAsExposed) {
+  BusyTime busy(4);
+  for (int64_t at = 0; at < 1000; at += 10) busy.add_kernel({at, at + 5});
+  busy.add_communication({0, 5});
+  EXPECT_EQ(busy.totals().communication_ns, 5);
+  EXPECT_EQ(busy.totals().exposed_ns, 5);
+}
+
+// The same intervals with few and with unlimited open ones, communication known late.
+TEST(BusyTime, SettlesOldIntervalsWithoutChangingTheSum) {
+  DeterministicRandom random(17);
+  BusyTime small(64);
+  BusyTime large(kPlenty);
+  int64_t now = 0;
+  std::vector<std::pair<int, Interval>> waiting;  // for so many kernels
+  for (int kernel = 0; kernel < 20000; ++kernel) {
+    now += static_cast<int64_t>(random.below(20));
+    const Interval interval{now, now + static_cast<int64_t>(random.below(30))};
+    for (BusyTime* busy : {&small, &large}) busy->add_kernel(interval);
+    now = interval.end_ns;
+    if (random.below(10) == 0) {
+      waiting.push_back({kernel + 8, {now, now + static_cast<int64_t>(random.below(500))}});
+    }
+    while (!waiting.empty() && waiting.front().first <= kernel) {
+      for (BusyTime* busy : {&small, &large}) busy->add_communication(waiting.front().second);
+      waiting.erase(waiting.begin());
+    }
+  }
+  EXPECT_EQ(small.totals().compute_ns, large.totals().compute_ns);
+  EXPECT_EQ(small.totals().communication_ns, large.totals().communication_ns);
+  EXPECT_EQ(small.totals().exposed_ns, large.totals().exposed_ns);
+  EXPECT_GT(large.totals().exposed_ns, 0);
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

@@ -1,0 +1,140 @@
+#include "simulator/trace/recorder.h"
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "absl/log/absl_check.h"
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr int64_t kMinSamplesPerRank = 256;
+
+}  // namespace
+
+Recorder::Recorder(RecorderOptions options) : options_(options) {
+  ABSL_CHECK_GT(options.world_size, 0);
+  ABSL_CHECK_GT(options.ranks_per_node, 0);
+  trace_.world_size = options.world_size;
+  trace_.ranks_per_node = options.ranks_per_node;
+  const int64_t samples =
+      std::max(kMinSamplesPerRank, options.max_memory_samples / options.world_size);
+  ranks_.reserve(options.world_size);
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    ranks_.emplace_back(rank, options.max_open_intervals, samples);
+  }
+  intern("");
+}
+
+Recorder::RankState& Recorder::state_of(int rank) {
+  ABSL_CHECK_GE(rank, 0);
+  ABSL_CHECK_LT(rank, options_.world_size);
+  return ranks_[rank];
+}
+
+uint32_t Recorder::intern(absl::string_view name) {
+  const auto found = numbers_.find(std::string_view(name.data(), name.size()));
+  if (found != numbers_.end()) return found->second;
+  const uint32_t number = static_cast<uint32_t>(trace_.names.size());
+  trace_.names.emplace_back(name);
+  numbers_.emplace(trace_.names.back(), number);
+  return number;
+}
+
+void Recorder::slice(const Slice& slice) {
+  ABSL_CHECK_LE(slice.start_ns, slice.end_ns);
+  ABSL_CHECK_LT(slice.name, trace_.names.size());
+  RankState& state = state_of(slice.rank);
+  state.end_ns = std::max(state.end_ns, slice.end_ns);
+  const Interval interval{slice.start_ns, slice.end_ns};
+  switch (slice.kind) {
+    case SliceKind::kKernel: state.busy.add_kernel(interval); break;
+    case SliceKind::kCopy: state.busy.add_copy(interval); break;
+    case SliceKind::kCollective:
+    case SliceKind::kMessage: state.busy.add_communication(interval); break;
+    case SliceKind::kHost: break;
+  }
+  if (static_cast<int64_t>(trace_.slices.size()) < options_.max_slices) {
+    trace_.slices.push_back(slice);
+  } else {
+    ++trace_.dropped_slices;
+  }
+}
+
+int64_t Recorder::operation(TraceOperation operation) {
+  if (trace_.dropped_slices > 0 ||
+      static_cast<int64_t>(trace_.slices.size()) >= options_.max_slices) {
+    return -1;
+  }
+  trace_.operations.push_back(std::move(operation));
+  return static_cast<int64_t>(trace_.operations.size()) - 1;
+}
+
+void Recorder::memory(int rank, int64_t at_ns, MemoryCategory category, int64_t delta) {
+  state_of(rank).memory.add(at_ns, category, delta);
+}
+
+void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes) {
+  ABSL_CHECK_LT(name, trace_.names.size());
+  state_of(rank).flops += flops;
+  if (name >= operators_.size()) operators_.resize(trace_.names.size());
+  OperatorSummary& summary = operators_[name];
+  summary.name = name;
+  ++summary.calls;
+  summary.total_ns += ns;
+  summary.flops += flops;
+  summary.bytes += bytes;
+}
+
+void Recorder::traffic(int source, int target, double bytes) {
+  const size_t world = options_.world_size;
+  ABSL_CHECK(source >= 0 && static_cast<size_t>(source) < world) << source;
+  ABSL_CHECK(target >= 0 && static_cast<size_t>(target) < world) << target;
+  if (trace_.communication.empty()) trace_.communication.resize(world * world);
+  trace_.communication[source * world + target] += bytes;
+}
+
+void Recorder::step(int64_t at_ns) { trace_.step_ends_ns.push_back(at_ns); }
+
+void Recorder::end_rank(int rank, int64_t at_ns) {
+  RankState& state = state_of(rank);
+  state.end_ns = std::max(state.end_ns, at_ns);
+}
+
+Trace Recorder::finish(RunDescription run) {
+  trace_.topology = std::move(run.topology);
+  trace_.seed = run.seed;
+  trace_.repeat_command = std::move(run.repeat_command);
+  trace_.device = std::move(run.device);
+  trace_.memory_capacity = run.memory_capacity;
+  for (const RankState& state : ranks_) {
+    const BusyTime::Totals busy = state.busy.totals();
+    const MemorySample& peak = state.memory.peak();
+    trace_.ranks.push_back({.end_ns = state.end_ns,
+                            .compute_ns = busy.compute_ns,
+                            .communication_ns = busy.communication_ns,
+                            .exposed_ns = busy.exposed_ns,
+                            .memory_peak = total_bytes(peak),
+                            .at_peak = peak.bytes,
+                            .flops = state.flops});
+    const std::vector<MemorySample>& samples = state.memory.samples();
+    trace_.memory.insert(trace_.memory.end(), samples.begin(), samples.end());
+  }
+  for (const OperatorSummary& summary : operators_) {
+    if (summary.calls > 0) trace_.operators.push_back(summary);
+  }
+  // Ties go by name, not by who came first: that would depend on the interleaving of ranks.
+  std::sort(trace_.operators.begin(), trace_.operators.end(),
+            [this](const OperatorSummary& a, const OperatorSummary& b) {
+              return std::tie(b.total_ns, trace_.names[a.name]) <
+                     std::tie(a.total_ns, trace_.names[b.name]);
+            });
+  ranks_.clear();
+  operators_.clear();
+  numbers_.clear();
+  return std::move(trace_);
+}
+
+}  // namespace accelerate::simulator

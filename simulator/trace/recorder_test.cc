@@ -1,0 +1,141 @@
+#include "simulator/trace/recorder.h"
+
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::ElementsAre;
+
+Slice kernel(int rank, int64_t start_ns, int64_t end_ns) {
+  return {.start_ns = start_ns, .end_ns = end_ns, .rank = rank};
+}
+
+Slice collective(int rank, int64_t start_ns, int64_t end_ns) {
+  return {.start_ns = start_ns,
+          .end_ns = end_ns,
+          .rank = rank,
+          .stream = 1,
+          .kind = SliceKind::kCollective};
+}
+
+TEST(Recorder, GivesEqualNamesEqualNumbers) {
+  Recorder recorder({});
+  EXPECT_EQ(recorder.intern(""), 0u);
+  const uint32_t add = recorder.intern("aten::add");
+  EXPECT_NE(recorder.intern("aten::mul"), add);
+  EXPECT_EQ(recorder.intern("aten::add"), add);
+  EXPECT_THAT(recorder.finish({}).names, ElementsAre("", "aten::add", "aten::mul"));
+}
+
+TEST(Recorder, SumsUpARank) {
+  Recorder recorder({.world_size = 2, .ranks_per_node = 2});
+  recorder.slice(kernel(1, 0, 100));
+  recorder.slice(collective(1, 60, 140));
+  recorder.memory(1, 5, MemoryCategory::kParameters, 1000);
+  recorder.memory(1, 10, MemoryCategory::kActivations, 500);
+  recorder.memory(1, 20, MemoryCategory::kActivations, -500);
+  recorder.end_rank(1, 120);
+  const Trace trace = recorder.finish({.topology = "1x2", .seed = 9, .memory_capacity = 4096});
+  ASSERT_EQ(trace.ranks.size(), 2u);
+  EXPECT_EQ(trace.ranks[0].end_ns, 0);
+  EXPECT_EQ(trace.ranks[1].end_ns, 140);
+  EXPECT_EQ(trace.ranks[1].compute_ns, 100);
+  EXPECT_EQ(trace.ranks[1].communication_ns, 80);
+  EXPECT_EQ(trace.ranks[1].exposed_ns, 40);
+  EXPECT_EQ(trace.ranks[1].memory_peak, 1500);
+  EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(1000, 0, 0, 500, 0, 0));
+  EXPECT_EQ(trace.memory.size(), 3u);
+  EXPECT_EQ(trace.topology, "1x2");
+  EXPECT_EQ(trace.seed, 9u);
+  EXPECT_EQ(trace.memory_capacity, 4096);
+  EXPECT_EQ(elapsed_ns(trace), 140);
+}
+
+TEST(Recorder, GoesOnSummingUpWhenItHasTooManySlices) {
+  Recorder recorder({.max_slices = 3});
+  EXPECT_EQ(recorder.operation({.bytes = 1}), 0);
+  for (int64_t at = 0; at < 100; at += 10) recorder.slice(kernel(0, at, at + 5));
+  EXPECT_EQ(recorder.operation({.bytes = 2}), -1);
+  const Trace trace = recorder.finish({});
+  EXPECT_EQ(trace.slices.size(), 3u);
+  EXPECT_EQ(trace.dropped_slices, 7);
+  EXPECT_EQ(trace.operations.size(), 1u);
+  EXPECT_EQ(trace.ranks[0].compute_ns, 50);
+  EXPECT_EQ(trace.ranks[0].end_ns, 95);
+}
+
+TEST(Recorder, ListsOperatorsByTotalTimeThenByName) {
+  Recorder recorder({.world_size = 2});
+  const uint32_t b = recorder.intern("b");
+  const uint32_t a = recorder.intern("a");
+  const uint32_t mm = recorder.intern("mm");
+  recorder.op_cost(0, b, 10, 0, 8);
+  recorder.op_cost(1, a, 10, 0, 8);
+  recorder.op_cost(0, mm, 30, 200, 64);
+  recorder.op_cost(1, mm, 30, 300, 64);
+  const Trace trace = recorder.finish({});
+  ASSERT_EQ(trace.operators.size(), 3u);
+  EXPECT_EQ(trace.operators[0].name, mm);
+  EXPECT_EQ(trace.operators[0].calls, 2);
+  EXPECT_EQ(trace.operators[0].total_ns, 60);
+  EXPECT_EQ(trace.operators[0].flops, 500);
+  EXPECT_EQ(trace.operators[0].bytes, 128);
+  EXPECT_EQ(trace.operators[1].name, a);
+  EXPECT_EQ(trace.operators[2].name, b);
+  EXPECT_EQ(trace.ranks[1].flops, 300);
+}
+
+TEST(Recorder, AddsTrafficUpBySenderAndReceiver) {
+  Recorder recorder({.world_size = 2});
+  recorder.traffic(0, 1, 10);
+  recorder.traffic(0, 1, 5);
+  recorder.traffic(1, 0, 1);
+  EXPECT_THAT(recorder.finish({}).communication, ElementsAre(0, 15, 1, 0));
+}
+
+TEST(Recorder, LeavesTheMatrixEmptyWhenNothingWasSent) {
+  Recorder recorder({.world_size = 64});
+  EXPECT_TRUE(recorder.finish({}).communication.empty());
+}
+
+TEST(RecorderDeathTest, RefusesARankThatIsNotThere) {
+  Recorder recorder({.world_size = 2});
+  EXPECT_DEATH(recorder.slice(kernel(2, 0, 1)), "rank");
+  EXPECT_DEATH(recorder.traffic(0, -1, 1), "-1");
+}
+
+TEST(StepTimes, LeaveTheFirstStepOutOfTheOthers) {
+  Recorder recorder({});
+  for (int64_t end : {100, 130, 170, 190}) recorder.step(end);
+  const std::optional<StepTimes> times = step_times(recorder.finish({}));
+  ASSERT_TRUE(times.has_value());
+  EXPECT_EQ(times->steps, 4);
+  EXPECT_EQ(times->first_ns, 100);
+  EXPECT_EQ(times->shortest_ns, 20);
+  EXPECT_EQ(times->median_ns, 30);
+  EXPECT_EQ(times->longest_ns, 40);
+}
+
+TEST(StepTimes, AreThoseOfTheOnlyStep) {
+  Recorder recorder({});
+  recorder.step(100);
+  EXPECT_EQ(step_times(recorder.finish({}))->median_ns, 100);
+  EXPECT_FALSE(step_times(Trace()).has_value());
+}
+
+TEST(TraceNames, DifferForEveryCategoryAndKind) {
+  std::set<std::string> names;
+  for (size_t i = 0; i < kNumMemoryCategories; ++i) {
+    names.insert(to_string(static_cast<MemoryCategory>(i)));
+  }
+  for (size_t i = 0; i < kNumSliceKinds; ++i) names.insert(to_string(static_cast<SliceKind>(i)));
+  EXPECT_EQ(names.size(), kNumMemoryCategories + kNumSliceKinds);
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

@@ -1,0 +1,56 @@
+#include "simulator/trace/trace.h"
+
+#include <algorithm>
+
+#include "absl/log/absl_check.h"
+
+namespace accelerate::simulator {
+
+const char* to_string(MemoryCategory category) {
+  switch (category) {
+    case MemoryCategory::kParameters: return "parameters";
+    case MemoryCategory::kGradients: return "gradients";
+    case MemoryCategory::kOptimizerState: return "optimizer state";
+    case MemoryCategory::kActivations: return "activations";
+    case MemoryCategory::kBuckets: return "buckets";
+    case MemoryCategory::kTemporaries: return "temporaries";
+  }
+  ABSL_CHECK(false) << "no memory category " << static_cast<int>(category);
+}
+
+const char* to_string(SliceKind kind) {
+  switch (kind) {
+    case SliceKind::kKernel: return "kernel";
+    case SliceKind::kCopy: return "copy";
+    case SliceKind::kCollective: return "collective";
+    case SliceKind::kMessage: return "message";
+    case SliceKind::kHost: return "host";
+  }
+  ABSL_CHECK(false) << "no slice kind " << static_cast<int>(kind);
+}
+
+int64_t elapsed_ns(const Trace& trace) {
+  int64_t end = 0;
+  for (const RankSummary& rank : trace.ranks) end = std::max(end, rank.end_ns);
+  return end;
+}
+
+std::optional<StepTimes> step_times(const Trace& trace) {
+  if (trace.step_ends_ns.empty()) return std::nullopt;
+  std::vector<int64_t> lengths;
+  int64_t previous = 0;
+  for (int64_t end : trace.step_ends_ns) {
+    lengths.push_back(end - previous);
+    previous = end;
+  }
+  StepTimes times{.steps = static_cast<int64_t>(lengths.size()), .first_ns = lengths.front()};
+  // The first step also sets everything up.
+  if (lengths.size() > 1) lengths.erase(lengths.begin());
+  std::sort(lengths.begin(), lengths.end());
+  times.shortest_ns = lengths.front();
+  times.median_ns = lengths[(lengths.size() - 1) / 2];
+  times.longest_ns = lengths.back();
+  return times;
+}
+
+}  // namespace accelerate::simulator
