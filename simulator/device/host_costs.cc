@@ -33,7 +33,7 @@ struct Work {
       if (value.isTensor()) {
         add(value.toTensor());
       } else if (value.isTensorList()) {
-        for (const at::Tensor tensor : value.toTensorList()) add(tensor);
+        for (at::Tensor tensor : value.toTensorList()) add(tensor);
       }
     }
   }

@@ -1,0 +1,75 @@
+// The operator registry, swept: what runs on a simulated device, and that the rest says so.
+#include "simulator/device/op_support.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "simulator/device/install.h"
+#include "simulator/device/sim_device.h"
+#include "simulator/hardware/presets.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class OpSupportTest : public ::testing::Test {
+ protected:
+  OpSupportTest() {
+    install_sim_device();
+    SimDevice::of(0).reset(*find_device("h100"), &clock_ns_, nullptr);
+  }
+  ~OpSupportTest() override { SimDevice::of(0).detach(); }
+
+  int64_t clock_ns_ = 0;
+};
+
+std::vector<std::string> checked_in() {
+  std::ifstream file("simulator/device/supported_ops.txt");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_F(OpSupportTest, IsTheCheckedInList) {
+  EXPECT_EQ(list_op_support(), checked_in())
+      << "if LibTorch changed: tools/dev bazel run //simulator/device:list_ops > "
+         "simulator/device/supported_ops.txt";
+}
+
+TEST_F(OpSupportTest, LeavesNothingOutThatTheCpuHasAKernelFor) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  int supported = 0;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    auto op = dispatcher.findSchema(name);
+    if (!op || !absl::StartsWith(name.name, "aten::")) continue;
+    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    EXPECT_NE(op_support(*op), OpSupport::kUnsupported) << name;
+    ++supported;
+  }
+  EXPECT_GT(supported, 1000);
+}
+
+TEST_F(OpSupportTest, AnUnsupportedOperatorIsAnErrorThatNamesIt) {
+  const at::Tensor image = at::ones({1, 1, 4, 4}, at::device(c10::Device("sim:0")));
+  const at::Tensor grid = at::zeros({1, 4, 4, 2}, at::device(c10::Device("sim:0")));
+  try {
+    at::cudnn_grid_sampler(image, grid);
+    FAIL() << "cuDNN ran";
+  } catch (const c10::NotImplementedError& error) {
+    EXPECT_THAT(std::string(error.what_without_backtrace()),
+                AllOf(HasSubstr("device sim does not support aten::cudnn_grid_sampler"),
+                      HasSubstr("no CPU kernel")));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate::simulator
