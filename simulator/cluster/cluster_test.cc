@@ -307,7 +307,9 @@ TEST(Cluster, MovesMemoryWhateverItsFormat) {
         at::arange(24, at::kFloat).view({1, 2, 3, 4}).contiguous(at::MemoryFormat::ChannelsLast);
     std::vector<at::Tensor> tensors{rank.index() == 0 ? image : at::zeros({24})};
     (rank.index() == 0 ? group->send(tensors, 1, 0) : group->recv(tensors, 0, 0))->wait();
-    if (rank.index() == 1) EXPECT_TRUE(at::equal(tensors[0], image.as_strided({24}, {1})));
+    if (rank.index() == 1) {
+      EXPECT_TRUE(at::equal(tensors[0], image.as_strided({24}, {1})));
+    }
   });
 }
 

@@ -79,7 +79,7 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
 
 variable_list ToHost::backward(AutogradContext* context, variable_list gradients) {
   if (!gradients[0].defined()) return {at::Tensor()};
-  return {ToDevice::apply(gradients[0].contiguous(), context->saved_data["device"].toInt(),
+  return {ToDevice::apply(gradients[0], context->saved_data["device"].toInt(),
                           std::shared_ptr<const BackwardCost>())};
 }
 

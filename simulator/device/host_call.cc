@@ -5,6 +5,7 @@
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "simulator/device/host_memory.h"
@@ -126,6 +127,7 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     if (pair.device.is_same(tensor)) return pair.host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
+  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), info_.name, " on ", device_->name(),
                               ": tensors of layout ", tensor.layout(), " are not supported");
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);

@@ -103,7 +103,8 @@ void prefer_cpu_kernels(torch::Library& aten, c10::DispatchKey device_key,
         op->hasKernelForDispatchKey(device_key)) {
       continue;
     }
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
         op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
       aten.impl(c10::toString(name).c_str(), on_host());
     }
@@ -123,6 +124,10 @@ void register_kernels() {
   // On a CPU the algorithm is chosen inside; on other devices LibTorch looks for one of theirs.
   aten.impl("convolution", on_host());
   aten.impl("convolution_backward", on_host());
+  // Composed of others, but for one part that LibTorch looks up by device type.
+  for (const char* name : {"kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"}) {
+    aten.impl(name, on_host());
+  }
   prefer_cpu_kernels(aten, DispatchKey::PrivateUse1, DispatchKey::CPU);
   prefer_cpu_kernels(library("aten", DispatchKey::SparsePrivateUse1),
                      DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU);
