@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "accelerate/runtime/runtime.h"
@@ -82,10 +83,12 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
   // Gradients become ready roughly from the last layer to the first.
   std::reverse(buckets.begin(), buckets.end());
   std::reverse(limits.begin(), limits.end());
-  reducer_ = std::make_unique<Reducer>(
+  reducer_ = std::make_shared<Reducer>(
       parameters.tensors, std::move(buckets), limits, group_, parameters.sparse,
       static_cast<int64_t>(cap), options.find_unused_parameters, options.gradient_as_bucket_view,
       std::move(parameters.names), static_cast<int64_t>(kFirstBucketBytes));
+  logger_ = std::make_shared<c10d::Logger>(reducer_);
+  reducer_->set_logger(logger_);
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;

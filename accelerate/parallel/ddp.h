@@ -20,6 +20,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 
 namespace c10d {
+class Logger;
 class ProcessGroup;
 }  // namespace c10d
 
@@ -57,7 +58,9 @@ class DistributedDataParallel {
   std::vector<at::Tensor> buffers_;
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
   std::string replicas_name_;
-  std::unique_ptr<Reducer> reducer_;
+  std::shared_ptr<Reducer> reducer_;
+  // The Reducer takes for granted that it has one.
+  std::shared_ptr<c10d::Logger> logger_;
   bool require_sync_ = true;
   // Buffers only need refreshing after a pass in which ranks could have moved apart.
   bool require_buffer_sync_ = true;
