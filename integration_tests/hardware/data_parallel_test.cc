@@ -46,8 +46,8 @@ struct Case {
 };
 
 void train(Rank& rank, const Case& one) {
-  Accelerator accelerator({.gradient_accumulation_steps = one.accumulate,
-                           .kwargs_handlers = {one.options}});
+  Accelerator accelerator(
+      {.gradient_accumulation_steps = one.accumulate, .kwargs_handlers = {one.options}});
   torch::manual_seed(5);
   Net net(one.sparse);
   torch::optim::SGD sgd(net->parameters(), 0.2);
@@ -89,14 +89,14 @@ TEST_P(DataParallel, TrainsToTheBitsOfCpuRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Options, DataParallel,
-    ::testing::Values(
-        Case{.name = "plain"}, Case{.name = "small_buckets", .options = {.bucket_cap_mb = 1e-4}},
-        Case{.name = "unused_parameters",
-             .options = {.find_unused_parameters = true},
-             .skips_a_layer = true},
-        Case{.name = "bucket_views", .options = {.gradient_as_bucket_view = true}},
-        Case{.name = "sparse_gradients", .sparse = true},
-        Case{.name = "accumulation", .accumulate = 2}),
+    ::testing::Values(Case{.name = "plain"},
+                      Case{.name = "small_buckets", .options = {.bucket_cap_mb = 1e-4}},
+                      Case{.name = "unused_parameters",
+                           .options = {.find_unused_parameters = true},
+                           .skips_a_layer = true},
+                      Case{.name = "bucket_views", .options = {.gradient_as_bucket_view = true}},
+                      Case{.name = "sparse_gradients", .sparse = true},
+                      Case{.name = "accumulation", .accumulate = 2}),
     [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 }  // namespace

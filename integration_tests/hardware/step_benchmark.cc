@@ -43,9 +43,7 @@ void BM_Steps(benchmark::State& state, const std::string& spec) {
 }
 
 BENCHMARK_CAPTURE(BM_Steps, devices_8, "2x4:h100")->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Steps, devices_64, "8x8:h100")
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Steps, devices_64, "8x8:h100")->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_Steps, devices_127, "1x127:h100")
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);

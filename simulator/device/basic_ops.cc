@@ -153,6 +153,9 @@ at::Tensor& set_empty(at::Tensor& self) {
                                         /*resizable=*/true));
 }
 
+// Blocks are reused only after the tensors that use them: nothing to remember.
+void record_stream(at::Tensor& self, at::Stream stream) {}
+
 bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }
 
 }  // namespace
@@ -171,6 +174,7 @@ void register_basic_ops(torch::Library& library) {
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage_part));
   library.impl("set_.source_Storage", TORCH_FN(set_storage));
   library.impl("set_", TORCH_FN(set_empty));
+  library.impl("record_stream", TORCH_FN(record_stream));
   register_set_data_check(library);
   // Views need no kernel on any device.
   library.impl("view", TORCH_FN(at::native::view));

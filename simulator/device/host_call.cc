@@ -22,6 +22,8 @@ c10::Device torch_device(const SimDevice& device) {
 
 // A tensor over `storage` that looks like `model` in everything but its device.
 at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
+  // Zeros that have no memory say so by their key.
+  if (model._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), keys, model.unsafeGetTensorImpl()->dtype());
   c10::TensorImpl* to = tensor.unsafeGetTensorImpl();
@@ -82,7 +84,10 @@ void HostCall::check(const at::Tensor& tensor, size_t argument) {
 }
 
 void HostCall::check_devices() const {
-  if (!host_tensor_.defined() || device_ == nullptr || tensors_.empty() || info_.mixes_devices) {
+  if (!host_tensor_.defined() || device_ == nullptr || tensors_.empty()) return;
+  if (info_.mixes_devices) {
+    TORCH_CHECK(host_argument_ != 0 || !info_.indexes, "indices should be either on cpu or on the ",
+                "same device as the indexed tensor (", host_tensor_.device(), ")");
     return;
   }
   c10::impl::common_device_check_failure(torch_device(*device_), host_tensor_, info_.name.c_str(),
@@ -181,7 +186,14 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
     if (pair.host.is_same(tensor)) return pair.device;
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
-  if (!tensor.has_storage()) return tensor;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
+          !tensor.is_nested(),
+      info_.overload, " on ", device_->name(), ": simulated devices have neither ",
+      tensor.is_quantized() ? "quantized"
+      : tensor.is_nested()  ? "nested"
+                            : "such",
+      " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ") nor a way to make them");
   c10::StorageImpl* storage = storage_of(tensor);
   note(tensor);
   for (const StoragePair& pair : storages_) {

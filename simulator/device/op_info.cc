@@ -109,6 +109,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.has_own_cpu_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
                             op.hasKernelForDispatchKey(c10::DispatchKey::SparseCPU);
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
+  info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.flops = flop_formula(info.name);
   return info;
 }

@@ -26,6 +26,7 @@ struct OpInfo {
   bool has_own_cpu_kernel = true;  ///< registered for the CPU itself
   /// Takes tensors of several devices, as on real devices: indices and lengths on the CPU.
   bool mixes_devices = false;
+  bool indexes = false;  ///< its first argument by the others
   int generator_argument = -1;
   /// Draws from the default generator without taking a generator.
   bool draws_by_default = false;
