@@ -7,3 +7,4 @@
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/run.h"
 #include "accelerate/util/progress_bar.h"
+#include "accelerate/util/random.h"

@@ -7,6 +7,7 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "accelerate/config/flags.h"
+#include "accelerate/optim/optimizer_state.h"
 
 namespace accelerate {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
 constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
+
+// Batches on their way to an XLA device.
+constexpr int kXlaPrefetch = 2;
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
   options.cpu = options.cpu || flag_from_env(environment, kUseCpu, false);
@@ -23,6 +27,11 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Environmen
   TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
                     "gradient_accumulation_steps must be at least 1, got ",
                     *options.gradient_accumulation_steps);
+  if (options.split_batches) {
+    TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
+                      "split_batches=false contradicts dataloader_config.split_batches=true");
+    options.dataloader_config.split_batches = *options.split_batches;
+  }
   // Training in another precision than asked for would be silent; better to say so.
   const std::string precision = environment.get_or(kMixedPrecision, "no");
   TORCH_CHECK_VALUE(precision == "no", kMixedPrecision, "=\"", precision,
@@ -97,7 +106,10 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
-  return AcceleratedOptimizer(std::move(optimizer), gradient_state_);
+  AcceleratedOptimizer prepared(std::move(optimizer), gradient_state_);
+  std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
+  training_.optimizers.push_back(prepared.shared());
+  return prepared;
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
@@ -107,15 +119,90 @@ AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& s
                                .step_with_optimizer = options_.step_scheduler_with_optimizer});
 }
 
-ShardOptions Accelerator::shard_options(bool device_placement, std::optional<uint64_t> seed) const {
+ShardOptions Accelerator::shard_options(bool device_placement) const {
+  const DataLoaderConfiguration& config = options_.dataloader_config;
+  // A TPU's host feeds it ahead of time.
+  const int prefetch = distributed_type() == DistributedType::kXla ? kXlaPrefetch : 0;
   return {.rank = process_index(),
           .world_size = num_processes(),
-          .split_batches = options_.dataloader_config.split_batches,
-          .even_batches = options_.dataloader_config.even_batches,
+          .group = state_.group(),
+          .split_batches = config.split_batches,
+          .dispatch_batches = config.dispatch_batches,
+          .even_batches = config.even_batches,
+          .use_seedable_sampler = config.use_seedable_sampler,
+          .data_seed = config.data_seed,
+          .rng_types = options_.rng_types,
           .device = device(),
           .device_placement = device_placement,
-          .gradient_state = &gradient_state_,
-          .seed = seed};
+          .non_blocking = config.non_blocking,
+          .device_prefetch = prefetch,
+          .gradient_state = &gradient_state_};
+}
+
+UnevenInputsScope::Restorer::~Restorer() {
+  for (auto& [loader, even_batches] : loaders) loader->set_even_batches(even_batches);
+  if (training == nullptr) return;
+  // Ranks count their steps from the same one on.
+  training->joining = false;
+  training->step = 0;
+}
+
+UnevenInputsScope Accelerator::join(const JoinOptions& options,
+                                    const ReplicatedModels& models) {
+  UnevenInputsScope scope;
+  if (!use_distributed()) return scope;
+  if (options.even_batches) override_even_batches(*options.even_batches, scope.restorer_);
+  const bool uneven =
+      !options.even_batches.value_or(options_.dataloader_config.even_batches);
+  if (uneven) {
+    training_.joining = true;
+    scope.restorer_.training = &training_;
+  }
+  scope.join_.emplace(std::vector(models.begin(), models.end()), uneven, [this](int source) {
+    for (const auto& known : training_.optimizers) {
+      if (auto optimizer = known.lock()) {
+        broadcast_optimizer_state(state_.group(), **optimizer, source, device());
+      }
+    }
+  });
+  return scope;
+}
+
+void Accelerator::override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer) {
+  bool some_keep_theirs = false;
+  for (const auto& known : training_.loaders) {
+    std::shared_ptr<internal::LoaderCore> loader = known.lock();
+    if (!loader) continue;
+    if (!loader->can_set_even_batches()) {
+      some_keep_theirs = true;
+      continue;
+    }
+    restorer.loaders.emplace_back(loader, loader->even_batches());
+    loader->set_even_batches(even_batches);
+  }
+  if (some_keep_theirs) {
+    TORCH_WARN("join_uneven_inputs: even_batches can only be set for map-style data that is not "
+               "dispatched; other prepared loaders keep theirs");
+  }
+}
+
+void Accelerator::remember_loader(const std::shared_ptr<internal::LoaderCore>& loader) {
+  std::erase_if(training_.loaders, [](const auto& known) { return known.expired(); });
+  training_.loaders.push_back(loader);
+}
+
+ProcessGroupPtr Accelerator::metrics_group(const BatchRound* round) const {
+  if (round == nullptr || round->ranks == 0 || round->ranks == num_processes()) {
+    return state_.group();
+  }
+  // The other ranks have left the loop; members alone make the group.
+  ProcessGroupPtr& group = training_.first_ranks[round->ranks];
+  if (!group && round->ranks > 1) {
+    GroupOptions options;
+    for (int rank = 0; rank < round->ranks; ++rank) options.ranks.push_back(rank);
+    group = runtime().new_group(options);
+  }
+  return group;
 }
 
 c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() const {
@@ -127,7 +214,11 @@ c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() cons
 }
 
 void Accelerator::advance_accumulation() {
-  if (gradient_state_.end_of_dataloader()) {
+  // Where ranks run different numbers of steps, all must synchronise at the same ones.
+  const BatchRound* round = gradient_state_.round();
+  const bool end = training_.joining && round != nullptr ? round->last
+                                                         : gradient_state_.end_of_dataloader();
+  if (end) {
     training_.step = 0;
     gradient_state_.set_sync_gradients(true);
   } else {

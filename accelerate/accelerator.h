@@ -19,6 +19,7 @@
 #pragma once
 
 #include <concepts>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -31,15 +32,18 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include "accelerate/comm/metrics.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/parallel/join.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
+#include "accelerate/util/random.h"
 
 namespace accelerate {
 
@@ -51,7 +55,11 @@ struct AcceleratorOptions {
   std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
   /// Compute on the CPU whatever there is. ACCELERATE_USE_CPU=true does the same.
   bool cpu = false;
+  /// `split_batches` can be given here as well; it must not contradict the configuration's.
+  std::optional<bool> split_batches = std::nullopt;
   DataLoaderConfiguration dataloader_config = {};
+  /// What prepared loaders set to rank 0's state at the start of each pass.
+  std::vector<RngType> rng_types = {RngType::kGenerator};
   /// Off: prepared schedulers advance exactly when they are told to.
   bool step_scheduler_with_optimizer = true;
   /// At most one of each class.
@@ -67,6 +75,41 @@ struct PrepareModelOptions {
   std::optional<bool> device_placement = std::nullopt;
   /// The model is not trained: it is placed, but not replicated over ranks.
   bool evaluation_mode = false;
+};
+
+namespace internal {
+struct TrainingState;
+}  // namespace internal
+
+struct JoinOptions {
+  /// Replaces the configuration's even_batches while joined. Absent: the configuration's.
+  std::optional<bool> even_batches = std::nullopt;
+};
+
+/// While it lives, ranks may have different numbers of batches. See join_uneven_inputs.
+class UnevenInputsScope {
+ public:
+  UnevenInputsScope() = default;
+  UnevenInputsScope(UnevenInputsScope&&) = default;
+  /// The rank waits for those that still train. Throws what following them throws.
+  ~UnevenInputsScope() noexcept(false) = default;
+
+ private:
+  friend class Accelerator;
+  // Undoes what the scope changed.
+  class Restorer {
+   public:
+    Restorer() = default;
+    Restorer(Restorer&& other) noexcept
+        : loaders(std::move(other.loaders)), training(std::exchange(other.training, nullptr)) {}
+    ~Restorer();
+    // Their even_batches.
+    std::vector<std::pair<std::shared_ptr<internal::LoaderCore>, bool>> loaders;
+    // Not null if ranks join.
+    internal::TrainingState* training = nullptr;
+  };
+  Restorer restorer_;
+  std::optional<JoinScope> join_;  // ends before the loaders are restored
 };
 
 /// While it lives, the models it was made for do not synchronise gradients. See no_sync.
@@ -116,10 +159,18 @@ concept IsOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Op
 
 template <typename T>
 constexpr bool kIsLoader = false;
-template <typename Dataset>
-constexpr bool kIsLoader<DataLoader<Dataset>> = true;
+template <typename Dataset, typename Collate>
+constexpr bool kIsLoader<DataLoader<Dataset, Collate>> = true;
 template <typename T>
 concept IsLoader = kIsLoader<std::remove_cvref_t<T>>;
+
+// What torch::data::make_data_loader gives.
+template <typename T>
+concept IsTorchLoader = requires(T& loader) {
+  loader->begin();
+  loader->join();
+  loader->options();
+};
 
 template <typename T>
 concept IsScheduler = std::is_lvalue_reference_v<T> &&
@@ -146,7 +197,15 @@ concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
 struct TrainingState {
   bool accumulation_is_set = false;
   int64_t step = 0;
+  // Whether ranks may run different numbers of steps now.
+  bool joining = false;
   std::vector<std::shared_ptr<ModelState>> models;
+  // Of prepared loaders that still live; theirs is the data.
+  std::vector<std::weak_ptr<LoaderCore>> loaders;
+  // Of prepared optimizers that still have a handle.
+  std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
+  // Groups of the first ranks, by their number.
+  std::map<int, ProcessGroupPtr> first_ranks;
 };
 
 }  // namespace internal
@@ -206,10 +265,28 @@ class Accelerator {
   /// Local. `scheduler` must outlive the result.
   AcceleratedScheduler prepare_scheduler(torch::optim::LRScheduler& scheduler);
 
-  /// This rank's share of the loader. Shuffling follows rank 0's seed. Collective.
-  template <typename Dataset>
-  DataLoader<Dataset> prepare_data_loader(const DataLoader<Dataset>& loader,
-                                          std::optional<bool> device_placement = std::nullopt);
+  /// This rank's share of the loader, as the DataLoaderConfiguration says; one that is prepared
+  /// already comes back. `slice_fn_for_dispatch` replaces the slicing by rows of dispatched batches.
+  /// Collective. Errors: as DataLoader::shard.
+  template <typename Dataset, typename Collate>
+  DataLoader<Dataset, Collate> prepare_data_loader(
+      const DataLoader<Dataset, Collate>& loader,
+      std::optional<bool> device_placement = std::nullopt,
+      SliceFunction<typename DataLoader<Dataset, Collate>::Batch> slice_fn_for_dispatch = {}) {
+    if (loader.is_prepared()) return loader;
+    auto prepared = loader.shard(shard_options(device_placement.value_or(options_.device_placement)),
+                                 std::move(slice_fn_for_dispatch));
+    remember_loader(prepared.shared_core());
+    return prepared;
+  }
+
+  /// The loader without the first `num_batches` of this rank, for the rest of an interrupted epoch.
+  /// See DataLoader::skip_first. Local.
+  template <typename Dataset, typename Collate>
+  DataLoader<Dataset, Collate> skip_first_batches(const DataLoader<Dataset, Collate>& loader,
+                                                  int64_t num_batches = 0) const {
+    return loader.skip_first(num_batches);
+  }
 
   /// The user's own module again. Local.
   template <typename Module>
@@ -233,15 +310,27 @@ class Accelerator {
   /// accumulate on this rank. Local.
   template <typename... Modules>
   [[nodiscard]] NoSyncScope no_sync(const PreparedModel<Modules>&... models) {
-    if constexpr (sizeof...(models) == 0) {
-      return NoSyncScope(all_replicated());
-    } else {
-      c10::SmallVector<DistributedDataParallel*, 4> replicated;
-      for (DistributedDataParallel* ddp : {models.state()->ddp()...}) {
-        if (ddp != nullptr) replicated.push_back(ddp);
-      }
-      return NoSyncScope(std::move(replicated));
-    }
+    return NoSyncScope(replicated(models...));
+  }
+
+  /// While the result lives, ranks may run different numbers of steps of these models (all, if none
+  /// is named). A rank whose loop ended waits at the scope's end and answers the others'
+  /// collectives; when all have ended, models, buffers and prepared optimizers of those that stopped
+  /// early are brought up to date. Gradients are divided by the number of all ranks, also of those
+  /// that ended.
+  /// It does so where the effective even_batches is off; where `options` say so it is set on every
+  /// prepared loader of map-style data that is not dispatched, until the scope ends. Without
+  /// replicated models it does nothing else. Learning-rate schedulers are not brought up to date:
+  /// step them where all ranks do. Collective, as is the scope's end.
+  /// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
+  template <typename... Modules>
+  [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
+                                                     const PreparedModel<Modules>&... models) {
+    return join(options, replicated(models...));
+  }
+  template <typename... Modules>
+  [[nodiscard]] UnevenInputsScope join_uneven_inputs(const PreparedModel<Modules>&... models) {
+    return join_uneven_inputs(JoinOptions(), models...);
   }
 
   bool sync_gradients() const { return gradient_state_.sync_gradients(); }
@@ -269,10 +358,20 @@ class Accelerator {
     return accelerate::gather(state_.group(), std::move(tree));
   }
 
-  /// As gather, without the samples that only fill up the last batch of the loader being iterated.
-  /// Shapes: per-sample values, [batch, ...]. With `even_batches` off ranks may differ in rows.
+  /// As gather, without the rows that only fill up the ranks' batches: every sample of the loader
+  /// being iterated comes exactly once, in the order of the ranks.
+  /// Shapes: per-sample values, tensors [batch, ...] and lists (a std::vector of numbers, strings or
+  /// other portable values) with an entry per sample, anywhere in the tree. Ranks may differ in
+  /// rows. In a round in which some ranks have no batch (even_batches off), those that do gather
+  /// among themselves. Outside of loops it is gather.
+  /// Differs: a value that is one per batch, such as a mean loss, cannot be told from one per
+  /// sample; give the batch's rows a value each, or weigh it by hand.
   template <typename Tree>
-  Tree gather_for_metrics(Tree tree) const;
+  Tree gather_for_metrics(Tree tree) const {
+    const BatchRound* round = gradient_state_.round();
+    return accelerate::gather_for_metrics(metrics_group(round), round ? *round : BatchRound(),
+                                          std::move(tree));
+  }
 
   /// The sum or mean over ranks, on every rank.
   template <typename Tree>
@@ -302,8 +401,29 @@ class Accelerator {
   std::shared_ptr<ModelState> prepare_module(const std::shared_ptr<torch::nn::Module>& module,
                                              const PrepareModelOptions& options);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
-  ShardOptions shard_options(bool device_placement, std::optional<uint64_t> seed) const;
-  c10::SmallVector<DistributedDataParallel*, 4> all_replicated() const;
+  ShardOptions shard_options(bool device_placement) const;
+  bool split_batches() const { return options_.dataloader_config.split_batches; }
+  UnevenInputsScope join(const JoinOptions& options,
+                         const c10::SmallVector<DistributedDataParallel*, 4>& models);
+  void override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer);
+  // The ranks that have a batch in this round.
+  ProcessGroupPtr metrics_group(const BatchRound* round) const;
+  void remember_loader(const std::shared_ptr<internal::LoaderCore>& loader);
+  // The replicated ones among these models, or among all that were prepared.
+  using ReplicatedModels = c10::SmallVector<DistributedDataParallel*, 4>;
+  ReplicatedModels all_replicated() const;
+  template <typename... Modules>
+  ReplicatedModels replicated(const PreparedModel<Modules>&... models) const {
+    if constexpr (sizeof...(models) == 0) {
+      return all_replicated();
+    } else {
+      ReplicatedModels found;
+      for (DistributedDataParallel* ddp : {models.state()->ddp()...}) {
+        if (ddp != nullptr) found.push_back(ddp);
+      }
+      return found;
+    }
+  }
   void advance_accumulation();
 
   template <typename... Objects>
@@ -364,6 +484,8 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
     static_assert(!internal::IsMistaken<Object>,
                   "prepare takes a model as shared_ptr or TORCH_MODULE holder, an optimizer by "
                   "reference, shared_ptr or move, and a scheduler by reference");
+    static_assert(!internal::IsTorchLoader<T>,
+                  "prepare takes accelerate::DataLoader, which reads torch::data's datasets as well");
     if constexpr (std::is_lvalue_reference_v<Object>) {
       return static_cast<Object>(object);
     } else {
@@ -382,28 +504,6 @@ decltype(auto) Accelerator::second_pass(Object&& object) {
   } else {
     return T(std::move(object));
   }
-}
-
-template <typename Dataset>
-DataLoader<Dataset> Accelerator::prepare_data_loader(const DataLoader<Dataset>& loader,
-                                                     std::optional<bool> device_placement) {
-  if (loader.is_prepared()) return loader;
-  std::optional<uint64_t> seed = loader.seed();
-  if (seed) seed = broadcast_integer(state_.group(), *seed);
-  return loader.shard(shard_options(device_placement.value_or(options_.device_placement), seed));
-}
-
-template <typename Tree>
-Tree Accelerator::gather_for_metrics(Tree tree) const {
-  if (!state_.group()) return tree;
-  if (!options_.dataloader_config.even_batches)
-    return gather_ragged(state_.group(), std::move(tree));
-  Tree gathered = gather(std::move(tree));
-  const int64_t real = gradient_state_.end_of_dataloader() ? gradient_state_.remainder() : 0;
-  if (real <= 0) return gathered;
-  return tree_map(std::move(gathered), [real](const at::Tensor& tensor) {
-    return tensor.size(0) > real ? tensor.narrow(0, 0, real) : tensor;
-  });
 }
 
 }  // namespace accelerate

@@ -1,7 +1,7 @@
 /// Gives one rank its share of the batches of a BatchSampler.
 ///
-/// With b the batch size, W the world size and N the samples, an epoch falls into rounds of
-/// T samples, of which every rank gets a slice of p:
+/// With b the batch size, W the world size and N the samples, a pass falls into rounds of T
+/// samples, of which every rank gets a slice of p:
 ///
 ///     without splitting   T = b * W   p = b        each rank takes whole batches
 ///     with splitting      T = b       p = b / W    each rank takes a slice of every batch
@@ -9,17 +9,25 @@
 ///     round g:  [ rank 0: p | rank 1: p | ... | rank W-1: p ]      at order[g * T]
 ///
 /// Only the last round can be short. It is left out if the sampler drops its last batch; filled up
-/// with the epoch's first samples if `even_batches`; else ranks get what there is of their slice,
+/// with the pass's first samples if `even_batches`; else ranks get what there is of their slice,
 /// and those whose slice is empty have one batch fewer.
 /// Filling goes round and round through the first min(N, T) samples. Concatenating the ranks'
 /// last batches hence gives the real samples first and the filling after them.
 ///
-/// Threads: immutable.
+/// Where batches differ in length (the sampler has no batch_size, or does not keep to it), rank r
+/// takes batches r, r + W, ...; ranks that miss one in the last round repeat the pass's first ones.
+///
+/// A pass may begin in the middle, after so many units that were taken before, by whatever number
+/// of ranks: samples, or batches where they differ in length.
+/// Threads: one, as samplers.
 /// Mirrors: accelerate data_loader.py, BatchSamplerShard.
-/// Differs: size() tells the number of batches really given, also when splitting unevenly.
+/// Differs: size() tells the number of batches really given, also when splitting unevenly; batches
+///          that do not keep to the batch size are given out, not lost.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/index_batches.h"
@@ -34,33 +42,80 @@ struct BatchShardOptions {
   bool even_batches = true;
 };
 
-class BatchSamplerShard {
+/// One rank's share of a pass.
+struct ShardedPass {
+  IndexBatches batches = {};
+
+  /// How many ranks have a batch in the last round: the first ones.
+  int ranks_in_last_round = 1;
+  /// How many rows of all ranks' batches in the last round are real; they come first.
+  int64_t real_rows_in_last_round = 0;
+  /// How many rows of this rank's batch in the last round are real; they come first.
+  int64_t own_rows_in_last_round = 0;
+  /// Whether ranks' batches may differ in length: in the last round, or in all of them.
+  bool ragged_last_round = false;
+  bool ragged = false;
+
+  /// Rounds of all ranks; this rank's batch i is of round i.
+  int64_t rounds = 0;
+  /// What the pass began after, what a round takes and what there is, in units.
+  int64_t begin = 0;
+  int64_t units_per_round = 1;
+  int64_t units = 0;
+
+  /// What is taken once this rank has had `count` batches.
+  int64_t taken_after(int64_t count) const;
+};
+
+class BatchSamplerShard : public BatchSampler {
  public:
   /// Errors: c10::ValueError if the rank is not in the world, or if splitting and the batch size is
-  ///         not divisible by the world size.
-  BatchSamplerShard(BatchSampler batch_sampler, const BatchShardOptions& options);
+  ///         unknown or not divisible by the world size.
+  BatchSamplerShard(std::shared_ptr<BatchSampler> batch_sampler, const BatchShardOptions& options);
 
-  const BatchSampler& batch_sampler() const { return batch_sampler_; }
+  const std::shared_ptr<BatchSampler>& batch_sampler() const { return batch_sampler_; }
+  const BatchShardOptions& options() const { return options_; }
+  /// Takes effect with the next pass.
+  void set_even_batches(bool even_batches) { options_.even_batches = even_batches; }
 
-  /// Samples of one round over all ranks.
-  int64_t total_batch_size() const { return round_; }
+  /// Samples of one round over all ranks; nothing where batches differ in length.
+  std::optional<int64_t> total_batch_size() const;
 
-  /// How many batches this rank gets in an epoch.
-  int64_t size() const;
+  /// This rank's slice of a batch; nothing where batches differ in length.
+  std::optional<int64_t> batch_size() const override;
+  bool drop_last() const override { return batch_sampler_->drop_last(); }
+  int64_t size() const override { return size_after(0); }
+  /// How many batches are left when so many units were taken.
+  int64_t size_after(int64_t taken) const;
 
-  IndexBatches batches(int64_t epoch) const;
+  IndexBatches begin_pass() override { return begin_pass_after(0).batches; }
+  /// The pass from where `taken` units were taken. Errors: c10::ValueError if there are not so
+  /// many, and if splitting and batches differ in length.
+  ShardedPass begin_pass_after(int64_t taken);
+
+  void end_pass() override { batch_sampler_->end_pass(); }
+  void set_epoch(int64_t epoch) override { batch_sampler_->set_epoch(epoch); }
+  at::Generator* generator() override { return batch_sampler_->generator(); }
+  nlohmann::json state_dict() const override;
+  void load_state_dict(const nlohmann::json& state) override;
+  void forget_pass() override { batch_sampler_->forget_pass(); }
 
  private:
-  // How many samples the sampler has for this rank in a short last round; 0 where there is none.
-  int64_t rows_in_short_round(int64_t samples) const;
-  // Whether this rank gives a batch for the short last round.
-  bool joins_short_round(int64_t samples) const;
-  at::Tensor last_batch(const at::Tensor& order) const;
+  // How many batches this rank has where there are `samples` left, or `batches` of any lengths.
+  int64_t count_of_samples(int64_t samples) const;
+  int64_t count_of_batches(int64_t batches) const;
+  int64_t own_rows_of_rest(int64_t samples) const;
+  ShardedPass share_samples(IndexOrder order, int64_t taken) const;
+  ShardedPass share_batches(const IndexBatches& all, int64_t taken) const;
+  std::vector<int64_t> fill_last(const IndexOrder& order, int64_t begin, int64_t rows) const;
 
-  BatchSampler batch_sampler_;
+  std::shared_ptr<BatchSampler> batch_sampler_;
   BatchShardOptions options_;
-  int64_t round_;  // T
-  int64_t slice_;  // p
+  int64_t round_ = 0;  // T; 0 where batches differ in length
+  int64_t slice_ = 0;  // p
 };
+
+/// The whole pass for a rank alone: batches as they are, the last one not filled up.
+ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken = 0);
 
 }  // namespace accelerate

@@ -1,207 +1,299 @@
-/// Walks a dataset in batches, epoch by epoch; on its own, or as one rank's share.
+/// Walks a dataset in batches, pass by pass; on its own, or as one rank's share.
 ///
 ///     DataLoader loader(make_tensor_dataset(images, labels), {.batch_size = 32, .shuffle = true});
 ///     for (auto& [images, labels] : loader) { ... }
 ///
-/// A dataset has a `size()` and a `get_batch`, which gets the wanted indices in one of two forms:
-///     Batch get_batch(const at::Tensor& indices)            int64 [B] on the CPU: TensorDataset
-///     Batch get_batch(c10::ArrayRef<size_t> indices)        torch::data's map-style datasets
-/// A Batch is any tree (see util/tree.h).
+/// Datasets are map-style or streams (see dataset.h). What `get_batch` gives is the batch; samples
+/// are collated (see collate.h), or by a callable of one's own, the third argument, which also gets
+/// what `get_batch` gives. A batch is any tree (see util/tree.h).
 ///
-/// A pass begins with begin() and reads one batch at a time. Only a complete pass advances the
-/// epoch, and with it the shuffled order; leaving a loop early repeats the epoch next time.
-/// The share of a rank (see shard()) further moves batches to the device and, while an iterator
-/// lives, registers with the rank's GradientState. The dataset's exceptions leave the loop as they
-/// are; the iterator has then ended, and the loader can be iterated again.
-///
+/// A pass begins with begin(). Only a complete pass advances the epoch; leaving a loop early repeats
+/// the epoch next time. The share of a rank (see shard()) further moves batches to the device and,
+/// while an iterator lives, registers with the rank's GradientState.
+/// Errors: what a dataset throws leaves the loop as DatasetError (c10::Error stays what it is) with
+///         rank, batch and samples; the iterator has then ended, its threads too, and the loader can
+///         be iterated again.
 /// Ownership: a loader is a handle; copies share the dataset, the epoch and all else.
 /// Threads:   one consumer.
-/// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard.
-/// Differs:   the last batch is known by its number, so no batch is read ahead of the one in the
-///            user's hands; an iterator that dies takes its registration with it.
+/// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard and
+///            DataLoaderDispatcher; torchdata's StatefulDataLoader.
+/// Differs:   the last batch of map-style data is known by its number, so none is read ahead of the
+///            one in the user's hands; an iterator that dies takes its registration with it.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/TensorOptions.h>
-#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/data/batch_reader.h"
+#include "accelerate/data/collate.h"
 #include "accelerate/data/data_loader_options.h"
-#include "accelerate/data/index_batches.h"
-#include "accelerate/data/loader_plan.h"
+#include "accelerate/data/dataset.h"
+#include "accelerate/data/dispatch_reader.h"
+#include "accelerate/data/loader_core.h"
+#include "accelerate/data/move_to_device.h"
+#include "accelerate/data/self_shard_reader.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/util/tree.h"
 
 namespace accelerate {
 
-template <typename Dataset>
-concept TensorIndexedDataset = requires(Dataset& dataset, const at::Tensor& indices) {
-  dataset.get_batch(indices);
-  dataset.size();
-};
-
-template <typename Dataset>
-concept ListIndexedDataset = requires(Dataset& dataset, c10::ArrayRef<size_t> indices) {
-  dataset.get_batch(indices);
-  dataset.size();
-};
-
-template <typename Dataset>
-concept IndexedDataset = TensorIndexedDataset<Dataset> || ListIndexedDataset<Dataset>;
-
-namespace internal {
-
-template <typename Dataset>
-int64_t checked_dataset_size(const Dataset& dataset) {
-  const auto size = dataset.size();
-  if constexpr (requires { size.has_value(); }) {
-    TORCH_CHECK_VALUE(size.has_value(), "DataLoader: the dataset does not know its size");
-    return static_cast<int64_t>(*size);
-  } else {
-    return static_cast<int64_t>(size);
-  }
-}
-
-// `indices` is a contiguous int64 vector on the CPU.
-template <typename Dataset>
-auto read_batch(Dataset& dataset, const at::Tensor& indices) {
-  if constexpr (TensorIndexedDataset<Dataset>) {
-    return dataset.get_batch(indices);
-  } else {
-    static_assert(sizeof(size_t) == sizeof(int64_t));
-    // Indices are not negative, and signed and unsigned views of an integer may alias.
-    const auto* data = reinterpret_cast<const size_t*>(indices.const_data_ptr<int64_t>());
-    return dataset.get_batch(c10::ArrayRef<size_t>(data, static_cast<size_t>(indices.numel())));
-  }
-}
-
-template <typename Batch>
-Batch move_to_device(Batch batch, c10::Device device) {
-  return tree_map(std::move(batch), [device](const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.device() == device) return tensor;
-    return tensor.to(at::TensorOptions().device(device));
-  });
-}
-
-}  // namespace internal
-
-template <IndexedDataset Dataset>
+template <ReadableDataset Dataset, typename Collate = DefaultCollate>
 class DataLoader {
+  template <typename D>
+  struct BatchOf {
+    using Type = internal::StreamBatch<D, Collate>;
+  };
+  template <MapStyleDataset D>
+  struct BatchOf<D> {
+    using Type = internal::MapBatch<D, Collate>;
+  };
+
  public:
-  using Batch = decltype(internal::read_batch(std::declval<Dataset&>(), at::Tensor()));
+  using Batch = typename BatchOf<Dataset>::Type;
   class Iterator;
 
-  /// Errors: c10::ValueError unless the batch size is positive and the dataset knows its size.
-  explicit DataLoader(Dataset dataset, const DataLoaderOptions& options = {})
-      : state_(make_state(std::make_shared<Dataset>(std::move(dataset)), options)) {}
+  /// Errors: c10::ValueError for options that are wrong, contradict each other or do not fit the
+  ///         dataset: see DataLoaderOptions. Shuffling an empty dataset is one.
+  explicit DataLoader(Dataset dataset, const DataLoaderOptions& options = {}, Collate collate = {})
+      : state_(std::make_shared<State>(std::make_shared<Dataset>(std::move(dataset)),
+                                       std::make_shared<const Collate>(std::move(collate)))) {
+    state_->core = std::make_shared<internal::LoaderCore>(facts(*state_->dataset), options);
+  }
 
   /// This loader over the same dataset, from the same epoch on, as the share of one rank. A rank
-  /// alone gets all batches as they are. No collective: that all ranks pass the same options and
-  /// have the same seed is up to the caller.
-  /// Errors: c10::ValueError for a rank outside its world, and if splitting and the batch size is
-  ///         not divisible by the world size; c10::Error if this loader is a share already.
-  DataLoader shard(const ShardOptions& options) const {
-    return DataLoader(std::make_shared<State>(
-        State{state_->dataset, state_->plan.shard(options), state_->epoch}));
+  /// alone gets all batches as they are. Collective where ranks share a seed.
+  /// `slice` replaces the slicing by rows of batches that are dispatched.
+  /// Errors: c10::ValueError for a rank outside its world, if splitting and the batch size is not
+  ///         divisible by the world size, and if the batches cannot be dispatched; c10::Error if
+  ///         this loader is a share already.
+  DataLoader shard(const ShardOptions& options, SliceFunction<Batch> slice = {}) const {
+    auto state = std::make_shared<State>(state_->dataset, state_->collate);
+    state->core = state_->core->shard(options);
+    state->slice = std::move(slice);
+    TORCH_CHECK_VALUE(state->core->mode() != internal::LoaderMode::kDispatch ||
+                          options.world_size == 1 || kCanDispatch,
+                      "dispatch_batches: these batches hold what cannot travel between ranks (see "
+                      "accelerate/comm/portable.h)");
+    return DataLoader(std::move(state), skip_);
   }
-  bool is_prepared() const { return state_->plan.shard_options().has_value(); }
+  bool is_prepared() const { return core().shard_options().has_value(); }
 
-  /// Starts a pass. The first batch is read now.
-  Iterator begin() const { return Iterator(state_); }
+  /// The same loader, whose passes leave out this rank's first `count` batches; of map-style data
+  /// they are not even read. A complete pass completes the epoch, as one of the original does: use
+  /// it for the rest of an epoch that was interrupted, and the original afterwards.
+  /// Errors: c10::ValueError for a negative count.
+  DataLoader skip_first(int64_t count) const {
+    TORCH_CHECK_VALUE(count >= 0, "skip_first_batches: the number must not be negative, got ",
+                      count);
+    return DataLoader(state_, skip_ + count);
+  }
+
+  /// Starts a pass. The first batch is read now. Collective if ranks share a generator's state, or
+  /// if batches are dispatched; then each further batch is, too.
+  Iterator begin() const { return Iterator(state_, skip_); }
   std::default_sentinel_t end() const { return {}; }
 
-  /// How many batches this loader gives in a pass.
-  int64_t size() const { return state_->plan.size(); }
-  /// How many samples the dataset has, over all ranks.
-  int64_t dataset_size() const { return state_->plan.dataset_size(); }
+  /// How many batches this loader gives in a pass. Errors: c10::ValueError for a stream that does
+  /// not know its size.
+  int64_t size() const { return core().size(skip_); }
+  /// How many samples the dataset has, over all ranks. Errors: as size.
+  int64_t total_dataset_length() const { return core().total_dataset_length(); }
+  /// How many samples all ranks together get per step. Errors: c10::ValueError where batches differ
+  /// in length.
+  int64_t total_batch_size() const { return core().total_batch_size(); }
   /// As given; with split_batches this rank's batches are smaller.
-  int64_t batch_size() const { return state_->plan.options().batch_size; }
-  /// How many samples all ranks together get per step.
-  int64_t total_batch_size() const { return state_->plan.total_batch_size(); }
-  bool drop_last() const { return state_->plan.options().drop_last; }
+  int64_t batch_size() const { return core().options().batch_size; }
+  bool drop_last() const { return core().drop_last(); }
 
-  /// The seed of the shuffling, given or drawn; nothing where nothing is shuffled.
-  std::optional<uint64_t> seed() const { return state_->plan.options().seed; }
+  /// Whether the last round is filled up. Setting it takes effect with the next pass.
+  bool even_batches() const { return core().even_batches(); }
+  bool can_set_even_batches() const { return core().can_set_even_batches(); }
+  void set_even_batches(bool even_batches) { core().set_even_batches(even_batches); }
+
+  /// What decides about the order; null for streams and for batch samplers of the user's own.
+  std::shared_ptr<Sampler> sampler() const { return core().sampler(); }
+  /// Takes effect with the next pass; all ranks must set samplers that give the same order.
+  /// Errors: c10::ValueError where sampler() is null.
+  void set_sampler(std::shared_ptr<Sampler> sampler) { core().set_sampler(std::move(sampler)); }
 
   /// The number of the next pass, and how many complete ones there were unless it was set.
-  int64_t epoch() const { return state_->epoch; }
-  /// Takes effect with the next pass.
-  void set_epoch(int64_t epoch) { state_->epoch = epoch; }
+  int64_t epoch() const { return core().epoch(); }
+  /// Takes effect with the next pass, of which sampler and dataset are told if they have set_epoch.
+  /// Inside a pass it is the running one's number, which a complete pass adds one to.
+  void set_epoch(int64_t epoch) { core().set_epoch(epoch); }
+
+  /// A JSON object that says where the loop stands. A loader over the same data that loads it goes
+  /// on with the sample after the last one that was handed out, in the same order, also when there
+  /// are more ranks or fewer. Ask between batches, on any rank: with even batches ranks agree. When
+  /// the last batch was handed out the epoch counts as complete.
+  /// Errors: c10::ValueError if the state is of another kind of loader or of other data.
+  /// Its caller includes <nlohmann/json.hpp>.
+  template <typename Json = nlohmann::json>
+  Json state_dict() const {
+    return core().state_dict();
+  }
+  void load_state_dict(const nlohmann::json& state) { core().load_state_dict(state); }
 
   Dataset& dataset() const { return *state_->dataset; }
-  const std::optional<ShardOptions>& shard_options() const { return state_->plan.shard_options(); }
+  const std::optional<ShardOptions>& shard_options() const { return core().shard_options(); }
+
+  /// For the library.
+  const std::shared_ptr<internal::LoaderCore>& shared_core() const { return state_->core; }
 
  private:
+  static constexpr bool kCanDispatch = Portable<Batch> && std::is_default_constructible_v<Batch>;
+
   struct State {
+    State(std::shared_ptr<Dataset> dataset, std::shared_ptr<const Collate> collate)
+        : dataset(std::move(dataset)), collate(std::move(collate)) {}
+
     std::shared_ptr<Dataset> dataset;
-    internal::LoaderPlan plan;
-    int64_t epoch = 0;
+    std::shared_ptr<const Collate> collate;
+    std::shared_ptr<internal::LoaderCore> core;
+    SliceFunction<Batch> slice;
   };
   class Pass;
 
-  static std::shared_ptr<State> make_state(std::shared_ptr<Dataset> dataset,
-                                           const DataLoaderOptions& options) {
-    internal::LoaderPlan plan(internal::checked_dataset_size(*dataset), options);
-    return std::make_shared<State>(State{std::move(dataset), std::move(plan)});
+  static internal::DatasetFacts facts(Dataset& dataset) {
+    internal::DatasetFacts facts{.size = internal::dataset_size(dataset),
+                                 .is_stream = StreamStyleDataset<Dataset>};
+    if constexpr (SelfShardingDataset<Dataset>) facts.num_shards = dataset.num_shards();
+    if constexpr (StreamStyleDataset<Dataset> && internal::HasGenerator<Dataset>) {
+      facts.generator = dataset.generator();
+    }
+    return facts;
   }
 
-  explicit DataLoader(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  DataLoader(std::shared_ptr<State> state, int64_t skip) : state_(std::move(state)), skip_(skip) {}
+
+  internal::LoaderCore& core() const { return *state_->core; }
 
   std::shared_ptr<State> state_;
+  int64_t skip_ = 0;
 };
 
 // One walk over the batches of an epoch.
-template <IndexedDataset Dataset>
-class DataLoader<Dataset>::Pass {
+template <ReadableDataset Dataset, typename Collate>
+class DataLoader<Dataset, Collate>::Pass {
  public:
-  explicit Pass(std::shared_ptr<State> state)
-      : state_(std::move(state)), batches_(state_->plan.batches(state_->epoch)) {
-    const std::optional<ShardOptions>& shard = state_->plan.shard_options();
-    if (!shard) return;
-    if (shard->device_placement) device_ = shard->device;
-    if (shard->gradient_state) scope_.emplace(*shard->gradient_state, state_->plan.remainder());
+  Pass(std::shared_ptr<State> state, int64_t skip)
+      : state_(std::move(state)),
+        start_(core().begin_pass(skip)),
+        completes_(start_.taken > 0 || start_.skip > 0) {
+    const std::optional<ShardOptions>& shard = core().shard_options();
+    if (shard) {
+      if (shard->device_placement) device_ = shard->device;
+      prefetch_ = device_ ? shard->device_prefetch : 0;
+      non_blocking_ = shard->non_blocking || prefetch_ > 0;
+      if (shard->gradient_state) {
+        scope_.emplace(*shard->gradient_state, core().remainder(start_));
+      }
+    }
+    reader_ = make_reader();
   }
 
   // Reads the next batch and returns true, or ends the pass.
   bool advance() {
     // The old batch goes first: its memory is the new one's.
-    batch_.reset();
-    if (next_ == batches_.size()) {
-      if (next_ > 0) ++state_->epoch;
+    read_.batch.reset();
+    if (!fetch()) {
+      core().finish_pass(completes_ || core().pass_has_batches());
       return false;
     }
-    Batch batch = internal::read_batch(*state_->dataset, batches_[next_]);
-    batch_.emplace(device_ ? internal::move_to_device(std::move(batch), *device_)
-                           : std::move(batch));
-    ++next_;
-    if (scope_) scope_->set_end_of_dataloader(next_ == batches_.size());
+    completes_ = true;
+    core().hand_out(read_.position);
+    if (!scope_) return true;
+    scope_->set_end_of_dataloader(read_.position.last);
+    scope_->set_round(read_.round);
+    if (read_.remainder) scope_->set_remainder(*read_.remainder);
     return true;
   }
 
-  Batch& batch() { return *batch_; }
+  Batch& batch() { return *read_.batch; }
 
  private:
+  using Reader = internal::BatchReader<Batch>;
+
+  internal::LoaderCore& core() const { return *state_->core; }
+
+  std::unique_ptr<Reader> make_source(const std::shared_ptr<Dataset>& dataset) {
+    if constexpr (MapStyleDataset<Dataset>) {
+      if constexpr (internal::HasSetEpoch<Dataset>) dataset->set_epoch(core().epoch());
+      return std::make_unique<internal::MapReader<Dataset, Collate>>(
+          dataset, state_->collate, core(), core().begin_map_pass(start_), start_);
+    } else {
+      return std::make_unique<internal::StreamReader<Dataset, Collate>>(dataset, state_->collate,
+                                                                       core(), start_);
+    }
+  }
+
+  std::unique_ptr<Reader> make_reader() {
+    using internal::LoaderMode;
+    if (core().mode() == LoaderMode::kDispatch) {
+      return std::make_unique<internal::DispatchReader<Batch>>(
+          [this] { return make_source(state_->dataset); }, core(), state_->slice,
+          /*may_be_empty=*/completes_);
+    }
+    if constexpr (SelfShardingDataset<Dataset>) {
+      if (core().mode() == LoaderMode::kSelfShard) {
+        return std::make_unique<internal::SelfShardReader<Batch>>(
+            [this] {
+              return make_source(std::make_shared<Dataset>(state_->dataset->shard(
+                  int64_t{core().rank()}, int64_t{core().world_size()})));
+            },
+            core(), start_);
+      }
+    }
+    return make_source(state_->dataset);
+  }
+
+  // The next batch, on the device.
+  bool fetch() {
+    while (static_cast<int>(ahead_.size()) < prefetch_ && read_one()) {
+      ahead_.push_back(std::move(read_));
+      read_.batch.reset();
+    }
+    if (prefetch_ == 0) return read_one();
+    if (ahead_.empty()) return false;
+    read_ = std::move(ahead_.front());
+    ahead_.pop_front();
+    return true;
+  }
+
+  bool read_one() {
+    if (!reader_->next(read_)) return false;
+    if (device_) {
+      read_.batch.emplace(move_to_device(std::move(*read_.batch), *device_, non_blocking_));
+    }
+    return true;
+  }
+
   std::shared_ptr<State> state_;
-  IndexBatches batches_;
-  int64_t next_ = 0;
+  internal::PassStart start_;
+  // Whether coming to the end completes the epoch: an empty dataset has none.
+  bool completes_;
   std::optional<c10::Device> device_;
+  bool non_blocking_ = false;
+  int prefetch_ = 0;
   std::optional<GradientState::LoaderScope> scope_;
-  std::optional<Batch> batch_;
+  std::unique_ptr<Reader> reader_;
+  internal::ReadBatch<Batch> read_;
+  std::deque<internal::ReadBatch<Batch>> ahead_;
 };
 
 /// A single-pass input iterator that owns its pass and so can be moved, not copied. The batch is
 /// the user's until the next increment.
-template <IndexedDataset Dataset>
-class DataLoader<Dataset>::Iterator {
+template <ReadableDataset Dataset, typename Collate>
+class DataLoader<Dataset, Collate>::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;
   using value_type = Batch;
@@ -225,12 +317,19 @@ class DataLoader<Dataset>::Iterator {
  private:
   friend class DataLoader;
 
-  explicit Iterator(std::shared_ptr<State> state)
-      : pass_(std::make_unique<Pass>(std::move(state))) {
+  Iterator(std::shared_ptr<State> state, int64_t skip)
+      : pass_(std::make_unique<Pass>(std::move(state), skip)) {
     ++*this;
   }
 
   std::unique_ptr<Pass> pass_;  // null at the end
 };
+
+/// As DataLoader::skip_first. Mirrors: accelerate data_loader.py, skip_first_batches.
+template <typename Dataset, typename Collate>
+DataLoader<Dataset, Collate> skip_first_batches(const DataLoader<Dataset, Collate>& loader,
+                                                int64_t count) {
+  return loader.skip_first(count);
+}
 
 }  // namespace accelerate

@@ -3,9 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <vector>
 
+#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "absl/time/time.h"
+#include "accelerate/data/batch_sampler.h"
+#include "accelerate/data/sampler.h"
+#include "accelerate/data/worker.h"
+#include "accelerate/util/random.h"
 
 namespace accelerate {
 
@@ -15,13 +27,29 @@ class GradientState;
 struct DataLoaderOptions {
   /// Samples in a batch. Positive.
   int64_t batch_size = 1;
-  /// Visits the samples in a new random order each epoch.
+  /// Visits a map-style dataset's samples in a new random order in each pass.
   bool shuffle = false;
   /// Leaves out a last batch that would be short.
   bool drop_last = false;
-  /// Of the shuffling; epoch e uses seed + e. Absent: drawn from LibTorch's default CPU generator
-  /// when the loader is made.
-  std::optional<uint64_t> seed = std::nullopt;
+  /// Of the shuffling, and of the base seed that each pass draws for its workers. Undefined:
+  /// LibTorch's default CPU generator.
+  at::Generator generator = {};
+  /// The order, instead of `shuffle`. Map-style datasets only.
+  std::shared_ptr<Sampler> sampler = nullptr;
+  /// The batches, instead of `sampler`, `batch_size` and `drop_last`. Map-style datasets only.
+  std::shared_ptr<BatchSampler> batch_sampler = nullptr;
+  /// Threads that read and collate batches ahead of the loop; 0: the loop's own thread does. A
+  /// stream is one sequence and gets one thread, which reads as far ahead as so many workers would.
+  int num_workers = 0;
+  /// Batches that each worker may be ahead. Positive.
+  int prefetch_factor = 2;
+  /// Puts batches into page-locked memory, from which devices copy asynchronously. Without a device
+  /// that profits it does nothing.
+  bool pin_memory = false;
+  /// How long the loop waits for a worker's batch; zero: for ever.
+  absl::Duration timeout = absl::ZeroDuration();
+  /// Called on each worker's thread before its first batch.
+  std::function<void(const WorkerInfo&)> worker_init = nullptr;
 };
 
 /// Which share of a loader's batches a rank gets, and what happens to them.
@@ -29,18 +57,30 @@ struct ShardOptions {
   /// Position among the ranks that read different samples, and their number.
   int rank = 0;
   int world_size = 1;
+  /// The ranks; null where there is one. Needed to dispatch, and to synchronise generators.
+  c10::intrusive_ptr<c10d::ProcessGroup> group = {};
   /// The loader's batch size is that of all ranks together, instead of each rank's.
   bool split_batches = false;
-  /// Fills the last round up with the epoch's first samples, so that all ranks get equally many
+  /// Only rank 0 reads; it hands the others their rows. Absent: for streams that are placed on the
+  /// device.
+  std::optional<bool> dispatch_batches = std::nullopt;
+  /// Fills the last round up with the pass's first samples, so that all ranks get equally many
   /// batches of equal size.
   bool even_batches = true;
-  /// Where batches go if `device_placement`.
+  /// Shuffles by SeedableRandomSampler, with this seed (absent: the one that rank 0's default
+  /// generator was seeded with).
+  bool use_seedable_sampler = false;
+  std::optional<uint64_t> data_seed = std::nullopt;
+  /// What is set to rank 0's state at the start of each pass; kGenerator is the sampler's.
+  std::vector<RngType> rng_types = {RngType::kGenerator};
+  /// Where batches go if `device_placement`, and whether the host waits for the copy.
   c10::Device device = c10::kCPU;
   bool device_placement = true;
+  bool non_blocking = false;
+  /// So many batches are on their way to the device before the loop asks for them.
+  int device_prefetch = 0;
   /// Told about every pass; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
-  /// Replaces the loader's seed; the same on every rank. Absent: the loader's.
-  std::optional<uint64_t> seed = std::nullopt;
 };
 
 /// How an Accelerator prepares data loaders.
@@ -48,7 +88,13 @@ struct ShardOptions {
 struct DataLoaderConfiguration {
   /// See ShardOptions.
   bool split_batches = false;
+  std::optional<bool> dispatch_batches = std::nullopt;
   bool even_batches = true;
+  bool use_seedable_sampler = false;
+  std::optional<uint64_t> data_seed = std::nullopt;
+  bool non_blocking = false;
+  /// Loaders can always tell and restore their position; this one has them saved in checkpoints.
+  bool use_stateful_dataloader = false;
 };
 
 }  // namespace accelerate

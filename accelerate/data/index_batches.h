@@ -1,13 +1,16 @@
-/// The batches of one epoch, as lists of sample indices.
+/// The batches of one pass, as lists of sample indices that can be asked for in any order.
 ///
-/// All batches but the last are equally long views into the epoch's order at equal distances, so
-/// the object is a few numbers and making a batch copies nothing. The last may differ.
+/// Equally long batches at equal distances in an order are a few numbers, however many there are;
+/// batches of a user's own making are spans of it. A last batch that differs is kept apart.
 /// Threads: immutable.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "accelerate/data/index_order.h"
 
 namespace accelerate {
 
@@ -21,21 +24,49 @@ class IndexBatches {
     int64_t count = 0;   ///< How many batches.
   };
 
+  /// Where one batch lies in the order.
+  struct Span {
+    int64_t begin = 0;
+    int64_t length = 0;
+  };
+
   /// No batches.
   IndexBatches() = default;
 
-  /// The regular batches and, where it is defined, `last` after them.
-  IndexBatches(at::Tensor order, const Layout& layout, at::Tensor last = {});
+  /// The regular batches and, unless it is empty, `last` after them.
+  IndexBatches(IndexOrder order, const Layout& layout, std::vector<int64_t> last = {});
 
-  int64_t size() const { return layout_.count + (last_.defined() ? 1 : 0); }
+  /// Batches of any lengths. Errors: c10::ValueError for a span outside the order.
+  IndexBatches(IndexOrder order, std::vector<Span> spans);
 
-  /// Batch i: int64 [length] on the CPU, contiguous; usually a view. \pre 0 <= i < size().
+  /// Exactly these batches.
+  static IndexBatches from_lists(const std::vector<std::vector<int64_t>>& lists);
+
+  int64_t size() const { return regular_count() + (last_.empty() ? 0 : 1); }
+
+  /// Whether it was made of a layout.
+  bool is_regular() const { return spans_.empty(); }
+  const IndexOrder& order() const { return order_; }
+  const std::vector<Span>& spans() const { return spans_; }
+
+  /// How many samples batch i has. \pre 0 <= i < size().
+  int64_t length(int64_t i) const;
+
+  /// Writes the indices of batch i, length(i) of them. \pre as length.
+  void copy(int64_t i, int64_t* out) const;
+
+  /// Batch i in memory of its own: int64 [length(i)] on the CPU. \pre as length.
   at::Tensor operator[](int64_t i) const;
 
  private:
-  at::Tensor order_;
+  int64_t regular_count() const {
+    return is_regular() ? layout_.count : static_cast<int64_t>(spans_.size());
+  }
+
+  IndexOrder order_;
   Layout layout_;
-  at::Tensor last_;
+  std::vector<Span> spans_;
+  std::vector<int64_t> last_;
 };
 
 }  // namespace accelerate

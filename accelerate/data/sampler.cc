@@ -1,42 +1,285 @@
 #include "accelerate/data/sampler.h"
 
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/escaping.h"
 
 namespace accelerate {
 namespace {
 
-int64_t checked_size(int64_t size) {
-  TORCH_CHECK_VALUE(size >= 0, "a sampler's size must not be negative, got ", size);
-  return size;
+using nlohmann::json;
+
+constexpr char kSeed[] = "seed";
+constexpr char kGenerator[] = "generator";
+constexpr char kNext[] = "next";
+constexpr char kEpoch[] = "epoch";
+
+at::Generator or_default(const at::Generator& generator) {
+  return generator.defined() ? generator : at::detail::getDefaultCPUGenerator();
+}
+
+at::Tensor state_of(at::Generator generator) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator generator, const at::Tensor& state) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Runs `load` on a state. Errors: c10::ValueError for values of wrong types.
+template <typename Load>
+void load_checked(const json& state, Load load) {
+  try {
+    load();
+  } catch (const json::exception& error) {
+    TORCH_CHECK_VALUE(false, "a sampler's state is damaged: ", error.what());
+  }
+}
+
+std::optional<at::Tensor> generator_state(const json& state, const char* key) {
+  if (!state.contains(key)) return std::nullopt;
+  return internal::generator_state_from_text(state.at(key).get<std::string>());
 }
 
 }  // namespace
 
-SequentialSampler::SequentialSampler(int64_t size) : size_(checked_size(size)) {}
+namespace internal {
 
-at::Tensor SequentialSampler::indices(int64_t /*epoch*/) const {
-  return at::arange(size_, at::kLong);
+at::Generator PassRandomness::begin(const at::Generator& own, bool by_seed) {
+  if (std::exchange(resume_, false)) {
+    if (seed_) return at::detail::createCPUGenerator(*seed_);
+    at::Generator generator = own.defined() ? own : at::detail::createCPUGenerator();
+    set_state(generator, state_);
+    return generator;
+  }
+  end();
+  if (!own.defined() && by_seed) {
+    seed_ = draw_seed();
+    return at::detail::createCPUGenerator(*seed_);
+  }
+  at::Generator generator = or_default(own);
+  state_ = state_of(generator);
+  return generator;
 }
 
-RandomSampler::RandomSampler(int64_t size, uint64_t seed)
-    : size_(checked_size(size)), seed_(seed) {}
-
-at::Tensor RandomSampler::indices(int64_t epoch) const {
-  at::Generator generator = at::detail::createCPUGenerator(seed_ + static_cast<uint64_t>(epoch));
-  return at::randperm(size_, generator, at::kLong);
+void PassRandomness::end() {
+  seed_.reset();
+  state_.reset();
+  resume_ = false;
 }
 
-uint64_t draw_seed() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
+json PassRandomness::state_dict(const at::Generator& own) const {
+  json state = json::object();
+  if (seed_) state[kSeed] = *seed_;
+  if (state_.defined()) state[kGenerator] = generator_state_to_text(state_);
+  // Between passes a generator of one's own is what the next one follows from.
+  if (state.empty() && own.defined()) state[kNext] = generator_state_to_text(state_of(own));
+  return state;
+}
+
+void PassRandomness::load_state_dict(const json& state, at::Generator own) {
+  load_checked(state, [&] {
+    std::optional<uint64_t> seed;
+    if (state.contains(kSeed)) seed = state.at(kSeed).get<uint64_t>();
+    std::optional<at::Tensor> of_pass = generator_state(state, kGenerator);
+    std::optional<at::Tensor> of_next = generator_state(state, kNext);
+    end();
+    if (of_next && own.defined()) {
+      set_state(own, *of_next);
+    } else if (of_next) {
+      of_pass = of_next;
+    }
+    seed_ = seed;
+    if (of_pass) state_ = *of_pass;
+    resume_ = seed_.has_value() || state_.defined();
+  });
+}
+
+}  // namespace internal
+
+json Sampler::state_dict() const { return json::object(); }
+
+void Sampler::load_state_dict(const json& state) {}
+
+at::Tensor Sampler::indices() {
+  at::Tensor indices = begin_pass().tensor();
+  end_pass();
+  return indices;
+}
+
+SequentialSampler::SequentialSampler(int64_t size) : size_(size) {
+  TORCH_CHECK_VALUE(size >= 0, "a sampler's size must not be negative, got ", size);
+}
+
+RandomSampler::RandomSampler(int64_t dataset_size, RandomSamplerOptions options)
+    : generator_(std::move(options.generator)),
+      dataset_size_(dataset_size),
+      num_samples_(options.num_samples.value_or(dataset_size)),
+      replacement_(options.replacement) {
+  TORCH_CHECK_VALUE(dataset_size_ > 0, "nothing to shuffle: the dataset is empty");
+  TORCH_CHECK_VALUE(num_samples_ > 0, "num_samples must be positive, got ", num_samples_);
+}
+
+IndexOrder RandomSampler::draw(at::Generator generator) const {
+  if (replacement_) {
+    return IndexOrder(at::randint(dataset_size_, {num_samples_}, generator, at::kLong));
+  }
+  at::Tensor first = at::randperm(dataset_size_, generator, at::kLong);
+  if (num_samples_ == dataset_size_) return IndexOrder(std::move(first));
+  std::vector<at::Tensor> permutations{std::move(first)};
+  for (int64_t more = num_samples_ - dataset_size_; more > 0; more -= dataset_size_) {
+    permutations.push_back(at::randperm(dataset_size_, generator, at::kLong));
+  }
+  return IndexOrder(at::cat(permutations).narrow(0, 0, num_samples_).contiguous());
+}
+
+void RandomSampler::draw_rest(at::Generator generator) const {
+  // PyTorch's sampler finds its end by drawing one permutation more, of which it takes nothing.
+  if (!replacement_ && num_samples_ % dataset_size_ == 0) at::randperm(dataset_size_, generator);
+}
+
+IndexOrder RandomSampler::begin_pass() {
+  return draw(randomness_.begin(generator_, /*by_seed=*/true));
+}
+
+void RandomSampler::end_pass() {
+  if (generator_.defined()) draw_rest(generator_);
+  randomness_.end();
+}
+
+json RandomSampler::state_dict() const { return randomness_.state_dict(generator_); }
+
+void RandomSampler::load_state_dict(const json& state) {
+  randomness_.load_state_dict(state, generator_);
+}
+
+SeedableRandomSampler::SeedableRandomSampler(int64_t dataset_size,
+                                             SeedableRandomSamplerOptions options)
+    : RandomSampler(dataset_size, {.replacement = options.replacement,
+                                   .num_samples = options.num_samples,
+                                   .generator = std::move(options.generator)}),
+      initial_seed_(options.data_seed.value_or(
+          at::detail::getDefaultCPUGenerator().current_seed())),
+      shares_generator_(generator_.defined()) {
+  if (!generator_.defined()) generator_ = at::detail::createCPUGenerator();
+}
+
+IndexOrder SeedableRandomSampler::begin_pass() {
+  generator_.set_current_seed(initial_seed_ + static_cast<uint64_t>(epoch_));
+  return draw(generator_);
+}
+
+void SeedableRandomSampler::end_pass() {
+  // Its own generator is reseeded before anybody can tell.
+  if (shares_generator_) draw_rest(generator_);
+  ++epoch_;
+}
+
+json SeedableRandomSampler::state_dict() const {
+  return {{kEpoch, epoch_}, {kSeed, initial_seed_}};
+}
+
+void SeedableRandomSampler::load_state_dict(const json& state) {
+  TORCH_CHECK_VALUE(state.contains(kEpoch) && state.contains(kSeed),
+                    "SeedableRandomSampler: the state has no epoch or no seed: ", state.dump());
+  load_checked(state, [&] {
+    const auto epoch = state.at(kEpoch).get<int64_t>();
+    initial_seed_ = state.at(kSeed).get<uint64_t>();
+    epoch_ = epoch;
+  });
+}
+
+WeightedRandomSampler::WeightedRandomSampler(at::Tensor weights, int64_t num_samples,
+                                             WeightedRandomSamplerOptions options)
+    : weights_(std::move(weights)), num_samples_(num_samples), options_(std::move(options)) {
+  TORCH_CHECK_VALUE(weights_.defined() && weights_.dim() == 1 && weights_.numel() > 0,
+                    "WeightedRandomSampler: the weights must be a vector that is not empty");
+  TORCH_CHECK_VALUE(num_samples_ > 0, "num_samples must be positive, got ", num_samples_);
+  TORCH_CHECK_VALUE(options_.replacement || num_samples_ <= weights_.numel(),
+                    "WeightedRandomSampler: without replacement there are ", weights_.numel(),
+                    " samples, not ", num_samples_);
+  weights_ = weights_.to(at::device(at::kCPU).dtype(at::kDouble)).contiguous();
+  const double* values = weights_.const_data_ptr<double>();
+  double sum = 0;
+  for (int64_t i = 0; i < weights_.numel(); ++i) {
+    TORCH_CHECK_VALUE(values[i] >= 0, "WeightedRandomSampler: weight ", i, " is ", values[i]);
+    sum += values[i];
+  }
+  TORCH_CHECK_VALUE(sum > 0, "WeightedRandomSampler: all weights are zero");
+}
+
+IndexOrder WeightedRandomSampler::begin_pass() {
+  at::Generator generator = randomness_.begin(options_.generator, /*by_seed=*/false);
+  return IndexOrder(at::multinomial(weights_, num_samples_, options_.replacement, generator));
+}
+
+json WeightedRandomSampler::state_dict() const { return randomness_.state_dict(options_.generator); }
+
+void WeightedRandomSampler::load_state_dict(const json& state) {
+  randomness_.load_state_dict(state, options_.generator);
+}
+
+SubsetRandomSampler::SubsetRandomSampler(const at::Tensor& indices, at::Generator generator)
+    : indices_(indices.to(at::device(at::kCPU).dtype(at::kLong)).contiguous()),
+      generator_(std::move(generator)) {
+  TORCH_CHECK_VALUE(indices_.dim() == 1, "SubsetRandomSampler: the indices must be a vector, got ",
+                    indices_.sizes());
+}
+
+IndexOrder SubsetRandomSampler::begin_pass() {
+  at::Generator generator = randomness_.begin(generator_, /*by_seed=*/false);
+  return IndexOrder(indices_.index_select(0, at::randperm(size(), generator, at::kLong)));
+}
+
+json SubsetRandomSampler::state_dict() const { return randomness_.state_dict(generator_); }
+
+void SubsetRandomSampler::load_state_dict(const json& state) {
+  randomness_.load_state_dict(state, generator_);
+}
+
+uint64_t draw_seed(at::Generator generator) {
+  at::Generator source = or_default(generator);
+  std::lock_guard<std::mutex> lock(source.mutex());
   // What random_() makes of the same bits, so that a seed drawn elsewhere can be reproduced here.
   constexpr uint64_t kMask = static_cast<uint64_t>(INT64_MAX);
-  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64() & kMask;
+  return at::check_generator<at::CPUGeneratorImpl>(source)->random64() & kMask;
 }
 
+namespace internal {
+
+std::string generator_state_to_text(const at::Tensor& state) {
+  const auto* bytes = static_cast<const char*>(state.const_data_ptr());
+  std::string text;
+  absl::Base64Escape(absl::string_view(bytes, static_cast<size_t>(state.numel())), &text);
+  return text;
+}
+
+at::Tensor generator_state_from_text(const std::string& text) {
+  std::string bytes;
+  TORCH_CHECK_VALUE(absl::Base64Unescape(text, &bytes), "a generator's state is not base64: \"",
+                    text.substr(0, 32), "\"");
+  at::Tensor state = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::copy(bytes.begin(), bytes.end(), state.mutable_data_ptr<uint8_t>());
+  try {
+    at::detail::createCPUGenerator().set_state(state);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "a generator's state is damaged: ", error.what_without_backtrace());
+  }
+  return state;
+}
+
+}  // namespace internal
 }  // namespace accelerate

@@ -1,13 +1,25 @@
-/// The order in which an epoch visits a dataset's samples.
+/// Samplers decide in which order a pass visits a dataset's samples.
 ///
-/// Samplers hold no position: an epoch's order is a function of the epoch's number, so that every
-/// rank, and a run that resumes, gets the same one without talking to anybody.
-/// Threads: immutable; share them freely.
+/// A pass begins with begin_pass(), which gives its whole order, and is completed by end_pass(),
+/// which a loader calls when it hands out the last batch; a pass that is left early is not ended.
+/// What PyTorch's samplers draw from a generator, and when, is drawn here: the same seed gives the
+/// same order as there.
+/// A sampler's state is JSON (numbers and strings only). state_dict() describes the pass that was
+/// begun and not ended, or else the next one; a sampler that loads it begins that very pass again.
+/// Generators: an undefined at::Generator stands for LibTorch's default CPU generator.
+/// Threads: one; a loader's workers never touch its sampler.
+/// Mirrors: torch.utils.data.sampler; accelerate data_loader.py, SeedableRandomSampler.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <nlohmann/json_fwd.hpp>
+
+#include "accelerate/data/index_order.h"
 
 namespace accelerate {
 
@@ -15,42 +27,196 @@ class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  /// The epoch's order: int64 indices [size()], contiguous on the CPU.
-  virtual at::Tensor indices(int64_t epoch) const = 0;
-
-  /// How many samples an epoch visits.
+  /// How many samples a pass visits.
   virtual int64_t size() const = 0;
+
+  /// Begins a pass. May draw random numbers.
+  virtual IndexOrder begin_pass() = 0;
+
+  /// Completes the pass begun last.
+  virtual void end_pass() {}
+
+  /// The number of the next pass, for samplers whose order follows from it.
+  virtual void set_epoch(int64_t epoch) {}
+
+  /// The generator it draws from, to be synchronised over ranks, or replaced where it is undefined;
+  /// null where the order needs no synchronisation.
+  virtual at::Generator* generator() { return nullptr; }
+
+  /// A JSON object. Errors of loading: c10::ValueError, and the sampler is as it was.
+  virtual nlohmann::json state_dict() const;
+  virtual void load_state_dict(const nlohmann::json& state);
+  /// The pass that was loaded is not to be begun again.
+  virtual void forget_pass() {}
+
+  /// One whole pass: its indices, int64 [size()].
+  at::Tensor indices();
 };
 
-/// 0, 1, 2, … in every epoch.
+namespace internal {
+
+// The random numbers of one pass: where they come from, and how to have them again.
+class PassRandomness {
+ public:
+  // What the pass draws from: a generator, or, where there is none and `by_seed`, a new one by a
+  // seed that is drawn from the default generator. A pass that is resumed starts where it started
+  // before, and leaves the default generator, which is everybody's, alone.
+  at::Generator begin(const at::Generator& own, bool by_seed);
+  void end();
+  nlohmann::json state_dict(const at::Generator& own) const;
+  void load_state_dict(const nlohmann::json& state, at::Generator own);
+
+ private:
+  // Of the pass begun and not ended or, if `resume_`, of the one to be begun.
+  std::optional<uint64_t> seed_;
+  at::Tensor state_;
+  bool resume_ = false;
+};
+
+}  // namespace internal
+
+/// 0, 1, 2, … in every pass.
 class SequentialSampler : public Sampler {
  public:
+  /// Errors: c10::ValueError for a negative size.
   explicit SequentialSampler(int64_t size);
 
-  at::Tensor indices(int64_t epoch) const override;
   int64_t size() const override { return size_; }
+  IndexOrder begin_pass() override { return IndexOrder::range(size_); }
 
  private:
   int64_t size_;
 };
 
-/// A permutation per epoch: torch::randperm by a CPU generator seeded with `seed + epoch`.
-/// Mirrors: accelerate data_loader.py, SeedableRandomSampler.
+struct RandomSamplerOptions {
+  /// Draw each sample from all, instead of permuting them.
+  bool replacement = false;
+  /// How many samples a pass visits; absent: all once. More than there are: permutation after
+  /// permutation.
+  std::optional<int64_t> num_samples = std::nullopt;
+  /// Undefined: each pass draws a seed from the default generator.
+  at::Generator generator = {};
+};
+
+/// A new permutation of the samples in every pass.
 class RandomSampler : public Sampler {
  public:
-  RandomSampler(int64_t size, uint64_t seed);
+  /// Errors: c10::ValueError unless there are samples to visit.
+  explicit RandomSampler(int64_t dataset_size, RandomSamplerOptions options = {});
 
-  at::Tensor indices(int64_t epoch) const override;
-  int64_t size() const override { return size_; }
+  int64_t size() const override { return num_samples_; }
+  IndexOrder begin_pass() override;
+  void end_pass() override;
+  at::Generator* generator() override { return &generator_; }
+  nlohmann::json state_dict() const override;
+  void load_state_dict(const nlohmann::json& state) override;
+  void forget_pass() override { randomness_.end(); }
 
-  uint64_t seed() const { return seed_; }
+  bool replacement() const { return replacement_; }
+  int64_t dataset_size() const { return dataset_size_; }
+
+ protected:
+  // The order that `generator` gives.
+  IndexOrder draw(at::Generator generator) const;
+  // What a complete pass draws beyond its order.
+  void draw_rest(at::Generator generator) const;
+  at::Generator generator_;
 
  private:
-  int64_t size_;
-  uint64_t seed_;
+  int64_t dataset_size_;
+  int64_t num_samples_;
+  bool replacement_;
+  internal::PassRandomness randomness_;
 };
 
-/// A seed from LibTorch's default CPU generator, which it advances: one draw of an int64, from 0.
-uint64_t draw_seed();
+struct SeedableRandomSamplerOptions {
+  bool replacement = false;
+  std::optional<int64_t> num_samples = std::nullopt;
+  /// Reseeded at every pass; undefined: one of its own.
+  at::Generator generator = {};
+  /// Of pass 0. Absent: the seed that the default generator has now.
+  std::optional<uint64_t> data_seed = std::nullopt;
+};
 
+/// A permutation that follows from the pass's number alone: its generator is seeded with
+/// initial_seed + epoch. A complete pass advances the epoch.
+class SeedableRandomSampler : public RandomSampler {
+ public:
+  explicit SeedableRandomSampler(int64_t dataset_size, SeedableRandomSamplerOptions options = {});
+
+  IndexOrder begin_pass() override;
+  void end_pass() override;
+  void set_epoch(int64_t epoch) override { epoch_ = epoch; }
+  at::Generator* generator() override { return nullptr; }
+  nlohmann::json state_dict() const override;
+  void load_state_dict(const nlohmann::json& state) override;
+
+  int64_t epoch() const { return epoch_; }
+  uint64_t initial_seed() const { return initial_seed_; }
+
+ private:
+  uint64_t initial_seed_;
+  bool shares_generator_;
+  int64_t epoch_ = 0;
+};
+
+struct WeightedRandomSamplerOptions {
+  bool replacement = true;
+  at::Generator generator = {};
+};
+
+/// Draws samples with given probabilities (torch::multinomial).
+class WeightedRandomSampler : public Sampler {
+ public:
+  /// `weights`: a vector, not negative, not all zero; need not sum to 1.
+  /// Errors: c10::ValueError otherwise, and without replacement for more samples than weights.
+  WeightedRandomSampler(at::Tensor weights, int64_t num_samples,
+                        WeightedRandomSamplerOptions options = {});
+
+  int64_t size() const override { return num_samples_; }
+  IndexOrder begin_pass() override;
+  void end_pass() override { randomness_.end(); }
+  void forget_pass() override { randomness_.end(); }
+  at::Generator* generator() override { return &options_.generator; }
+  nlohmann::json state_dict() const override;
+  void load_state_dict(const nlohmann::json& state) override;
+
+ private:
+  at::Tensor weights_;
+  int64_t num_samples_;
+  WeightedRandomSamplerOptions options_;
+  internal::PassRandomness randomness_;
+};
+
+/// A permutation of the given indices in every pass.
+class SubsetRandomSampler : public Sampler {
+ public:
+  /// `indices`: an integer vector.
+  explicit SubsetRandomSampler(const at::Tensor& indices, at::Generator generator = {});
+
+  int64_t size() const override { return indices_.numel(); }
+  IndexOrder begin_pass() override;
+  void end_pass() override { randomness_.end(); }
+  void forget_pass() override { randomness_.end(); }
+  at::Generator* generator() override { return &generator_; }
+  nlohmann::json state_dict() const override;
+  void load_state_dict(const nlohmann::json& state) override;
+
+ private:
+  at::Tensor indices_;
+  at::Generator generator_;
+  internal::PassRandomness randomness_;
+};
+
+/// A seed as PyTorch draws one: an int64 from 0. It advances the generator, by default LibTorch's
+/// default CPU generator.
+uint64_t draw_seed(at::Generator generator = {});
+
+namespace internal {
+
+// A generator's state as text, and back. Errors: c10::ValueError for text that is none.
+std::string generator_state_to_text(const at::Tensor& state);
+at::Tensor generator_state_from_text(const std::string& text);
+
+}  // namespace internal
 }  // namespace accelerate

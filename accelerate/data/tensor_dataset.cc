@@ -22,7 +22,8 @@ int64_t common_rows(c10::ArrayRef<at::Tensor> tensors) {
 }
 
 at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& indices) {
-  return tensor.index_select(0, indices.to(tensor.options().dtype(indices.scalar_type())));
+  if (tensor.device() == indices.device()) return tensor.index_select(0, indices);
+  return tensor.index_select(0, indices.to(tensor.device()));
 }
 
 }  // namespace accelerate::internal

@@ -8,16 +8,16 @@ namespace accelerate {
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            GradientState& gradient_state)
-    : optimizer_(std::move(optimizer)), gradient_state_(&gradient_state) {}
+    : optimizer_(std::make_shared<Shared>(std::move(optimizer))), gradient_state_(&gradient_state) {}
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
-  return optimizer_->step(std::move(closure));
+  return optimizer()->step(std::move(closure));
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!gradient_state_->sync_gradients()) return;
-  for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+  for (torch::optim::OptimizerParamGroup& group : optimizer()->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       at::Tensor& grad = parameter.mutable_grad();
       if (!grad.defined()) continue;

@@ -26,11 +26,17 @@ class AcceleratedOptimizer {
   void zero_grad(bool set_to_none = true);
 
   /// The user's optimizer.
-  torch::optim::Optimizer& operator*() const { return *optimizer_; }
-  torch::optim::Optimizer* operator->() const { return optimizer_.get(); }
+  torch::optim::Optimizer& operator*() const { return *optimizer(); }
+  torch::optim::Optimizer* operator->() const { return optimizer().get(); }
+
+  /// For the library: lives as long as a handle does, also where the optimizer is not owned.
+  using Shared = std::shared_ptr<torch::optim::Optimizer>;
+  const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 
  private:
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  const Shared& optimizer() const { return *optimizer_; }
+
+  std::shared_ptr<Shared> optimizer_;
   GradientState* gradient_state_;
 };
 

@@ -1,10 +1,15 @@
 #include "accelerate/parallel/ddp.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -20,6 +25,7 @@ constexpr size_t kMebibyte = 1024 * 1024;
 // The peer's figures: a small first bucket starts the communication early; large broadcasts.
 constexpr size_t kFirstBucketBytes = kMebibyte;
 constexpr size_t kBroadcastBytes = 250 * kMebibyte;
+constexpr int kMain = 0;
 
 struct Parameters {
   std::vector<at::Tensor> tensors;
@@ -51,10 +57,79 @@ Parameters trainable_parameters(const torch::nn::Module& module) {
   return parameters;
 }
 
+// Models made on a Runtime, by the name of their group: other groups have other members.
+struct ModelCounts {
+  std::map<std::string, int64_t> by_group;
+};
+
+int64_t next_ordinal(const std::string& group) {
+  ModelCounts& counts =
+      Runtime::current().shared<ModelCounts>([] { return std::make_unique<ModelCounts>(); });
+  return counts.by_group[group]++;
+}
+
+// A group that says so before it reduces. The Reducer has it instead of the real one in a join
+// scope: which all-reduce comes next is known in a backward pass only, where it offers no other
+// place to speak (a communication hook could not be taken away again).
+class AnnouncingGroup final : public c10d::ProcessGroup {
+ public:
+  using Announce = std::function<void(const at::Tensor&)>;
+
+  AnnouncingGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, Announce announce)
+      : c10d::ProcessGroup(group->getRank(), group->getSize()),
+        group_(std::move(group)),
+        announce_(std::move(announce)) {}
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    announce_(tensors[0]);
+    return group_->allreduce(tensors, options);
+  }
+  // Rebuilt buckets; announced with the forward pass.
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    return group_->broadcast(tensors, options);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const Announce announce_;
+};
+
 }  // namespace
 
 struct DistributedDataParallel::Reducer : c10d::Reducer {
   using c10d::Reducer::Reducer;
+
+  bool will_rebuild_buckets() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
+
+  // Which all-reduce of a backward pass is about to start with `tensor`. On the thread that holds
+  // the Reducer's mutex.
+  int64_t slot_of(const at::Tensor& tensor) const {
+    return static_cast<int64_t>(tensor.is_same(local_used_map_dev_) ? buckets_.size()
+                                                                    : next_bucket_);
+  }
+
+  // What a rank that computed nothing has to add in that place.
+  at::Tensor nothing_for(int64_t slot) const {
+    if (slot == static_cast<int64_t>(buckets_.size())) return at::zeros_like(local_used_map_dev_);
+    const Bucket& bucket = buckets_.at(slot);
+    if (!bucket.expect_sparse_gradient) return at::zeros_like(bucket.gradients);
+    // An embedding's gradient: rows of a table, none of them here.
+    const at::Tensor& table = bucket.variables.at(0);
+    std::vector<int64_t> rows = table.sizes().vec();
+    rows[0] = 0;
+    return at::sparse_coo_tensor(at::empty({1, 0}, table.options().dtype(at::kLong)),
+                                 at::empty(rows, table.options()), table.sizes());
+  }
+
+  // As if a backward pass had reached all parameters: ranks rebuild their buckets together, and
+  // take rank 0's order. The last layer is ready first, so that order will do if this is rank 0.
+  void pretend_all_were_ready(int64_t slot) {
+    if (slot + 1 != static_cast<int64_t>(buckets_.size())) return;
+    if (!should_rebuild_buckets() || !rebuilt_params_.empty()) return;
+    for (size_t i = params_.size(); i-- > 0;) push_rebuilt_params(i);
+  }
 };
 
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
@@ -63,14 +138,13 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
     : module_(std::move(module)),
       group_(std::move(group)),
       options_(options),
+      ordinal_(next_ordinal(group_->getGroupName())),
       buffers_(module_->buffers()) {
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ",
                     options.bucket_cap_mb);
   Parameters parameters = trainable_parameters(*module_);
   c10d::verify_params_across_processes(group_, parameters.tensors, std::nullopt);
-  std::vector<at::Tensor> state = module_->parameters();
-  state.insert(state.end(), buffers_.begin(), buffers_.end());
-  broadcast_from_main(state);
+  broadcast_from(kMain, replica());
   if (parameters.tensors.empty()) return;  // Nothing to reduce; buffers still follow rank 0.
 
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
@@ -93,25 +167,96 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
 
 DistributedDataParallel::~DistributedDataParallel() = default;
 
-void DistributedDataParallel::broadcast_from_main(const std::vector<at::Tensor>& tensors) const {
+c10::Device DistributedDataParallel::device() const {
+  if (!replicas_.empty()) return replicas_.front().second.device();
+  const std::vector<at::Tensor> state = replica();
+  return state.empty() ? c10::Device(c10::kCPU) : state.front().device();
+}
+
+std::vector<at::Tensor> DistributedDataParallel::replica() const {
+  std::vector<at::Tensor> state = module_->parameters();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  return state;
+}
+
+void DistributedDataParallel::broadcast_from(int source,
+                                             const std::vector<at::Tensor>& tensors) const {
   at::NoGradGuard no_grad;
-  if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, /*rank=*/0);
+  if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, source);
+}
+
+void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
+  std::string name = replicas_name_;
+  // Ranks that ended are behind. The others are compared among themselves, under a name that the
+  // same ranks always share: who checks in is counted by name.
+  for (size_t i = 0; i < ended.size(); ++i) {
+    name += (i == 0 ? ", without ranks " : ", ") + std::to_string(ended[i]);
+  }
+  Runtime::current().check_replicas(name, group_->getSize() - static_cast<int>(ended.size()),
+                                    replicas_);
 }
 
 void DistributedDataParallel::before_forward() {
   const bool grad = at::GradMode::is_enabled();
+  // Ranks whose data has ended know nothing of evaluation, so that it cannot be collective.
+  if (join_ != nullptr && !grad) return;
+  const bool refresh_buffers =
+      require_buffer_sync_ && options_.broadcast_buffers && !buffers_.empty();
+  JoinListener::Peers peers{.leader = kMain};
+  if (join_ != nullptr) {
+    peers = join_->before_forward(*this,
+                                  {.synchronises = require_sync_,
+                                   .rebuilds_buckets = reducer_ && reducer_->will_rebuild_buckets(),
+                                   .broadcasts_buffers = refresh_buffers});
+  }
   if (reducer_ && grad && require_sync_) reducer_->prepare_for_forward();
   if (reducer_ && grad) reducer_->rebuild_buckets();
   // After the Reducer, which explains an unfinished reduction better than its consequence would be.
-  if (reducer_ && grad && require_sync_) {
-    Runtime::current().check_replicas(replicas_name_, group_->getSize(), replicas_);
-  }
-  if (require_buffer_sync_ && options_.broadcast_buffers) broadcast_from_main(buffers_);
+  if (reducer_ && grad && require_sync_) check_replicas(peers.ended);
+  if (refresh_buffers) broadcast_from(peers.leader, buffers_);
 }
 
 void DistributedDataParallel::after_forward(const std::vector<at::Tensor>& outputs) {
-  require_buffer_sync_ = at::GradMode::is_enabled() && require_sync_;
+  const bool grad = at::GradMode::is_enabled();
+  if (join_ != nullptr && !grad) return;
+  require_buffer_sync_ = grad && require_sync_;
   if (reducer_ && require_buffer_sync_) reducer_->prepare_for_backward(outputs);
 }
+
+void DistributedDataParallel::set_join(JoinListener* listener) {
+  join_ = listener;
+  // Ranks followed different numbers of passes: all refresh their buffers next.
+  if (listener == nullptr) require_buffer_sync_ = true;
+  if (!reducer_) return;
+  if (listener == nullptr) return reducer_->update_process_group(group_);
+  reducer_->update_process_group(
+      c10::make_intrusive<AnnouncingGroup>(group_, [this](const at::Tensor& tensor) {
+        join_->before_all_reduce(*this, reducer_->slot_of(tensor), tensor.numel());
+      }));
+}
+
+void DistributedDataParallel::follow_forward(const JoinListener::Forward& forward, int leader) {
+  if (reducer_) {
+    TORCH_CHECK(reducer_->will_rebuild_buckets() == forward.rebuilds_buckets,
+                "join_uneven_inputs: rank ", leader,
+                forward.rebuilds_buckets ? " rebuilds" : " does not rebuild",
+                " its gradient buckets now, unlike rank ", group_->getRank(),
+                ", whose data has ended: their earlier backward passes were not the same");
+    reducer_->rebuild_buckets();
+  }
+  if (forward.broadcasts_buffers) broadcast_from(leader, buffers_);
+}
+
+void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> nothing{reducer_->nothing_for(slot)};
+  TORCH_CHECK(nothing[0].numel() == numel, "join_uneven_inputs: bucket ", slot, " has ",
+              nothing[0].numel(), " elements on rank ", group_->getRank(),
+              ", whose data has ended, and ", numel, " where training goes on");
+  group_->allreduce(nothing)->wait();
+  reducer_->pretend_all_were_ready(slot);
+}
+
+void DistributedDataParallel::adopt_replica(int source) { broadcast_from(source, replica()); }
 
 }  // namespace accelerate

@@ -9,12 +9,14 @@
 /// Mirrors: torch.nn.parallel.DistributedDataParallel.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/kwargs_handlers.h"
@@ -29,6 +31,31 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+
+class DistributedDataParallel;
+
+/// Hears what a model is about to do with its group, before it does: JoinScope's ear.
+class JoinListener {
+ public:
+  /// What a gradient-enabled forward pass will do.
+  struct Forward {
+    bool synchronises = false;
+    bool rebuilds_buckets = false;
+    bool broadcasts_buffers = false;
+  };
+  /// Where the other ranks are at that moment.
+  struct Peers {
+    std::vector<int> ended;  ///< have no more data
+    int leader = 0;          ///< the highest rank that has
+  };
+  virtual ~JoinListener() = default;
+  /// Collective over the group.
+  virtual Peers before_forward(DistributedDataParallel& model, const Forward& forward) = 0;
+  /// Before each all-reduce of a backward pass: `slot` is the bucket's number; the number of
+  /// buckets stands for the map of used parameters. Collective, but does not wait. On the thread
+  /// of the backward pass.
+  virtual void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) = 0;
+};
 
 class DistributedDataParallel {
  public:
@@ -47,14 +74,39 @@ class DistributedDataParallel {
   void after_forward(const std::vector<at::Tensor>& outputs);
   bool needs_outputs() const { return options_.find_unused_parameters; }
 
+  // ---- For JoinScope.
+
+  /// While set, gradient-enabled passes are announced to `listener`, and passes without gradients
+  /// are local. Local.
+  void set_join(JoinListener* listener);
+  bool joined() const { return join_ != nullptr; }
+
+  /// This rank's part in what the others announced, when it has no data of its own: the buckets
+  /// are rebuilt, the buffers received from rank `leader`.
+  void follow_forward(const JoinListener::Forward& forward, int leader);
+  /// Nothing is added to the gradients of the others; those of this rank stay as they are.
+  /// Errors: c10::Error if the bucket announced is not the one that this rank has there.
+  void follow_all_reduce(int64_t slot, int64_t numel);
+  /// Makes all replicas, buffers included, equal to that of rank `source`. Collective.
+  void adopt_replica(int source);
+
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  /// How many models the group had before this one: the same on all ranks.
+  int64_t ordinal() const { return ordinal_; }
+  /// Where its gradients are reduced.
+  c10::Device device() const;
+
  private:
   struct Reducer;
 
-  void broadcast_from_main(const std::vector<at::Tensor>& tensors) const;
+  void broadcast_from(int source, const std::vector<at::Tensor>& tensors) const;
+  std::vector<at::Tensor> replica() const;
+  void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const DistributedDataParallelKwargs options_;
+  const int64_t ordinal_;
   std::vector<at::Tensor> buffers_;
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
   std::string replicas_name_;
@@ -64,6 +116,7 @@ class DistributedDataParallel {
   bool require_sync_ = true;
   // Buffers only need refreshing after a pass in which ranks could have moved apart.
   bool require_buffer_sync_ = true;
+  JoinListener* join_ = nullptr;
 };
 
 }  // namespace accelerate

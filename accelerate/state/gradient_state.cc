@@ -23,6 +23,10 @@ int64_t GradientState::remainder() const {
   return loaders_.empty() ? kUnknownRemainder : loaders_.back()->remainder_;
 }
 
+const BatchRound* GradientState::round() const {
+  return loaders_.empty() ? nullptr : &loaders_.back()->round_;
+}
+
 GradientState::LoaderScope::LoaderScope(GradientState& state, int64_t remainder)
     : state_(&state), remainder_(remainder) {
   state.loaders_.push_back(this);

@@ -16,6 +16,23 @@
 
 namespace accelerate {
 
+/// What is real in the batches that ranks have in hand, and what only fills them up: real rows come
+/// first in each batch, and first in the ranks' batches one after the other.
+struct BatchRound {
+  static constexpr int64_t kAll = -1;
+
+  /// How many rows of this rank's batch are real.
+  int64_t own_rows = kAll;
+  /// How many rows of all ranks' batches are.
+  int64_t real_rows = kAll;
+  /// Whether ranks' batches may differ in their number of rows.
+  bool ragged = false;
+  /// How many ranks have a batch: the first ones. 0: all.
+  int ranks = 0;
+  /// Whether no rank has a batch after this one. A rank's own last batch may come earlier.
+  bool last = false;
+};
+
 class GradientState {
  public:
   class LoaderScope;
@@ -43,8 +60,11 @@ class GradientState {
   bool end_of_dataloader() const;
 
   /// How many rows of the innermost loader's last global batch (over all ranks) are real and not
-  /// padding; 0: all of them.
+  /// padding; 0: all of them. What gather_for_metrics goes by is round().
   int64_t remainder() const;
+
+  /// Of the innermost loader's batch; null outside of loops.
+  const BatchRound* round() const;
 
  private:
   bool sync_gradients_ = true;
@@ -63,6 +83,7 @@ class GradientState::LoaderScope {
 
   void set_end_of_dataloader(bool end) { end_of_dataloader_ = end; }
   void set_remainder(int64_t remainder) { remainder_ = remainder; }
+  void set_round(const BatchRound& round) { round_ = round; }
 
  private:
   friend class GradientState;
@@ -70,6 +91,7 @@ class GradientState::LoaderScope {
   GradientState* state_;  // null once the state is gone
   bool end_of_dataloader_ = false;
   int64_t remainder_;
+  BatchRound round_;
 };
 
 }  // namespace accelerate

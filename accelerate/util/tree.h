@@ -61,6 +61,11 @@ constexpr bool kIsOptional = false;
 template <typename T>
 constexpr bool kIsOptional<std::optional<T>> = true;
 
+template <typename T>
+constexpr bool kIsVector = false;
+template <typename T, typename Allocator>
+constexpr bool kIsVector<std::vector<T, Allocator>> = true;
+
 // Elements that cannot hold a tensor are not worth a loop.
 template <typename T>
 constexpr bool kIsSequence = false;
@@ -89,18 +94,53 @@ constexpr bool kIsMap = false;
 template <typename Key, typename T, typename Compare, typename Allocator>
 constexpr bool kIsMap<std::map<Key, T, Compare, Allocator>> = true;
 
-// Calls fn(tensor) for each tensor; the tensor is const where T is.
+// Tells a function that takes leaves besides tensors that this one is not a tensor:
+// fn(LeafTag(), leaf).
+struct LeafTag {};
+
+// Functions for different kinds of leaves, as one.
+template <typename... Fns>
+struct Overloaded : Fns... {
+  using Fns::operator()...;
+};
+
+// Whether a T can hold a tensor.
+template <typename T>
+constexpr bool kMayHoldTensors = std::is_same_v<T, at::Tensor> || std::is_same_v<T, c10::IValue> ||
+                                 HasTreeMembers<T> || IsExample<T> || IsUnlabelledExample<T>;
+template <typename T>
+constexpr bool kMayHoldTensors<std::optional<T>> = kMayHoldTensors<T>;
+template <typename T, typename Allocator>
+constexpr bool kMayHoldTensors<std::vector<T, Allocator>> = kMayHoldTensors<T>;
+template <typename T, size_t N>
+constexpr bool kMayHoldTensors<std::array<T, N>> = kMayHoldTensors<T>;
+template <typename First, typename Second>
+constexpr bool kMayHoldTensors<std::pair<First, Second>> =
+    kMayHoldTensors<First> || kMayHoldTensors<Second>;
+template <typename... Elements>
+constexpr bool kMayHoldTensors<std::tuple<Elements...>> = (kMayHoldTensors<Elements> || ...);
+template <typename Key, typename T, typename Compare, typename Allocator>
+constexpr bool kMayHoldTensors<std::map<Key, T, Compare, Allocator>> = kMayHoldTensors<T>;
+
+// A std::vector of what holds no tensors: one entry per sample, such as names or ids.
+template <typename T>
+constexpr bool kIsList = false;
+template <typename T, typename Allocator>
+constexpr bool kIsList<std::vector<T, Allocator>> = !kMayHoldTensors<T>;
+
+// Calls fn(tensor) for each tensor and, if `fn` takes it, fn(LeafTag(), leaf) for each list and
+// whatever else cannot be looked into; all are const where T is.
 template <typename T, typename Fn>
-void visit_tensors(T& value, Fn& fn) {
+void visit_leaves(T& value, Fn& fn) {
   using Value = std::remove_const_t<T>;
   // Members come as std::tie gives them; they are as const as the whole.
   [[maybe_unused]] auto visit_members = [&fn](const auto& members) {
     std::apply(
         [&fn](auto&... member) {
           if constexpr (std::is_const_v<T>) {
-            (visit_tensors(std::as_const(member), fn), ...);
+            (visit_leaves(std::as_const(member), fn), ...);
           } else {
-            (visit_tensors(member, fn), ...);
+            (visit_leaves(member, fn), ...);
           }
         },
         members);
@@ -112,19 +152,28 @@ void visit_tensors(T& value, Fn& fn) {
   } else if constexpr (HasTreeMembers<Value>) {
     visit_members(tree_members(const_cast<Value&>(value)));
   } else if constexpr (kIsOptional<Value>) {
-    if (value.has_value()) visit_tensors(*value, fn);
-  } else if constexpr (kIsSequence<Value>) {
-    for (auto& element : value) visit_tensors(element, fn);
+    if (value.has_value()) visit_leaves(*value, fn);
+  } else if constexpr (kIsSequence<Value> && !kIsList<Value>) {
+    for (auto& element : value) visit_leaves(element, fn);
   } else if constexpr (kIsTuple<Value>) {
-    std::apply([&fn](auto&... element) { (visit_tensors(element, fn), ...); }, value);
+    std::apply([&fn](auto&... element) { (visit_leaves(element, fn), ...); }, value);
   } else if constexpr (kIsMap<Value>) {
-    for (auto& [key, element] : value) visit_tensors(element, fn);
+    for (auto& [key, element] : value) visit_leaves(element, fn);
   } else if constexpr (IsExample<Value>) {
-    visit_tensors(value.data, fn);
-    visit_tensors(value.target, fn);
+    visit_leaves(value.data, fn);
+    visit_leaves(value.target, fn);
   } else if constexpr (IsUnlabelledExample<Value>) {
-    visit_tensors(value.data, fn);
+    visit_leaves(value.data, fn);
+  } else if constexpr (std::is_invocable_v<Fn&, LeafTag, T&>) {
+    fn(LeafTag(), value);
   }
+}
+
+// Calls fn(tensor) for each tensor; it is const where T is.
+template <typename T, typename Fn>
+void visit_tensors(T& value, Fn& fn) {
+  static_assert(!std::is_invocable_v<Fn&, LeafTag, const T&>, "use visit_leaves");
+  visit_leaves(value, fn);
 }
 
 }  // namespace internal

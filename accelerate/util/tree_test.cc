@@ -1,6 +1,13 @@
 #include "accelerate/util/tree.h"
 
+#include <array>
+#include <map>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
@@ -123,6 +130,92 @@ TEST(Tree, FindsTheBatchSizeInTheFirstTensorThatHasOne) {
   EXPECT_EQ(find_batch_size(Value{at::Tensor(), at::full({}, 1)}), std::nullopt);
   EXPECT_EQ(find_batch_size(std::string("no tensor")), std::nullopt);
   EXPECT_EQ(find_batch_size(c10::IValue(c10::List<at::Tensor>({at::full({5}, 1)}))), 5);
+}
+
+// ---- visit_leaves
+
+// What a visit sees, in words.
+template <typename T>
+std::vector<std::string> leaves(T& value) {
+  std::vector<std::string> seen;
+  internal::Overloaded visitor{
+      [&](const at::Tensor& tensor) {
+        seen.push_back(tensor.defined() ? "tensor " + std::to_string(tensor.numel()) : "undefined");
+      },
+      [&](internal::LeafTag, const auto& leaf) {
+        using Leaf = std::remove_cvref_t<decltype(leaf)>;
+        if constexpr (internal::kIsList<Leaf>) {
+          seen.push_back("list " + std::to_string(leaf.size()));
+        } else if constexpr (std::is_same_v<Leaf, std::string>) {
+          seen.push_back(leaf);
+        } else if constexpr (std::is_arithmetic_v<Leaf>) {
+          seen.push_back(std::to_string(leaf));
+        } else {
+          seen.push_back("other");
+        }
+      }};
+  internal::visit_leaves(value, visitor);
+  return seen;
+}
+
+TEST(VisitLeaves, SeesTensorsListsAndOtherLeavesInOrder) {
+  using Value = std::tuple<int, at::Tensor, std::vector<std::string>, std::string,
+                           std::map<std::string, std::vector<int>>, std::optional<at::Tensor>,
+                           std::vector<std::vector<int>>, std::array<std::string, 2>, user::Opaque>;
+  const Value value{
+      7,          number(1),  {"a", "b"}, "text", {{"y", {1, 2, 3}}, {"x", {}}}, std::nullopt,
+      {{1}, {2}}, {"p", "q"}, {}};
+  EXPECT_THAT(leaves(value), ElementsAre("7", "tensor 2", "list 2", "text", "list 0", "list 3",
+                                         "list 2", "p", "q", "other"));
+}
+
+TEST(VisitLeaves, SeesTheLeavesOfStructsExamplesAndElements) {
+  const user::Batch batch{number(1), {number(2), at::Tensor()}, "name"};
+  EXPECT_THAT(leaves(batch), ElementsAre("tensor 2", "tensor 2", "undefined", "name"));
+  using Labelled = std::vector<std::pair<at::Tensor, int>>;
+  const Labelled labelled{{number(1), 5}, {number(2), 6}};
+  EXPECT_THAT(leaves(labelled), ElementsAre("tensor 2", "5", "tensor 2", "6")) << "not a list";
+  const c10::IValue value(c10::ivalue::Tuple::create(number(1), int64_t{5}));
+  EXPECT_THAT(leaves(value), ElementsAre("tensor 2")) << "what else is in an IValue is hidden";
+}
+
+TEST(VisitLeaves, ChangesLeavesInPlaceUnlessTheyAreConst) {
+  user::Batch batch{number(1), {number(2)}, "name"};
+  internal::Overloaded visitor{[](at::Tensor& tensor) { tensor = -tensor; },
+                               [](internal::LeafTag, auto& leaf) { leaf += "!"; }};
+  internal::visit_leaves(batch, visitor);
+  EXPECT_THAT(numbers(batch), ElementsAre(-1, -2));
+  EXPECT_EQ(batch.name, "name!");
+  std::vector<bool> was_const;
+  internal::Overloaded reader{
+      [&](auto& tensor) {
+        was_const.push_back(std::is_const_v<std::remove_reference_t<decltype(tensor)>>);
+      },
+      [&](internal::LeafTag, auto& leaf) {
+        was_const.push_back(std::is_const_v<std::remove_reference_t<decltype(leaf)>>);
+      }};
+  const user::Batch& constant = batch;
+  internal::visit_leaves(constant, reader);
+  EXPECT_THAT(was_const, ElementsAre(true, true, true));
+}
+
+TEST(VisitLeaves, PassesOverLeavesThatNobodyTakes) {
+  int tensors = 0;
+  auto count = [&tensors](const at::Tensor&) { ++tensors; };
+  const std::tuple<int, at::Tensor, std::vector<std::string>> value{1, number(1), {"a"}};
+  internal::visit_leaves(value, count);
+  EXPECT_EQ(tensors, 1);
+}
+
+TEST(Lists, AreVectorsOfWhatHoldsNoTensors) {
+  static_assert(internal::kIsList<std::vector<int>> && internal::kIsList<std::vector<bool>>);
+  static_assert(internal::kIsList<std::vector<std::vector<std::string>>>);
+  static_assert(!internal::kIsList<std::vector<at::Tensor>>);
+  static_assert(!internal::kIsList<std::vector<std::optional<at::Tensor>>>);
+  static_assert(!internal::kIsList<std::vector<user::Batch>> && !internal::kIsList<std::string>);
+  static_assert(internal::kMayHoldTensors<std::map<int, std::pair<int, at::Tensor>>>);
+  static_assert(!internal::kMayHoldTensors<user::Opaque>);
+  static_assert(internal::kMayHoldTensors<user::UnlabelledExample>);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -99,7 +100,9 @@ void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
   const auto* begin = static_cast<const char*>(storage_of(tensor)->data());
   if (begin == nullptr) return;
   begin += tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
-  const char* end = begin + tensor.nbytes();
+  // Not nbytes(): an expanded tensor has more elements than memory.
+  const char* end = begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
+                                                             tensor.itemsize());
   for (const InFlight& memory : device_->in_flight()) {
     if (end <= memory.begin || memory.end <= begin) continue;
     TORCH_CHECK(!memory.written, info_.name, " uses memory that ", memory.owner->describe(),

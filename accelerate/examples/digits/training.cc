@@ -80,16 +80,17 @@ std::string table_row(int64_t epoch, double loss, double test_accuracy) {
 }  // namespace
 
 Result train(const Options& options) {
-  Accelerator accelerator;
+  // The order of the samples follows from the seed alone, not from the number of ranks.
+  Accelerator accelerator(
+      {.dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed}});
   Dataset data = load(accelerator.runtime(), options.data, options.seed);
   torch::manual_seed(options.seed);
 
   Net net(options.dropout);
   torch::optim::Adam adam(net->parameters(), options.learning_rate);
   const int64_t share = std::max<int64_t>(1, options.batch_size / accelerator.num_processes());
-  DataLoader train_data(
-      make_tensor_dataset(data.train.images, data.train.labels),
-      {.batch_size = share, .shuffle = true, .drop_last = true, .seed = options.seed});
+  DataLoader train_data(make_tensor_dataset(data.train.images, data.train.labels),
+                        {.batch_size = share, .shuffle = true, .drop_last = true});
   DataLoader test_data(make_tensor_dataset(data.test.images, data.test.labels),
                        {.batch_size = 128});
   auto [model, optimizer, loader, test_loader] =

@@ -1,0 +1,57 @@
+#include "accelerate/data/collate.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <c10/util/Exception.h>
+
+namespace accelerate::internal {
+namespace {
+
+template <typename T>
+at::Tensor from_numbers(const std::vector<T>& numbers, at::ScalarType wide,
+                        at::ScalarType dtype) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, wide);
+  std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<T>());
+  return tensor.to(dtype);
+}
+
+}  // namespace
+
+at::Tensor stack_samples(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor& first = tensors.front();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TORCH_CHECK_VALUE(tensors[i].defined(), "collate: sample ", i, " of the batch has no tensor");
+    TORCH_CHECK_VALUE(tensors[i].sizes() == first.sizes(),
+                      "collate: samples of a batch must have one shape: sample ", i,
+                      " of the batch has ", tensors[i].sizes(), ", sample 0 has ", first.sizes(),
+                      "; pad them, or pass a collate function");
+    TORCH_CHECK_VALUE(tensors[i].scalar_type() == first.scalar_type(),
+                      "collate: samples of a batch must have one dtype: sample ", i,
+                      " of the batch has ", tensors[i].scalar_type(), ", sample 0 has ",
+                      first.scalar_type());
+  }
+  return at::stack(tensors);
+}
+
+at::Tensor tensor_of(const std::vector<double>& numbers, at::ScalarType dtype) {
+  return from_numbers(numbers, at::kDouble, dtype);
+}
+
+at::Tensor tensor_of(const std::vector<int64_t>& numbers, at::ScalarType dtype) {
+  return from_numbers(numbers, at::kLong, dtype);
+}
+
+void fail_structure(size_t sample) {
+  TORCH_CHECK_VALUE(false, "collate: samples of a batch must have one structure: sample ", sample,
+                    " of the batch differs from sample 0 in its members, lengths or keys");
+}
+
+void fail_leaf() {
+  TORCH_CHECK_VALUE(false,
+                    "collate: a sample's tree holds something else than tensors, of which a batch "
+                    "of the same type has room for one; pass a collate function");
+}
+
+void fail_empty() { TORCH_CHECK_VALUE(false, "collate: a batch has no samples"); }
+
+}  // namespace accelerate::internal

@@ -1,0 +1,191 @@
+/// Hands out what rank 0 reads: each round it reads a batch for all ranks together, of which every
+/// rank gets an equal slice of rows.
+///
+/// Rows that are missing for that are filled up with the pass's first ones, round and round. So the
+/// real rows come first, rank by rank.
+/// Collective: every call of next. Threads: the rank's.
+/// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
+/// Differs: a round is read and collated as one batch, so batches of unequal shapes meet no more;
+///          rank 0's errors reach all ranks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "accelerate/comm/portable.h"
+#include "accelerate/data/batch_reader.h"
+#include "accelerate/data/batch_rows.h"
+#include "accelerate/data/dispatch_channel.h"
+#include "accelerate/data/move_to_device.h"
+
+namespace accelerate {
+
+/// Cuts rows [begin, end) out of a batch for rank `rank` of `world_size`.
+template <typename Batch>
+using SliceFunction =
+    std::function<Batch(const Batch& batch, int64_t begin, int64_t end, int rank, int world_size)>;
+
+namespace internal {
+
+template <typename Batch>
+class DispatchReader : public BatchReader<Batch> {
+ public:
+  using MakeSource = std::function<std::unique_ptr<BatchReader<Batch>>()>;
+
+  /// `make_source` makes the reader of rounds; it is called on rank 0 when the first is read, and
+  /// the others are told what the pass is. One that begins after its end, or passes over everything,
+  /// may be empty.
+  DispatchReader(MakeSource make_source, LoaderCore& core, SliceFunction<Batch> slice,
+                 bool may_be_empty)
+      : make_source_(std::move(make_source)),
+        core_(core),
+        may_be_empty_(may_be_empty),
+        rank_(core.rank()),
+        world_size_(core.world_size()),
+        device_(core.shard_options()->device),
+        non_blocking_(core.shard_options()->non_blocking),
+        slice_(std::move(slice)),
+        channel_(world_size_ > 1 ? core.shard_options()->group : nullptr) {}
+
+  bool next(ReadBatch<Batch>& out) override {
+    if (ended_) return false;
+    Header header;
+    if (!std::exchange(begun_, true)) begin();
+    std::optional<Batch> round = rank_ == 0 ? send(header, out) : receive(header);
+    if (!round) {
+      ended_ = true;
+      TORCH_CHECK_VALUE(rounds_ > 0 || may_be_empty_,
+                        "dispatch_batches: rank 0's loader has no batch to hand out on rank ",
+                        rank_, ": the dataset is empty, or drop_last leaves nothing of it");
+      return false;
+    }
+    ++rounds_;
+    ended_ = header.last;
+    const int64_t begin = rank_ * header.rows_per_rank;
+    const int64_t end = begin + header.rows_per_rank;
+    out.batch.emplace(slice_ ? slice_(*round, begin, end, rank_, world_size_)
+                             : slice_rows(std::move(*round), begin, end));
+    out.position.last = header.last;
+    out.position.taken = header.taken;
+    out.round = {
+        .own_rows = std::clamp<int64_t>(header.real_rows - begin, 0, header.rows_per_rank),
+        .real_rows = header.real_rows,
+        .last = header.last};
+    out.remainder = header.last ? std::optional(header.real_rows) : std::nullopt;
+    return true;
+  }
+
+  std::optional<Batch> first_rows(int64_t count) override { return source_->first_rows(count); }
+
+ private:
+  using Header = DispatchChannel::Header;
+
+  // Makes the source, and has all ranks know where the pass begins and in which order.
+  void begin() {
+    try {
+      if (rank_ == 0) {
+        source_ = make_source_();
+        channel_.send_pass(core_.describe_pass());
+      } else {
+        core_.adopt_pass(channel_.receive_pass());
+      }
+    } catch (const std::exception& error) {
+      ended_ = true;
+      if (rank_ == 0) channel_.send_error(error.what());
+      throw;
+    }
+  }
+
+  // Reads a round, fills it up, places it on the device and sends it.
+  std::optional<Batch> send(Header& header, ReadBatch<Batch>& read) {
+    std::optional<Batch> round;
+    PortableWriter writer;
+    try {
+      if (source_->next(read)) {
+        round = move_to_device(fill_up(read, header), device_, non_blocking_);
+        // What travels must be contiguous, and so is what rank 0 keeps.
+        round = tree_map(std::move(*round), [](const at::Tensor& tensor) {
+          return tensor.defined() ? tensor.contiguous() : tensor;
+        });
+        if constexpr (Portable<Batch>) write_portable(writer, *round);
+      }
+    } catch (const std::exception& error) {
+      ended_ = true;
+      channel_.send_error(error.what());
+      throw;
+    }
+    if (round) {
+      channel_.send(header, writer.bytes(), writer.tensors());
+    } else {
+      channel_.send_end();
+    }
+    return round;
+  }
+
+  Batch fill_up(ReadBatch<Batch>& read, Header& header) {
+    const std::optional<int64_t> rows = batch_rows(*read.batch);
+    TORCH_CHECK_VALUE(rows.has_value() && *rows > 0,
+                      "dispatch_batches: a batch without rows cannot be shared out");
+    header.real_rows = *rows;
+    header.rows_per_rank = (*rows + world_size_ - 1) / world_size_;
+    header.last = read.position.last;
+    header.taken = read.position.taken;
+    int64_t missing = header.rows_per_rank * world_size_ - *rows;
+    if (missing == 0) return std::move(*read.batch);
+    std::vector<Batch> parts;
+    parts.push_back(std::move(*read.batch));
+    const Batch filling =
+        header.last ? source_->first_rows(world_size_).value() : parts.front();
+    while (missing > 0) {
+      parts.push_back(slice_rows(filling, 0, missing));
+      missing -= *batch_rows(parts.back());
+    }
+    return concatenate_rows(std::move(parts));
+  }
+
+  std::optional<Batch> receive(Header& header) {
+    try {
+      header = channel_.receive_header();
+    } catch (...) {
+      ended_ = true;
+      throw;
+    }
+    if (header.kind == Header::kEnd) return std::nullopt;
+    // Which batches can be dispatched is checked before.
+    if constexpr (Portable<Batch> && std::is_default_constructible_v<Batch>) {
+      Batch round{};
+      PortableReader reader(channel_.structure());
+      reader.set_device(device_);
+      read_portable(reader, round);
+      channel_.receive_tensors(reader.tensors());
+      return round;
+    } else {
+      TORCH_INTERNAL_ASSERT(false);
+    }
+  }
+
+  const MakeSource make_source_;
+  LoaderCore& core_;
+  const bool may_be_empty_;
+  std::unique_ptr<BatchReader<Batch>> source_;  // rank 0's
+  const int rank_;
+  const int world_size_;
+  const c10::Device device_;
+  const bool non_blocking_;
+  const SliceFunction<Batch> slice_;
+  DispatchChannel channel_;
+  int64_t rounds_ = 0;
+  bool begun_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace internal
+}  // namespace accelerate

@@ -1,0 +1,158 @@
+/// All of a DataLoader that does not depend on its types: what a pass visits, where it stands, and
+/// what it reports.
+///
+/// Threads: one consumer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "accelerate/data/batch_sampler.h"
+#include "accelerate/data/batch_sampler_shard.h"
+#include "accelerate/data/data_loader_options.h"
+#include "accelerate/state/gradient_state.h"
+
+namespace accelerate::internal {
+
+/// Who reads what.
+enum class LoaderMode {
+  kAlone,      ///< One rank, everything.
+  kShard,      ///< Each rank reads its share.
+  kDispatch,   ///< Rank 0 reads, the others receive.
+  kSelfShard,  ///< Each rank reads the shard that the dataset makes for it.
+};
+
+struct DatasetFacts {
+  std::optional<int64_t> size;
+  bool is_stream = false;
+  /// How many shards a stream can cut itself into; 0: it cannot.
+  int64_t num_shards = 0;
+  /// What the stream draws from, if anything.
+  at::Generator generator = {};
+};
+
+/// How a pass begins.
+struct PassStart {
+  uint64_t base_seed = 0;
+  /// Units taken before the first batch of this pass; see ShardedPass.
+  int64_t taken = 0;
+  /// Batches of each rank to be passed over after that.
+  int64_t skip = 0;
+  /// Where a stream that can tell stood when they were taken; null: unknown.
+  std::shared_ptr<const nlohmann::json> dataset_state;
+};
+
+/// Where a pass stands after a batch.
+struct BatchPosition {
+  bool last = false;
+  int64_t taken = 0;
+  std::shared_ptr<const nlohmann::json> dataset_state;
+};
+
+class LoaderCore {
+ public:
+  /// Errors: c10::ValueError naming the options that are wrong or contradict each other.
+  LoaderCore(const DatasetFacts& facts, DataLoaderOptions options);
+
+  /// One rank's. Collective where a seed is shared. Errors: as BatchSamplerShard's; c10::Error if
+  /// this is a rank's already.
+  std::shared_ptr<LoaderCore> shard(const ShardOptions& options) const;
+
+  const DataLoaderOptions& options() const { return options_; }
+  const std::optional<ShardOptions>& shard_options() const { return shard_; }
+  LoaderMode mode() const { return mode_; }
+  int rank() const { return shard_ ? shard_->rank : 0; }
+  int world_size() const { return shard_ ? shard_->world_size : 1; }
+  bool splits() const { return shard_ && shard_->split_batches; }
+
+  /// Batches of this rank in a pass of which it passes over `skip`.
+  /// Errors: c10::ValueError where the dataset does not know its size.
+  int64_t size(int64_t skip) const;
+  /// Samples of one round over all ranks. Errors: c10::ValueError where batches differ in length.
+  int64_t total_batch_size() const;
+  /// Samples of the dataset over all ranks. Errors: c10::ValueError where it does not know.
+  int64_t total_dataset_length() const;
+  bool drop_last() const;
+  bool even_batches() const { return !shard_ || shard_->even_batches; }
+  /// Whether that can be overridden: for map-style data that is not dispatched.
+  bool can_set_even_batches() const;
+  void set_even_batches(bool even_batches);
+
+  /// Null for streams and for batch samplers of the user's own.
+  std::shared_ptr<Sampler> sampler() const;
+  void set_sampler(std::shared_ptr<Sampler> sampler);
+
+  int64_t epoch() const { return epoch_; }
+  void set_epoch(int64_t epoch);
+
+  // ---- A pass. In this order.
+
+  /// Collective if ranks synchronise generators.
+  PassStart begin_pass(int64_t skip);
+  /// Of map-style data: this rank's batches; for kDispatch, rank 0's rounds.
+  ShardedPass begin_map_pass(const PassStart& start);
+  /// For kDispatch: what the pass that rank 0 began is, and the same for the other ranks, so that
+  /// any of them can tell where it stands.
+  std::string describe_pass() const;
+  void adopt_pass(const std::string& description);
+  /// What GradientState is told at the start of the pass.
+  int64_t remainder(const PassStart& start) const;
+  /// A batch is handed out.
+  void hand_out(const BatchPosition& position);
+  /// The loop came to its end. An epoch in which no rank had a batch is not counted.
+  void finish_pass(bool had_batches);
+  /// Whether any rank has a batch in the map-style pass that was begun.
+  bool pass_has_batches() const { return progress_.has_batches; }
+
+  // ---- Resuming.
+
+  /// A JSON object: where the loop stands, such that a loader that loads it goes on with the batch
+  /// after the one handed out last.
+  nlohmann::json state_dict() const;
+  /// Errors: c10::ValueError if it is of another kind of loader or of other data.
+  void load_state_dict(const nlohmann::json& state);
+
+ private:
+  // Where a pass is, or is to begin.
+  struct Progress {
+    bool begun = false;
+    bool has_batches = false;
+    bool finished = false;
+    uint64_t base_seed = 0;
+    int64_t batches = 0;
+    int64_t taken = 0;
+    std::shared_ptr<const nlohmann::json> dataset_state;
+  };
+
+  void make_sampler();
+  void share(const ShardOptions& options);
+  void share_shuffling();
+  void share_batches();
+  void synchronize_generators();
+  at::Generator shared_generator() const;
+  // Samples of a round; 0 where batches differ in length.
+  int64_t round() const;
+  std::string units() const;
+
+  DatasetFacts facts_;
+  DataLoaderOptions options_;
+  std::optional<ShardOptions> shard_;
+  LoaderMode mode_ = LoaderMode::kAlone;
+  std::shared_ptr<BatchSampler> batch_sampler_;       // null for streams
+  std::shared_ptr<BatchSamplerShard> sampler_shard_;  // only for kShard of map-style data
+  int64_t epoch_ = 0;
+  Progress progress_;
+  bool resume_ = false;  // progress_ is where the next pass begins
+};
+
+/// The tensor in page-locked memory, if a device profits from that.
+at::Tensor pinned(const at::Tensor& tensor);
+
+/// A dataset's state, to travel with the batch after which it stands there.
+std::shared_ptr<const nlohmann::json> share_state(nlohmann::json state);
+
+}  // namespace accelerate::internal

@@ -1,0 +1,423 @@
+#include "accelerate/data/loader_core.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/data/data_loader.h"
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using internal::DatasetFacts;
+using internal::LoaderCore;
+using internal::LoaderMode;
+using ::testing::HasSubstr;
+
+using nlohmann::json;
+using Values = std::vector<int64_t>;
+using Batches = std::vector<Values>;
+
+at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
+
+Values list(int64_t size) {
+  Values values(static_cast<size_t>(size));
+  std::iota(values.begin(), values.end(), 0);
+  return values;
+}
+
+struct Stream {
+  int64_t count = 0;
+  int64_t at = 0;
+
+  std::optional<int64_t> next() { return at < count ? std::optional(at++) : std::nullopt; }
+  void reset() { at = 0; }
+  int64_t size() const { return count; }
+};
+
+// One that can tell where it stands, and counts what is read of it.
+struct StatefulStream : Stream {
+  int64_t read = 0;
+
+  std::optional<int64_t> next() {
+    ++read;
+    return Stream::next();
+  }
+  json state_dict() { return {{"at", at}}; }
+  void load_state_dict(const json& state) { at = state.at("at").get<int64_t>(); }
+};
+
+// The first `count` batches, or all.
+template <typename Loader>
+Batches begin_of_pass(const Loader& loader, int64_t count) {
+  Batches batches;
+  for (auto& batch : loader) {
+    const int64_t* data = batch.template const_data_ptr<int64_t>();
+    batches.emplace_back(data, data + batch.numel());
+    if (static_cast<int64_t>(batches.size()) == count) break;
+  }
+  return batches;
+}
+
+template <typename Loader>
+Batches one_pass(const Loader& loader) {
+  return begin_of_pass(loader, -1);
+}
+
+// ---- Who reads what, and how much
+
+TEST(LoaderCore, DecidesWhoReads) {
+  const DatasetFacts map{.size = 10};
+  const DatasetFacts stream{.size = 10, .is_stream = true};
+  const DatasetFacts shards{.size = 10, .is_stream = true, .num_shards = 4};
+  auto mode = [](const DatasetFacts& facts, const ShardOptions& options,
+                 const DataLoaderOptions& loader = {}) {
+    return LoaderCore(facts, loader).shard(options)->mode();
+  };
+  EXPECT_EQ(LoaderCore(map, {}).mode(), LoaderMode::kAlone);
+  EXPECT_EQ(mode(map, {}), LoaderMode::kAlone);
+  EXPECT_EQ(mode(map, {.world_size = 2}), LoaderMode::kShard);
+  EXPECT_EQ(mode(stream, {.world_size = 2, .device_placement = false}), LoaderMode::kShard);
+  EXPECT_EQ(mode(stream, {.world_size = 2, .dispatch_batches = false}), LoaderMode::kShard);
+  EXPECT_EQ(mode(shards, {.world_size = 4, .dispatch_batches = false}), LoaderMode::kSelfShard);
+  EXPECT_EQ(mode(shards, {.world_size = 5, .dispatch_batches = false}), LoaderMode::kShard);
+  EXPECT_EQ(mode(shards, {.world_size = 2, .split_batches = true, .dispatch_batches = false},
+                 {.batch_size = 2}),
+            LoaderMode::kShard);
+  EXPECT_THROW(mode(map, {.dispatch_batches = true, .device_placement = false}), c10::ValueError);
+  EXPECT_THROW(mode(map, {.world_size = 2, .dispatch_batches = true}), c10::ValueError)
+      << "there is no group";
+}
+
+TEST(LoaderCore, CountsBatchesAndSamples) {
+  const DatasetFacts map{.size = 10};
+  auto core = LoaderCore(map, {.batch_size = 4}).shard({.rank = 1, .world_size = 2});
+  EXPECT_EQ(core->size(0), 2);
+  EXPECT_EQ(core->size(1), 1);
+  EXPECT_EQ(core->size(5), 0);
+  EXPECT_EQ(core->total_batch_size(), 8);
+  EXPECT_EQ(core->total_dataset_length(), 10);
+  core->set_even_batches(false);
+  EXPECT_FALSE(core->even_batches());
+  EXPECT_EQ(core->size(0), 1);
+  auto split = LoaderCore(map, {.batch_size = 4}).shard({.world_size = 2, .split_batches = true});
+  EXPECT_EQ(split->size(0), 3);
+  EXPECT_EQ(split->total_batch_size(), 4);
+  auto stream = LoaderCore({.size = 10, .is_stream = true}, {.batch_size = 4})
+                    .shard({.world_size = 2, .dispatch_batches = false});
+  EXPECT_EQ(stream->size(0), 2);
+  EXPECT_FALSE(stream->can_set_even_batches());
+  EXPECT_THROW(stream->set_even_batches(false), c10::Error);
+  const LoaderCore unsized({.is_stream = true}, {});
+  EXPECT_THROW(unsized.size(0), c10::ValueError);
+  EXPECT_THROW(unsized.total_dataset_length(), c10::ValueError);
+  EXPECT_THROW(LoaderCore({}, {}), c10::ValueError);
+}
+
+// What size() says is what a pass gives, whatever the options.
+TEST(LoaderCore, CountsTheBatchesThatAPassGives) {
+  for (int64_t samples : {0, 1, 5, 8, 13}) {
+    for (int world_size : {1, 2, 4}) {
+      for (int options = 0; options < 8; ++options) {
+        const bool split = (options & 1) != 0;
+        const bool even = (options & 2) != 0;
+        const bool drop_last = (options & 4) != 0;
+        for (int rank = 0; rank < world_size; ++rank) {
+          SCOPED_TRACE(::testing::Message()
+                       << samples << " samples, rank " << rank << " of " << world_size << ", split "
+                       << split << ", even " << even << ", drop_last " << drop_last);
+          const ShardOptions shard{.rank = rank,
+                                   .world_size = world_size,
+                                   .split_batches = split,
+                                   .dispatch_batches = false,
+                                   .even_batches = even};
+          DataLoader map =
+              DataLoader(list(samples), {.batch_size = 4, .drop_last = drop_last}).shard(shard);
+          EXPECT_EQ(one_pass(map).size(), map.size());
+          DataLoader stream =
+              DataLoader(Stream{samples}, {.batch_size = 4, .drop_last = drop_last}).shard(shard);
+          EXPECT_EQ(one_pass(stream).size(), stream.size());
+        }
+      }
+    }
+  }
+}
+
+TEST(LoaderCore, CountsTheBatchesOfLists) {
+  for (bool drop_last : {false, true}) {
+    for (std::optional<int64_t> batch_size :
+         {std::optional<int64_t>(), std::optional<int64_t>(2)}) {
+      for (int world_size : {1, 2, 3}) {
+        SCOPED_TRACE(::testing::Message() << "drop_last " << drop_last << ", batch size "
+                                          << batch_size.value_or(0) << ", ranks " << world_size);
+        auto sampler = std::make_shared<ListBatchSampler>(
+            Batches{{0, 1}, {2, 3}, {4, 5}, {6}},
+            ListBatchSamplerOptions{.batch_size = batch_size, .drop_last = drop_last});
+        DataLoader loader =
+            DataLoader(list(7), {.batch_sampler = sampler}).shard({.world_size = world_size});
+        EXPECT_EQ(one_pass(loader).size(), loader.size());
+      }
+    }
+  }
+}
+
+// ---- Randomness
+
+TEST(LoaderCore, GivesRanksOneOrderWhateverTheirGenerators) {
+  for (bool seedable : {false, true}) {
+    Values seen;
+    std::mutex mutex;
+    run_ranks(2, [&](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+      const int rank = group->getRank();
+      DataLoader shard = DataLoader(list(12), {.batch_size = 2,
+                                               .shuffle = true,
+                                               .generator = seeded(static_cast<uint64_t>(rank))})
+                             .shard({.rank = rank,
+                                     .world_size = 2,
+                                     .group = group,
+                                     .use_seedable_sampler = seedable});
+      for (int pass = 0; pass < 2; ++pass) {
+        for (const Values& batch : one_pass(shard)) {
+          std::lock_guard<std::mutex> lock(mutex);
+          seen.insert(seen.end(), batch.begin(), batch.end());
+        }
+      }
+    });
+    Values twice = list(12);
+    for (int64_t sample : list(12)) twice.push_back(sample);
+    EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(twice)) << "seedable " << seedable;
+  }
+}
+
+// Ranks of which one gets no batch stay in the same epoch, hence in the same order.
+TEST(LoaderCore, GivesRanksOneOrderAfterAPassWithoutABatch) {
+  Values seen;
+  for (int rank = 0; rank < 2; ++rank) {
+    DataLoader shard = DataLoader(list(20), {.batch_size = 20, .shuffle = true})
+                           .shard({.rank = rank,
+                                   .world_size = 2,
+                                   .even_batches = false,
+                                   .use_seedable_sampler = true,
+                                   .data_seed = 1});
+    one_pass(shard);
+    shard.set_even_batches(true);
+    // Even batches of 20 of 20: both ranks give the same permutation.
+    const Batches batches = one_pass(shard);
+    ASSERT_EQ(batches.size(), 1);
+    if (rank == 0) seen = batches[0];
+    if (rank == 1) {
+      EXPECT_EQ(batches[0], seen);
+    }
+  }
+}
+
+// ---- Epochs
+
+// The rest of an epoch, even if nothing is left, is followed by what would have followed it.
+TEST(DataLoader, GoesOnAfterASkippedPassAsAfterAWholeOne) {
+  for (int64_t skipped : {1, 3, 4}) {
+    SCOPED_TRACE(skipped);
+    DataLoader whole(list(9), {.batch_size = 3, .shuffle = true, .generator = seeded(1)});
+    DataLoader other(list(9), {.batch_size = 3, .shuffle = true, .generator = seeded(1)});
+    const Batches first = one_pass(whole);
+    const auto from = first.begin() + std::min<int64_t>(skipped, 3);
+    EXPECT_EQ(one_pass(other.skip_first(skipped)), Batches(from, first.end()));
+    EXPECT_EQ(other.epoch(), 1);
+    EXPECT_TRUE(other.state_dict() == whole.state_dict());
+    EXPECT_EQ(one_pass(other), one_pass(whole));
+  }
+}
+
+// Whatever ranks read in an epoch, they are in the same one next: or they would walk two orders.
+TEST(DataLoaderShard, CompletesAnEpochOfWhichTheRankGetsNoBatch) {
+  for (int rank = 0; rank < 2; ++rank) {
+    DataLoader shard = DataLoader(list(3), {.batch_size = 4})
+                           .shard({.rank = rank, .world_size = 2, .even_batches = false});
+    EXPECT_EQ(one_pass(shard).size(), rank == 0 ? 1 : 0);
+    EXPECT_EQ(shard.epoch(), 1) << "of rank " << rank;
+  }
+}
+
+TEST(DataLoaderShard, ContinuesFromTheLoadersEpoch) {
+  DataLoader loader(list(4), {.batch_size = 2});
+  loader.set_epoch(3);
+  EXPECT_EQ(loader.shard({}).epoch(), 3);
+}
+
+// ---- State
+
+template <typename Make>
+void expect_to_go_on_after_any_batch(const Make& make) {
+  auto whole = make();
+  one_pass(whole);
+  const Batches pass = one_pass(whole);
+  const Batches next = one_pass(whole);
+  for (int64_t count = 1; count <= static_cast<int64_t>(pass.size()); ++count) {
+    SCOPED_TRACE(::testing::Message() << "after batch " << count);
+    auto interrupted = make();
+    one_pass(interrupted);
+    begin_of_pass(interrupted, count);
+    const json state = json::parse(interrupted.state_dict().dump());
+    auto resumed = make();
+    resumed.load_state_dict(state);
+    if (count < static_cast<int64_t>(pass.size())) {
+      EXPECT_TRUE(resumed.state_dict() == state) << "a pass that was not begun yet";
+      EXPECT_EQ(resumed.epoch(), 1);
+      EXPECT_EQ(one_pass(resumed), Batches(pass.begin() + count, pass.end()));
+    }
+    EXPECT_EQ(resumed.epoch(), 2);
+    EXPECT_EQ(one_pass(resumed), next);
+  }
+}
+
+TEST(DataLoaderState, GoesOnAfterAnyBatch) {
+  for (int num_workers : {0, 2}) {
+    for (bool drop_last : {false, true}) {
+      const DataLoaderOptions options{
+          .batch_size = 3, .drop_last = drop_last, .num_workers = num_workers};
+      expect_to_go_on_after_any_batch([&] { return DataLoader(list(11), options); });
+      expect_to_go_on_after_any_batch([&] { return DataLoader(Stream{11}, options); });
+      expect_to_go_on_after_any_batch([&] {
+        DataLoaderOptions shuffled = options;
+        shuffled.shuffle = true;
+        shuffled.generator = seeded(1);
+        return DataLoader(list(11), shuffled);
+      });
+      expect_to_go_on_after_any_batch([&] {
+        DataLoaderOptions weighted = options;
+        weighted.sampler = std::make_shared<WeightedRandomSampler>(
+            at::ones({11}), 10, WeightedRandomSamplerOptions{.generator = seeded(1)});
+        return DataLoader(list(11), weighted);
+      });
+      expect_to_go_on_after_any_batch([&] {
+        return DataLoader(list(11), options)
+            .shard({.rank = 1, .world_size = 2, .use_seedable_sampler = true});
+      });
+    }
+    expect_to_go_on_after_any_batch([&] {
+      return DataLoader(
+          list(6),
+          {.batch_sampler = std::make_shared<ListBatchSampler>(Batches{{3}, {0, 1}, {2, 5, 4}}),
+           .num_workers = num_workers});
+    });
+  }
+}
+
+TEST(DataLoaderState, IsOfOneKindOfData) {
+  DataLoader map(list(6), {.batch_size = 2});
+  begin_of_pass(map, 1);
+  const json state = map.state_dict();
+  EXPECT_THROW(DataLoader(list(7), {.batch_size = 2}).load_state_dict(state), c10::ValueError);
+  EXPECT_THROW(DataLoader(list(6), {.batch_sampler =
+                                        std::make_shared<ListBatchSampler>(Batches{{0}, {1, 2}})})
+                   .load_state_dict(state),
+               c10::ValueError);
+  EXPECT_THROW(DataLoader(Stream{7}).load_state_dict(state), c10::ValueError);
+  for (const json& none : {json(), json(5), json::object(), json{{"version", 1}}}) {
+    EXPECT_THROW(map.load_state_dict(none), c10::ValueError) << none;
+  }
+}
+
+TEST(DataLoaderState, LetsAStreamJumpThatCanTellWhereItStands) {
+  DataLoader loader(StatefulStream{{1000}}, {.batch_size = 2});
+  begin_of_pass(loader, 400);
+  const json state = json::parse(loader.state_dict().dump());
+  DataLoader resumed(StatefulStream{{1000}}, {.batch_size = 2});
+  resumed.load_state_dict(state);
+  EXPECT_EQ(begin_of_pass(resumed, 1), (Batches{{800, 801}}));
+  EXPECT_LT(resumed.dataset().read, 10);
+  // Ahead of the loop the stream stands elsewhere than the loop does.
+  DataLoader ahead(StatefulStream{{1000}}, {.batch_size = 2, .num_workers = 2});
+  begin_of_pass(ahead, 400);
+  EXPECT_EQ(ahead.state_dict().at("dataset"), state.at("dataset"));
+}
+
+// Every rank's loader stops after a batch; other ranks, more or fewer, visit the rest once.
+template <typename Data>
+void expect_the_rest_for_other_ranks(const Data& data, const DataLoaderOptions& options,
+                                     bool split) {
+  for (int before : {1, 2, 3}) {
+    for (int after : {1, 2, 3}) {
+      SCOPED_TRACE(::testing::Message() << before << " ranks, then " << after);
+      auto share = [&](int rank, int world_size) {
+        return DataLoader(data, options)
+            .shard({.rank = rank,
+                    .world_size = world_size,
+                    .split_batches = split,
+                    .dispatch_batches = false,
+                    .use_seedable_sampler = true,
+                    .data_seed = 1});
+      };
+      Values seen;
+      auto see = [&seen](const Batches& batches) {
+        for (const Values& batch : batches) seen.insert(seen.end(), batch.begin(), batch.end());
+      };
+      json state;
+      for (int rank = 0; rank < before; ++rank) {
+        auto loader = share(rank, before);
+        see(begin_of_pass(loader, 1));
+        json own = loader.state_dict();
+        // What workers are seeded with is each rank's own affair.
+        if (rank > 0) own["base_seed"] = state.at("base_seed");
+        EXPECT_TRUE(rank == 0 || own == state) << "ranks do not agree";
+        state = std::move(own);
+      }
+      for (int rank = 0; rank < after; ++rank) {
+        auto loader = share(rank, after);
+        loader.load_state_dict(json::parse(state.dump()));
+        see(one_pass(loader));
+        EXPECT_EQ(loader.epoch(), 1);
+      }
+      // 42 samples less a round are a whole number of rounds: nothing is filled up.
+      EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(list(42)));
+    }
+  }
+}
+
+TEST(DataLoaderState, GoesOnWithMoreOrFewerRanks) {
+  // Rounds of 1, 2 or 3, or of 6: they divide whatever is left.
+  for (bool shuffle : {false, true}) {
+    expect_the_rest_for_other_ranks(list(42), {.batch_size = 6, .shuffle = shuffle}, true);
+  }
+  expect_the_rest_for_other_ranks(Stream{42}, {.batch_size = 6}, true);
+  expect_the_rest_for_other_ranks(StatefulStream{{42}}, {.batch_size = 6}, true);
+}
+
+TEST(DataLoaderState, BelongsToItsEpoch) {
+  DataLoader loader(list(6), {.batch_size = 2});
+  begin_of_pass(loader, 2);
+  const json state = loader.state_dict();
+  DataLoader same(list(6), {.batch_size = 2});
+  same.load_state_dict(state);
+  same.set_epoch(0);
+  EXPECT_EQ(one_pass(same), (Batches{{4, 5}}));
+  DataLoader other(list(6), {.batch_size = 2});
+  other.load_state_dict(state);
+  other.set_epoch(3);
+  EXPECT_EQ(one_pass(other), (Batches{{0, 1}, {2, 3}, {4, 5}}));
+}
+
+TEST(DataLoaderState, CanBeSkippedFrom) {
+  DataLoader loader(list(8), {.batch_size = 2});
+  begin_of_pass(loader, 1);
+  DataLoader resumed(list(8), {.batch_size = 2});
+  resumed.load_state_dict(loader.state_dict());
+  EXPECT_EQ(one_pass(resumed.skip_first(1)), (Batches{{4, 5}, {6, 7}}));
+  EXPECT_EQ(resumed.epoch(), 1);
+}
+
+}  // namespace
+}  // namespace accelerate

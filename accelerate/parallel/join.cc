@@ -1,0 +1,293 @@
+#include "accelerate/parallel/join.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+enum class Event : int64_t { kEnded, kOpened, kForward, kAllReduce };
+
+// What a rank says it does next. The meaning of the numbers is the event's.
+struct Announcement {
+  Event event = Event::kEnded;
+  int64_t model = 0;   // opened: how many
+  int64_t detail = 0;  // ended: announcements made before; opened: enabled; forward: bits;
+                       // all-reduce: slot
+  int64_t extra = 0;   // opened: fingerprint of the models; all-reduce: elements
+
+  bool operator==(const Announcement&) const = default;
+};
+constexpr int64_t kNumbers = 4;
+
+// Bits of what a forward pass does.
+constexpr int64_t kSynchronises = 1;
+constexpr int64_t kRebuildsBuckets = 2;
+constexpr int64_t kBroadcastsBuffers = 4;
+
+int64_t flags_of(const JoinListener::Forward& forward) {
+  return (forward.synchronises ? kSynchronises : 0) |
+         (forward.rebuilds_buckets ? kRebuildsBuckets : 0) |
+         (forward.broadcasts_buffers ? kBroadcastsBuffers : 0);
+}
+
+JoinListener::Forward forward_of(int64_t flags) {
+  return {.synchronises = (flags & kSynchronises) != 0,
+          .rebuilds_buckets = (flags & kRebuildsBuckets) != 0,
+          .broadcasts_buffers = (flags & kBroadcastsBuffers) != 0};
+}
+
+std::string describe(const Announcement& said) {
+  switch (said.event) {
+    case Event::kEnded: return "has no more data";
+    case Event::kOpened:
+      return c10::str("opens a scope for ", said.model, said.model == 1 ? " model" : " models",
+                      " (fingerprint ", said.extra, "), joining ", said.detail ? "on" : "off");
+    case Event::kForward: {
+      const JoinListener::Forward forward = forward_of(said.detail);
+      return c10::str("begins a forward pass of model ", said.model, " that ",
+                      forward.synchronises ? "synchronises" : "only accumulates", " gradients",
+                      forward.rebuilds_buckets ? ", rebuilds buckets" : "",
+                      forward.broadcasts_buffers ? ", refreshes buffers" : "");
+    }
+    case Event::kAllReduce:
+      return c10::str("reduces bucket ", said.detail, " of model ", said.model, ", ", said.extra,
+                      " elements");
+  }
+  return "says what nobody understands";
+}
+
+const char* hint(Event event) {
+  switch (event) {
+    case Event::kOpened:
+      return "All ranks pass the same models, in the same order, and the same even_batches.";
+    case Event::kForward:
+      return "Ranks that have data run the same passes in the same order; when one with less data "
+             "synchronises at its last batch, accumulate in a number of steps that divides the "
+             "number of batches of each rank, or leave the end of the data out of account.";
+    default: return "Ranks that have data run the same passes in the same order.";
+  }
+}
+
+// The same on all ranks for the same models in the same order.
+int64_t fingerprint(const std::vector<DistributedDataParallel*>& models) {
+  uint64_t hash = 0;
+  for (const DistributedDataParallel* model : models) {
+    hash = hash * 1000003 + static_cast<uint64_t>(model->ordinal()) + 1;
+  }
+  return static_cast<int64_t>(hash);
+}
+
+// What a Runtime knows about join scopes: whether it is in one.
+struct JoinState {
+  bool inside = false;
+};
+
+JoinState& join_state() {
+  return Runtime::current().shared<JoinState>([] { return std::make_unique<JoinState>(); });
+}
+
+}  // namespace
+
+class JoinScope::Session final : public JoinListener {
+ public:
+  Session(std::vector<DistributedDataParallel*> models, CatchUp catch_up)
+      : models_(std::move(models)),
+        group_(models_.front()->group()),
+        device_(models_.front()->device()),
+        catch_up_(std::move(catch_up)) {}
+  ~Session() override { leave(); }
+
+  void open(bool enabled);
+  // Whether an exception is on its way out of the scope.
+  bool unwinding() const { return std::uncaught_exceptions() > exceptions_; }
+  // Does as the others do until all have ended.
+  void follow();
+
+  Peers before_forward(DistributedDataParallel& model, const Forward& forward) override;
+  void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) override;
+
+ private:
+  using Table = std::vector<Announcement>;  // by rank
+
+  // An announcement that nobody has waited for yet.
+  struct Pending {
+    at::Tensor host;  // what `mine` may still be being copied from
+    at::Tensor mine;
+    at::Tensor all;
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+
+  Pending announce(const Announcement& mine) const;
+  Table exchange(const Announcement& mine);
+  void settle(const Table& ended);
+  void leave();
+  int64_t index_of(const DistributedDataParallel& model) const;
+
+  const std::vector<DistributedDataParallel*> models_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const c10::Device device_;
+  const CatchUp catch_up_;
+  const int exceptions_ = std::uncaught_exceptions();
+  JoinState* state_ = nullptr;  // null: not in the scope
+  std::vector<Pending> pending_;
+  int64_t announced_ = 0;
+};
+
+namespace {
+
+// The highest rank that has data, or -1. Errors: c10::Error naming one that does something else.
+int leader_of(const std::vector<Announcement>& table) {
+  int leader = static_cast<int>(table.size()) - 1;
+  while (leader >= 0 && table[leader].event == Event::kEnded) --leader;
+  for (int rank = 0; rank < leader; ++rank) {
+    TORCH_CHECK(table[rank].event == Event::kEnded || table[rank] == table[leader],
+                "join_uneven_inputs: rank ", rank, " ", describe(table[rank]), "; rank ", leader,
+                " ", describe(table[leader]), ". ", hint(table[leader].event));
+  }
+  return leader;
+}
+
+}  // namespace
+
+JoinScope::Session::Pending JoinScope::Session::announce(const Announcement& mine) const {
+  at::NoGradGuard no_grad;
+  Pending pending;
+  pending.host = at::tensor({static_cast<int64_t>(mine.event), mine.model, mine.detail, mine.extra},
+                            at::kLong);
+  // A blocking copy would let the host wait for the kernels of the backward pass.
+  pending.mine = pending.host.to(device_, at::kLong, /*non_blocking=*/true);
+  pending.all = at::empty({group_->getSize() * kNumbers}, pending.mine.options());
+  pending.work = group_->_allgather_base(pending.all, pending.mine);
+  return pending;
+}
+
+JoinScope::Session::Table JoinScope::Session::exchange(const Announcement& mine) {
+  // They were made earlier, so that they end earlier.
+  for (Pending& pending : std::exchange(pending_, {})) pending.work->wait();
+  const Pending pending = announce(mine);
+  pending.work->wait();
+  const at::Tensor host = pending.all.cpu();
+  const int64_t* numbers = host.const_data_ptr<int64_t>();
+  Table table;
+  for (int rank = 0; rank < group_->getSize(); ++rank, numbers += kNumbers) {
+    table.push_back({.event = static_cast<Event>(numbers[0]),
+                     .model = numbers[1],
+                     .detail = numbers[2],
+                     .extra = numbers[3]});
+  }
+  return table;
+}
+
+void JoinScope::Session::open(bool enabled) {
+  JoinState& state = join_state();
+  TORCH_CHECK(!state.inside, "join_uneven_inputs: rank ", group_->getRank(),
+              " is in such a scope already; they do not nest");
+  std::unordered_set<const void*> seen;
+  for (DistributedDataParallel* model : models_) {
+    TORCH_CHECK_VALUE(model->group() == group_,
+                      "join_uneven_inputs: the models belong to different process groups");
+    TORCH_CHECK_VALUE(seen.insert(model).second, "join_uneven_inputs: a model was passed twice");
+  }
+  leader_of(exchange({.event = Event::kOpened,
+                      .model = static_cast<int64_t>(models_.size()),
+                      .detail = enabled,
+                      .extra = fingerprint(models_)}));
+  if (!enabled) return;
+  state_ = &state;
+  state_->inside = true;
+  for (DistributedDataParallel* model : models_) model->set_join(this);
+}
+
+void JoinScope::Session::leave() {
+  if (state_ == nullptr) return;
+  std::exchange(state_, nullptr)->inside = false;
+  for (DistributedDataParallel* model : models_) model->set_join(nullptr);
+}
+
+int64_t JoinScope::Session::index_of(const DistributedDataParallel& model) const {
+  return std::find(models_.begin(), models_.end(), &model) - models_.begin();
+}
+
+JoinListener::Peers JoinScope::Session::before_forward(DistributedDataParallel& model,
+                                                       const Forward& forward) {
+  const Table table =
+      exchange({.event = Event::kForward, .model = index_of(model), .detail = flags_of(forward)});
+  ++announced_;
+  Peers peers{.leader = leader_of(table)};
+  for (int rank = 0; rank < group_->getSize(); ++rank) {
+    if (table[rank].event == Event::kEnded) peers.ended.push_back(rank);
+  }
+  return peers;
+}
+
+void JoinScope::Session::before_all_reduce(DistributedDataParallel& model, int64_t slot,
+                                           int64_t numel) {
+  // Not waited for: only ranks that follow need to know, and the reduction should overlap.
+  pending_.push_back(announce(
+      {.event = Event::kAllReduce, .model = index_of(model), .detail = slot, .extra = numel}));
+  ++announced_;
+}
+
+void JoinScope::Session::follow() {
+  for (;;) {
+    const Table table = exchange({.event = Event::kEnded, .detail = announced_});
+    const int leader = leader_of(table);
+    if (leader < 0) return settle(table);
+    const Announcement& said = table[leader];
+    switch (said.event) {
+      case Event::kForward:
+        models_.at(said.model)->follow_forward(forward_of(said.detail), leader);
+        break;
+      case Event::kAllReduce:
+        models_.at(said.model)->follow_all_reduce(said.detail, said.extra);
+        break;
+      default:
+        TORCH_CHECK(false, "join_uneven_inputs: rank ", leader, " ", describe(said), ", but rank ",
+                    group_->getRank(), " is still in the last scope");
+    }
+  }
+}
+
+void JoinScope::Session::settle(const Table& ended) {
+  leave();
+  // All that train announce the same, so that a rank is ahead exactly if it announced more.
+  auto less = [](const Announcement& a, const Announcement& b) { return a.detail < b.detail; };
+  const auto [least, most] = std::minmax_element(ended.begin(), ended.end(), less);
+  // minmax_element finds the last of the greatest.
+  if (least->detail == most->detail) return;
+  const int source = static_cast<int>(most - ended.begin());
+  for (DistributedDataParallel* model : models_) model->adopt_replica(source);
+  if (catch_up_) catch_up_(source);
+}
+
+JoinScope::JoinScope(std::vector<DistributedDataParallel*> models, bool enabled, CatchUp catch_up) {
+  if (models.empty()) return;
+  for (DistributedDataParallel* model : models) {
+    TORCH_CHECK_VALUE(model != nullptr, "join_uneven_inputs: a model is not replicated");
+  }
+  auto session = std::make_unique<Session>(std::move(models), std::move(catch_up));
+  session->open(enabled);
+  if (enabled) session_ = std::move(session);
+}
+
+JoinScope::JoinScope(JoinScope&& other) noexcept = default;
+
+JoinScope::~JoinScope() noexcept(false) {
+  if (session_ && !session_->unwinding()) session_->follow();
+}
+
+}  // namespace accelerate

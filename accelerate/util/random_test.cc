@@ -1,0 +1,107 @@
+#include "accelerate/util/random.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+// Rank `rank` of four, on a CPU.
+class FakeRuntime : public Runtime {
+ public:
+  explicit FakeRuntime(int rank) : Runtime(Topology::uniform(rank, 1, 4), Environment()) {}
+
+  c10::Device device() const override { return c10::kCPU; }
+  absl::Time now() override { return absl::UnixEpoch(); }
+  void sleep_for(absl::Duration) override {}
+  uint64_t random_bits() override { return 4; }
+  absl::StatusOr<std::string> read_file(const std::string& path) override {
+    return absl::NotFoundError(path);
+  }
+  void write_console(ConsoleStream, std::string_view) override {}
+  bool is_terminal(ConsoleStream) const override { return false; }
+  c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
+  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
+    TORCH_CHECK(false, "no groups");
+  }
+};
+
+at::Generator default_generator() { return at::detail::getDefaultCPUGenerator(); }
+
+int64_t draw(at::Generator generator) {
+  return at::randint(1 << 30, {}, generator, at::kLong).item<int64_t>();
+}
+
+// rnd-0293: torch seeded with 8.
+TEST(SetSeed, SeedsTheDefaultGeneratorAsTorchDoes) {
+  set_seed(8);
+  EXPECT_EQ(default_generator().current_seed(), 8);
+  EXPECT_TRUE(at::equal(at::rand({5}),
+                        at::tensor({0.5979272723197937, 0.8452961444854736, 0.9464102387428284,
+                                    0.2965303063392639, 0.5138018727302551},
+                                   at::kFloat)));
+  EXPECT_TRUE(at::allclose(
+      at::randn({3}),
+      at::tensor({0.27547699213027954, 0.4040798842906952, 1.070011854171753}, at::kFloat)));
+}
+
+TEST(SetSeed, GivesEachRankASeedOfItsOwnWhenAsked) {
+  FakeRuntime runtime(3);
+  RuntimeScope scope(runtime);
+  set_seed(40, {.device_specific = true});
+  EXPECT_EQ(default_generator().current_seed(), 43);
+  set_seed(40);
+  EXPECT_EQ(default_generator().current_seed(), 40);
+}
+
+TEST(SynchronizeRngState, GivesEveryRankTheStateOfRankZero) {
+  std::vector<int64_t> drawn(3);
+  std::vector<at::Generator> generators;
+  for (uint64_t rank = 0; rank < 3; ++rank) {
+    generators.push_back(at::detail::createCPUGenerator(rank));
+    // Not at their beginning, and not all equally far.
+    for (uint64_t i = 0; i <= rank; ++i) draw(generators.back());
+  }
+  at::Generator expected = generators[0].clone();
+  run_ranks(3, [&](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const auto rank = static_cast<size_t>(group->getRank());
+    synchronize_rng_states(group, {RngType::kGenerator}, generators[rank]);
+    drawn[rank] = draw(generators[rank]);
+  });
+  EXPECT_THAT(drawn, Each(draw(expected)));
+}
+
+TEST(SynchronizeRngState, LeavesARankAloneAsItIs) {
+  FakeRuntime runtime(0);
+  RuntimeScope scope(runtime);
+  set_seed(5);
+  const int64_t first = draw(default_generator());
+  set_seed(5);
+  at::Generator own = at::detail::createCPUGenerator(5);
+  synchronize_rng_states({}, {RngType::kTorch, RngType::kDevice, RngType::kGenerator}, own);
+  EXPECT_EQ(draw(default_generator()), first);
+  EXPECT_EQ(draw(own), first);
+}
+
+TEST(SynchronizeRngState, NeedsTheGeneratorThatIsGivenByHand) {
+  EXPECT_THROW(synchronize_rng_state({}, RngType::kGenerator), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace accelerate
