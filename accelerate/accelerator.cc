@@ -147,13 +147,11 @@ UnevenInputsScope::Restorer::~Restorer() {
   training->step = 0;
 }
 
-UnevenInputsScope Accelerator::join(const JoinOptions& options,
-                                    const ReplicatedModels& models) {
+UnevenInputsScope Accelerator::join(const JoinOptions& options, const ReplicatedModels& models) {
   UnevenInputsScope scope;
   if (!use_distributed()) return scope;
   if (options.even_batches) override_even_batches(*options.even_batches, scope.restorer_);
-  const bool uneven =
-      !options.even_batches.value_or(options_.dataloader_config.even_batches);
+  const bool uneven = !options.even_batches.value_or(options_.dataloader_config.even_batches);
   if (uneven) {
     training_.joining = true;
     scope.restorer_.training = &training_;
@@ -181,8 +179,9 @@ void Accelerator::override_even_batches(bool even_batches, UnevenInputsScope::Re
     loader->set_even_batches(even_batches);
   }
   if (some_keep_theirs) {
-    TORCH_WARN("join_uneven_inputs: even_batches can only be set for map-style data that is not "
-               "dispatched; other prepared loaders keep theirs");
+    TORCH_WARN(
+        "join_uneven_inputs: even_batches can only be set for map-style data that is not "
+        "dispatched; other prepared loaders keep theirs");
   }
 }
 
@@ -216,8 +215,8 @@ c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() cons
 void Accelerator::advance_accumulation() {
   // Where ranks run different numbers of steps, all must synchronise at the same ones.
   const BatchRound* round = gradient_state_.round();
-  const bool end = training_.joining && round != nullptr ? round->last
-                                                         : gradient_state_.end_of_dataloader();
+  const bool end =
+      training_.joining && round != nullptr ? round->last : gradient_state_.end_of_dataloader();
   if (end) {
     training_.step = 0;
     gradient_state_.set_sync_gradients(true);

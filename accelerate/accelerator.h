@@ -266,16 +266,17 @@ class Accelerator {
   AcceleratedScheduler prepare_scheduler(torch::optim::LRScheduler& scheduler);
 
   /// This rank's share of the loader, as the DataLoaderConfiguration says; one that is prepared
-  /// already comes back. `slice_fn_for_dispatch` replaces the slicing by rows of dispatched batches.
-  /// Collective. Errors: as DataLoader::shard.
+  /// already comes back. `slice_fn_for_dispatch` replaces the slicing by rows of dispatched
+  /// batches. Collective. Errors: as DataLoader::shard.
   template <typename Dataset, typename Collate>
   DataLoader<Dataset, Collate> prepare_data_loader(
       const DataLoader<Dataset, Collate>& loader,
       std::optional<bool> device_placement = std::nullopt,
       SliceFunction<typename DataLoader<Dataset, Collate>::Batch> slice_fn_for_dispatch = {}) {
     if (loader.is_prepared()) return loader;
-    auto prepared = loader.shard(shard_options(device_placement.value_or(options_.device_placement)),
-                                 std::move(slice_fn_for_dispatch));
+    auto prepared =
+        loader.shard(shard_options(device_placement.value_or(options_.device_placement)),
+                     std::move(slice_fn_for_dispatch));
     remember_loader(prepared.shared_core());
     return prepared;
   }
@@ -315,14 +316,13 @@ class Accelerator {
 
   /// While the result lives, ranks may run different numbers of steps of these models (all, if none
   /// is named). A rank whose loop ended waits at the scope's end and answers the others'
-  /// collectives; when all have ended, models, buffers and prepared optimizers of those that stopped
-  /// early are brought up to date. Gradients are divided by the number of all ranks, also of those
-  /// that ended.
-  /// It does so where the effective even_batches is off; where `options` say so it is set on every
-  /// prepared loader of map-style data that is not dispatched, until the scope ends. Without
-  /// replicated models it does nothing else. Learning-rate schedulers are not brought up to date:
-  /// step them where all ranks do. Collective, as is the scope's end.
-  /// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
+  /// collectives; when all have ended, models, buffers and prepared optimizers of those that
+  /// stopped early are brought up to date. Gradients are divided by the number of all ranks, also
+  /// of those that ended. It does so where the effective even_batches is off; where `options` say
+  /// so it is set on every prepared loader of map-style data that is not dispatched, until the
+  /// scope ends. Without replicated models it does nothing else. Learning-rate schedulers are not
+  /// brought up to date: step them where all ranks do. Collective, as is the scope's end. Mirrors:
+  /// accelerate accelerator.py, Accelerator.join_uneven_inputs.
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
                                                      const PreparedModel<Modules>&... models) {
@@ -360,8 +360,8 @@ class Accelerator {
 
   /// As gather, without the rows that only fill up the ranks' batches: every sample of the loader
   /// being iterated comes exactly once, in the order of the ranks.
-  /// Shapes: per-sample values, tensors [batch, ...] and lists (a std::vector of numbers, strings or
-  /// other portable values) with an entry per sample, anywhere in the tree. Ranks may differ in
+  /// Shapes: per-sample values, tensors [batch, ...] and lists (a std::vector of numbers, strings
+  /// or other portable values) with an entry per sample, anywhere in the tree. Ranks may differ in
   /// rows. In a round in which some ranks have no batch (even_batches off), those that do gather
   /// among themselves. Outside of loops it is gather.
   /// Differs: a value that is one per batch, such as a mean loss, cannot be told from one per
@@ -484,8 +484,9 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
     static_assert(!internal::IsMistaken<Object>,
                   "prepare takes a model as shared_ptr or TORCH_MODULE holder, an optimizer by "
                   "reference, shared_ptr or move, and a scheduler by reference");
-    static_assert(!internal::IsTorchLoader<T>,
-                  "prepare takes accelerate::DataLoader, which reads torch::data's datasets as well");
+    static_assert(
+        !internal::IsTorchLoader<T>,
+        "prepare takes accelerate::DataLoader, which reads torch::data's datasets as well");
     if constexpr (std::is_lvalue_reference_v<Object>) {
       return static_cast<Object>(object);
     } else {

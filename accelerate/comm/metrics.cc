@@ -10,8 +10,8 @@ at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& roun
     if (round.real_rows == BatchRound::kAll || gathered.size(0) <= round.real_rows) return gathered;
     return gathered.narrow(0, 0, round.real_rows);
   }
-  const bool fills_up = round.own_rows != BatchRound::kAll && tensor.dim() > 0 &&
-                        tensor.size(0) > round.own_rows;
+  const bool fills_up =
+      round.own_rows != BatchRound::kAll && tensor.dim() > 0 && tensor.size(0) > round.own_rows;
   return gather_ragged_tensor(group, fills_up ? tensor.narrow(0, 0, round.own_rows) : tensor);
 }
 

@@ -29,8 +29,7 @@ at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& roun
 template <Portable T>
 std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRound& round,
                                    std::vector<T> entries) {
-  if (round.own_rows != BatchRound::kAll &&
-      static_cast<int64_t>(entries.size()) > round.own_rows) {
+  if (round.own_rows != BatchRound::kAll && static_cast<int64_t>(entries.size()) > round.own_rows) {
     entries.erase(entries.begin() + round.own_rows, entries.end());
   }
   return gather_object(group, std::move(entries));

@@ -32,9 +32,7 @@ IndexBatches FixedSizeBatchSampler::begin_pass() {
 
 json FixedSizeBatchSampler::state_dict() const { return sampler_->state_dict(); }
 
-void FixedSizeBatchSampler::load_state_dict(const json& state) {
-  sampler_->load_state_dict(state);
-}
+void FixedSizeBatchSampler::load_state_dict(const json& state) { sampler_->load_state_dict(state); }
 
 ListBatchSampler::ListBatchSampler(const std::vector<std::vector<int64_t>>& batches,
                                    ListBatchSamplerOptions options)
@@ -45,8 +43,7 @@ ListBatchSampler::ListBatchSampler(const std::vector<std::vector<int64_t>>& batc
 
 namespace internal {
 
-IndexBatches cut_into_batches(IndexOrder order, int64_t begin, int64_t batch_size,
-                              bool drop_last) {
+IndexBatches cut_into_batches(IndexOrder order, int64_t begin, int64_t batch_size, bool drop_last) {
   const int64_t samples = order.size() - begin;
   const int64_t full = samples / batch_size;
   std::vector<int64_t> last;
@@ -54,10 +51,9 @@ IndexBatches cut_into_batches(IndexOrder order, int64_t begin, int64_t batch_siz
     last.resize(static_cast<size_t>(samples % batch_size));
     order.copy(begin + full * batch_size, samples % batch_size, last.data());
   }
-  return IndexBatches(
-      std::move(order),
-      {.first = begin, .stride = batch_size, .length = batch_size, .count = full},
-      std::move(last));
+  return IndexBatches(std::move(order),
+                      {.first = begin, .stride = batch_size, .length = batch_size, .count = full},
+                      std::move(last));
 }
 
 }  // namespace internal

@@ -36,7 +36,9 @@ IndexOrder flattened(const IndexBatches& batches) {
 }
 
 // What FixedSizeBatchSampler itself gives; classes derived from it may do as they like.
-bool cuts_plainly(const BatchSampler& sampler) { return typeid(sampler) == typeid(FixedSizeBatchSampler); }
+bool cuts_plainly(const BatchSampler& sampler) {
+  return typeid(sampler) == typeid(FixedSizeBatchSampler);
+}
 
 // The order that the sampler's batches cut up, if they are equally long.
 std::optional<IndexOrder> order_of_equal_batches(const BatchSampler& sampler,
@@ -231,8 +233,7 @@ ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken) {
                      .begin = taken,
                      .units_per_round = batch_size,
                      .units = order->size()};
-    pass.batches =
-        internal::cut_into_batches(std::move(*order), taken, batch_size, drop_last);
+    pass.batches = internal::cut_into_batches(std::move(*order), taken, batch_size, drop_last);
     return pass;
   }
   check_taken(taken, all.size(), "batches");

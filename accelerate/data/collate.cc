@@ -8,8 +8,7 @@ namespace accelerate::internal {
 namespace {
 
 template <typename T>
-at::Tensor from_numbers(const std::vector<T>& numbers, at::ScalarType wide,
-                        at::ScalarType dtype) {
+at::Tensor from_numbers(const std::vector<T>& numbers, at::ScalarType wide, at::ScalarType dtype) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, wide);
   std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<T>());
   return tensor.to(dtype);

@@ -79,11 +79,13 @@ bool same_structure(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, at::Tensor> || std::is_same_v<T, c10::IValue>) {
     return true;
   } else if constexpr (HasTreeMembers<T>) {
-    return [&]<size_t... I>(const auto& left, const auto& right, std::index_sequence<I...>) {
-      return (same_structure(std::as_const(std::get<I>(left)), std::as_const(std::get<I>(right))) &&
+    return
+        [&]<size_t... I>(const auto& left, const auto& right, std::index_sequence<I...>) {
+          return (
+              same_structure(std::as_const(std::get<I>(left)), std::as_const(std::get<I>(right))) &&
               ...);
-    }(tree_members(const_cast<T&>(a)), tree_members(const_cast<T&>(b)),
-      std::make_index_sequence<std::tuple_size_v<decltype(tree_members(const_cast<T&>(a)))>>());
+        }(tree_members(const_cast<T&>(a)), tree_members(const_cast<T&>(b)),
+          std::make_index_sequence<std::tuple_size_v<decltype(tree_members(const_cast<T&>(a)))>>());
   } else if constexpr (kIsOptional<T>) {
     return a.has_value() == b.has_value() && (!a || same_structure(*a, *b));
   } else if constexpr (kIsSequence<T>) {
@@ -126,9 +128,8 @@ Sample collate_tree(const Samples<Sample>& samples) {
     if (column != columns.size() || !same_structure(*samples[0], *samples[i])) fail_structure(i);
   }
   size_t column = 0;
-  return tree_map(*samples.front(), [&](const at::Tensor& /*first*/) {
-    return stack_samples(columns[column++]);
-  });
+  return tree_map(*samples.front(),
+                  [&](const at::Tensor& /*first*/) { return stack_samples(columns[column++]); });
 }
 
 // torch::data::Example has members `data` and `target` of the types it is a template of.
@@ -141,16 +142,14 @@ struct ExampleOf<Example<Data, Target>> {
 };
 
 template <typename Sample>
-concept IsTorchExample = IsExample<Sample> && requires { typename ExampleOf<Sample>; } &&
-                         !HasTreeMembers<Sample> && requires {
-                           typename ExampleOf<Sample>::template With<int, int>;
-                         };
+concept IsTorchExample = IsExample<Sample> && requires {
+  typename ExampleOf<Sample>;
+} && !HasTreeMembers<Sample> && requires { typename ExampleOf<Sample>::template With<int, int>; };
 
 template <typename Sample>
-concept IsUnlabelledTorchExample = IsUnlabelledExample<Sample> && !HasTreeMembers<Sample> &&
-                                   requires {
-                                     typename ExampleOf<Sample>::template With<int, void>;
-                                   };
+concept IsUnlabelledTorchExample =
+    IsUnlabelledExample<Sample> && !HasTreeMembers<Sample> &&
+    requires { typename ExampleOf<Sample>::template With<int, void>; };
 
 template <typename Sample>
 auto collate(const Samples<Sample>& samples) {
@@ -167,8 +166,7 @@ auto collate(const Samples<Sample>& samples) {
     }
     using Data = decltype(collate(data));
     using Target = decltype(collate(targets));
-    return typename ExampleOf<Sample>::template With<Data, Target>(collate(data),
-                                                                   collate(targets));
+    return typename ExampleOf<Sample>::template With<Data, Target>(collate(data), collate(targets));
   } else if constexpr (IsUnlabelledTorchExample<Sample>) {
     Samples<decltype(Sample::data)> data;
     for (const Sample* sample : samples) data.push_back(&sample->data);

@@ -7,12 +7,12 @@
 /// are collated (see collate.h), or by a callable of one's own, the third argument, which also gets
 /// what `get_batch` gives. A batch is any tree (see util/tree.h).
 ///
-/// A pass begins with begin(). Only a complete pass advances the epoch; leaving a loop early repeats
-/// the epoch next time. The share of a rank (see shard()) further moves batches to the device and,
-/// while an iterator lives, registers with the rank's GradientState.
-/// Errors: what a dataset throws leaves the loop as DatasetError (c10::Error stays what it is) with
-///         rank, batch and samples; the iterator has then ended, its threads too, and the loader can
-///         be iterated again.
+/// A pass begins with begin(). Only a complete pass advances the epoch; leaving a loop early
+/// repeats the epoch next time. The share of a rank (see shard()) further moves batches to the
+/// device and, while an iterator lives, registers with the rank's GradientState. Errors: what a
+/// dataset throws leaves the loop as DatasetError (c10::Error stays what it is) with
+///         rank, batch and samples; the iterator has then ended, its threads too, and the loader
+///         can be iterated again.
 /// Ownership: a loader is a handle; copies share the dataset, the epoch and all else.
 /// Threads:   one consumer.
 /// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard and
@@ -40,8 +40,10 @@
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dispatch_reader.h"
 #include "accelerate/data/loader_core.h"
+#include "accelerate/data/map_reader.h"
 #include "accelerate/data/move_to_device.h"
 #include "accelerate/data/self_shard_reader.h"
+#include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
 
 namespace accelerate {
@@ -232,7 +234,7 @@ class DataLoader<Dataset, Collate>::Pass {
           dataset, state_->collate, core(), core().begin_map_pass(start_), start_);
     } else {
       return std::make_unique<internal::StreamReader<Dataset, Collate>>(dataset, state_->collate,
-                                                                       core(), start_);
+                                                                        core(), start_);
     }
   }
 
@@ -247,8 +249,8 @@ class DataLoader<Dataset, Collate>::Pass {
       if (core().mode() == LoaderMode::kSelfShard) {
         return std::make_unique<internal::SelfShardReader<Batch>>(
             [this] {
-              return make_source(std::make_shared<Dataset>(state_->dataset->shard(
-                  int64_t{core().rank()}, int64_t{core().world_size()})));
+              return make_source(std::make_shared<Dataset>(
+                  state_->dataset->shard(int64_t{core().rank()}, int64_t{core().world_size()})));
             },
             core(), start_);
       }

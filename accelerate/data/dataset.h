@@ -7,17 +7,19 @@
 ///   with `size()`; or a std::vector<Sample>.
 /// Streams: samples in a sequence of the dataset's own. One of
 ///     std::optional<Sample> next()        nothing at the end
-///     Batch get_batch(size_t count)       torch::data's StreamDataset (a std::vector of samples, to
+///     Batch get_batch(size_t count)       torch::data's StreamDataset (a std::vector of samples,
+///     to
 ///                                         the end of its size()) and StatefulDataset (optional)
 ///   with `void reset()`, which begins a pass, where the sequence can begin again.
 ///
 /// Any dataset may have
 ///     void set_epoch(int64_t)             told before each pass
-///     at::Generator& generator()          streams: reseeded with the epoch at each pass of a shard,
+///     at::Generator& generator()          streams: reseeded with the epoch at each pass of a
+///     shard,
 ///                                         unless there is set_epoch
 ///     nlohmann::json state_dict(), void load_state_dict(const nlohmann::json&)
-///                                         streams: where they stand, so that resuming need not read
-///                                         everything before
+///                                         streams: where they stand, so that resuming need not
+///                                         read everything before
 ///     int64_t num_shards(), Dataset shard(int64_t index, int64_t count)
 ///                                         streams that can cut themselves, for instance by files
 /// Threads: with workers, a map-style dataset is read by several threads at once, through a
@@ -90,8 +92,7 @@ concept MapStyleDataset = TensorIndexedDataset<Dataset> || ListIndexedDataset<Da
 
 template <typename Dataset>
 concept StreamStyleDataset =
-    !MapStyleDataset<Dataset> &&
-    (internal::ItemStream<Dataset> || internal::BlockStream<Dataset>);
+    !MapStyleDataset<Dataset> && (internal::ItemStream<Dataset> || internal::BlockStream<Dataset>);
 
 template <typename Dataset>
 concept ReadableDataset = MapStyleDataset<Dataset> || StreamStyleDataset<Dataset>;

@@ -31,7 +31,8 @@ void rethrow_with_place(const std::string& place) {
   } catch (c10::Error& error) {
     // The innermost place is the most exact one.
     const std::string context = "while a data loader read ";
-    const bool placed = !error.context().empty() && absl::StartsWith(error.context().front(), context);
+    const bool placed =
+        !error.context().empty() && absl::StartsWith(error.context().front(), context);
     if (!placed) error.add_context(context + place);
     throw;
   } catch (const std::exception& error) {

@@ -1,8 +1,9 @@
 /// How rank 0's rounds of batches reach the other ranks.
 ///
-/// A pass begins with a description of it. Per round a header of eight numbers is broadcast, the batch's structure if it is not the last
-/// round's, and then the tensors. If rank 0 fails, the header says so, and every rank fails.
-/// Collective: all of it, round by round. Threads: the rank's.
+/// A pass begins with a description of it. Per round a header of eight numbers is broadcast, the
+/// batch's structure if it is not the last round's, and then the tensors. If rank 0 fails, the
+/// header says so, and every rank fails. Collective: all of it, round by round. Threads: the
+/// rank's.
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "accelerate/data/batch_reader.h"
 #include "accelerate/data/batch_rows.h"
 #include "accelerate/data/dispatch_channel.h"
+#include "accelerate/data/loader_core.h"
 #include "accelerate/data/move_to_device.h"
 
 namespace accelerate {
@@ -41,8 +43,8 @@ class DispatchReader : public BatchReader<Batch> {
   using MakeSource = std::function<std::unique_ptr<BatchReader<Batch>>()>;
 
   /// `make_source` makes the reader of rounds; it is called on rank 0 when the first is read, and
-  /// the others are told what the pass is. One that begins after its end, or passes over everything,
-  /// may be empty.
+  /// the others are told what the pass is. One that begins after its end, or passes over
+  /// everything, may be empty.
   DispatchReader(MakeSource make_source, LoaderCore& core, SliceFunction<Batch> slice,
                  bool may_be_empty)
       : make_source_(std::move(make_source)),
@@ -75,10 +77,9 @@ class DispatchReader : public BatchReader<Batch> {
                              : slice_rows(std::move(*round), begin, end));
     out.position.last = header.last;
     out.position.taken = header.taken;
-    out.round = {
-        .own_rows = std::clamp<int64_t>(header.real_rows - begin, 0, header.rows_per_rank),
-        .real_rows = header.real_rows,
-        .last = header.last};
+    out.round = {.own_rows = std::clamp<int64_t>(header.real_rows - begin, 0, header.rows_per_rank),
+                 .real_rows = header.real_rows,
+                 .last = header.last};
     out.remainder = header.last ? std::optional(header.real_rows) : std::nullopt;
     return true;
   }
@@ -142,8 +143,7 @@ class DispatchReader : public BatchReader<Batch> {
     if (missing == 0) return std::move(*read.batch);
     std::vector<Batch> parts;
     parts.push_back(std::move(*read.batch));
-    const Batch filling =
-        header.last ? source_->first_rows(world_size_).value() : parts.front();
+    const Batch filling = header.last ? source_->first_rows(world_size_).value() : parts.front();
     while (missing > 0) {
       parts.push_back(slice_rows(filling, 0, missing));
       missing -= *batch_rows(parts.back());

@@ -53,14 +53,15 @@ class IterableDatasetShard {
     int64_t taken = 0;
   };
 
-  /// Errors: c10::ValueError for a batch size that is not positive or, when splitting, not divisible
+  /// Errors: c10::ValueError for a batch size that is not positive or, when splitting, not
+  /// divisible
   ///         by the world size, and for a rank outside its world.
   IterableDatasetShard(Dataset dataset, const IterableShardOptions& options)
       : dataset_(std::move(dataset)), options_(options) {
     TORCH_CHECK_VALUE(options.batch_size > 0, "batch_size must be positive, got ",
                       options.batch_size);
-    TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size, "rank ",
-                      options.rank, " is not in a world of ", options.world_size);
+    TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size, "rank ", options.rank,
+                      " is not in a world of ", options.world_size);
     TORCH_CHECK_VALUE(!options.split_batches || options.batch_size % options.world_size == 0,
                       "split_batches: the batch size ", options.batch_size,
                       " is not divisible by the world size ", options.world_size);
@@ -89,7 +90,8 @@ class IterableDatasetShard {
   void reset() {
     if constexpr (internal::HasGenerator<Dataset> && !internal::HasSetEpoch<Dataset>) {
       at::Generator generator = dataset_.generator();
-      if (options_.reseed && generator.defined()) generator.set_current_seed(static_cast<uint64_t>(epoch_));
+      if (options_.reseed && generator.defined())
+        generator.set_current_seed(static_cast<uint64_t>(epoch_));
     }
     internal::reset_stream(dataset_);
     taken_ = 0;

@@ -45,8 +45,7 @@ ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_p
   const std::vector<IndexBatches::Span>& spans = pass.batches.spans();
   for (size_t i = 0; i < spans.size(); ++i) {
     const bool first = static_cast<int64_t>(i) % batches_per_round == 0;
-    if (first && sampler.drop_last() &&
-        i + static_cast<size_t>(batches_per_round) > spans.size()) {
+    if (first && sampler.drop_last() && i + static_cast<size_t>(batches_per_round) > spans.size()) {
       break;
     }
     if (first) {
@@ -69,8 +68,8 @@ LoaderCore::LoaderCore(const DatasetFacts& facts, DataLoaderOptions options)
                     options_.batch_size);
   TORCH_CHECK_VALUE(options_.num_workers >= 0, "DataLoader: num_workers must not be negative, got ",
                     options_.num_workers);
-  TORCH_CHECK_VALUE(options_.prefetch_factor > 0, "DataLoader: prefetch_factor must be positive, got ",
-                    options_.prefetch_factor);
+  TORCH_CHECK_VALUE(options_.prefetch_factor > 0,
+                    "DataLoader: prefetch_factor must be positive, got ", options_.prefetch_factor);
   TORCH_CHECK_VALUE(options_.timeout >= absl::ZeroDuration(),
                     "DataLoader: timeout must not be negative, got ",
                     absl::FormatDuration(options_.timeout));
@@ -86,10 +85,10 @@ LoaderCore::LoaderCore(const DatasetFacts& facts, DataLoaderOptions options)
 void LoaderCore::make_sampler() {
   TORCH_CHECK_VALUE(facts_.size.has_value(), "DataLoader: the dataset does not know its size");
   if (options_.batch_sampler) {
-    TORCH_CHECK_VALUE(!options_.sampler && !options_.shuffle && !options_.drop_last &&
-                          options_.batch_size == 1,
-                      "DataLoader: batch_sampler decides about the batches alone; do not give "
-                      "batch_size, shuffle, sampler or drop_last with it");
+    TORCH_CHECK_VALUE(
+        !options_.sampler && !options_.shuffle && !options_.drop_last && options_.batch_size == 1,
+        "DataLoader: batch_sampler decides about the batches alone; do not give "
+        "batch_size, shuffle, sampler or drop_last with it");
     batch_sampler_ = options_.batch_sampler;
     return;
   }
@@ -135,8 +134,9 @@ void LoaderCore::share(const ShardOptions& options) {
                     " is not divisible by the world size ", options.world_size);
   if (!options_.pin_memory && options.non_blocking && !options.device.is_cpu() &&
       options.device_placement) {
-    TORCH_WARN_ONCE("non_blocking copies only overlap with the host's work if the loader has "
-                    "pin_memory");
+    TORCH_WARN_ONCE(
+        "non_blocking copies only overlap with the host's work if the loader has "
+        "pin_memory");
   }
   shard_ = options;
   if (dispatch) {
@@ -290,11 +290,10 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
 }
 
 ShardedPass LoaderCore::begin_map_pass(const PassStart& start) {
-  ShardedPass pass =
-      mode_ == LoaderMode::kDispatch
-          ? begin_rounds(*batch_sampler_, start.taken, splits() ? 1 : world_size())
-      : sampler_shard_ ? sampler_shard_->begin_pass_after(start.taken)
-                       : begin_unshared_pass(*batch_sampler_, start.taken);
+  ShardedPass pass = mode_ == LoaderMode::kDispatch
+                         ? begin_rounds(*batch_sampler_, start.taken, splits() ? 1 : world_size())
+                     : sampler_shard_ ? sampler_shard_->begin_pass_after(start.taken)
+                                      : begin_unshared_pass(*batch_sampler_, start.taken);
   progress_.has_batches = pass.rounds > 0;
   return pass;
 }

@@ -171,8 +171,8 @@ SeedableRandomSampler::SeedableRandomSampler(int64_t dataset_size,
     : RandomSampler(dataset_size, {.replacement = options.replacement,
                                    .num_samples = options.num_samples,
                                    .generator = std::move(options.generator)}),
-      initial_seed_(options.data_seed.value_or(
-          at::detail::getDefaultCPUGenerator().current_seed())),
+      initial_seed_(
+          options.data_seed.value_or(at::detail::getDefaultCPUGenerator().current_seed())),
       shares_generator_(generator_.defined()) {
   if (!generator_.defined()) generator_ = at::detail::createCPUGenerator();
 }
@@ -226,7 +226,9 @@ IndexOrder WeightedRandomSampler::begin_pass() {
   return IndexOrder(at::multinomial(weights_, num_samples_, options_.replacement, generator));
 }
 
-json WeightedRandomSampler::state_dict() const { return randomness_.state_dict(options_.generator); }
+json WeightedRandomSampler::state_dict() const {
+  return randomness_.state_dict(options_.generator);
+}
 
 void WeightedRandomSampler::load_state_dict(const json& state) {
   randomness_.load_state_dict(state, options_.generator);

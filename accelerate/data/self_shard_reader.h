@@ -19,6 +19,7 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/data/batch_reader.h"
 #include "accelerate/data/dataset_error.h"
+#include "accelerate/data/loader_core.h"
 
 namespace accelerate::internal {
 

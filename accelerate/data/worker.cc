@@ -94,8 +94,7 @@ bool OrderedWorkers::wait(size_t* slot) {
   std::unique_lock<std::mutex> lock(shared_->mutex);
   auto made = [&] { return state != Slot::kEmpty; };
   if (options.timeout > absl::ZeroDuration() && options.timeout < absl::InfiniteDuration()) {
-    timed_out_ =
-        !shared_->changed.wait_for(lock, absl::ToChronoNanoseconds(options.timeout), made);
+    timed_out_ = !shared_->changed.wait_for(lock, absl::ToChronoNanoseconds(options.timeout), made);
     TORCH_CHECK(!timed_out_, "data loader: batch ", batch, " did not come from worker ",
                 batch % options.num_workers, " within ", absl::FormatDuration(options.timeout));
   } else {

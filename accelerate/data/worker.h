@@ -51,8 +51,8 @@ class OrderedWorkers {
     std::function<void(const WorkerInfo&)> init;
   };
 
-  /// Makes batch i into slot i mod capacity and returns true, or false if there is none. It owns all
-  /// it uses: a worker that hangs is left behind after a time-out.
+  /// Makes batch i into slot i mod capacity and returns true, or false if there is none. It owns
+  /// all it uses: a worker that hangs is left behind after a time-out.
   using Task = std::function<bool(int64_t i, size_t slot)>;
 
   /// Starts the threads, which begin with batch 0.

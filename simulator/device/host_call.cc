@@ -101,8 +101,8 @@ void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
   if (begin == nullptr) return;
   begin += tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
   // Not nbytes(): an expanded tensor has more elements than memory.
-  const char* end = begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
-                                                             tensor.itemsize());
+  const char* end =
+      begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
   for (const InFlight& memory : device_->in_flight()) {
     if (end <= memory.begin || memory.end <= begin) continue;
     TORCH_CHECK(!memory.written, info_.name, " uses memory that ", memory.owner->describe(),

@@ -1,0 +1,227 @@
+/// Reads streams, on the loop's thread or on one of its own ahead of it; either way one batch
+/// ahead, because only the end of a stream tells which batch is the last.
+///
+/// Threads: one consumer; with workers the stream is read by a thread of its own.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <nlohmann/json_fwd.hpp>
+
+#include "accelerate/data/batch_reader.h"
+#include "accelerate/data/dataset.h"
+#include "accelerate/data/dataset_error.h"
+#include "accelerate/data/iterable_dataset_shard.h"
+#include "accelerate/data/loader_core.h"
+#include "accelerate/data/worker.h"
+
+namespace accelerate::internal {
+
+// A dataset that others hold as well, as a dataset.
+template <StreamStyleDataset Dataset>
+class SharedStream {
+ public:
+  explicit SharedStream(std::shared_ptr<Dataset> dataset) : dataset_(std::move(dataset)) {}
+
+  auto next() { return next_sample(*dataset_, read_++); }
+  void reset() {
+    read_ = 0;
+    reset_stream(*dataset_);
+  }
+  /// So many samples lie before where it stands.
+  void count_from(int64_t samples) { read_ = samples; }
+  std::optional<int64_t> size() const { return dataset_size(*dataset_); }
+  void set_epoch(int64_t epoch)
+    requires HasSetEpoch<Dataset>
+  {
+    dataset_->set_epoch(epoch);
+  }
+  at::Generator generator()
+    requires HasGenerator<Dataset>
+  {
+    return dataset_->generator();
+  }
+  auto state_dict()
+    requires StatefulDataset<Dataset>
+  {
+    return dataset_->state_dict();
+  }
+  void load_state_dict(const nlohmann::json& state)
+    requires StatefulDataset<Dataset>
+  {
+    dataset_->load_state_dict(state);
+  }
+
+ private:
+  std::shared_ptr<Dataset> dataset_;
+  int64_t read_ = 0;
+};
+
+template <typename Dataset, typename Collate>
+using StreamBatch =
+    decltype(std::declval<const Collate&>()(std::declval<std::vector<SampleOfStream<Dataset>>>()));
+
+// Makes the batches of a stream one after the other, on one thread at a time.
+template <StreamStyleDataset Dataset, typename Collate>
+struct StreamSource {
+  using Batch = StreamBatch<Dataset, Collate>;
+
+  IterableDatasetShard<SharedStream<Dataset>> shard;
+  const std::shared_ptr<const Collate> collate;
+  const bool pin_memory;
+  const int rank;
+  /// Whether a short last slice is filled up.
+  const bool fills_up;
+  int64_t made;
+  std::vector<std::optional<ReadBatch<Batch>>> slots = {};  // of the worker
+
+  bool make(ReadBatch<Batch>& out) {
+    try {
+      auto slice = shard.next_slice();
+      if (!slice) return false;
+      if (!fills_up) {
+        slice->samples.erase(slice->samples.begin() + slice->own_rows, slice->samples.end());
+      }
+      out.batch.emplace((*collate)(std::move(slice->samples)));
+      if (pin_memory) out.batch.emplace(pin_batch(std::move(*out.batch)));
+      out.round = {.own_rows = slice->own_rows, .real_rows = slice->real_rows};
+      out.position.taken = slice->taken;
+      if constexpr (StatefulDataset<Dataset>) {
+        out.position.dataset_state = share_state(shard.dataset().state_dict());
+      }
+      ++made;
+      return true;
+    } catch (...) {
+      rethrow_with_place(describe_place(rank, made, {}));
+    }
+  }
+};
+
+template <StreamStyleDataset Dataset, typename Collate>
+class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
+ public:
+  using Batch = StreamBatch<Dataset, Collate>;
+
+  StreamReader(std::shared_ptr<Dataset> dataset, std::shared_ptr<const Collate> collate,
+               const LoaderCore& core, const PassStart& start)
+      : source_(
+            new Source{.shard = {SharedStream<Dataset>(std::move(dataset)), shard_options(core)},
+                       .collate = std::move(collate),
+                       .pin_memory = core.options().pin_memory,
+                       .rank = core.rank(),
+                       .fills_up = core.mode() == LoaderMode::kShard,
+                       .made = start.skip}),
+        round_(core.options().batch_size *
+               (core.splits() || core.mode() != LoaderMode::kShard ? 1 : core.world_size())),
+        drop_last_(core.options().drop_last) {
+    go_to(start, core.epoch());
+    const DataLoaderOptions& options = core.options();
+    if (options.num_workers == 0) return;
+    const int64_t capacity = int64_t{options.num_workers} * options.prefetch_factor;
+    source_->slots.resize(static_cast<size_t>(capacity));
+    worker_ = std::make_unique<OrderedWorkers>(OrderedWorkers::Options{.num_workers = 1,
+                                                                       .capacity = capacity,
+                                                                       .base_seed = start.base_seed,
+                                                                       .timeout = options.timeout,
+                                                                       .init = options.worker_init},
+                                               [source = source_](int64_t /*i*/, size_t slot) {
+                                                 return source->make(source->slots[slot].emplace());
+                                               });
+  }
+
+  bool next(ReadBatch<Batch>& out) override {
+    if (!started_) look_ahead();
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+    if (!ahead_) return false;
+    out = std::move(*ahead_);
+    // Only the end of the stream tells which batch is the last. If it fails there, this batch is
+    // still good.
+    look_ahead();
+    out.position.last = !ahead_ && !error_;
+    out.round.last = out.position.last;
+    if (out.position.last && !drop_last_) out.remainder = out.round.real_rows % round_;
+    return true;
+  }
+
+  std::optional<Batch> first_rows(int64_t count) override {
+    const auto& first = source_->shard.first_block();
+    if (first.empty()) return std::nullopt;
+    const auto end = first.begin() + std::min(count, static_cast<int64_t>(first.size()));
+    return (*source_->collate)(std::vector<SampleOfStream<Dataset>>(first.begin(), end));
+  }
+
+ private:
+  using Source = StreamSource<Dataset, Collate>;
+
+  static IterableShardOptions shard_options(const LoaderCore& core) {
+    const DataLoaderOptions& options = core.options();
+    if (core.mode() == LoaderMode::kShard) {
+      return {.batch_size = options.batch_size,
+              .drop_last = options.drop_last,
+              .rank = core.rank(),
+              .world_size = core.world_size(),
+              .split_batches = core.splits()};
+    }
+    // Rank 0 reads what all ranks take together.
+    const bool rounds = core.mode() == LoaderMode::kDispatch && !core.splits();
+    return {.batch_size = options.batch_size * (rounds ? core.world_size() : 1),
+            .drop_last = options.drop_last,
+            .reseed = false};
+  }
+
+  void go_to(const PassStart& start, int64_t epoch) {
+    auto& shard = source_->shard;
+    try {
+      shard.set_epoch(epoch);
+      shard.reset();
+      bool there = false;
+      if constexpr (StatefulDataset<Dataset>) {
+        if (start.dataset_state) {
+          shard.jump_to(start.taken, *start.dataset_state);
+          there = true;
+        }
+      }
+      if (!there) shard.skip_to(start.taken);
+      for (int64_t i = 0; i < start.skip && shard.next_slice(); ++i) {
+      }
+    } catch (...) {
+      rethrow_with_place(describe_place(source_->rank, 0, {}));
+    }
+  }
+
+  void look_ahead() {
+    started_ = true;
+    ahead_.reset();
+    try {
+      if (worker_) {
+        worker_->next([&](size_t slot) {
+          ahead_.emplace(std::move(*source_->slots[slot]));
+          source_->slots[slot].reset();
+        });
+      } else if (!source_->make(ahead_.emplace())) {
+        ahead_.reset();
+      }
+    } catch (...) {
+      ahead_.reset();
+      error_ = std::current_exception();
+    }
+  }
+
+  const std::shared_ptr<Source> source_;
+  const int64_t round_;
+  const bool drop_last_;
+  bool started_ = false;
+  std::optional<ReadBatch<Batch>> ahead_;
+  std::exception_ptr error_;
+  std::unique_ptr<OrderedWorkers> worker_;
+};
+
+}  // namespace accelerate::internal

@@ -1,0 +1,26 @@
+/// What a family's run_case puts into its answer where something throws, and how it asks ranks.
+///
+/// In an answer `{"error": {"ours": bool, "message": text}}` stands for an exception. `ours` is
+/// whether the library reports errors so; an expected error is met by no other one.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace accelerate::golden {
+
+/// The answer that the exception is. \pre An exception is being handled.
+nlohmann::json current_error();
+
+/// What `make` returns, or the error it throws, as part of an answer. A CaseError passes through.
+nlohmann::json part(const std::function<nlohmann::json()>& make);
+
+/// Runs `make(rank)` on every rank of a simulated cluster; an exception is that rank's answer.
+std::vector<nlohmann::json> ask_ranks(int num_ranks,
+                                      const std::function<nlohmann::json(int rank)>& make);
+
+}  // namespace accelerate::golden

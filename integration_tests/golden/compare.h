@@ -1,0 +1,31 @@
+/// Compares a recorded answer with the one that is got.
+///
+/// Integers are equal exactly. Where one of two numbers is a float, they may differ by 1e-6 of the
+/// larger. An object that only has an `error` is met by any error of the library's at that place;
+/// messages are not compared. Everything else must be equal.
+/// Threads: pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace accelerate::golden {
+
+struct Difference {
+  /// Such as `ranks[1].log[0][2].g`; empty for the whole.
+  std::string path;
+  /// What stands there, on one line each, shortened.
+  std::string expected;
+  std::string got;
+};
+
+/// The first place in document order (of objects: by key) where the two differ; nothing if none.
+std::optional<Difference> first_difference(const nlohmann::json& expected,
+                                           const nlohmann::json& got);
+
+/// Whether an expectation is an error.
+bool is_error(const nlohmann::json& expected);
+
+}  // namespace accelerate::golden

@@ -1,0 +1,39 @@
+/// Where we differ from the peer on purpose.
+///
+/// A decision says which cases it is about (a rule on the case's `in`, never a list of cases) and
+/// turns the recorded answer into the one we promise instead. Rules apply in the order of the
+/// table, each to what the ones before it left. accelerate/docs/differences.md has the reasons.
+/// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace accelerate::golden {
+
+struct Decision {
+  const char* family;
+  const char* name;
+  /// One sentence: what the peer does, and what we do instead.
+  const char* reason;
+  bool (*applies)(const nlohmann::json& in);
+  /// Must leave alone what is as promised already.
+  void (*rewrite)(const nlohmann::json& in, nlohmann::json& out);
+};
+
+const std::vector<Decision>& all_decisions();
+
+/// What is expected of a case, and by which decisions it differs from what was recorded.
+struct Expectation {
+  nlohmann::json out;
+  std::vector<std::string> decisions;
+};
+
+/// May throw for an `in` or `out` that is not of the family's shape.
+Expectation expect(const std::string& family, const nlohmann::json& in,
+                   const nlohmann::json& recorded,
+                   const std::vector<Decision>& decisions = all_decisions());
+
+}  // namespace accelerate::golden

@@ -1,0 +1,32 @@
+/// The kinds of golden cases that can be replayed, by name.
+///
+/// A family is one source file: a function that runs a case through the library's public API, and
+///
+///     const FamilyRegistration kRegistration("batch_sampler_shard", &run_case);
+///
+/// What it returns has the shape of the file's `out`; see answers.h for errors in it.
+/// Threads: registration happens before main; lookup is pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace accelerate::golden {
+
+/// Gives the library's answer to a case's `in`. May throw what the library throws, and CaseError.
+using RunCase = nlohmann::json (*)(const nlohmann::json& in);
+
+class FamilyRegistration {
+ public:
+  FamilyRegistration(const std::string& name, RunCase run);
+};
+
+/// Null for a name that no family has.
+RunCase find_family(const std::string& name);
+
+/// In alphabetical order.
+std::vector<std::string> family_names();
+
+}  // namespace accelerate::golden

@@ -1,0 +1,170 @@
+#include "integration_tests/golden/replay.h"
+
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/compare.h"
+#include "integration_tests/golden/family.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kSuccess = 0;
+constexpr int kSomeFailed = 1;
+constexpr int kCannotRun = 2;
+
+absl::Status check_case(const json& one, size_t index, std::set<std::string>& ids) {
+  const std::string place = absl::StrCat("case ", index, " ");
+  if (!one.is_object()) return absl::InvalidArgumentError(place + "is no object");
+  for (const char* key : {"id", "in", "out"}) {
+    if (!one.contains(key)) return absl::InvalidArgumentError(absl::StrCat(place, "has no ", key));
+  }
+  if (!one["id"].is_string())
+    return absl::InvalidArgumentError(place + "has an id that is no text");
+  const auto id = one["id"].get<std::string>();
+  if (!one["in"].is_object())
+    return absl::InvalidArgumentError(id + " has an in that is no object");
+  if (!ids.insert(id).second) return absl::InvalidArgumentError("two cases have the id " + id);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Totals& Totals::operator+=(const Totals& other) {
+  passed += other.passed;
+  failed += other.failed;
+  by_decision += other.by_decision;
+  return *this;
+}
+
+std::string to_string(const Totals& totals) {
+  std::string text = absl::StrCat(totals.passed, " passed, ", totals.failed, " failed");
+  if (totals.by_decision > 0)
+    absl::StrAppend(&text, ", ", totals.by_decision, " differ by decision");
+  return text;
+}
+
+absl::StatusOr<GoldenFile> parse_file(const std::string& path, const std::string& text) {
+  json content;
+  try {
+    content = json::parse(text);
+  } catch (const json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": no JSON: ", error.what()));
+  }
+  if (!content.is_object() || !content.contains("family") || !content["family"].is_string() ||
+      !content.contains("cases") || !content["cases"].is_array()) {
+    return absl::InvalidArgumentError(
+        path + ": no golden file: it needs a \"family\" (text) and \"cases\" (a list)");
+  }
+  const auto family = content["family"].get<std::string>();
+  if (find_family(family) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": unknown family \"", family,
+                                                   "\"; known are ",
+                                                   absl::StrJoin(family_names(), ", ")));
+  }
+  std::set<std::string> ids;
+  for (size_t i = 0; i < content["cases"].size(); ++i) {
+    absl::Status status = check_case(content["cases"][i], i, ids);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+    }
+  }
+  return GoldenFile{path, family, std::move(content["cases"])};
+}
+
+absl::StatusOr<GoldenFile> load_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  // A folder opens, but cannot be read; nor is an empty file golden.
+  if (!stream.is_open() || !(text << stream.rdbuf())) {
+    return absl::NotFoundError(path + ": cannot be read, or is empty");
+  }
+  return parse_file(path, text.str());
+}
+
+void Replayer::print_failure(const std::string& id, const std::string& path,
+                             const std::string& expected, const std::string& got,
+                             const std::vector<std::string>& decisions) {
+  if (++failures_ > kMaxPrinted) return;
+  out_ << id;
+  if (!path.empty()) out_ << " at " << path;
+  if (!decisions.empty()) out_ << " (after decisions: " << absl::StrJoin(decisions, ", ") << ")";
+  out_ << "\n  expected: " << expected << "\n  got:      " << got << "\n";
+}
+
+Totals Replayer::replay(const GoldenFile& file) {
+  const RunCase run_case = find_family(file.family);
+  Totals totals;
+  for (const json& one : file.cases) {
+    const auto id = one["id"].get<std::string>();
+    const json got = [&] {
+      try {
+        return run_case(one["in"]);
+      } catch (...) {
+        return current_error();
+      }
+    }();
+    Expectation expectation;
+    try {
+      expectation = expect(file.family, one["in"], one["out"], decisions_);
+    } catch (const std::exception& error) {
+      // The case's own trouble, if it has one, says more.
+      const std::string trouble = is_error(got) ? got["error"].value("message", "") : error.what();
+      print_failure(id, "", "a case that decisions can judge", "error: " + trouble, {});
+      ++totals.failed;
+      continue;
+    }
+    if (auto difference = first_difference(expectation.out, got)) {
+      print_failure(id, difference->path, difference->expected, difference->got,
+                    expectation.decisions);
+      ++totals.failed;
+    } else if (expectation.decisions.empty()) {
+      ++totals.passed;
+    } else {
+      ++totals.by_decision;
+    }
+  }
+  return totals;
+}
+
+int run(const std::vector<std::string>& paths, const std::string& base, std::ostream& out,
+        std::ostream& err) {
+  if (paths.empty()) {
+    err << "usage: replay FILE.json...\n";
+    return kCannotRun;
+  }
+  std::vector<GoldenFile> files;
+  for (const std::string& path : paths) {
+    const bool relative = !path.empty() && path.front() != '/';
+    auto file = load_file(relative && !base.empty() ? base + "/" + path : path);
+    if (!file.ok()) {
+      err << "replay: " << file.status().message() << "\n";
+      return kCannotRun;
+    }
+    files.push_back(*std::move(file));
+  }
+  Replayer replayer(out);
+  Totals total;
+  std::string lines;
+  for (const GoldenFile& file : files) {
+    const Totals totals = replayer.replay(file);
+    total += totals;
+    if (files.size() > 1) absl::StrAppend(&lines, file.path, ": ", to_string(totals), "\n");
+  }
+  if (replayer.not_printed() > 0) {
+    out << "and " << replayer.not_printed() << " more failures that are not printed\n";
+  }
+  out << lines << to_string(total) << "\n";
+  return total.failed > 0 ? kSomeFailed : kSuccess;
+}
+
+}  // namespace accelerate::golden

@@ -1,0 +1,368 @@
+#include "integration_tests/golden/replay.h"
+
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "integration_tests/golden/decisions.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kFolder[] = "integration_tests/golden/data/";
+
+json recorded(const std::string& family) {
+  std::ifstream stream(kFolder + family + ".json");
+  return json::parse(stream);
+}
+
+// The case of the family that the predicate picks first.
+template <typename Predicate>
+json pick(const std::string& family, Predicate&& predicate) {
+  const json file = recorded(family);
+  for (const json& one : file["cases"]) {
+    if (predicate(one)) return one;
+  }
+  ADD_FAILURE() << "no such case of " << family;
+  return {};
+}
+
+// A case that needs no decision, and whose answer is not an error.
+json plain_case() {
+  return pick("batch_sampler_shard", [](const json& one) {
+    return one["in"]["sampler"] == "batch" && one["in"]["even_batches"] == true &&
+           one["in"]["num_processes"] == 2 && !one["out"].contains("error") &&
+           one["out"]["shards"][1]["batches"].size() > 1;
+  });
+}
+
+struct Result {
+  Totals totals;
+  std::string printed;
+};
+
+Result replay(const std::string& family, const std::vector<json>& cases,
+              const std::vector<Decision>& decisions = all_decisions()) {
+  std::ostringstream out;
+  Replayer replayer(out, decisions);
+  auto file = parse_file("some.json", json{{"family", family}, {"cases", cases}}.dump());
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return {};
+  const Totals totals = replayer.replay(*file);
+  return {totals, out.str()};
+}
+
+std::string temporary_file(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+struct Status {
+  int exit_status;
+  std::string out;
+  std::string err;
+};
+
+Status run_on(const std::vector<std::string>& paths, const std::string& base = "") {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int status = run(paths, base, out, err);
+  return {status, out.str(), err.str()};
+}
+
+// ---- What the library answers.
+
+class RecordedFamily : public testing::TestWithParam<const char*> {};
+
+TEST_P(RecordedFamily, HasNoFailure) {
+  const std::string name = GetParam();
+  std::ostringstream out;
+  Replayer replayer(out);
+  auto file = load_file(kFolder + name + ".json");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const Totals totals = replayer.replay(*file);
+  EXPECT_EQ(totals.failed, 0) << out.str();
+  EXPECT_GT(totals.passed, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
+                         testing::Values("batch_sampler_shard", "iterable_dataset_shard",
+                                         "seedable_sampler", "prepared_dataloader"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// ---- What the replayer makes of it.
+
+TEST(Replay, PassesWhatIsAsRecorded) {
+  const Result result = replay("batch_sampler_shard", {plain_case()});
+  EXPECT_EQ(result.totals, (Totals{.passed = 1}));
+  EXPECT_THAT(result.printed, IsEmpty());
+}
+
+TEST(Replay, ReportsAFalsifiedCaseWithItsIdAndPlace) {
+  json falsified = plain_case();
+  falsified["id"] = "bss-wrong";
+  falsified["out"]["shards"][1]["batches"][1][0] = 12345;
+  const Result result = replay("batch_sampler_shard", {plain_case(), falsified});
+  EXPECT_EQ(result.totals, (Totals{.passed = 1, .failed = 1}));
+  EXPECT_THAT(result.printed, StartsWith("bss-wrong at shards[1].batches[1]\n"));
+  EXPECT_THAT(result.printed, HasSubstr("\n  expected: [12345"));
+  EXPECT_THAT(result.printed, HasSubstr("\n  got:      ["));
+}
+
+TEST(Replay, AFalsifiedErrorFails) {
+  json refused =
+      pick("batch_sampler_shard", [](const json& one) { return one["out"].contains("error"); });
+  json falsified = plain_case();
+  falsified["out"] = refused["out"];
+  refused["out"] = {{"shards", json::array()}, {"total_length", 0}};
+  const Result result = replay("batch_sampler_shard", {falsified, refused});
+  EXPECT_EQ(result.totals, (Totals{.failed = 2}));
+  EXPECT_THAT(result.printed, HasSubstr("expected: error: "));
+  EXPECT_THAT(result.printed, HasSubstr("got:      error: "));
+}
+
+TEST(Replay, PrintsNoMoreThanTwentyFailures) {
+  json cases = json::array();
+  for (int64_t i = 0; i < 25; ++i) {
+    json one = plain_case();
+    one["id"] = absl::StrCat("wrong-", i, ".");
+    one["out"]["total_length"] = -1;
+    cases.push_back(std::move(one));
+  }
+  const std::string path =
+      temporary_file("many.json", json{{"family", "batch_sampler_shard"}, {"cases", cases}}.dump());
+  const Status status = run_on({path});
+  EXPECT_EQ(status.exit_status, 1);
+  EXPECT_THAT(status.out, AllOf(HasSubstr("wrong-19."), Not(HasSubstr("wrong-20."))));
+  EXPECT_THAT(status.out, EndsWith("and 5 more failures that are not printed\n"
+                                   "0 passed, 25 failed\n"));
+}
+
+TEST(Replay, FailsWhatItDoesNotUnderstandAndGoesOn) {
+  std::vector<json> cases;
+  auto add = [&cases](json one, const char* key, const json& value) {
+    one["id"] = absl::StrCat("odd-", cases.size());
+    one["in"][key] = value;
+    cases.push_back(std::move(one));
+  };
+  add(plain_case(), "sampler", "telepathic");
+  add(plain_case(), "split_batches", "perhaps");
+  add(plain_case(), "num_processes", int64_t{1} << 40);
+  add(plain_case(), "n", nullptr);
+  add(plain_case(), "flavour", "vanilla");
+  cases.push_back(plain_case());
+  const Result result = replay("batch_sampler_shard", cases);
+  EXPECT_EQ(result.totals, (Totals{.passed = 1, .failed = 5}));
+  EXPECT_THAT(result.printed, HasSubstr("unknown sampler \"telepathic\""));
+  EXPECT_THAT(result.printed, HasSubstr("split_batches: expected true or false"));
+  EXPECT_THAT(result.printed, HasSubstr("num_processes: 1099511627776 is not between 1 and "));
+  EXPECT_THAT(result.printed, HasSubstr("n: expected an integer, the case has null"));
+  EXPECT_THAT(result.printed, HasSubstr("a field \"flavour\", which is unknown here"));
+}
+
+TEST(Replay, FailsUnknownStepsAndKinds) {
+  json step = pick("prepared_dataloader", [](const json& one) {
+    return one["in"]["dataset"] == "map" && one["in"]["num_processes"] == 2;
+  });
+  step["in"]["script"][0] = {"moonwalk", 3};
+  const Result walk = replay("prepared_dataloader", {step});
+  EXPECT_EQ(walk.totals, (Totals{.failed = 1}));
+  EXPECT_THAT(walk.printed, HasSubstr("script: unknown step [\"moonwalk\",3]"));
+
+  json kind = pick("seedable_sampler", [](const json& /*one*/) { return true; });
+  kind["in"]["kind"] = "astrology";
+  const Result draw = replay("seedable_sampler", {kind});
+  EXPECT_EQ(draw.totals, (Totals{.failed = 1}));
+  EXPECT_THAT(draw.printed, HasSubstr("unknown kind \"astrology\""));
+}
+
+// ---- Decisions.
+
+json uneven_split() {
+  return pick("batch_sampler_shard", [](const json& one) {
+    if (one["in"]["split_batches"] == false || one["in"]["even_batches"] == true) return false;
+    if (one["out"].contains("error")) return false;
+    const json& last = one["out"]["shards"].back();
+    return last["len"] != last["batches"].size();
+  });
+}
+
+TEST(Decisions, CountCasesThatDifferAsPromised) {
+  const Result result = replay("batch_sampler_shard", {uneven_split()});
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 1}));
+  EXPECT_THAT(result.printed, IsEmpty());
+}
+
+TEST(Decisions, WithoutThemTheCaseFails) {
+  const Result result = replay("batch_sampler_shard", {uneven_split()}, {});
+  EXPECT_EQ(result.totals, (Totals{.failed = 1}));
+}
+
+TEST(Decisions, OneThatChangesNothingLeavesTheCasePassing) {
+  json promised = uneven_split();
+  for (json& shard : promised["out"]["shards"]) shard["len"] = shard["batches"].size();
+  EXPECT_EQ(replay("batch_sampler_shard", {promised}).totals, (Totals{.passed = 1}));
+}
+
+TEST(Decisions, OneThatNoLongerAppliesFailsTheCase) {
+  static const std::vector<Decision> kOutdated{
+      {"batch_sampler_shard", "outdated", "We once promised another length.",
+       [](const json& /*in*/) { return true; },
+       [](const json& /*in*/, json& out) { out["total_length"] = 999; }}};
+  const Result result = replay("batch_sampler_shard", {plain_case()}, kOutdated);
+  EXPECT_EQ(result.totals, (Totals{.failed = 1}));
+  EXPECT_THAT(result.printed, HasSubstr("at total_length (after decisions: outdated)"));
+}
+
+TEST(Decisions, DoNotExcuseOtherDifferences) {
+  json falsified = uneven_split();
+  falsified["out"]["shards"][0]["batches"][0][0] = 12345;
+  EXPECT_EQ(replay("batch_sampler_shard", {falsified}).totals, (Totals{.failed = 1}));
+}
+
+// One sample in a batch split over two ranks: the second gets nothing. As the peer would have it.
+json prepared_uneven_split() {
+  return json::parse(R"({"id": "by-hand", "in": {
+    "num_processes": 2, "dataset": "map", "batch": "tensor", "n": 1, "batch_size": 2,
+    "shuffle": false, "drop_last": false, "seed": 0, "device_specific": false,
+    "generator_seed": null, "force_multi_device": false, "script": [["epoch"]], "gather": false,
+    "config": {"split_batches": true, "dispatch_batches": null, "even_batches": false,
+               "use_seedable_sampler": false, "data_seed": null}},
+  "out": {"ranks": [
+    {"len": 1, "total_batch_size": 2, "total_dataset_length": 1,
+     "log": [[{"b": [0], "end": true, "rem": 1, "g": null}]],
+     "final": {"iteration": 1, "end": false, "rem": -1, "in_dataloader": false}},
+    {"len": 1, "total_batch_size": 2, "total_dataset_length": 1, "log": [[]],
+     "final": {"iteration": 0, "end": false, "rem": -1, "in_dataloader": false}}]}})");
+}
+
+TEST(Decisions, OfAPreparedLoaderThatSplitsUnevenly) {
+  const json one = prepared_uneven_split();
+  const Result result = replay("prepared_dataloader", {one});
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 1})) << result.printed;
+  const Expectation expectation = expect("prepared_dataloader", one["in"], one["out"]);
+  EXPECT_EQ(expectation.out["ranks"][1]["len"], 0);
+  EXPECT_EQ(expectation.out["ranks"][1]["final"]["iteration"], 1);
+}
+
+// The decisions that change something.
+std::set<std::string> decisions_with_a_case() {
+  std::set<std::string> used;
+  auto use = [&used](const std::string& family, const json& one) {
+    for (const std::string& name : expect(family, one["in"], one["out"]).decisions) {
+      used.insert(absl::StrCat(family, ": ", name));
+    }
+  };
+  use("prepared_dataloader", prepared_uneven_split());
+  for (const char* family : {"batch_sampler_shard", "iterable_dataset_shard", "seedable_sampler",
+                             "prepared_dataloader"}) {
+    const json file = recorded(family);
+    for (const json& one : file["cases"]) use(family, one);
+  }
+  return used;
+}
+
+TEST(Decisions, EachChangesSomeCase) {
+  const std::set<std::string> used = decisions_with_a_case();
+  for (const Decision& decision : all_decisions()) {
+    EXPECT_THAT(used, Contains(absl::StrCat(decision.family, ": ", decision.name)));
+  }
+}
+
+// ---- The program.
+
+TEST(Program, NeedsAFile) {
+  const Status status = run_on({});
+  EXPECT_EQ(status.exit_status, 2);
+  EXPECT_THAT(status.err, HasSubstr("usage: replay FILE.json..."));
+  EXPECT_THAT(status.out, IsEmpty());
+}
+
+TEST(Program, RefusesWhatItCannotRead) {
+  const Status status = run_on({testing::TempDir() + "/nothing_here.json"});
+  EXPECT_EQ(status.exit_status, 2);
+  EXPECT_THAT(status.err, HasSubstr("nothing_here.json: cannot be read"));
+  EXPECT_EQ(run_on({testing::TempDir()}).exit_status, 2);
+}
+
+TEST(Program, RefusesMalformedFiles) {
+  const std::vector<std::pair<std::string, std::string>> files{
+      {"{\"family\": ", "no JSON"},
+      {"", "cannot be read, or is empty"},
+      {"[]", "no golden file"},
+      {R"({"family": "batch_sampler_shard"})", "no golden file"},
+      {R"({"family": 3, "cases": []})", "no golden file"},
+      {R"({"family": "batch_sampler_shard", "cases": [7]})", "case 0 is no object"},
+      {R"({"family": "batch_sampler_shard", "cases": [{"id": "a", "in": {}}]})",
+       "case 0 has no out"},
+      {R"({"family": "batch_sampler_shard", "cases": [{"id": 1, "in": {}, "out": {}}]})",
+       "case 0 has an id that is no text"},
+      {R"({"family": "batch_sampler_shard", "cases": [{"id": "a", "in": 1, "out": {}}]})",
+       "a has an in that is no object"},
+      {R"({"family": "batch_sampler_shard", "cases": [{"id": "a", "in": {}, "out": {}},
+                                                      {"id": "a", "in": {}, "out": {}}]})",
+       "two cases have the id a"}};
+  for (const auto& [text, message] : files) {
+    const Status status = run_on({temporary_file("malformed.json", text)});
+    EXPECT_EQ(status.exit_status, 2) << text;
+    EXPECT_THAT(status.err, HasSubstr(message)) << text;
+    EXPECT_THAT(status.out, IsEmpty());
+  }
+}
+
+TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
+  const Status status =
+      run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
+  EXPECT_EQ(status.exit_status, 2);
+  EXPECT_THAT(status.err, HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
+                                    "iterable_dataset_shard, "));
+}
+
+TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
+  const json file{{"family", "batch_sampler_shard"}, {"cases", {plain_case(), uneven_split()}}};
+  const std::string path = temporary_file("fine.json", file.dump());
+  const Status status = run_on({path});
+  EXPECT_EQ(status.exit_status, 0);
+  EXPECT_EQ(status.out, "1 passed, 0 failed, 1 differ by decision\n");
+}
+
+TEST(Program, CountsEachFileAndAllOfThem) {
+  json wrong = plain_case();
+  wrong["out"]["total_length"] = -1;
+  const std::string fine = temporary_file(
+      "fine.json", json{{"family", "batch_sampler_shard"}, {"cases", {plain_case()}}}.dump());
+  const std::string bad = temporary_file(
+      "bad.json", json{{"family", "batch_sampler_shard"}, {"cases", {wrong}}}.dump());
+  const Status status = run_on({fine, bad});
+  EXPECT_EQ(status.exit_status, 1);
+  EXPECT_THAT(status.out, EndsWith(absl::StrCat(fine, ": 1 passed, 0 failed\n", bad,
+                                                ": 0 passed, 1 failed\n", "1 passed, 1 failed\n")));
+}
+
+TEST(Program, FindsRelativePathsBelowTheBase) {
+  temporary_file("relative.json", R"({"family": "batch_sampler_shard", "cases": []})");
+  const Status status = run_on({"relative.json"}, testing::TempDir());
+  EXPECT_EQ(status.exit_status, 0);
+  EXPECT_EQ(status.out, "0 passed, 0 failed\n");
+}
+
+}  // namespace
+}  // namespace accelerate::golden
