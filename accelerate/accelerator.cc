@@ -1,6 +1,7 @@
 #include "accelerate/accelerator.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -113,10 +114,13 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
-  return AcceleratedScheduler(scheduler, gradient_state_,
-                              {.num_processes = num_processes(),
-                               .split_batches = options_.dataloader_config.split_batches,
-                               .step_with_optimizer = options_.step_scheduler_with_optimizer});
+  AcceleratedScheduler prepared(scheduler, gradient_state_,
+                                {.num_processes = num_processes(),
+                                 .split_batches = options_.dataloader_config.split_batches,
+                                 .step_with_optimizer = options_.step_scheduler_with_optimizer});
+  std::erase_if(training_.schedulers, [](const auto& known) { return known.expired(); });
+  training_.schedulers.push_back(prepared.shared());
+  return prepared;
 }
 
 ShardOptions Accelerator::shard_options(bool device_placement) const {
@@ -148,22 +152,44 @@ UnevenInputsScope::Restorer::~Restorer() {
 }
 
 UnevenInputsScope Accelerator::join(const JoinOptions& options, const ReplicatedModels& models) {
-  UnevenInputsScope scope;
-  if (!use_distributed()) return scope;
-  if (options.even_batches) override_even_batches(*options.even_batches, scope.restorer_);
+  UnevenInputsScope::Restorer restorer;
+  if (!use_distributed()) return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
+  if (options.even_batches) override_even_batches(*options.even_batches, restorer);
   const bool uneven = !options.even_batches.value_or(options_.dataloader_config.even_batches);
   if (uneven) {
     training_.joining = true;
-    scope.restorer_.training = &training_;
+    restorer.training = &training_;
   }
-  scope.join_.emplace(std::vector(models.begin(), models.end()), uneven, [this](int source) {
-    for (const auto& known : training_.optimizers) {
-      if (auto optimizer = known.lock()) {
-        broadcast_optimizer_state(state_.group(), **optimizer, source, device());
+  JoinScope join(std::vector(models.begin(), models.end()), uneven,
+                 [this, models](int source) { catch_up(source, models); });
+  return UnevenInputsScope(std::move(restorer), std::move(join));
+}
+
+void Accelerator::catch_up(int source, const ReplicatedModels& models) {
+  std::unordered_set<const at::TensorImpl*> parameters;
+  for (const auto& model : training_.models) {
+    if (std::find(models.begin(), models.end(), model->ddp()) == models.end()) continue;
+    for (const at::Tensor& parameter : model->module()->parameters()) {
+      parameters.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  auto is_joined = [&](const torch::optim::Optimizer& optimizer) {
+    for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameters.contains(parameter.unsafeGetTensorImpl())) return true;
       }
     }
-  });
-  return scope;
+    return false;
+  };
+  // Schedulers first: what they do to the learning rate is overwritten by what it is.
+  for (const auto& known : training_.schedulers) {
+    if (auto scheduler = known.lock()) scheduler->catch_up(state_.group(), source);
+  }
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock(); optimizer && is_joined(**optimizer)) {
+      broadcast_optimizer_state(state_.group(), **optimizer, source, device());
+    }
+  }
 }
 
 void Accelerator::override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer) {

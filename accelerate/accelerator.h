@@ -89,7 +89,6 @@ struct JoinOptions {
 /// While it lives, ranks may have different numbers of batches. See join_uneven_inputs.
 class UnevenInputsScope {
  public:
-  UnevenInputsScope() = default;
   UnevenInputsScope(UnevenInputsScope&&) = default;
   /// The rank waits for those that still train. Throws what following them throws.
   ~UnevenInputsScope() noexcept(false) = default;
@@ -108,8 +107,11 @@ class UnevenInputsScope {
     // Not null if ranks join.
     internal::TrainingState* training = nullptr;
   };
+  UnevenInputsScope(Restorer restorer, JoinScope join)
+      : restorer_(std::move(restorer)), join_(std::move(join)) {}
+
   Restorer restorer_;
-  std::optional<JoinScope> join_;  // ends before the loaders are restored
+  JoinScope join_;  // ends before the loaders are restored
 };
 
 /// While it lives, the models it was made for do not synchronise gradients. See no_sync.
@@ -204,6 +206,7 @@ struct TrainingState {
   std::vector<std::weak_ptr<LoaderCore>> loaders;
   // Of prepared optimizers that still have a handle.
   std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
+  std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
   // Groups of the first ranks, by their number.
   std::map<int, ProcessGroupPtr> first_ranks;
 };
@@ -316,13 +319,13 @@ class Accelerator {
 
   /// While the result lives, ranks may run different numbers of steps of these models (all, if none
   /// is named). A rank whose loop ended waits at the scope's end and answers the others'
-  /// collectives; when all have ended, models, buffers and prepared optimizers of those that
-  /// stopped early are brought up to date. Gradients are divided by the number of all ranks, also
-  /// of those that ended. It does so where the effective even_batches is off; where `options` say
-  /// so it is set on every prepared loader of map-style data that is not dispatched, until the
-  /// scope ends. Without replicated models it does nothing else. Learning-rate schedulers are not
-  /// brought up to date: step them where all ranks do. Collective, as is the scope's end. Mirrors:
-  /// accelerate accelerator.py, Accelerator.join_uneven_inputs.
+  /// collectives; when all have ended, models, buffers and prepared schedulers and optimizers of
+  /// those that stopped early are brought up to date. Gradients are divided by the number of all
+  /// ranks, also of those that ended. It does so where the effective even_batches is off; where
+  /// `options` say so it is set on every prepared loader of map-style data that is not dispatched,
+  /// until the scope ends. Without replicated models it does nothing else. The Accelerator must
+  /// outlive the scope. Collective, as is the scope's end.
+  /// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
                                                      const PreparedModel<Modules>&... models) {
@@ -361,11 +364,11 @@ class Accelerator {
   /// As gather, without the rows that only fill up the ranks' batches: every sample of the loader
   /// being iterated comes exactly once, in the order of the ranks.
   /// Shapes: per-sample values, tensors [batch, ...] and lists (a std::vector of numbers, strings
-  /// or other portable values) with an entry per sample, anywhere in the tree. Ranks may differ in
-  /// rows. In a round in which some ranks have no batch (even_batches off), those that do gather
-  /// among themselves. Outside of loops it is gather.
-  /// Differs: a value that is one per batch, such as a mean loss, cannot be told from one per
-  /// sample; give the batch's rows a value each, or weigh it by hand.
+  /// or other portable values) with an entry per sample, anywhere in the tree; of a c10::IValue its
+  /// tensors. Ranks may differ in rows. In a round in which some ranks have no batch (even_batches
+  /// off), those that do gather among themselves. Outside of loops it is gather. Differs: a value
+  /// that is one per batch, such as a mean loss, cannot be told from one per sample; give the
+  /// batch's rows a value each, or weigh it by hand.
   template <typename Tree>
   Tree gather_for_metrics(Tree tree) const {
     const BatchRound* round = gradient_state_.round();
@@ -405,6 +408,8 @@ class Accelerator {
   bool split_batches() const { return options_.dataloader_config.split_batches; }
   UnevenInputsScope join(const JoinOptions& options,
                          const c10::SmallVector<DistributedDataParallel*, 4>& models);
+  // Brings optimizers of these models, and schedulers, to where rank `source`'s are.
+  void catch_up(int source, const c10::SmallVector<DistributedDataParallel*, 4>& models);
   void override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer);
   // The ranks that have a batch in this round.
   ProcessGroupPtr metrics_group(const BatchRound* round) const;

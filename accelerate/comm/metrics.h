@@ -26,6 +26,10 @@ namespace internal {
 at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                             const at::Tensor& tensor);
 
+/// Errors: c10::ValueError for an IValue that holds anything but tensors, which would stay this
+/// rank's.
+void check_only_tensors(const c10::IValue& value);
+
 template <Portable T>
 std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRound& round,
                                    std::vector<T> entries) {
@@ -41,6 +45,7 @@ std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRoun
 template <typename Tree>
 Tree gather_for_metrics(const ProcessGroupPtr& group, const BatchRound& round, Tree tree) {
   if (!group) return tree;
+  if constexpr (std::is_same_v<Tree, c10::IValue>) internal::check_only_tensors(tree);
   internal::Overloaded gather{
       [&](at::Tensor& tensor) { tensor = internal::gather_real_rows(group, round, tensor); },
       [&](internal::LeafTag /*tag*/, auto& leaf) {

@@ -44,8 +44,7 @@ class PortableWriter {
 
 class PortableReader {
  public:
-  /// Makes the tensors that the bytes speak of by `make`, which is called with dtype and shape in
-  /// the order they were written.
+  /// Of the bytes that a writer wrote; the tensors come by themselves.
   explicit PortableReader(std::string bytes) : bytes_(std::move(bytes)) {}
 
   void read_bytes(void* data, size_t size);

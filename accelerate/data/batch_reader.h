@@ -33,6 +33,8 @@ class BatchReader {
   /// The batch of the first samples of the pass, wherever it was entered: `count` of them, or all
   /// that are known; nothing where there are none. \pre Only once the last batch was read.
   virtual std::optional<Batch> first_rows(int64_t count) = 0;
+  /// Of a stream: how many of its samples were read. \pre As first_rows.
+  virtual int64_t taken() const { return 0; }
 };
 
 template <typename Batch>

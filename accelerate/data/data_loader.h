@@ -13,6 +13,8 @@
 /// dataset throws leaves the loop as DatasetError (c10::Error stays what it is) with
 ///         rank, batch and samples; the iterator has then ended, its threads too, and the loader
 ///         can be iterated again.
+///         After a time-out the worker that hangs is left behind: a dataset that two threads cannot
+///         read must not be read again before that one returns.
 /// Ownership: a loader is a handle; copies share the dataset, the epoch and all else.
 /// Threads:   one consumer.
 /// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard and
@@ -25,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -135,8 +138,10 @@ class DataLoader {
 
   /// A JSON object that says where the loop stands. A loader over the same data that loads it goes
   /// on with the sample after the last one that was handed out, in the same order, also when there
-  /// are more ranks or fewer. Ask between batches, on any rank: with even batches ranks agree. When
-  /// the last batch was handed out the epoch counts as complete.
+  /// are more ranks or fewer. Ask between batches, on any rank: with even batches ranks agree;
+  /// without, ask rank 0, which is never done before the others. Each rank of a stream that shards
+  /// itself has a position of its own, of that number of ranks. When the last batch was handed out
+  /// the epoch counts as complete, though a loop that is left there repeats it.
   /// Errors: c10::ValueError if the state is of another kind of loader or of other data.
   /// Its caller includes <nlohmann/json.hpp>.
   template <typename Json = nlohmann::json>
@@ -258,17 +263,31 @@ class DataLoader<Dataset, Collate>::Pass {
     return make_source(state_->dataset);
   }
 
-  // The next batch, on the device.
+  // The next batch, on the device, and others on their way there.
   bool fetch() {
-    while (static_cast<int>(ahead_.size()) < prefetch_ && read_one()) {
-      ahead_.push_back(std::move(read_));
-      read_.batch.reset();
-    }
     if (prefetch_ == 0) return read_one();
-    if (ahead_.empty()) return false;
-    read_ = std::move(ahead_.front());
+    if (!std::exchange(prefetching_, true)) look_ahead();
+    if (ahead_.empty()) {
+      if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+      return false;
+    }
+    internal::ReadBatch<Batch> next = std::move(ahead_.front());
     ahead_.pop_front();
+    look_ahead();
+    read_ = std::move(next);
     return true;
+  }
+
+  // An error waits for its turn.
+  void look_ahead() {
+    try {
+      while (!error_ && static_cast<int>(ahead_.size()) < prefetch_ && read_one()) {
+        ahead_.push_back(std::move(read_));
+        read_.batch.reset();
+      }
+    } catch (...) {
+      error_ = std::current_exception();
+    }
   }
 
   bool read_one() {
@@ -290,6 +309,8 @@ class DataLoader<Dataset, Collate>::Pass {
   std::unique_ptr<Reader> reader_;
   internal::ReadBatch<Batch> read_;
   std::deque<internal::ReadBatch<Batch>> ahead_;
+  bool prefetching_ = false;
+  std::exception_ptr error_;
 };
 
 /// A single-pass input iterator that owns its pass and so can be moved, not copied. The batch is

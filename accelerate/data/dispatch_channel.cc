@@ -66,7 +66,13 @@ void DispatchChannel::send_pass(const std::string& description) {
 }
 
 std::string DispatchChannel::receive_pass() {
-  receive_header();
+  const Header header = receive_header();
+  TORCH_CHECK(header.kind == Header::kPass,
+              "dispatch_batches: rank 0 is still in its loop while "
+              "rank ",
+              group_->getRank(),
+              " begins another pass: all ranks must leave it after the "
+              "same batch");
   return broadcast_bytes(group_, "");
 }
 

@@ -135,7 +135,8 @@ class DispatchReader : public BatchReader<Batch> {
     const std::optional<int64_t> rows = batch_rows(*read.batch);
     TORCH_CHECK_VALUE(rows.has_value() && *rows > 0,
                       "dispatch_batches: a batch without rows cannot be shared out");
-    header.real_rows = *rows;
+    // What is missing is filled up before collating; batches of different lengths, here.
+    header.real_rows = read.round.real_rows;
     header.rows_per_rank = (*rows + world_size_ - 1) / world_size_;
     header.last = read.position.last;
     header.taken = read.position.taken;
@@ -159,6 +160,10 @@ class DispatchReader : public BatchReader<Batch> {
       throw;
     }
     if (header.kind == Header::kEnd) return std::nullopt;
+    TORCH_CHECK(header.kind == Header::kBatch,
+                "dispatch_batches: rank 0 began another pass while "
+                "rank ",
+                rank_, " is in its loop: all ranks must leave it after the same batch");
     // Which batches can be dispatched is checked before.
     if constexpr (Portable<Batch> && std::is_default_constructible_v<Batch>) {
       Batch round{};

@@ -128,6 +128,9 @@ class IterableDatasetShard {
     return slice;
   }
 
+  /// How many samples of the stream were read in this pass.
+  int64_t taken() const { return taken_; }
+
   /// The samples of the pass's first block that were read: what fills up the last one.
   const std::vector<Sample>& first_block() const { return first_block_; }
 

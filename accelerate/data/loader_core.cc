@@ -29,18 +29,29 @@ const RandomSampler* plain_random(const Sampler* sampler) {
   return dynamic_cast<const RandomSampler*>(sampler);
 }
 
-// Rank 0's rounds: what all ranks together take at once.
-ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_per_round) {
+// Rank 0's rounds: what all ranks together take at once, the last one filled up so that they share
+// it equally.
+ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_per_round,
+                         int64_t ranks) {
   ShardedPass pass = begin_unshared_pass(sampler, taken);
-  if (batches_per_round == 1) return pass;
   if (!pass.ragged) {
     const int64_t round = pass.units_per_round * batches_per_round;
-    const int64_t rounds = rounds_of(pass.units - taken, round, sampler.drop_last());
-    pass.batches = cut_into_batches(pass.batches.order(), taken, round, sampler.drop_last());
+    const int64_t full = (pass.units - taken) / round;
+    const int64_t rest = sampler.drop_last() ? 0 : (pass.units - taken) % round;
+    const IndexOrder order = pass.batches.order();
+    std::vector<int64_t> last(static_cast<size_t>(rest));
+    if (rest > 0) order.copy(taken + full * round, rest, last.data());
+    for (int64_t i = 0; static_cast<int64_t>(last.size()) % ranks != 0; ++i) {
+      order.copy(i % order.size(), 1, &last.emplace_back());
+    }
+    pass.batches = IndexBatches(
+        order, {.first = taken, .stride = round, .length = round, .count = full}, std::move(last));
     pass.units_per_round = round;
-    pass.rounds = rounds;
+    pass.rounds = full + (rest > 0 ? 1 : 0);
+    pass.real_rows_in_last_round = rest > 0 ? rest : round;
     return pass;
   }
+  if (batches_per_round == 1) return pass;
   std::vector<IndexBatches::Span> rounds;
   const std::vector<IndexBatches::Span>& spans = pass.batches.spans();
   for (size_t i = 0; i < spans.size(); ++i) {
@@ -55,6 +66,7 @@ ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_p
     }
   }
   pass.rounds = static_cast<int64_t>(rounds.size());
+  pass.real_rows_in_last_round = rounds.empty() ? 0 : rounds.back().length;
   pass.units_per_round = batches_per_round;
   pass.batches = IndexBatches(pass.batches.order(), std::move(rounds));
   return pass;
@@ -178,7 +190,8 @@ void LoaderCore::share_shuffling() {
         std::move(seedable), *fixed->batch_size(), fixed->drop_last());
   } else if (at::Generator* slot = batch_sampler_->generator();
              slot != nullptr && !slot->defined() && mode_ == LoaderMode::kShard) {
-    *slot = at::detail::createCPUGenerator(draw_seed());
+    // Whatever rng_types say: ranks that shuffle differently would give samples twice.
+    *slot = at::detail::createCPUGenerator(broadcast_integer(shard_->group, draw_seed()));
   }
 }
 
@@ -199,7 +212,7 @@ int64_t LoaderCore::size(int64_t skip) const {
   } else if (mode_ == LoaderMode::kAlone && batch_sampler_) {
     batches = batch_sampler_->size();
   } else if (auto* list = dynamic_cast<ListBatchSampler*>(batch_sampler_.get())) {
-    batches = begin_rounds(*list, 0, splits() ? 1 : world_size()).rounds;
+    batches = begin_rounds(*list, 0, splits() ? 1 : world_size(), 1).rounds;
   } else if (batch_sampler_ && (round() == 0 || !batch_sampler_->num_samples())) {
     batches = rounds_of(batch_sampler_->size(), splits() ? 1 : world_size(), drop_last());
   } else {
@@ -290,10 +303,11 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
 }
 
 ShardedPass LoaderCore::begin_map_pass(const PassStart& start) {
-  ShardedPass pass = mode_ == LoaderMode::kDispatch
-                         ? begin_rounds(*batch_sampler_, start.taken, splits() ? 1 : world_size())
-                     : sampler_shard_ ? sampler_shard_->begin_pass_after(start.taken)
-                                      : begin_unshared_pass(*batch_sampler_, start.taken);
+  ShardedPass pass =
+      mode_ == LoaderMode::kDispatch
+          ? begin_rounds(*batch_sampler_, start.taken, splits() ? 1 : world_size(), world_size())
+      : sampler_shard_ ? sampler_shard_->begin_pass_after(start.taken)
+                       : begin_unshared_pass(*batch_sampler_, start.taken);
   progress_.has_batches = pass.rounds > 0;
   return pass;
 }
@@ -339,6 +353,18 @@ std::string LoaderCore::units() const {
   return batch_sampler_ && round() == 0 ? "batches" : "samples";
 }
 
+std::string LoaderCore::order_kind() const {
+  if (!batch_sampler_) return mode_ == LoaderMode::kSelfShard ? "a shard's own" : "a stream's";
+  const std::shared_ptr<Sampler> order = sampler();
+  if (!order) return "a batch sampler's";
+  if (dynamic_cast<SeedableRandomSampler*>(order.get()) != nullptr) return "seeded";
+  if (dynamic_cast<RandomSampler*>(order.get()) != nullptr) return "random";
+  if (dynamic_cast<WeightedRandomSampler*>(order.get()) != nullptr) return "weighted";
+  if (dynamic_cast<SubsetRandomSampler*>(order.get()) != nullptr) return "a random subset";
+  if (dynamic_cast<SequentialSampler*>(order.get()) != nullptr) return "sequential";
+  return "a sampler's";
+}
+
 json LoaderCore::state_dict() const {
   // Between load_state_dict and the pass that it is for, the position is the one loaded.
   const bool in_pass = (progress_.begun && !progress_.finished) || resume_;
@@ -348,9 +374,11 @@ json LoaderCore::state_dict() const {
                 {"units", units()},
                 {"batches", in_pass ? progress_.batches : 0},
                 {"world_size", world_size()},
+                {"order", order_kind()},
                 {"finished", progress_.finished}};
   if (facts_.size) state["dataset_size"] = *facts_.size;
   if (batch_sampler_) state["sampler"] = batch_sampler_->state_dict();
+  if (mode_ == LoaderMode::kSelfShard) state["rank"] = rank();
   if (!in_pass) return state;
   state["base_seed"] = progress_.base_seed;
   if (progress_.dataset_state) state["dataset"] = *progress_.dataset_state;
@@ -370,11 +398,20 @@ void LoaderCore::load_state_dict(const json& state) {
                         "DataLoader: the state is of a dataset of ",
                         state.at("dataset_size").dump(), " samples, this one has ", *facts_.size);
     }
+    TORCH_CHECK_VALUE(state.at("order").get<std::string>() == order_kind(),
+                      "DataLoader: the state is of a loader whose order is ",
+                      state.at("order").get<std::string>(), ", here it is ", order_kind());
     const bool in_pass = state.contains("base_seed");
     const auto ranks = state.at("world_size").get<int>();
     TORCH_CHECK_VALUE(mode_ != LoaderMode::kSelfShard || !in_pass || ranks == world_size(),
                       "DataLoader: the position in a stream that shards itself is of ", ranks,
                       " ranks, here are ", world_size());
+    const bool other_shard =
+        mode_ == LoaderMode::kSelfShard && in_pass && state.value("rank", -1) != rank();
+    TORCH_CHECK_VALUE(!other_shard,
+                      "DataLoader: each rank of a stream that shards itself has a "
+                      "position of its own; this is rank ",
+                      rank(), ", the state is of rank ", state.value("rank", -1));
     const auto epoch = state.at("epoch").get<int64_t>();
     Progress progress;
     if (in_pass) {

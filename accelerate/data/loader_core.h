@@ -137,6 +137,8 @@ class LoaderCore {
   // Samples of a round; 0 where batches differ in length.
   int64_t round() const;
   std::string units() const;
+  // What a state must agree with.
+  std::string order_kind() const;
 
   DatasetFacts facts_;
   DataLoaderOptions options_;

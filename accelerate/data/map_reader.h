@@ -60,6 +60,18 @@ auto read_samples(Dataset& dataset, c10::ArrayRef<int64_t> indices, int rank, in
   return samples;
 }
 
+// Asks for each sample by itself, to tell which one it is that fails.
+template <typename Dataset>
+void find_failing_sample(Dataset& dataset, c10::ArrayRef<size_t> indices, int rank, int64_t batch) {
+  for (size_t index : indices) {
+    try {
+      dataset.get(index);
+    } catch (...) {
+      rethrow_with_place(describe_place(rank, batch, static_cast<int64_t>(index)));
+    }
+  }
+}
+
 // `indices` is a contiguous int64 vector on the CPU; a dataset may keep it.
 template <typename Dataset, typename Collate>
 auto read_indices(Dataset& dataset, const Collate& collate, const at::Tensor& indices, int rank,
@@ -71,7 +83,16 @@ auto read_indices(Dataset& dataset, const Collate& collate, const at::Tensor& in
     // Indices are not negative, and signed and unsigned views of an integer may alias.
     const auto* data = reinterpret_cast<const size_t*>(indices.const_data_ptr<int64_t>());
     const c10::ArrayRef<size_t> list(data, static_cast<size_t>(indices.numel()));
-    return collate_batch(collate, dataset.get_batch(list));
+    if constexpr (ItemIndexedDataset<Dataset>) {
+      try {
+        return collate_batch(collate, dataset.get_batch(list));
+      } catch (...) {
+        find_failing_sample(dataset, list, rank, batch);
+        throw;
+      }
+    } else {
+      return collate_batch(collate, dataset.get_batch(list));
+    }
   } else {
     const c10::ArrayRef<int64_t> list(indices.const_data_ptr<int64_t>(),
                                       static_cast<size_t>(indices.numel()));
@@ -178,7 +199,8 @@ class MapReader : public BatchReader<MapBatch<Dataset, Collate>> {
     out.position.last = i + 1 == count_;
     out.position.taken = pass.taken_after(i + 1);
     if (dispatches_) {
-      out.round.real_rows = pass.batches.length(i);
+      out.round.real_rows =
+          i + 1 == pass.rounds ? pass.real_rows_in_last_round : pass.batches.length(i);
     } else if (i + 1 == pass.rounds) {
       out.round = {.own_rows = pass.own_rows_in_last_round,
                    .real_rows = pass.real_rows_in_last_round,

@@ -1,9 +1,9 @@
 /// Reads the shard of a stream that the dataset made for this rank.
 ///
-/// Shards may differ in length. With even batches ranks agree before each batch whether anybody has
-/// one; a rank whose shard has ended hands out its first batch again, none of whose rows is real.
-/// Without, each rank ends with its shard, and collectives inside the loop are its user's affair.
-/// Collective with even batches: every call of next. Threads: the rank's.
+/// Shards may differ in length. Ranks agree before each batch whether anybody has one; a rank whose
+/// shard has ended hands out its first batch again, none of whose rows is real. As with all
+/// streams, even_batches makes no difference.
+/// Collective: every call of next. Threads: the rank's.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,12 @@ class SelfShardReader : public BatchReader<Batch> {
   /// `make_source` makes the reader of the shard when the first batch is read.
   SelfShardReader(MakeSource make_source, const LoaderCore& core, const PassStart& start)
       : make_source_(std::move(make_source)),
-        group_(core.even_batches() ? core.shard_options()->group : nullptr),
+        group_(core.shard_options()->group),
         rank_(core.rank()),
         batch_size_(core.options().batch_size),
         position_{.taken = start.taken, .dataset_state = start.dataset_state} {}
 
   bool next(ReadBatch<Batch>& out) override {
-    if (!group_) return read(out);
     if (ended_) return false;
     State own = kEnded;
     std::exception_ptr error;
@@ -85,9 +84,11 @@ class SelfShardReader : public BatchReader<Batch> {
 
   void repeat_first(ReadBatch<Batch>& out) {
     std::optional<Batch> first = source_->first_rows(batch_size_);
+    // Where it ended without giving anything: it was entered there, or passed over.
+    if (position_.taken < source_->taken()) position_ = {.taken = source_->taken()};
     TORCH_CHECK_VALUE(first.has_value(), "rank ", rank_,
                       "'s shard of the stream is empty, but other ranks' are not; make fewer or "
-                      "other shards, or turn even_batches off");
+                      "other shards");
     out.batch.emplace(std::move(*first));
     out.round = {};
     out.round.own_rows = 0;

@@ -78,8 +78,9 @@ struct StreamSource {
   const std::shared_ptr<const Collate> collate;
   const bool pin_memory;
   const int rank;
-  /// Whether a short last slice is filled up.
+  /// Whether the shard fills up a short last slice; else it is filled up to a multiple of this.
   const bool fills_up;
+  const int64_t multiple;
   int64_t made;
   std::vector<std::optional<ReadBatch<Batch>>> slots = {};  // of the worker
 
@@ -89,6 +90,10 @@ struct StreamSource {
       if (!slice) return false;
       if (!fills_up) {
         slice->samples.erase(slice->samples.begin() + slice->own_rows, slice->samples.end());
+        const auto& first = shard.first_block();
+        for (size_t i = 0; static_cast<int64_t>(slice->samples.size()) % multiple != 0; ++i) {
+          slice->samples.push_back(first[i % first.size()]);
+        }
       }
       out.batch.emplace((*collate)(std::move(slice->samples)));
       if (pin_memory) out.batch.emplace(pin_batch(std::move(*out.batch)));
@@ -118,6 +123,7 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
                        .pin_memory = core.options().pin_memory,
                        .rank = core.rank(),
                        .fills_up = core.mode() == LoaderMode::kShard,
+                       .multiple = core.mode() == LoaderMode::kDispatch ? core.world_size() : 1,
                        .made = start.skip}),
         round_(core.options().batch_size *
                (core.splits() || core.mode() != LoaderMode::kShard ? 1 : core.world_size())),
@@ -150,6 +156,8 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
     if (out.position.last && !drop_last_) out.remainder = out.round.real_rows % round_;
     return true;
   }
+
+  int64_t taken() const override { return source_->shard.taken(); }
 
   std::optional<Batch> first_rows(int64_t count) override {
     const auto& first = source_->shard.first_block();

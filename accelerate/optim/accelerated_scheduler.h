@@ -7,6 +7,12 @@
 /// Mirrors: accelerate scheduler.py, AcceleratedScheduler.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "accelerate/state/gradient_state.h"
 
 namespace torch::optim {
@@ -31,11 +37,22 @@ class AcceleratedScheduler {
   void step();
 
   /// The user's scheduler.
-  torch::optim::LRScheduler& operator*() const { return *scheduler_; }
-  torch::optim::LRScheduler* operator->() const { return scheduler_; }
+  torch::optim::LRScheduler& operator*() const { return *shared_->scheduler; }
+  torch::optim::LRScheduler* operator->() const { return shared_->scheduler; }
+
+  /// For the library: lives as long as a handle does.
+  struct Shared {
+    torch::optim::LRScheduler* scheduler = nullptr;
+    int64_t steps = 0;
+
+    void step();
+    /// Advances to as many steps as rank `source` has. Collective.
+    void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
+  };
+  const std::shared_ptr<Shared>& shared() const { return shared_; }
 
  private:
-  torch::optim::LRScheduler* scheduler_;
+  std::shared_ptr<Shared> shared_;
   const GradientState* gradient_state_;
   SchedulerPolicy policy_;
 };

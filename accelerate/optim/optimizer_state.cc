@@ -23,9 +23,17 @@ void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
     archive.save_to(out);
     bytes = out.str();
   }
-  bytes = broadcast_bytes(group, std::move(bytes), source);
+  // In pieces, because a large model's state is larger than one object may be.
+  constexpr size_t kPiece = size_t{1} << 30;
+  const size_t size = std::stoull(broadcast_bytes(group, std::to_string(bytes.size()), source));
+  std::string received;
+  for (size_t begin = 0; begin < size; begin += kPiece) {
+    std::string piece =
+        broadcast_bytes(group, sends ? bytes.substr(begin, kPiece) : std::string(), source);
+    if (!sends) received += piece;
+  }
   if (sends) return;
-  std::istringstream in(bytes);
+  std::istringstream in(received);
   torch::serialize::InputArchive archive;
   archive.load_from(in, device);
   optimizer.load(archive);
