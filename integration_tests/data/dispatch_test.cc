@@ -523,5 +523,30 @@ TEST(SelfSharding, TellsAllRanksWhichOneCannotBegin) {
   EXPECT_THAT(errors[1], HasSubstr("no such file"));
 }
 
+// A collate function that pads to the longest sample meets the samples that fill up, too.
+TEST(Dispatch, PadsTheLastRoundAsOneBatch) {
+  auto pad = [](const std::vector<int64_t>& lengths) {
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    at::Tensor batch = torch::zeros({static_cast<int64_t>(lengths.size()), longest}, torch::kLong);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      batch[static_cast<int64_t>(i)].slice(0, 0, lengths[i]).fill_(lengths[i]);
+    }
+    return batch;
+  };
+  std::vector<std::vector<int64_t>> seen(2);
+  Cluster("1x2").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
+    auto loader = accelerator.prepare(
+        DataLoader(std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}, {.batch_size = 2}, pad));
+    for (auto& batch : loader) {
+      const at::Tensor lengths = accelerator.gather_for_metrics(batch.select(1, 0).contiguous());
+      auto& own = seen[static_cast<size_t>(rank.index())];
+      const auto* data = lengths.const_data_ptr<int64_t>();
+      own.insert(own.end(), data, data + lengths.numel());
+    }
+  });
+  EXPECT_THAT(seen, Each(::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7)));
+}
+
 }  // namespace
 }  // namespace accelerate::data_tests
