@@ -405,7 +405,6 @@ class Accelerator {
                                              const PrepareModelOptions& options);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
-  bool split_batches() const { return options_.dataloader_config.split_batches; }
   UnevenInputsScope join(const JoinOptions& options,
                          const c10::SmallVector<DistributedDataParallel*, 4>& models);
   // Brings optimizers of these models, and schedulers, to where rank `source`'s are.
