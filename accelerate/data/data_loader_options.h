@@ -77,8 +77,9 @@ struct ShardOptions {
   c10::Device device = c10::kCPU;
   bool device_placement = true;
   bool non_blocking = false;
-  /// So many batches are on their way to the device while the loop has one. They are read on the
-  /// loop's thread unless there are workers; the copies run on the device's side.
+  /// So many batches are on their way to the device while the loop has one. A worker reads them
+  /// even if the loader asked for none, and the copies run on the device's side: the loop only
+  /// says when.
   int device_prefetch = 0;
   /// Told about every pass; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;

@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -673,6 +674,27 @@ TEST(DataLoaderShard, MovesBatchesToItsDeviceOnlyWhenAsked) {
       }
       EXPECT_EQ(batches, 3);
     }
+  }
+}
+
+// Which thread reads.
+struct ReadersDataset {
+  int64_t size() const { return 4; }
+  std::tuple<at::Tensor> get(int64_t) {
+    readers->push_back(std::this_thread::get_id());
+    return {at::zeros({1})};
+  }
+  std::vector<std::thread::id>* readers;
+};
+
+TEST(DataLoaderShard, ReadsInTheBackgroundForADeviceThatIsFedAhead) {
+  for (int prefetch : {0, 2}) {
+    std::vector<std::thread::id> readers;
+    DataLoader loader(ReadersDataset{&readers}, {.batch_size = 1});
+    DataLoader shard = loader.shard({.device = c10::kMeta, .device_prefetch = prefetch});
+    EXPECT_EQ(std::ranges::distance(shard.begin(), shard.end()), 4);
+    EXPECT_EQ(std::ranges::count(readers, std::this_thread::get_id()), prefetch == 0 ? 4 : 0);
+    EXPECT_EQ(readers.size(), 4);
   }
 }
 

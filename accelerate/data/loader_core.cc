@@ -151,6 +151,9 @@ void LoaderCore::share(const ShardOptions& options) {
         "pin_memory");
   }
   shard_ = options;
+  if (options.device_prefetch > 0 && options.device_placement && options_.num_workers == 0) {
+    options_.num_workers = 1;
+  }
   if (dispatch) {
     mode_ = LoaderMode::kDispatch;
   } else if (options.world_size > 1) {
