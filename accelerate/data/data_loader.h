@@ -104,7 +104,10 @@ class DataLoader {
 
   /// Starts a pass. The first batch is read now. Collective if ranks share a generator's state, or
   /// if batches are dispatched; then each further batch is, too.
-  Iterator begin() const { return Iterator(state_, skip_); }
+  Iterator begin() const {
+    core();
+    return Iterator(state_, skip_);
+  }
   std::default_sentinel_t end() const { return {}; }
 
   /// How many batches this loader gives in a pass. Errors: c10::ValueError for a stream that does
@@ -153,6 +156,9 @@ class DataLoader {
   Dataset& dataset() const { return *state_->dataset; }
   const std::optional<ShardOptions>& shard_options() const { return core().shard_options(); }
 
+  /// Lets go of dataset and workers; the loader is of no use afterwards.
+  void reset() { state_.reset(); }
+
   /// For the library.
   const std::shared_ptr<internal::LoaderCore>& shared_core() const { return state_->core; }
 
@@ -182,7 +188,10 @@ class DataLoader {
 
   DataLoader(std::shared_ptr<State> state, int64_t skip) : state_(std::move(state)), skip_(skip) {}
 
-  internal::LoaderCore& core() const { return *state_->core; }
+  internal::LoaderCore& core() const {
+    TORCH_CHECK(state_ != nullptr, "this data loader was freed");
+    return *state_->core;
+  }
 
   std::shared_ptr<State> state_;
   int64_t skip_ = 0;
