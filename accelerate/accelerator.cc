@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 
-#include "accelerate/config/flags.h"
+#include "accelerate/config/env_parsing.h"
 #include "accelerate/optim/optimizer_state.h"
 
 namespace accelerate {
@@ -21,8 +21,8 @@ constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
 constexpr int kXlaPrefetch = 2;
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
-  options.cpu = options.cpu || flag_from_env(environment, kUseCpu, false);
-  if (auto steps = count_from_env(environment, kAccumulationSteps, 1)) {
+  options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
+  if (auto steps = parse_int_from_env(kAccumulationSteps, environment)) {
     options.gradient_accumulation_steps = steps;
   }
   TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
