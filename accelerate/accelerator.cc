@@ -8,8 +8,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 
+#include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
-#include "accelerate/config/flags.h"
 #include "accelerate/optim/optimizer_state.h"
 
 namespace accelerate {
@@ -22,13 +22,13 @@ constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 constexpr int kXlaPrefetch = 2;
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
-  options.cpu = options.cpu || flag_from_env(environment, kUseCpu, false);
+  options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
   if (options.gradient_accumulation_plugin) {
     TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) == 1,
                       "gradient_accumulation_steps and gradient_accumulation_plugin say the same "
                       "thing; give one of them");
   } else {
-    if (auto steps = count_from_env(environment, kAccumulationSteps, 1)) {
+    if (auto steps = parse_int_from_env(kAccumulationSteps, environment)) {
       options.gradient_accumulation_steps = steps;
     }
     TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,

@@ -156,6 +156,8 @@ class DataLoader {
   Dataset& dataset() const { return *state_->dataset; }
   const std::optional<ShardOptions>& shard_options() const { return core().shard_options(); }
 
+  /// Whether it was not reset.
+  explicit operator bool() const { return state_ != nullptr; }
   /// Lets go of dataset and workers; the loader is of no use afterwards.
   void reset() { state_.reset(); }
 

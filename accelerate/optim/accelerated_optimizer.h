@@ -30,6 +30,8 @@ class AcceleratedOptimizer {
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
   torch::optim::Optimizer* operator->() const { return optimizer().get(); }
 
+  /// Whether it was not reset.
+  explicit operator bool() const { return optimizer_ != nullptr; }
   /// Lets go of the optimizer; the handle is of no use afterwards.
   void reset() { optimizer_.reset(); }
 

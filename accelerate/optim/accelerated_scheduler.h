@@ -40,6 +40,8 @@ class AcceleratedScheduler {
   torch::optim::LRScheduler& operator*() const { return *shared_->scheduler; }
   torch::optim::LRScheduler* operator->() const { return shared_->scheduler; }
 
+  /// Whether it was not reset.
+  explicit operator bool() const { return shared_ != nullptr; }
   /// Lets go of the scheduler; the handle is of no use afterwards.
   void reset() { shared_.reset(); }
 

@@ -71,6 +71,8 @@ class PreparedModel {
   /// The user's module, as it was given to prepare.
   const std::shared_ptr<Module>& module() const { return module_; }
 
+  /// Whether it was not reset.
+  explicit operator bool() const { return module_ != nullptr; }
   /// Lets go of the model; the handle is of no use afterwards.
   void reset() {
     state_.reset();

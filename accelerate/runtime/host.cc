@@ -1,6 +1,9 @@
 #include "accelerate/runtime/host.h"
 
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <cerrno>
 #include <cstdio>
@@ -33,6 +36,12 @@ void write_console(ConsoleStream stream, std::string_view text) {
 
 bool is_terminal(ConsoleStream stream) {
   return isatty(stream == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO) == 1;
+}
+
+void release_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(/*pad=*/0);
+#endif
 }
 
 }  // namespace accelerate::host

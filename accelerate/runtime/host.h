@@ -1,4 +1,4 @@
-/// The host's files and console, for the Runtimes that use the real ones.
+/// The host's files, console and memory, for the Runtimes that use the real ones.
 #pragma once
 
 #include <string>
@@ -15,5 +15,8 @@ absl::StatusOr<std::string> read_file(const std::string& path);
 void write_console(ConsoleStream stream, std::string_view text);
 
 bool is_terminal(ConsoleStream stream);
+
+/// Returns pages that the heap keeps and nobody uses to the system, where the C library can.
+void release_free_memory();
 
 }  // namespace accelerate::host

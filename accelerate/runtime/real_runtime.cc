@@ -89,6 +89,8 @@ RealRuntime::~RealRuntime() {
   clear_shared();  // Process groups go before the store they were made with.
 }
 
+void RealRuntime::empty_device_cache() { host::release_free_memory(); }
+
 absl::Time RealRuntime::now() { return absl::Now(); }
 
 void RealRuntime::sleep_for(absl::Duration duration) { absl::SleepFor(duration); }

@@ -20,6 +20,8 @@ class RealRuntime final : public Runtime {
   ~RealRuntime() override;
 
   c10::Device device() const override { return device_; }
+  /// On a CPU: returns free pages of the heap to the system.
+  void empty_device_cache() override;
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override;

@@ -84,6 +84,10 @@ class Runtime {
   /// What the device's memory holds; nothing where nobody counts.
   virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
 
+  /// Gives memory back that an allocator of the device keeps for reuse and nobody uses. Nothing to
+  /// do where none does so, as on a simulated device.
+  virtual void empty_device_cache() {}
+
   /// Returns when the device has done all work given to it.
   virtual void synchronize_device() {}
 

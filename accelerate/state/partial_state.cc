@@ -6,7 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/config/flags.h"
+#include "accelerate/config/env_parsing.h"
 
 namespace accelerate {
 namespace {
@@ -45,7 +45,7 @@ PartialState& PartialState::get(Runtime& runtime, const PartialStateOptions& opt
   } else {
     state.record_ = make_record(runtime, options);
   }
-  state.record_->fork_launched = flag_from_env(runtime.environment(), kForkLaunched, false);
+  state.record_->fork_launched = parse_flag_from_env(kForkLaunched, false, runtime.environment());
   return state;
 }
 
@@ -66,7 +66,7 @@ PartialState::Record PartialState::make_record(Runtime& runtime,
                 .distributed_type =
                     distributed_type_of(options.cpu ? "cpu" : runtime.device_family(), world_size),
                 .init = options.init.value_or(InitProcessGroupKwargs{}),
-                .debug = flag_from_env(runtime.environment(), kDebugMode, false)};
+                .debug = parse_flag_from_env(kDebugMode, false, runtime.environment())};
   if (world_size == 1) return record;
   record.group = runtime.new_group({.name = "world",
                                     .timeout = record.init.effective_timeout(),
