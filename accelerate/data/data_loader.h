@@ -44,10 +44,10 @@
 #include "accelerate/data/dispatch_reader.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/map_reader.h"
-#include "accelerate/data/move_to_device.h"
 #include "accelerate/data/self_shard_reader.h"
 #include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/util/tree_operations.h"
 
 namespace accelerate {
 
@@ -304,7 +304,8 @@ class DataLoader<Dataset, Collate>::Pass {
   bool read_one() {
     if (!reader_->next(read_)) return false;
     if (device_) {
-      read_.batch.emplace(move_to_device(std::move(*read_.batch), *device_, non_blocking_));
+      read_.batch.emplace(
+          send_to_device(std::move(*read_.batch), *device_, {.non_blocking = non_blocking_}));
     }
     return true;
   }
