@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -11,6 +12,9 @@ namespace accelerate::host {
 
 /// Errors: NotFound, PermissionDenied, ... naming the path.
 absl::StatusOr<std::string> read_file(const std::string& path);
+
+/// As Runtime::write_file.
+absl::Status write_file(const std::string& path, std::string_view contents);
 
 void write_console(ConsoleStream stream, std::string_view text);
 

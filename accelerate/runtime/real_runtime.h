@@ -26,6 +26,7 @@ class RealRuntime final : public Runtime {
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override;
   absl::StatusOr<std::string> read_file(const std::string& path) override;
+  absl::Status write_file(const std::string& path, std::string_view contents) override;
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;

@@ -7,6 +7,7 @@ _TARGETS = {
     "absl/cleanup": ["cleanup"],
     "absl/container": ["flat_hash_map", "inlined_vector"],
     "absl/crc": ["crc32c"],
+    "absl/debugging": ["symbolize"],
     "absl/functional": ["any_invocable", "function_ref"],
     "absl/log": ["absl_check", "absl_log"],
     "absl/random": ["random"],
