@@ -272,6 +272,13 @@ bool Accelerator::check_trigger() {
   return reduce_tensor(state_.group(), flag, Reduction::kSum).item<int64_t>() > 0;
 }
 
+Profiler Accelerator::profile(std::optional<ProfileKwargs> profile_handler) const {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const auto& model : training_.models) modules.push_back(model->module());
+  return Profiler(state_.partial_state(), profile_handler.value_or(handlers_.profile),
+                  std::move(modules));
+}
+
 void Accelerator::forget_prepared() {
   training_.models.clear();
   training_.loaders.clear();

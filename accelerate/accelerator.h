@@ -41,6 +41,7 @@
 #include "accelerate/parallel/no_sync.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/preparable.h"
+#include "accelerate/profiling/profiler.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
@@ -313,10 +314,17 @@ class Accelerator {
                                           std::move(tree));
   }
 
-  /// The sum or mean over ranks, on every rank.
+  /// The sum, mean or maximum over ranks, on every rank; `scale` multiplies it on TPUs only. The
+  /// function of this name, unlike this method, takes the mean by default, as in the peer.
   template <typename Tree>
-  Tree reduce(Tree tree, Reduction reduction = Reduction::kSum) const {
-    return accelerate::reduce(state_.group(), std::move(tree), reduction);
+  Tree reduce(Tree tree, Reduction reduction = Reduction::kSum, double scale = 1.0) const {
+    return accelerate::reduce(state_.group(), std::move(tree), reduction, scale);
+  }
+
+  /// The tensors with one dim filled up to the largest size that it has on a rank.
+  template <typename Tree>
+  Tree pad_across_processes(Tree tree, const PadAcrossProcessesOptions& options = {}) const {
+    return accelerate::pad_across_processes(state_.group(), std::move(tree), options);
   }
 
   /// Tells all ranks something at their next check_trigger(). Local.
@@ -367,11 +375,23 @@ class Accelerator {
     return state_.partial_state().on_local_process(std::move(function), local_process_index);
   }
 
+  /// This rank's contiguous share of what all ranks have: see split.h. Local.
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return state_.split_between_processes(std::move(inputs), apply_padding);
+  }
+
   /// Writes the arguments and a newline, once per node. Local.
   template <typename... Values>
   void print(const Values&... values) const {
     state_.print(values...);
   }
+
+  // ---- Looking at it.
+
+  /// Records what this rank's operators cost until the result ends; see Profiler. Collective at its
+  /// end if there is an output_trace_dir. Absent: the ProfileKwargs among the kwargs_handlers.
+  [[nodiscard]] Profiler profile(std::optional<ProfileKwargs> profile_handler = std::nullopt) const;
 
   // ---- Ending.
 

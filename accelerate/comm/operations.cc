@@ -12,6 +12,8 @@
 #include <ATen/ops/view_as_real.h>
 #include <c10/util/Exception.h>
 
+#include "accelerate/runtime/runtime.h"
+
 namespace accelerate {
 namespace {
 
@@ -240,6 +242,10 @@ void check_rank(const ProcessGroupPtr& group, const char* operation, int from_pr
   TORCH_CHECK_VALUE(from_process >= 0 && from_process < group->getSize(), operation,
                     ": from_process is ", from_process, ", but ranks are 0 to ",
                     group->getSize() - 1);
+}
+
+double scale_on_this_device(double scale) {
+  return scale != 1.0 && Runtime::current().device_family() == "tpu" ? scale : 1.0;
 }
 
 std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& group,

@@ -71,6 +71,8 @@ std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& grou
                                                      const std::vector<at::Tensor>& tensors,
                                                      const PadAcrossProcessesOptions& options);
 void check_rank(const ProcessGroupPtr& group, const char* operation, int from_process);
+// The scale where the rank computes on a TPU, else 1.
+double scale_on_this_device(double scale);
 
 }  // namespace internal
 
@@ -92,15 +94,16 @@ Tree gather_ragged(const ProcessGroupPtr& group, Tree tensor) {
                   [&](const at::Tensor& leaf) { return gather_ragged_tensor(group, leaf); });
 }
 
-/// New tensors with the ranks' tensors reduced. `scale` multiplies them on XLA devices, where
-/// gradients are averaged so; elsewhere it has no effect, as in the peer.
+/// New tensors with the ranks' tensors reduced. `scale` multiplies them on TPUs, where gradients are
+/// averaged so; elsewhere it has no effect, as in the peer.
 /// Errors: c10::ValueError for the mean of integers over several ranks.
 template <typename Tree>
 Tree reduce(const ProcessGroupPtr& group, Tree tensor, Reduction reduction = Reduction::kMean,
             double scale = 1.0) {
   expect_only_tensors(tensor, "reduce");
+  const double effective_scale = internal::scale_on_this_device(scale);
   return tree_map(std::move(tensor), [&](const at::Tensor& leaf) {
-    return reduce_tensor(group, leaf, reduction, leaf.is_xla() ? scale : 1.0);
+    return reduce_tensor(group, leaf, reduction, effective_scale);
   });
 }
 

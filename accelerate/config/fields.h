@@ -98,8 +98,9 @@ template <HasFields T>
   requires std::default_initializable<T>
 nlohmann::ordered_json to_kwargs(const T& object) {
   const nlohmann::ordered_json defaults = to_dict(T{});
+  const nlohmann::ordered_json dict = to_dict(object);
   auto kwargs = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : to_dict(object).items()) {
+  for (const auto& [name, value] : dict.items()) {
     if (value != defaults.at(name)) kwargs[name] = value;
   }
   return kwargs;

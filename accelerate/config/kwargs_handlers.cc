@@ -37,6 +37,7 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
   KwargsHandlers handlers;
   bool seen_ddp = false;
   bool seen_init = false;
+  bool seen_profile = false;
   auto once = [](bool& seen, const char* name) {
     TORCH_CHECK_VALUE(!seen, "kwargs_handlers: only one ", name, " can be given");
     seen = true;
@@ -45,9 +46,12 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
     if (const auto* ddp = std::get_if<DistributedDataParallelKwargs>(&handler)) {
       once(seen_ddp, "DistributedDataParallelKwargs");
       handlers.ddp = *ddp;
-    } else {
+    } else if (const auto* init = std::get_if<InitProcessGroupKwargs>(&handler)) {
       once(seen_init, "InitProcessGroupKwargs");
-      handlers.init = std::get<InitProcessGroupKwargs>(handler);
+      handlers.init = *init;
+    } else {
+      once(seen_profile, "ProfileKwargs");
+      handlers.profile = std::get<ProfileKwargs>(handler);
     }
   }
   return handlers;

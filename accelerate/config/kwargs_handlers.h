@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "accelerate/config/fields.h"
+#include "accelerate/config/profile_kwargs.h"
 #include "accelerate/runtime/environment.h"
 
 namespace accelerate {
@@ -91,12 +91,14 @@ void visit_fields(const GradientAccumulationPlugin& plugin, Visitor&& visit) {
   visit("sync_each_batch", plugin.sync_each_batch);
 }
 
-using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs>;
+using KwargsHandler =
+    std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs>;
 
 /// The handlers by class, defaults where none was given.
 struct KwargsHandlers {
   DistributedDataParallelKwargs ddp;
   std::optional<InitProcessGroupKwargs> init;
+  ProfileKwargs profile;
 
   /// Errors: c10::ValueError naming the class that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);

@@ -72,6 +72,10 @@ class AcceleratorState {
   [[nodiscard]] OrderedScope local_main_process_first() const {
     return partial_state().local_main_process_first();
   }
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return partial_state().split_between_processes(std::move(inputs), apply_padding);
+  }
   void destroy_process_group(ProcessGroupPtr group = nullptr) {
     partial_state().destroy_process_group(std::move(group));
   }

@@ -23,6 +23,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/process_control.h"
+#include "accelerate/util/split.h"
 
 namespace accelerate {
 
@@ -136,6 +137,13 @@ class PartialState {
   template <typename Function>
   auto on_local_process(Function function, int local_process_index) const {
     return restricted(this->local_process_index() == local_process_index, std::move(function));
+  }
+
+  /// This rank's contiguous share of what all ranks have: see split.h. Local.
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return accelerate::split_between_processes(process_index(), num_processes(), std::move(inputs),
+                                               apply_padding);
   }
 
   /// Writes the arguments and a newline to stdout, once per node. Local.
