@@ -21,8 +21,9 @@ bool is_users_object(absl::string_view path) {
 
 // Headers' templates are instantiated in the user's program.
 bool is_users_function(absl::string_view name) {
-  for (const char* prefix : {"c10::", "at::", "torch::", "std::", "void std::", "decltype",
-                             "_start", "__", "accelerate::internal::", "accelerate::CallStack"}) {
+  for (const char* prefix :
+       {"c10::", "at::", "torch::", "std::", "void std::", "decltype", "_start", "__",
+        "accelerate::internal::", "accelerate::CallStack", "accelerate::OperatorObserver"}) {
     if (absl::StartsWith(name, prefix)) return false;
   }
   return true;

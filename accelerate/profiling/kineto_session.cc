@@ -51,11 +51,7 @@ std::set<ActivityType> activities_of(const ProfileKwargs& kwargs, c10::Device de
 ProfileEvent::Kind kind_of(const KinetoEvent& event) {
   if (event.name() == kMemoryEvent) return ProfileEvent::Kind::kMemory;
   if (event.deviceType() != c10::kCPU) return ProfileEvent::Kind::kDevice;
-  switch (static_cast<at::RecordScope>(event.scope())) {
-    case at::RecordScope::BACKWARD_FUNCTION: return ProfileEvent::Kind::kBackward;
-    case at::RecordScope::USER_SCOPE: return ProfileEvent::Kind::kAnnotation;
-    default: return ProfileEvent::Kind::kOperator;
-  }
+  return event_kind(static_cast<at::RecordScope>(event.scope()), event.name());
 }
 
 ProfileEvent to_event(const KinetoEvent& from) {
@@ -161,7 +157,10 @@ class KinetoSession::Impl {
   }
 
   ~Impl() {
-    if (running_) torch::autograd::profiler::disableProfiler();
+    if (result_ != nullptr) return;
+    // Kineto leaves its preparation only through a recording; the next session would fail.
+    if (!running_) torch::autograd::profiler::enableProfiler(config_, activities_);
+    torch::autograd::profiler::disableProfiler();
   }
 
   void start() {

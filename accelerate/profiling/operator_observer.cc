@@ -13,6 +13,7 @@
 #include <torch/csrc/profiler/util.h>
 
 #include "absl/log/absl_check.h"
+#include "absl/strings/match.h"
 #include "accelerate/profiling/call_stack.h"
 
 namespace accelerate {
@@ -20,14 +21,6 @@ namespace {
 
 // A rank's thread counts as one; LibTorch's numbers depend on what ran before.
 constexpr uint64_t kRankThread = 1;
-
-ProfileEvent::Kind kind_of(at::RecordScope scope) {
-  switch (scope) {
-    case at::RecordScope::BACKWARD_FUNCTION: return ProfileEvent::Kind::kBackward;
-    case at::RecordScope::USER_SCOPE: return ProfileEvent::Kind::kAnnotation;
-    default: return ProfileEvent::Kind::kOperator;
-  }
-}
 
 }  // namespace
 
@@ -82,10 +75,12 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
     // Another thread of the rank reports through the state it inherited; its order is not ours.
     if (current() != this) return;
     const int64_t now = now_ns();
+    // A device without a number is the rank's own.
+    const int index = device.has_index() ? device.index() : runtime_.device().index();
     events_.push_back({.name = "[memory]",
                        .kind = ProfileEvent::Kind::kMemory,
                        .device_type = device.type(),
-                       .device_index = device.has_index() ? device.index() : 0,
+                       .device_index = std::max(index, 0),
                        .thread = kRankThread,
                        .start_ns = now,
                        .end_ns = now,
@@ -118,7 +113,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
     const int64_t now = now_ns();
     ProfileEvent& event = events_.emplace_back();
     event = {.name = function.name(),
-             .kind = kind_of(function.scope()),
+             .kind = event_kind(function.scope(), function.name()),
              .thread = kRankThread,
              .start_ns = now,
              .end_ns = now,
@@ -197,6 +192,16 @@ std::vector<ProfileEvent> OperatorObserver::finish() {
   memory_reports_.reset();
   session_->stop();
   return std::exchange(session_, nullptr)->take();
+}
+
+ProfileEvent::Kind event_kind(at::RecordScope scope, absl::string_view name) {
+  if (scope == at::RecordScope::USER_SCOPE) return ProfileEvent::Kind::kAnnotation;
+  // The engine's call of a node is in the scope of functions, the node itself is not.
+  if (scope == at::RecordScope::BACKWARD_FUNCTION ||
+      absl::StartsWith(name, "autograd::engine::evaluate_function")) {
+    return ProfileEvent::Kind::kBackward;
+  }
+  return ProfileEvent::Kind::kOperator;
 }
 
 void spread_modules(std::vector<ProfileEvent>& events) {

@@ -11,13 +11,19 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "accelerate/profiling/event.h"
 #include "accelerate/profiling/module_names.h"
 #include "accelerate/runtime/runtime.h"
+
+namespace at {
+enum class RecordScope : uint8_t;
+}  // namespace at
 
 namespace c10 {
 class DebugInfoGuard;
@@ -53,6 +59,9 @@ class OperatorObserver {
   std::shared_ptr<Session> session_;  // null: finished
   std::unique_ptr<c10::DebugInfoGuard> memory_reports_;
 };
+
+/// What LibTorch's scope and name of a call say it is.
+ProfileEvent::Kind event_kind(at::RecordScope scope, absl::string_view name);
 
 /// Gives nodes of the backward pass the module of the operator that they differentiate, and
 /// operators the module of what they are part of.
