@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "absl/strings/str_cat.h"
+#include "accelerate/config/fields.h"
 
 namespace accelerate {
 namespace {
@@ -27,23 +27,6 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
 
 }  // namespace
 
-const char* to_string(DistributedType type) {
-  switch (type) {
-    case DistributedType::kNo: return "NO";
-    case DistributedType::kMultiCpu: return "MULTI_CPU";
-    case DistributedType::kMultiGpu: return "MULTI_GPU";
-    case DistributedType::kMultiNpu: return "MULTI_NPU";
-    case DistributedType::kMultiMlu: return "MULTI_MLU";
-    case DistributedType::kMultiSdaa: return "MULTI_SDAA";
-    case DistributedType::kMultiMusa: return "MULTI_MUSA";
-    case DistributedType::kMultiXpu: return "MULTI_XPU";
-    case DistributedType::kMultiHpu: return "MULTI_HPU";
-    case DistributedType::kMultiNeuron: return "MULTI_NEURON";
-    case DistributedType::kXla: return "XLA";
-  }
-  return "";
-}
-
 PartialState& PartialState::get(Runtime& runtime, const PartialStateOptions& options) {
   if (PartialState* existing = runtime.find_shared<PartialState>()) {
     existing->check_agrees(options);
@@ -59,19 +42,19 @@ PartialState::PartialState(Runtime& runtime, const PartialStateOptions& options)
       distributed_type_(distributed_type_of(options.cpu ? "cpu" : runtime.device_family(),
                                             runtime.topology().world_size)),
       init_(options.init.value_or(InitProcessGroupKwargs{})) {
+  check_init_method(init_, runtime.environment());
   if (topology().world_size == 1) return;
-  group_ = runtime.new_group({.name = "world", .timeout = init_.timeout, .backend = init_.backend});
+  group_ = runtime.new_group(
+      {.name = "world", .timeout = init_.effective_timeout(), .backend = init_.backend});
 }
 
 void PartialState::check_agrees(const PartialStateOptions& options) const {
   TORCH_CHECK_VALUE(!options.cpu || device_.is_cpu(),
                     "cpu=true, but this Runtime's state was made with the device ", device_,
                     "; make every Accelerator of a rank with the same options");
-  TORCH_CHECK_VALUE(!options.init || *options.init == init_, "InitProcessGroupKwargs{backend \"",
-                    options.init->backend, "\", timeout ",
-                    absl::FormatDuration(options.init->timeout),
-                    "} come too late: the process group was made with backend \"", init_.backend,
-                    "\" and timeout ", absl::FormatDuration(init_.timeout),
+  TORCH_CHECK_VALUE(!options.init || *options.init == init_, "InitProcessGroupKwargs",
+                    to_dict(*options.init).dump(),
+                    " come too late: the process group was made with ", to_dict(init_).dump(),
                     "; give them to the first Accelerator");
 }
 

@@ -12,28 +12,11 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/config/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
-
-/// What the ranks compute on. It follows from Runtime::device_family().
-enum class DistributedType {
-  kNo,  ///< one rank, no process group
-  kMultiCpu,
-  kMultiGpu,
-  kMultiNpu,
-  kMultiMlu,
-  kMultiSdaa,
-  kMultiMusa,
-  kMultiXpu,
-  kMultiHpu,
-  kMultiNeuron,
-  kXla,  ///< TPUs, one rank or several
-};
-
-/// The peer's spelling: "NO", "MULTI_CPU", "XLA", ...
-const char* to_string(DistributedType type);
 
 struct PartialStateOptions {
   /// Compute on the CPU whatever the Runtime offers.
@@ -49,6 +32,7 @@ class PartialState {
 
   Runtime& runtime() const { return runtime_; }
   c10::Device device() const { return device_; }
+  /// It follows from Runtime::device_family().
   DistributedType distributed_type() const { return distributed_type_; }
   int process_index() const { return topology().rank; }
   int local_process_index() const { return topology().local_rank; }
