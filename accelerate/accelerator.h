@@ -70,7 +70,7 @@ struct AcceleratorOptions {
   std::optional<bool> split_batches = std::nullopt;
   DataLoaderConfiguration dataloader_config = {};
   /// What prepared loaders set to rank 0's state at the start of each pass.
-  std::vector<RngType> rng_types = {RngType::kGenerator};
+  std::vector<RNGType> rng_types = {RNGType::kGenerator};
   /// Off: prepared schedulers advance exactly when they are told to.
   bool step_scheduler_with_optimizer = true;
   /// At most one of each class.

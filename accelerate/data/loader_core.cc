@@ -278,8 +278,8 @@ at::Generator LoaderCore::shared_generator() const {
 void LoaderCore::synchronize_generators() {
   if (mode_ != LoaderMode::kShard) return;
   const at::Generator generator = shared_generator();
-  for (RngType type : shard_->rng_types) {
-    if (type == RngType::kGenerator && !generator.defined()) continue;
+  for (RNGType type : shard_->rng_types) {
+    if (type == RNGType::kGenerator && !generator.defined()) continue;
     synchronize_rng_state(shard_->group, type, generator);
   }
 }

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/config/env_parsing.h"
+#include "accelerate/config/fields.h"
 
 namespace accelerate {
 namespace {
@@ -27,12 +28,6 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
   if (family == "neuron") return DistributedType::kMultiNeuron;
   TORCH_CHECK_VALUE(family == "cpu", "no DistributedType for devices of family \"", family, "\"");
   return DistributedType::kMultiCpu;
-}
-
-std::string describe(const InitProcessGroupKwargs& init) {
-  return c10::str("{backend \"", init.backend, "\", timeout ",
-                  absl::FormatDuration(init.effective_timeout()),
-                  init.init_method ? ", init_method " + *init.init_method : "", "}");
 }
 
 }  // namespace
@@ -80,9 +75,9 @@ void PartialState::check_agrees(const PartialStateOptions& options) const {
                     "cpu=true, but this Runtime's state was made with the device ", device(),
                     "; make every Accelerator of a rank with the same options");
   const InitProcessGroupKwargs& init = record().init;
-  TORCH_CHECK_VALUE(!options.init || *options.init == init, "InitProcessGroupKwargs ",
-                    describe(*options.init), " come too late: the process group was made with ",
-                    describe(init), "; give them to the first Accelerator");
+  TORCH_CHECK_VALUE(!options.init || *options.init == init, "InitProcessGroupKwargs",
+                    to_dict(*options.init).dump(),
+                    " come too late: the process group was made with ", to_dict(init).dump(), "; give them to the first Accelerator");
 }
 
 void PartialState::set_device() const {

@@ -56,6 +56,7 @@ class PartialState {
   Runtime& runtime() const { return runtime_; }
   bool initialized() const { return record_.has_value(); }
   c10::Device device() const { return record().device; }
+  /// It follows from Runtime::device_family().
   DistributedType distributed_type() const { return record().distributed_type; }
   /// Name of the process group's backend ("gloo", "sim", ...); empty where there is no group.
   const std::string& backend() const { return record().backend; }

@@ -9,7 +9,7 @@ _TARGETS = {
     "absl/crc": ["crc32c"],
     "absl/debugging": ["symbolize"],
     "absl/functional": ["any_invocable", "function_ref"],
-    "absl/log": ["absl_check", "absl_log"],
+    "absl/log": ["absl_check", "absl_log", "log_entry", "log_sink"],
     "absl/random": ["random"],
     "absl/status": ["status", "statusor"],
     "absl/strings": ["strings", "str_format"],
