@@ -37,6 +37,12 @@ std::string Runtime::device_family() const {
   }
 }
 
+std::vector<std::string> Runtime::accelerator_families() const {
+  std::string family = device_family();
+  if (family == "cpu") return {};
+  return {std::move(family)};
+}
+
 void Runtime::clear_shared() { shared_.clear(); }
 
 GroupOptions Runtime::resolve_group(const GroupOptions& options) {

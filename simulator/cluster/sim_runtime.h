@@ -17,6 +17,7 @@ class SimRuntime final : public Runtime {
 
   c10::Device device() const override { return torch_device_; }
   std::string device_family() const override;
+  std::string device_name() const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
   void synchronize_device() override;
   void check_replicas(const std::string& what, int num_replicas,
