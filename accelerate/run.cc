@@ -9,8 +9,10 @@
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/config/flags.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
+#include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/runtime/real_runtime.h"
 
 namespace accelerate {
@@ -38,6 +40,9 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   };
   int code = kFailed;
   try {
+    if (flag_from_env((*runtime)->environment(), "ACCELERATE_CPU_AFFINITY", false)) {
+      set_numa_affinity(topology.local_rank);
+    }
     code = train(argc, argv);
     if (code == 0) (*runtime)->leave();
   } catch (const c10::Error& error) {

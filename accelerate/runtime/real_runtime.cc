@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -17,31 +18,17 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "accelerate/comm/backend_registry.h"
+#include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/host.h"
+#include "accelerate/runtime/nvidia.h"
 
 namespace accelerate {
 namespace {
 
-constexpr char kDefaultBackend[] = "gloo";
 constexpr auto kConnectTimeout = std::chrono::minutes(5);
 
 std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); }
-
-absl::StatusOr<std::string> required(const Environment& environment, const char* name) {
-  std::string value = environment.get_or(name, "");
-  if (!value.empty()) return value;
-  return absl::InvalidArgumentError(
-      absl::StrCat(env::kWorldSize, "=", environment.get_or(env::kWorldSize, ""), " but ", name,
-                   " is not set; start the program with `accelerate launch`, or set ", name));
-}
-
-absl::StatusOr<uint16_t> parse_port(const std::string& text) {
-  int port = 0;
-  if (absl::SimpleAtoi(text, &port) && port > 0 && port < 65536) return static_cast<uint16_t>(port);
-  return absl::InvalidArgumentError(
-      absl::StrCat(env::kMasterPort, "=\"", text, "\" is not a port from 1 to 65535"));
-}
 
 // The socket that the launcher opened for rank 0, if it did. The child processes of this one must
 // not inherit it: an open copy would keep the port taken after rank 0 is gone.
@@ -60,22 +47,22 @@ std::optional<int> inherited_listen_fd(const Environment& environment) {
 
 absl::StatusOr<std::unique_ptr<RealRuntime>> RealRuntime::from_environment(
     Environment environment) {
-  absl::StatusOr<Topology> topology = topology_from_environment(environment);
-  if (!topology.ok()) return topology.status();
-  std::string host;
-  uint16_t port = 0;
-  if (topology->world_size > 1) {
-    absl::StatusOr<std::string> addr = required(environment, env::kMasterAddr);
-    if (!addr.ok()) return addr.status();
-    absl::StatusOr<std::string> port_text = required(environment, env::kMasterPort);
-    if (!port_text.ok()) return port_text.status();
-    absl::StatusOr<uint16_t> parsed = parse_port(*port_text);
-    if (!parsed.ok()) return parsed.status();
-    host = *std::move(addr);
-    port = *parsed;
+  absl::StatusOr<Placement> placement = placement_from_environment(environment);
+  if (!placement.ok()) return placement.status();
+  const Topology& topology = placement->topology;
+  absl::StatusOr<c10::Device> device = choose_device(environment, topology, present_devices());
+  if (!device.ok()) return device.status();
+  if (device->is_cuda() && topology.world_size > 1) {
+    absl::Status ok = check_nccl_environment(query_nvidia_gpus(), environment);
+    if (!ok.ok()) return ok;
   }
+  if (!device->is_cpu()) c10::impl::getDeviceGuardImpl(device->type())->setDevice(*device);
+  if (!placement->notice.empty()) {
+    host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: ", placement->notice, "\n"));
+  }
+  export_placement(*placement, environment);
   return std::unique_ptr<RealRuntime>(new RealRuntime(
-      *topology, std::move(environment), c10::Device(c10::kCPU), std::move(host), port));
+      topology, std::move(environment), *device, placement->master_addr, placement->master_port));
 }
 
 RealRuntime::RealRuntime(Topology topology, Environment environment, c10::Device device,
@@ -84,6 +71,12 @@ RealRuntime::RealRuntime(Topology topology, Environment environment, c10::Device
       device_(device),
       master_addr_(std::move(host)),
       master_port_(port) {}
+
+std::vector<std::string> RealRuntime::accelerator_families() const {
+  std::vector<std::string> families;
+  for (const DeviceKind& kind : present_devices()) families.push_back(kind.family);
+  return families;
+}
 
 RealRuntime::~RealRuntime() {
   clear_shared();  // Process groups go before the store they were made with.
@@ -150,12 +143,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
   backend_options.size = static_cast<int>(ranks.size());
   backend_options.timeout = absl::ToChronoMilliseconds(resolved.timeout);
   backend_options.single_node = topology().num_nodes == 1;
-  const std::string name = resolved.backend.empty() ? kDefaultBackend : resolved.backend;
+  const std::string name = choose_backend(resolved.backend, device_family(), backend_names());
   auto backend = make_backend(name, backend_options);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(backend_options.store, backend_options.rank,
                                                        backend_options.size);
   const auto type = c10d::ProcessGroup::strToBackendType(name);
   group->setBackend(c10::kCPU, type, backend);
+  if (!device_.is_cpu()) group->setBackend(device_.type(), type, backend);
   group->setDefaultBackend(type);
   group->setGroupName(resolved.name);
   return group;

@@ -13,8 +13,10 @@ namespace accelerate {
 
 class RealRuntime final : public Runtime {
  public:
-  /// Reads the topology from the environment. Local.
-  /// Errors: InvalidArgument naming the contradictory or missing variables.
+  /// Reads place and device from the environment, and writes the place back in torchrun's terms.
+  /// Makes the device the current one of this thread. Local.
+  /// Errors: InvalidArgument naming the contradictory or missing variables; FailedPrecondition for
+  ///         GPUs that need variables which are not set.
   static absl::StatusOr<std::unique_ptr<RealRuntime>> from_environment(Environment environment);
 
   ~RealRuntime() override;
@@ -22,6 +24,8 @@ class RealRuntime final : public Runtime {
   c10::Device device() const override { return device_; }
   /// On a CPU: returns free pages of the heap to the system.
   void empty_device_cache() override;
+  std::vector<std::string> accelerator_families() const override;
+  bool owns_process() const override { return true; }
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override;

@@ -41,6 +41,12 @@ absl::Status Runtime::write_file(const std::string& path, std::string_view) {
   return absl::UnimplementedError(absl::StrCat("cannot write ", path, ": read-only Runtime"));
 }
 
+std::vector<std::string> Runtime::accelerator_families() const {
+  std::string family = device_family();
+  if (family == "cpu") return {};
+  return {std::move(family)};
+}
+
 void Runtime::clear_shared() { shared_.clear(); }
 
 GroupOptions Runtime::resolve_group(const GroupOptions& options) {

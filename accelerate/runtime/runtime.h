@@ -94,6 +94,17 @@ class Runtime {
   /// "mlu", "sdaa", "musa", "neuron", "tpu" or "cpu". Decides the DistributedType.
   virtual std::string device_family() const;
 
+  /// The kinds of accelerator this rank could compute on, best first, as device_family() says them;
+  /// the rank may compute on the CPU all the same.
+  virtual std::vector<std::string> accelerator_families() const;
+
+  /// The model of the rank's device, as in "h100"; empty where nobody knows.
+  virtual std::string device_name() const { return ""; }
+
+  /// Whether this rank has its process to itself, so that what belongs to the process, like the
+  /// CPUs it runs on and what LibTorch keeps once per process, is the rank's to change.
+  virtual bool owns_process() const { return false; }
+
   /// What the device's memory holds; nothing where nobody counts.
   virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
 
@@ -104,9 +115,6 @@ class Runtime {
   /// Tells `observer` of all work that this rank gives to its device from now on, when it gives it;
   /// null ends that. A Runtime whose device has a profiler of its own tells nothing.
   virtual void observe_device(std::function<void(const DeviceWork&)> observer) {}
-
-  /// Whether this rank has the process to itself, and with it what LibTorch keeps once per process.
-  virtual bool owns_process() const { return true; }
 
   /// Returns when the device has done all work given to it.
   virtual void synchronize_device() {}

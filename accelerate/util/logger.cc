@@ -57,7 +57,7 @@ std::shared_ptr<LoggingState> logging_state(Runtime& runtime) {
 }
 
 const PartialState& state_of(const Runtime& runtime) {
-  const auto* state = runtime.find_shared<PartialState>();
+  const PartialState* state = PartialState::find(runtime);
   TORCH_CHECK_VALUE(state != nullptr,
                     "logging tells ranks apart, and this one does not know yet which it is: make a "
                     "PartialState or an Accelerator before the first line is logged");

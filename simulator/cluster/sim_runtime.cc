@@ -37,6 +37,10 @@ std::string SimRuntime::device_family() const {
   return device_ != nullptr ? device_->model().family : "cpu";
 }
 
+std::string SimRuntime::device_name() const {
+  return device_ != nullptr ? device_->model().name : "";
+}
+
 std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
   if (device_ == nullptr) return std::nullopt;
   const DeviceMemory& memory = device_->memory();

@@ -17,6 +17,7 @@ class SimRuntime final : public Runtime {
 
   c10::Device device() const override { return torch_device_; }
   std::string device_family() const override;
+  std::string device_name() const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
   void observe_device(std::function<void(const DeviceWork&)> observer) override;
   bool owns_process() const override { return false; }

@@ -62,6 +62,11 @@ def _libraries():
         urls = ["https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz"],
     )
     system_repository(
+        name = "hwloc",
+        build_file = "//tools/third_party/hwloc:system.BUILD",
+        probes = ["/usr/include/hwloc.h"],
+    )
+    system_repository(
         name = "zlib",
         build_file = "//tools/third_party/zlib:system.BUILD",
         probes = ["/usr/include/zlib.h"],

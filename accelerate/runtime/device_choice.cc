@@ -1,0 +1,117 @@
+#include "accelerate/runtime/device_choice.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/config/flags.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kTorchDevice[] = "ACCELERATE_TORCH_DEVICE";
+constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
+
+struct Kind {
+  const char* family;
+  c10::DeviceType type;
+  const char* backend;
+};
+
+// Best first. What has the type PrivateUse1 is recognised by the name its plug-in gave that type.
+constexpr Kind kKinds[] = {
+    {"tpu", c10::kXLA, "xla"},           {"mps", c10::kMPS, "gloo"},
+    {"mlu", c10::kPrivateUse1, "cncl"},  {"sdaa", c10::kPrivateUse1, "tccl"},
+    {"musa", c10::kPrivateUse1, "mccl"}, {"npu", c10::kPrivateUse1, "hccl"},
+    {"hpu", c10::kHPU, "hccl"},          {"hpu", c10::kPrivateUse1, "hccl"},
+    {"gpu", c10::kCUDA, "nccl"},         {"gpu", c10::kHIP, "nccl"},
+    {"xpu", c10::kXPU, "xccl"},          {"neuron", c10::kPrivateUse1, "neuron"},
+};
+
+std::string describe(const std::vector<DeviceKind>& present) {
+  std::vector<std::string> words = {"cpu"};
+  for (const DeviceKind& kind : present) {
+    words.push_back(
+        absl::StrCat(kind.count, " x ", c10::DeviceTypeName(kind.type, /*lower_case=*/true)));
+  }
+  return absl::StrJoin(words, ", ");
+}
+
+c10::Device nth(const DeviceKind& kind, int index) {
+  return c10::Device(kind.type, static_cast<c10::DeviceIndex>(index));
+}
+
+absl::StatusOr<c10::Device> named_device(const std::string& text, int local_rank,
+                                         const std::vector<DeviceKind>& present) {
+  std::optional<c10::Device> device;
+  try {
+    device.emplace(text);
+  } catch (const c10::Error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kTorchDevice, "=\"", text, "\" is no device; present: ", describe(present)));
+  }
+  if (device->is_cpu()) return c10::Device(c10::kCPU);
+  auto kind = std::find_if(present.begin(), present.end(), [&](const DeviceKind& candidate) {
+    return candidate.type == device->type();
+  });
+  if (kind == present.end() || device->index() >= kind->count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kTorchDevice, "=\"", text, "\" is not on this machine; present: ", describe(present)));
+  }
+  return device->has_index() ? *device : nth(*kind, local_rank % kind->count);
+}
+
+}  // namespace
+
+std::vector<DeviceKind> present_devices() {
+  std::vector<DeviceKind> present;
+  for (const Kind& kind : kKinds) {
+    if (kind.type == c10::kPrivateUse1 && c10::get_privateuse1_backend() != kind.family) continue;
+    if (!c10::impl::hasDeviceGuardImpl(kind.type)) continue;
+    const int count = c10::impl::getDeviceGuardImpl(kind.type)->deviceCount();
+    if (count > 0) present.push_back({kind.family, kind.type, count});
+  }
+  return present;
+}
+
+absl::StatusOr<c10::Device> choose_device(const Environment& environment, const Topology& topology,
+                                          const std::vector<DeviceKind>& present) {
+  if (std::string text = environment.get_or(kTorchDevice, ""); !text.empty()) {
+    return named_device(text, topology.local_rank, present);
+  }
+  try {
+    if (flag_from_env(environment, kUseCpu, false)) return c10::Device(c10::kCPU);
+  } catch (const c10::Error& error) {
+    return absl::InvalidArgumentError(error.what_without_backtrace());
+  }
+  for (const DeviceKind& kind : present) {
+    if (kind.type == c10::kMPS && topology.world_size > 1) continue;
+    return nth(kind, topology.local_rank % kind.count);
+  }
+  return c10::Device(c10::kCPU);
+}
+
+std::string default_backend(const std::string& family) {
+  auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                           [&](const Kind& candidate) { return candidate.family == family; });
+  return kind == std::end(kKinds) ? "gloo" : kind->backend;
+}
+
+std::string choose_backend(const std::string& requested, const std::string& family,
+                           const std::vector<std::string>& registered) {
+  if (!requested.empty()) return requested;
+  std::string backend = default_backend(family);
+  TORCH_CHECK_VALUE(std::find(registered.begin(), registered.end(), backend) != registered.end(),
+                    "devices of family \"", family, "\" want the backend \"", backend,
+                    "\", which is not linked in (there is: ", absl::StrJoin(registered, ", "),
+                    "); link it, name another one, or train on CPUs with ", kUseCpu, "=true");
+  return backend;
+}
+
+}  // namespace accelerate
