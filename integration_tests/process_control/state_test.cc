@@ -3,12 +3,14 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/time/time.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/state/job_operations.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -18,7 +20,9 @@ using simulator::Cluster;
 using simulator::ClusterOptions;
 using simulator::Rank;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 template <typename Fn>
 std::string error_of(Fn&& fn) {
@@ -125,6 +129,36 @@ TEST(PartialState, OnceTheGroupIsDestroyedNobodyTrainsAloneByMistake) {
     EXPECT_THAT(error_of([&] { accelerator.check_trigger(); }), HasSubstr("destroyed"));
     EXPECT_THAT(error_of([&] { state.wait_for_everyone(); }), HasSubstr("destroyed"));
   });
+}
+
+TEST(JobOperations, KnowTheJob) {
+  Cluster("1x3").run_on_every_rank([](Rank& rank) {
+    EXPECT_FALSE(is_initialized());
+    const at::Tensor mine = at::full({1}, rank.index() + 1.0);
+    EXPECT_EQ(gather(mine).numel(), 3);
+    EXPECT_TRUE(is_initialized());
+    EXPECT_EQ(reduce(mine).item<float>(), 2);
+    EXPECT_EQ(reduce(mine, Reduction::kMax).item<float>(), 3);
+    EXPECT_EQ(broadcast(mine.clone(), 1).item<float>(), 2);
+    EXPECT_EQ(pad_across_processes(at::ones({rank.index()})).numel(), 2);
+    EXPECT_THAT(gather_object(std::vector<int>{rank.index()}), ElementsAre(0, 1, 2));
+    std::vector<std::string> names = {rank.index() == 2 ? "two" : "another"};
+    broadcast_object_list(names, 2);
+    EXPECT_THAT(names, ElementsAre("two"));
+    wait_for_everyone();
+    EXPECT_THAT(PartialState::get().split_between_processes(std::vector<int>{1, 2, 3, 4}),
+                SizeIs(rank.index() == 0 ? 2 : 1));
+  });
+}
+
+TEST(JobOperations, ScaleTakesEffectOnTpusOnly) {
+  for (auto [topology, sum] : {std::pair("tpu-v4:2x1x1", 3.0), std::pair("1x2:h100", 6.0)}) {
+    Cluster(topology).run_on_every_rank([sum = sum](Rank& rank) {
+      Accelerator accelerator;
+      const at::Tensor three = at::full({1}, 3.0, at::device(accelerator.device()));
+      EXPECT_EQ(accelerator.reduce(three, Reduction::kSum, 0.5).item<float>(), sum);
+    });
+  }
 }
 
 TEST(AcceleratorState, IsMadeByTheFirstAccelerator) {
