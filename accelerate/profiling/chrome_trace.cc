@@ -88,9 +88,10 @@ class Writer {
   // An arrow from an operator to its node of the backward pass.
   void flow(const ProfileEvent& forward, const ProfileEvent& backward) {
     const auto end = [&](const char* phase, const ProfileEvent& event, const char* more) {
-      add(absl::StrFormat(
-          R"({"ph": "%s", "id": %d, "cat": "fwdbwd", "name": "fwdbwd", "pid": %d, "tid": %d, "ts": %s%s})",
-          phase, forward.sequence_nr, topology_.rank, event.thread, at(event.start_ns), more));
+      add(absl::StrFormat(R"({"ph": "%s", "id": %d, "cat": "fwdbwd", "name": "fwdbwd", "pid": %d, )"
+                          R"("tid": %d, "ts": %s%s})",
+                          phase, forward.sequence_nr, topology_.rank, event.thread,
+                          at(event.start_ns), more));
     };
     end("s", forward, "");
     end("f", backward, R"(, "bp": "e")");
@@ -122,17 +123,19 @@ class Writer {
 
   void slice(const char* category, const ProfileEvent& event, uint64_t thread,
              const std::string& arguments) {
-    add(absl::StrFormat(
-        R"({"ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": %d, "ts": %s, "dur": %s, "args": {%s}})",
-        category, json_string(event.name), topology_.rank, thread, at(event.start_ns),
-        microseconds(event.duration_ns()), arguments));
+    add(absl::StrFormat(R"({"ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": %d, "ts": %s, )"
+                        R"("dur": %s, "args": {%s}})",
+                        category, json_string(event.name), topology_.rank, thread,
+                        at(event.start_ns), microseconds(event.duration_ns()), arguments));
   }
 
   void memory(const ProfileEvent& event) {
     int64_t& held = held_[{event.device_type, event.device_index}];
     held += event.bytes;
     add(absl::StrFormat(
-        R"({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": %d, "tid": %d, "ts": %s, "args": {"Bytes": %d, "Total Allocated": %d, "Device Type": %d, "Device Id": %d}})",
+        R"({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": %d, )"
+        R"("tid": %d, "ts": %s, "args": {"Bytes": %d, "Total Allocated": %d, )"
+        R"("Device Type": %d, "Device Id": %d}})",
         topology_.rank, event.thread, at(event.start_ns), event.bytes, held,
         static_cast<int>(event.device_type), event.device_index));
   }

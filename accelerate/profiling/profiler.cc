@@ -98,7 +98,11 @@ class Profiler::Impl {
       error = std::current_exception();
     }
     claim_.release();
-    if (kwargs_.output_trace_dir) state_.wait_for_everyone();
+    try {
+      if (kwargs_.output_trace_dir) state_.wait_for_everyone();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
     if (error) std::rethrow_exception(error);
   }
 
