@@ -45,6 +45,16 @@ bool has_family(const std::string& family, bool check_device, const Runtime& run
   return device && can_hold_a_tensor(*device);
 }
 
+bool has_context(c10::Device device) {
+  try {
+    return at::globalContext()
+        .getAcceleratorHooksInterface(device.type())
+        .hasPrimaryContext(device.index());
+  } catch (const c10::Error&) {
+    return false;  // A vendor's plug-in need not answer.
+  }
+}
+
 std::array<int, 3> parse_version(const std::string& text) {
   std::array<int, 3> version = {};
   const std::vector<std::string> parts = absl::StrSplit(text, '.');
@@ -121,11 +131,9 @@ bool is_xccl_available(const Runtime& runtime) { return is_xpu_available(false, 
 std::vector<c10::Device> initialized_devices() {
   std::vector<c10::Device> devices;
   for (const DeviceKind& kind : present_devices()) {
-    const at::AcceleratorHooksInterface& hooks =
-        at::globalContext().getAcceleratorHooksInterface(kind.type);
     for (int index = 0; index < kind.count; ++index) {
       const c10::Device device(kind.type, static_cast<c10::DeviceIndex>(index));
-      if (hooks.hasPrimaryContext(device.index())) devices.push_back(device);
+      if (has_context(device)) devices.push_back(device);
     }
   }
   return devices;
