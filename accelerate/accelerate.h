@@ -6,5 +6,8 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/run.h"
+#include "accelerate/util/environment_scope.h"
+#include "accelerate/util/executable_batch_size.h"
+#include "accelerate/util/memory.h"
 #include "accelerate/util/progress_bar.h"
 #include "accelerate/util/random.h"
