@@ -104,8 +104,10 @@ TEST_P(RecordedFamily, HasNoFailure) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
-                         testing::Values("batch_sampler_shard", "iterable_dataset_shard",
-                                         "operations", "seedable_sampler", "prepared_dataloader"),
+                         testing::Values("batch_sampler_shard", "env_parsing",
+                                         "iterable_dataset_shard", "operations",
+                                         "prepared_dataloader", "process_control",
+                                         "seedable_sampler"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- What the replayer makes of it.
