@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 
-#include "accelerate/config/flags.h"
+#include "accelerate/config/env_parsing.h"
+#include "accelerate/config/fields.h"
 #include "accelerate/optim/optimizer_state.h"
 
 namespace accelerate {
@@ -15,28 +17,33 @@ namespace {
 
 constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
 constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
 
 // Batches on their way to an XLA device.
 constexpr int kXlaPrefetch = 2;
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
-  options.cpu = options.cpu || flag_from_env(environment, kUseCpu, false);
-  if (auto steps = count_from_env(environment, kAccumulationSteps, 1)) {
-    options.gradient_accumulation_steps = steps;
+  options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
+  if (options.gradient_accumulation_plugin) {
+    TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) == 1,
+                      "gradient_accumulation_steps and gradient_accumulation_plugin say the same "
+                      "thing; give one of them");
+  } else {
+    if (auto steps = parse_int_from_env(kAccumulationSteps, environment)) {
+      options.gradient_accumulation_steps = steps;
+    }
+    TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
+                      "gradient_accumulation_steps must be at least 1, got ",
+                      *options.gradient_accumulation_steps);
+    if (options.gradient_accumulation_steps) {
+      options.gradient_accumulation_plugin =
+          GradientAccumulationPlugin{.num_steps = options.gradient_accumulation_steps};
+    }
   }
-  TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
-                    "gradient_accumulation_steps must be at least 1, got ",
-                    *options.gradient_accumulation_steps);
   if (options.split_batches) {
     TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
                       "split_batches=false contradicts dataloader_config.split_batches=true");
     options.dataloader_config.split_batches = *options.split_batches;
   }
-  // Training in another precision than asked for would be silent; better to say so.
-  const std::string precision = environment.get_or(kMixedPrecision, "no");
-  TORCH_CHECK_VALUE(precision == "no", kMixedPrecision, "=\"", precision,
-                    "\": this version trains in full precision only; set it to \"no\"");
   return options;
 }
 
@@ -48,35 +55,34 @@ bool is_trained(const torch::nn::Module& module) {
 
 }  // namespace
 
-NoSyncScope::NoSyncScope(c10::SmallVector<DistributedDataParallel*, 4> models)
-    : models_(std::move(models)) {
-  // A model that an outer scope silenced stays that scope's to wake.
-  auto silent = std::remove_if(models_.begin(), models_.end(),
-                               [](auto* model) { return !model->require_sync(); });
-  models_.erase(silent, models_.end());
-  for (DistributedDataParallel* model : models_) model->set_require_sync(false);
-}
-
-NoSyncScope::~NoSyncScope() {
-  for (DistributedDataParallel* model : models_) model->set_require_sync(true);
-}
-
 Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     : options_(with_environment(std::move(options), runtime.environment())),
       handlers_(KwargsHandlers::from_list(options_.kwargs_handlers)),
-      state_(PartialState::get(runtime, {.cpu = options_.cpu, .init = handlers_.init})),
+      state_(AcceleratorState::initialize(runtime, {.mixed_precision = options_.mixed_precision,
+                                                    .cpu = options_.cpu,
+                                                    .init = handlers_.init})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
       training_(runtime.shared<internal::TrainingState>(
           [] { return std::make_unique<internal::TrainingState>(); })) {
-  if (!options_.gradient_accumulation_steps) return;
-  const int64_t steps = *options_.gradient_accumulation_steps;
-  TORCH_CHECK_VALUE(!training_.accumulation_is_set || steps == gradient_state_.num_steps(),
-                    "gradient_accumulation_steps=", steps,
+  // Training in another precision than asked for would be silent; better to say so.
+  TORCH_CHECK_VALUE(mixed_precision() == PrecisionType::kNo, "mixed precision \"",
+                    to_string(mixed_precision()),
+                    "\" was asked for, by the Accelerator's option or ACCELERATE_MIXED_PRECISION; "
+                    "this version trains in full precision only");
+  if (!options_.gradient_accumulation_plugin) return;
+  const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
+  TORCH_CHECK_VALUE(!training_.accumulation_is_set || plugin == gradient_state_.plugin(),
+                    "gradient accumulation with ", to_kwargs(plugin).dump(),
                     " contradicts an earlier Accelerator on this Runtime, which set ",
-                    gradient_state_.num_steps());
+                    to_kwargs(gradient_state_.plugin()).dump());
+  gradient_state_.set_plugin(plugin);
   training_.accumulation_is_set = true;
-  gradient_state_.set_num_steps(steps);
+}
+
+bool Accelerator::multi_device() const {
+  const DistributedType type = distributed_type();
+  return use_distributed() && type != DistributedType::kMultiCpu && type != DistributedType::kXla;
 }
 
 std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t objects) const {
@@ -243,7 +249,7 @@ void Accelerator::advance_accumulation() {
   const BatchRound* round = gradient_state_.round();
   const bool end =
       training_.joining && round != nullptr ? round->last : gradient_state_.end_of_dataloader();
-  if (end) {
+  if (end && gradient_state_.sync_with_dataloader()) {
     training_.step = 0;
     gradient_state_.set_sync_gradients(true);
   } else {
@@ -254,8 +260,32 @@ void Accelerator::advance_accumulation() {
 
 void Accelerator::backward(const at::Tensor& loss) {
   const int64_t steps = gradient_state_.num_steps();
+  if (distributed_type() == DistributedType::kXla && sync_gradients()) {
+    gradient_state_.set_is_xla_gradients_synced(true);
+  }
   if (steps == 1) return loss.backward();
   loss.div(steps).backward();
+}
+
+bool Accelerator::check_trigger() {
+  const at::Tensor flag = at::full({1}, std::exchange(trigger_, false) ? 1 : 0, at::kLong);
+  return reduce_tensor(state_.group(), flag, Reduction::kSum).item<int64_t>() > 0;
+}
+
+Profiler Accelerator::profile(std::optional<ProfileKwargs> profile_handler) const {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const auto& model : training_.models) modules.push_back(model->module());
+  return Profiler(state_.partial_state(), profile_handler.value_or(handlers_.profile),
+                  std::move(modules));
+}
+
+void Accelerator::forget_prepared() {
+  training_.models.clear();
+  training_.loaders.clear();
+  training_.optimizers.clear();
+  training_.schedulers.clear();
+  training_.step = 0;
+  gradient_state_.set_sync_gradients(true);
 }
 
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,

@@ -19,10 +19,8 @@
 #pragma once
 
 #include <concepts>
-#include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -36,13 +34,20 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/data_loader.h"
+#include "accelerate/memory_report.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/parallel/join.h"
+#include "accelerate/parallel/no_sync.h"
 #include "accelerate/parallel/prepared_model.h"
+#include "accelerate/preparable.h"
+#include "accelerate/profiling/profiler.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
+#include "accelerate/training_state.h"
+#include "accelerate/util/memory.h"
 #include "accelerate/util/random.h"
 
 namespace accelerate {
@@ -50,16 +55,22 @@ namespace accelerate {
 struct AcceleratorOptions {
   /// Move prepared models and their batches to the device.
   bool device_placement = true;
+  /// Absent: ACCELERATE_MIXED_PRECISION, or what an earlier Accelerator on the Runtime said, or
+  /// none. Only `no` can be trained in so far.
+  std::optional<PrecisionType> mixed_precision = std::nullopt;
   /// Backward passes per optimizer step: 1, or what an earlier Accelerator on the Runtime set.
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it.
   std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
+  /// Instead of gradient_accumulation_steps: how they accumulate as a whole. The environment does
+  /// not override it.
+  std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin = std::nullopt;
   /// Compute on the CPU whatever there is. ACCELERATE_USE_CPU=true does the same.
   bool cpu = false;
   /// `split_batches` can be given here as well; it must not contradict the configuration's.
   std::optional<bool> split_batches = std::nullopt;
   DataLoaderConfiguration dataloader_config = {};
   /// What prepared loaders set to rank 0's state at the start of each pass.
-  std::vector<RngType> rng_types = {RngType::kGenerator};
+  std::vector<RNGType> rng_types = {RNGType::kGenerator};
   /// Off: prepared schedulers advance exactly when they are told to.
   bool step_scheduler_with_optimizer = true;
   /// At most one of each class.
@@ -76,10 +87,6 @@ struct PrepareModelOptions {
   /// The model is not trained: it is placed, but not replicated over ranks.
   bool evaluation_mode = false;
 };
-
-namespace internal {
-struct TrainingState;
-}  // namespace internal
 
 struct JoinOptions {
   /// Replaces the configuration's even_batches while joined. Absent: the configuration's.
@@ -114,105 +121,6 @@ class UnevenInputsScope {
   JoinScope join_;  // ends before the loaders are restored
 };
 
-/// While it lives, the models it was made for do not synchronise gradients. See no_sync.
-class NoSyncScope {
- public:
-  explicit NoSyncScope(c10::SmallVector<DistributedDataParallel*, 4> models);
-  ~NoSyncScope();
-  NoSyncScope(NoSyncScope&& other) noexcept : models_(std::exchange(other.models_, {})) {}
-  NoSyncScope(const NoSyncScope&) = delete;
-  NoSyncScope& operator=(const NoSyncScope&) = delete;
-
- private:
-  c10::SmallVector<DistributedDataParallel*, 4> models_;
-};
-
-namespace internal {
-
-template <typename T>
-struct ModuleOf {};
-template <typename M>
-  requires std::derived_from<M, torch::nn::Module>
-struct ModuleOf<std::shared_ptr<M>> {
-  using Type = M;
-  static std::shared_ptr<M> pointer(const std::shared_ptr<M>& model) { return model; }
-};
-// torch::nn::ModuleHolder and what TORCH_MODULE makes of it.
-template <typename T>
-  requires requires(const T& holder) {
-    { *holder.ptr() } -> std::convertible_to<const torch::nn::Module&>;
-  }
-struct ModuleOf<T> {
-  using Type = typename std::remove_cvref_t<decltype(std::declval<const T&>().ptr())>::element_type;
-  static std::shared_ptr<Type> pointer(const T& holder) { return holder.ptr(); }
-};
-template <typename T>
-concept IsModel = requires { typename ModuleOf<std::remove_cvref_t<T>>::Type; };
-
-template <typename T>
-constexpr bool kIsOptimizerPointer = false;
-template <typename T>
-constexpr bool kIsOptimizerPointer<std::shared_ptr<T>> =
-    std::derived_from<T, torch::optim::Optimizer>;
-template <typename T>
-concept IsOptimizerPointer = kIsOptimizerPointer<std::remove_cvref_t<T>>;
-template <typename T>
-concept IsOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
-
-template <typename T>
-constexpr bool kIsLoader = false;
-template <typename Dataset, typename Collate>
-constexpr bool kIsLoader<DataLoader<Dataset, Collate>> = true;
-template <typename T>
-concept IsLoader = kIsLoader<std::remove_cvref_t<T>>;
-
-// What torch::data::make_data_loader gives.
-template <typename T>
-concept IsTorchLoader = requires(T& loader) {
-  loader->begin();
-  loader->join();
-  loader->options();
-};
-
-template <typename T>
-concept IsScheduler = std::is_lvalue_reference_v<T> &&
-                      std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
-
-// What prepare knows but cannot take in this form; handing it back untouched would train wrongly.
-template <typename T>
-struct Pointee {
-  using Type = T;
-};
-template <typename T>
-  requires requires { typename T::element_type; }
-struct Pointee<T> {
-  using Type = typename T::element_type;
-};
-template <typename T>
-using PointeeOf = typename Pointee<std::remove_cvref_t<T>>::Type;
-template <typename T>
-concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
-                     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
-                     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler>;
-
-// What the Accelerators of one Runtime share besides PartialState and GradientState.
-struct TrainingState {
-  bool accumulation_is_set = false;
-  int64_t step = 0;
-  // Whether ranks may run different numbers of steps now.
-  bool joining = false;
-  std::vector<std::shared_ptr<ModelState>> models;
-  // Of prepared loaders that still live; theirs is the data.
-  std::vector<std::weak_ptr<LoaderCore>> loaders;
-  // Of prepared optimizers that still have a handle.
-  std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
-  std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
-  // Groups of the first ranks, by their number.
-  std::map<int, ProcessGroupPtr> first_ranks;
-};
-
-}  // namespace internal
-
 class Accelerator {
  public:
   /// Collective for the first Accelerator on a Runtime; local afterwards: they share their state.
@@ -224,7 +132,7 @@ class Accelerator {
   // ---- Where this rank is. Local.
 
   Runtime& runtime() const { return state_.runtime(); }
-  const PartialState& state() const { return state_; }
+  const AcceleratorState& state() const { return state_; }
   const GradientState& gradient_state() const { return gradient_state_; }
   c10::Device device() const { return state_.device(); }
   DistributedType distributed_type() const { return state_.distributed_type(); }
@@ -235,6 +143,27 @@ class Accelerator {
   bool is_local_main_process() const { return state_.is_local_main_process(); }
   bool is_last_process() const { return state_.is_last_process(); }
   bool use_distributed() const { return state_.use_distributed(); }
+  /// Whether several ranks compute on accelerators of one kind, other than TPUs.
+  bool multi_device() const;
+  PrecisionType mixed_precision() const { return state_.mixed_precision(); }
+
+  // ---- How it was set up. Local.
+
+  bool device_placement() const { return options_.device_placement; }
+  bool split_batches() const { return options_.dataloader_config.split_batches; }
+  std::optional<bool> dispatch_batches() const {
+    return options_.dataloader_config.dispatch_batches;
+  }
+  bool even_batches() const { return options_.dataloader_config.even_batches; }
+  /// Of the loaders prepared from now on.
+  void set_even_batches(bool even_batches) {
+    options_.dataloader_config.even_batches = even_batches;
+  }
+  bool use_seedable_sampler() const { return options_.dataloader_config.use_seedable_sampler; }
+  bool non_blocking() const { return options_.dataloader_config.non_blocking; }
+  bool use_stateful_dataloader() const {
+    return options_.dataloader_config.use_stateful_dataloader;
+  }
 
   // ---- Preparing.
 
@@ -306,7 +235,9 @@ class Accelerator {
   template <typename... Modules>
   [[nodiscard]] NoSyncScope accumulate(const PreparedModel<Modules>&... models) {
     advance_accumulation();
-    if (gradient_state_.sync_gradients()) return NoSyncScope({});
+    if (gradient_state_.sync_gradients() || gradient_state_.sync_each_batch()) {
+      return NoSyncScope({});
+    }
     return no_sync(models...);
   }
 
@@ -336,8 +267,15 @@ class Accelerator {
     return join_uneven_inputs(JoinOptions(), models...);
   }
 
+  /// Whether this micro-step synchronises gradients and steps optimizers. accumulate() decides it;
+  /// whoever runs without may. Local.
   bool sync_gradients() const { return gradient_state_.sync_gradients(); }
+  void set_sync_gradients(bool sync) { gradient_state_.set_sync_gradients(sync); }
+  /// The setter counts from the next accumulate() on. Errors: c10::ValueError for less than 1.
   int64_t gradient_accumulation_steps() const { return gradient_state_.num_steps(); }
+  void set_gradient_accumulation_steps(int64_t steps) { gradient_state_.set_num_steps(steps); }
+  /// Micro-steps since the last one that synchronised at a loader's end.
+  int64_t step() const { return training_.step; }
 
   /// loss.backward(), the loss divided by the accumulation steps. Collective on a step that
   /// synchronises.
@@ -376,23 +314,101 @@ class Accelerator {
                                           std::move(tree));
   }
 
-  /// The sum or mean over ranks, on every rank.
+  /// The sum, mean or maximum over ranks, on every rank; `scale` multiplies it on TPUs only. The
+  /// function of this name, unlike this method, takes the mean by default, as in the peer.
   template <typename Tree>
-  Tree reduce(Tree tree, Reduction reduction = Reduction::kSum) const {
-    return accelerate::reduce(state_.group(), std::move(tree), reduction);
+  Tree reduce(Tree tree, Reduction reduction = Reduction::kSum, double scale = 1.0) const {
+    return accelerate::reduce(state_.group(), std::move(tree), reduction, scale);
   }
 
+  /// The tensors with one dim filled up to the largest size that it has on a rank.
+  template <typename Tree>
+  Tree pad_across_processes(Tree tree, const PadAcrossProcessesOptions& options = {}) const {
+    return accelerate::pad_across_processes(state_.group(), std::move(tree), options);
+  }
+
+  /// Tells all ranks something at their next check_trigger(). Local.
+  void set_trigger() { trigger_ = true; }
+
+  /// Whether any rank has called set_trigger() since the last check; resets it on all. Collective.
+  bool check_trigger();
+
+  // ---- Process control: see PartialState.
+
+  /// Returns when all ranks have called it. Collective.
   void wait_for_everyone() const { state_.wait_for_everyone(); }
 
-  // ---- Output. Local.
+  /// A scope that rank 0, or each node's first rank, goes through before the others enter it; or
+  /// `body` run in one. Collective at both ends.
+  [[nodiscard]] OrderedScope main_process_first() const { return state_.main_process_first(); }
+  [[nodiscard]] OrderedScope local_main_process_first() const {
+    return state_.local_main_process_first();
+  }
+  template <typename Body>
+  auto main_process_first(Body&& body) const {
+    return state_.partial_state().main_process_first(std::forward<Body>(body));
+  }
+  template <typename Body>
+  auto local_main_process_first(Body&& body) const {
+    return state_.partial_state().local_main_process_first(std::forward<Body>(body));
+  }
 
-  /// Writes the arguments and a newline, once per node.
+  /// The function for one rank (of all, or of each node); on the others it does nothing. Local.
+  template <typename Function>
+  auto on_main_process(Function function) const {
+    return state_.partial_state().on_main_process(std::move(function));
+  }
+  template <typename Function>
+  auto on_local_main_process(Function function) const {
+    return state_.partial_state().on_local_main_process(std::move(function));
+  }
+  template <typename Function>
+  auto on_last_process(Function function) const {
+    return state_.partial_state().on_last_process(std::move(function));
+  }
+  template <typename Function>
+  auto on_process(Function function, int process_index) const {
+    return state_.partial_state().on_process(std::move(function), process_index);
+  }
+  template <typename Function>
+  auto on_local_process(Function function, int local_process_index) const {
+    return state_.partial_state().on_local_process(std::move(function), local_process_index);
+  }
+
+  /// This rank's contiguous share of what all ranks have: see split.h. Local.
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return state_.split_between_processes(std::move(inputs), apply_padding);
+  }
+
+  /// Writes the arguments and a newline, once per node. Local.
   template <typename... Values>
   void print(const Values&... values) const {
-    if (!is_local_main_process()) return;
-    std::ostringstream line;
-    (line << ... << values) << '\n';
-    runtime().write_console(ConsoleStream::kOut, line.str());
+    state_.print(values...);
+  }
+
+  // ---- Looking at it.
+
+  /// Records what this rank's operators cost until the result ends; see Profiler. Collective at its
+  /// end if there is an output_trace_dir. Absent: the ProfileKwargs among the kwargs_handlers.
+  [[nodiscard]] Profiler profile(std::optional<ProfileKwargs> profile_handler = std::nullopt) const;
+
+  // ---- Ending.
+
+  /// Forgets everything that was prepared, empties the given handles, begins counting steps anew
+  /// and gives the device's unused memory back. Returns what of it still lives, because somebody
+  /// else holds it. Local.
+  template <typename... Objects>
+  MemoryReport free_memory(Objects&... objects) {
+    internal::MemoryWitness witness(training_);
+    forget_prepared();
+    release_memory(objects...);
+    return witness.survivors(runtime());
+  }
+  /// The same under the peer's other name.
+  template <typename... Objects>
+  MemoryReport clear(Objects&... objects) {
+    return free_memory(objects...);
   }
 
  private:
@@ -429,6 +445,7 @@ class Accelerator {
     }
   }
   void advance_accumulation();
+  void forget_prepared();
 
   template <typename... Objects>
   decltype(auto) prepare_all(const std::vector<bool>& placement, Objects&&... objects);
@@ -437,11 +454,12 @@ class Accelerator {
   template <typename Object>
   decltype(auto) second_pass(Object&& object);
 
-  const AcceleratorOptions options_;
+  AcceleratorOptions options_;
   const KwargsHandlers handlers_;
-  PartialState& state_;
+  AcceleratorState& state_;
   GradientState& gradient_state_;
   internal::TrainingState& training_;
+  bool trigger_ = false;
 };
 
 template <typename... Objects>

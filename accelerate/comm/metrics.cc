@@ -1,6 +1,8 @@
 #include "accelerate/comm/metrics.h"
 
+#include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate::internal {
@@ -18,19 +20,49 @@ at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& roun
   return gather_ragged_tensor(group, fills_up ? tensor.narrow(0, 0, round.own_rows) : tensor);
 }
 
-void check_only_tensors(const c10::IValue& value) {
-  if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) check_only_tensors(element);
-  } else if (value.isGenericDict()) {
-    for (const auto& entry : value.toGenericDict()) check_only_tensors(entry.value());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) check_only_tensors(element);
-  } else {
-    TORCH_CHECK_VALUE(value.isTensor() || value.isNone(),
-                      "gather_for_metrics: a c10::IValue may "
-                      "hold tensors only, this one holds a ",
-                      value.tagKind(), "; gather it as a std::vector");
+void throw_no_list_for_metrics() {
+  TORCH_CHECK_VALUE(false,
+                    "gather_for_metrics: use_gather_object takes a std::vector or a "
+                    "c10::IValue with an entry per sample");
+}
+
+namespace {
+
+bool is_list(const c10::IValue& value) {
+  return value.isList() || value.isTuple() || value.isString();
+}
+
+// Whether there are tensors to gather and nothing else, as far as one can see: of an empty list
+// one cannot, unless it is one of tensors.
+bool holds_tensors_only(const c10::IValue& value) {
+  if (value.isTensorList() || value.isNone()) return true;
+  bool only = true;
+  bool any = false;
+  visit_ivalue_leaves(value, [&](const c10::IValue& leaf) {
+    any = true;
+    only = only && (leaf.isTensor() || leaf.isNone());
+  });
+  return any ? only : !is_list(value);
+}
+
+}  // namespace
+
+c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
+                                       const c10::IValue& value, bool use_gather_object) {
+  if (!use_gather_object && holds_tensors_only(value)) {
+    return tree_map(
+        value, [&](const at::Tensor& tensor) { return gather_real_rows(group, round, tensor); });
   }
+  if (!use_gather_object && value.isGenericDict()) {
+    return map_ivalue_children(value, [&](const c10::IValue& member) {
+      return gather_dynamic_for_metrics(group, round, member, false);
+    });
+  }
+  c10::impl::GenericList all(c10::AnyType::get());
+  for (c10::IValue& entry : gather_real_entries(group, round, entries_of(value))) {
+    all.push_back(std::move(entry));
+  }
+  return all;
 }
 
 }  // namespace accelerate::internal

@@ -26,10 +26,6 @@ namespace internal {
 at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                             const at::Tensor& tensor);
 
-/// Errors: c10::ValueError for an IValue that holds anything but tensors, which would stay this
-/// rank's.
-void check_only_tensors(const c10::IValue& value);
-
 template <Portable T>
 std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRound& round,
                                    std::vector<T> entries) {
@@ -39,24 +35,45 @@ std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRoun
   return gather_object(group, std::move(entries));
 }
 
+c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
+                                       const c10::IValue& value, bool use_gather_object);
+[[noreturn]] void throw_no_list_for_metrics();
+
 }  // namespace internal
 
 /// Each tensor's and list's real rows of all ranks. A rank alone gets the tree back.
+/// A c10::IValue of tensors is taken like a tree; another one's dicts are taken value by value, and
+/// a list, tuple or string has an entry per sample, gathered with gather_object.
+/// With `use_gather_object` the value itself is a list with an entry per sample, whatever is in it:
+/// a std::vector, or a c10::IValue, of which a tensor's rows are entries.
+/// Errors: c10::ValueError for a dynamic value, or with `use_gather_object` one of another type,
+///         that has no entries.
 template <typename Tree>
-Tree gather_for_metrics(const ProcessGroupPtr& group, const BatchRound& round, Tree tree) {
+Tree gather_for_metrics(const ProcessGroupPtr& group, const BatchRound& round, Tree tree,
+                        bool use_gather_object = false) {
   if (!group) return tree;
-  if constexpr (std::is_same_v<Tree, c10::IValue>) internal::check_only_tensors(tree);
-  internal::Overloaded gather{
-      [&](at::Tensor& tensor) { tensor = internal::gather_real_rows(group, round, tensor); },
-      [&](internal::LeafTag /*tag*/, auto& leaf) {
-        using Leaf = std::remove_cvref_t<decltype(leaf)>;
-        static_assert(internal::kIsList<Leaf> && Portable<Leaf>,
-                      "gather_for_metrics takes tensors and std::vectors of portable values with "
-                      "an entry per sample; put a lone value into a std::vector");
-        leaf = internal::gather_real_entries(group, round, std::move(leaf));
-      }};
-  internal::visit_leaves(tree, gather);
-  return tree;
+  if constexpr (std::is_same_v<Tree, c10::IValue>) {
+    return internal::gather_dynamic_for_metrics(group, round, tree, use_gather_object);
+  } else {
+    if (use_gather_object) {
+      if constexpr (internal::kIsVector<Tree> && Portable<Tree>) {
+        return internal::gather_real_entries(group, round, std::move(tree));
+      } else {
+        internal::throw_no_list_for_metrics();
+      }
+    }
+    internal::Overloaded gather{
+        [&](at::Tensor& tensor) { tensor = internal::gather_real_rows(group, round, tensor); },
+        [&](internal::LeafTag /*tag*/, auto& leaf) {
+          using Leaf = std::remove_cvref_t<decltype(leaf)>;
+          static_assert(internal::kIsList<Leaf> && Portable<Leaf>,
+                        "gather_for_metrics takes tensors and std::vectors of portable values with "
+                        "an entry per sample; put a lone value into a std::vector");
+          leaf = internal::gather_real_entries(group, round, std::move(leaf));
+        }};
+    internal::visit_leaves(tree, gather);
+    return tree;
+  }
 }
 
 }  // namespace accelerate

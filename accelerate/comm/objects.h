@@ -1,11 +1,16 @@
 /// Collectives on values that are not tensors; see portable.h for what can travel.
 ///
-/// All functions are collective over `group`; a null group stands for one rank alone.
-/// Errors: as the group's own; c10::ValueError for a value larger than kMaxObjectBytes.
+/// All functions are collective over `group`; a null group stands for one rank alone. Values travel
+/// as bytes: small ones in one collective, larger ones in a second, in pieces where they are so
+/// large that a backend could not count them. Tensors in them arrive on the CPU; tensors by
+/// themselves travel faster with operations.h.
+/// Errors: as the group's own; c10::ValueError, on every rank, for a value larger than
+///         kMaxObjectBytes.
 /// Mirrors: accelerate utils/operations.py, gather_object, broadcast_object_list.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,24 +27,46 @@ inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 31;
 std::vector<std::string> all_gather_bytes(const ProcessGroupPtr& group, const std::string& bytes);
 
 /// The bytes of rank `source`.
+/// Errors: c10::ValueError for a source that is no rank.
 std::string broadcast_bytes(const ProcessGroupPtr& group, std::string bytes, int source = 0);
 
-/// Every rank's entries, one rank's after the other's.
+namespace internal {
+
+// What a dynamic value contributes to a list; see gather_object.
+std::vector<c10::IValue> entries_of(const c10::IValue& object);
+
+}  // namespace internal
+
+/// Every rank's entries, one rank's after the other's, on every rank.
 template <Portable T>
-std::vector<T> gather_object(const ProcessGroupPtr& group, std::vector<T> entries) {
-  if (!group) return entries;
-  PortableWriter writer;
-  write_portable(writer, entries);
-  TORCH_CHECK_VALUE(writer.tensors().empty(), "gather_object: gather tensors with gather");
+std::vector<T> gather_object(const ProcessGroupPtr& group, std::vector<T> object) {
+  if (!group) return object;
   std::vector<T> all;
-  for (std::string& bytes : all_gather_bytes(group, writer.bytes())) {
-    PortableReader reader(std::move(bytes));
-    std::vector<T> of_rank;
-    read_portable(reader, of_rank);
+  for (std::string& bytes : all_gather_bytes(group, to_bytes(object))) {
+    auto of_rank = from_bytes<std::vector<T>>(std::move(bytes));
     all.insert(all.end(), std::make_move_iterator(of_rank.begin()),
                std::make_move_iterator(of_rank.end()));
   }
   return all;
+}
+
+/// The same for a dynamic value, as a list: entries of a list or tuple, rows of a tensor,
+/// characters of a string. A rank alone gets the value back.
+/// Errors: c10::ValueError for anything else; a dict would contribute nothing but its keys, so put
+///         it into a list.
+c10::IValue gather_object(const ProcessGroupPtr& group, const c10::IValue& object);
+
+/// Puts rank `from_process`'s list into the place of the others', and returns it.
+/// Errors: c10::ValueError for a from_process that is no rank.
+template <Portable T>
+std::vector<T>& broadcast_object_list(const ProcessGroupPtr& group, std::vector<T>& object_list,
+                                      int from_process = 0) {
+  if (!group) return object_list;
+  const bool sends = group->getRank() == from_process;
+  std::string bytes =
+      broadcast_bytes(group, sends ? to_bytes(object_list) : std::string(), from_process);
+  if (!sends) object_list = from_bytes<std::vector<T>>(std::move(bytes));
+  return object_list;
 }
 
 }  // namespace accelerate

@@ -1,19 +1,35 @@
 #include "accelerate/comm/operations.h"
 
 #include <algorithm>
-#include <vector>
+#include <cmath>
+#include <limits>
+#include <string>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/view_as_real.h>
 #include <c10/util/Exception.h>
+
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
 
+void check_leaf(const char* operation, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), operation, ": a tensor is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, operation, ": a tensor has the layout ",
+                    tensor.layout(), "; convert it with to_dense() first");
+}
+
+// The numbers themselves, one after the other; the tensor where it is like that already.
+at::Tensor as_plain(const at::Tensor& tensor) {
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
 at::Tensor as_rows(const at::Tensor& tensor) {
-  return (tensor.dim() == 0 ? tensor.reshape({1}) : tensor).contiguous();
+  return as_plain(tensor.dim() == 0 ? tensor.reshape({1}) : tensor);
 }
 
 std::vector<int64_t> rows_shape(const at::Tensor& rows, int64_t count) {
@@ -22,59 +38,246 @@ std::vector<int64_t> rows_shape(const at::Tensor& rows, int64_t count) {
   return shape;
 }
 
-at::Tensor all_gather_rows(const ProcessGroupPtr& group, at::Tensor rows) {
+// Some backends carry few dtypes. What only moves can as well move as another type of its size.
+at::Tensor as_carried(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kFloat:
+    case at::kDouble: return tensor;
+    case at::kComplexHalf:
+    case at::kComplexFloat:
+    case at::kComplexDouble: return at::view_as_real(tensor);
+    default: break;
+  }
+  switch (tensor.element_size()) {
+    case 1: return tensor.view(at::kByte);
+    case 2: return tensor.view(at::kHalf);
+    case 4: return tensor.view(at::kInt);
+    default: return tensor;
+  }
+}
+
+void all_gather_into(const ProcessGroupPtr& group, const at::Tensor& output,
+                     const at::Tensor& rows) {
+  at::Tensor carried_output = as_carried(output);
+  at::Tensor carried_rows = as_carried(rows);
+  group->_allgather_base(carried_output, carried_rows)->wait();
+}
+
+at::Tensor all_gather_rows(const ProcessGroupPtr& group, const at::Tensor& rows) {
   at::Tensor output = at::empty(rows_shape(rows, rows.size(0) * group->getSize()), rows.options());
-  group->_allgather_base(output, rows)->wait();
+  all_gather_into(group, output, rows);
   return output;
+}
+
+// Every rank's `numbers`, as a table of a row per rank on the CPU.
+at::Tensor all_gather_numbers(const ProcessGroupPtr& group, const std::vector<int64_t>& numbers,
+                              c10::Device device) {
+  const auto count = static_cast<int64_t>(numbers.size());
+  at::Tensor own = at::empty({1, count}, at::kLong);
+  std::copy(numbers.begin(), numbers.end(), own.mutable_data_ptr<int64_t>());
+  return all_gather_rows(group, own.to(device)).cpu();
+}
+
+c10d::ReduceOp reduce_op(const at::Tensor& tensor, Reduction reduction) {
+  // Of bytes that are 0 or 1, the largest is their "or".
+  const bool largest = reduction == Reduction::kMax || tensor.scalar_type() == at::kBool;
+  return largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+}
+
+// As backends can add it up; a view of `tensor` where that is possible.
+at::Tensor as_summed(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBool: return tensor.view(at::kByte);
+    case at::kShort: return tensor.to(at::kInt);
+    case at::kComplexFloat:
+    case at::kComplexDouble: return at::view_as_real(tensor);
+    default: return tensor;
+  }
 }
 
 }  // namespace
 
 at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor) {
   if (!group) return tensor;
+  check_leaf("gather", tensor);
   at::NoGradGuard no_grad;
   return all_gather_rows(group, as_rows(tensor));
 }
 
 at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor) {
   if (!group) return tensor;
+  check_leaf("gather", tensor);
   at::NoGradGuard no_grad;
   const at::Tensor rows = as_rows(tensor);
-  const at::Tensor sizes =
-      all_gather_rows(group,
-                      at::full({1}, rows.size(0), at::dtype(at::kLong).device(rows.device())))
-          .cpu();
+  const at::Tensor sizes = all_gather_numbers(group, {rows.size(0)}, rows.device());
   const int64_t* counts = sizes.const_data_ptr<int64_t>();
-  const int64_t most = *std::max_element(counts, counts + sizes.numel());
-  at::Tensor padded = at::empty(rows_shape(rows, most), rows.options());
-  padded.narrow(0, 0, rows.size(0)).copy_(rows);
+  const int64_t ranks = sizes.numel();
+  const int64_t most = *std::max_element(counts, counts + ranks);
+  if (std::all_of(counts, counts + ranks, [most](int64_t count) { return count == most; })) {
+    return all_gather_rows(group, rows);
+  }
+  at::Tensor padded = rows;
+  if (rows.size(0) < most) {
+    padded = at::empty(rows_shape(rows, most), rows.options());
+    padded.narrow(0, 0, rows.size(0)).copy_(rows);
+  }
   const at::Tensor gathered = all_gather_rows(group, padded);
   std::vector<at::Tensor> parts;
-  for (int64_t rank = 0; rank < sizes.numel(); ++rank) {
+  parts.reserve(static_cast<size_t>(ranks));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
     parts.push_back(gathered.narrow(0, rank * most, counts[rank]));
   }
   return at::cat(parts);
 }
 
 at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
-                         Reduction reduction) {
-  TORCH_CHECK_VALUE(reduction == Reduction::kSum || !at::isIntegralType(tensor.scalar_type(), true),
-                    "reduce: the mean of ", tensor.scalar_type(), " is not a ",
-                    tensor.scalar_type(), "; convert it to a floating dtype first");
-  if (!group) return tensor;
+                         Reduction reduction, double scale) {
+  check_leaf("reduce", tensor);
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (group) {
+    TORCH_CHECK_VALUE(reduction != Reduction::kMean || !at::isIntegralType(dtype, true),
+                      "reduce: the mean of ", dtype, " is not a ", dtype,
+                      "; convert it to a floating dtype first");
+    TORCH_CHECK_VALUE(reduction != Reduction::kMax || !at::isComplexType(dtype),
+                      "reduce: complex numbers have no largest one");
+  }
   at::NoGradGuard no_grad;
   at::Tensor total = tensor.clone(at::MemoryFormat::Contiguous);
-  std::vector<at::Tensor> tensors{total};
-  group->allreduce(tensors)->wait();
+  if (!group) return total;
+  std::vector<at::Tensor> summed{as_summed(total)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = reduce_op(tensor, reduction);
+  group->allreduce(summed, options)->wait();
+  if (dtype == at::kShort) total = summed[0].to(at::kShort);
+  if (scale != 1.0) total.mul_(scale);
   if (reduction == Reduction::kMean) total.div_(group->getSize());
   return total;
 }
 
-uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value) {
-  if (!group) return value;
-  std::vector<at::Tensor> tensors{at::full({1}, static_cast<int64_t>(value), at::dtype(at::kLong))};
-  group->broadcast(tensors)->wait();
-  return static_cast<uint64_t>(tensors[0].item<int64_t>());
+void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, int from_process) {
+  if (!group) return;
+  check_leaf("broadcast", tensor);
+  if (tensor.numel() == 0) return;
+  at::NoGradGuard no_grad;
+  const at::Tensor whole = as_plain(tensor);
+  std::vector<at::Tensor> tensors{as_carried(whole.detach())};
+  c10d::BroadcastOptions options;
+  options.rootRank = from_process;
+  group->broadcast(tensors, options)->wait();
+  if (!whole.is_same(tensor) && group->getRank() != from_process) tensor.detach().copy_(whole);
 }
 
+uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value) {
+  if (!group) return value;
+  const at::Tensor number = at::full({1}, static_cast<int64_t>(value), at::kLong);
+  broadcast_tensor(group, number);
+  return static_cast<uint64_t>(number.item<int64_t>());
+}
+
+namespace internal {
+namespace {
+
+// Where a tensor has no such dim.
+constexpr int64_t kAbsent = -1;
+
+int64_t size_or_absent(const at::Tensor& tensor, int64_t dim) {
+  if (tensor.defined() && tensor.is_nested()) {
+    TORCH_WARN("CannotPadNestedTensorWarning: pad_across_processes leaves nested tensors as they ",
+               "are; convert them to padded tensors first");
+    return kAbsent;
+  }
+  check_leaf("pad_across_processes", tensor);
+  return dim >= -tensor.dim() && dim < tensor.dim() ? tensor.size(dim) : kAbsent;
+}
+
+bool is_value_of(const c10::Scalar& number, at::ScalarType dtype) {
+  if (number.isComplex()) return at::isComplexType(dtype);
+  if (dtype == at::kBool) return number.toDouble() == 0 || number.toDouble() == 1;
+  if (at::isIntegralType(dtype, /*includeBool=*/false) && number.isFloatingPoint() &&
+      std::trunc(number.toDouble()) != number.toDouble()) {
+    return false;
+  }
+  try {
+    at::full({}, number, dtype);
+    return true;
+  } catch (const c10::Error& /*overflow*/) {
+    return false;
+  }
+}
+
+void check_pad_index(const c10::Scalar& pad_index, at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(is_value_of(pad_index, dtype), "pad_across_processes: ", dtype,
+                    " tensors cannot be filled up with ", pad_index);
+}
+
+at::Tensor filled_up(const at::Tensor& tensor, int64_t size,
+                     const PadAcrossProcessesOptions& options) {
+  const int64_t dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  shape[static_cast<size_t>(dim)] = size;
+  at::Tensor padded = at::full(shape, options.pad_index, tensor.options());
+  const int64_t begin = options.pad_first ? size - tensor.size(dim) : 0;
+  padded.narrow(dim, begin, tensor.size(dim)).copy_(tensor);
+  return padded;
+}
+
+// The ranks with and without, for an error.
+std::string presence(const at::Tensor& sizes, int64_t column, bool absent) {
+  std::string ranks;
+  for (int64_t rank = 0; rank < sizes.size(0); ++rank) {
+    if ((sizes[rank][column].item<int64_t>() == kAbsent) != absent) continue;
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void check_rank(const ProcessGroupPtr& group, const char* operation, int from_process) {
+  TORCH_CHECK_VALUE(from_process >= 0 && from_process < group->getSize(), operation,
+                    ": from_process is ", from_process, ", but ranks are 0 to ",
+                    group->getSize() - 1);
+}
+
+double scale_on_this_device(double scale) {
+  return scale != 1.0 && Runtime::current().device_family() == "tpu" ? scale : 1.0;
+}
+
+std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& group,
+                                                     const std::vector<at::Tensor>& tensors,
+                                                     const PadAcrossProcessesOptions& options) {
+  if (tensors.empty()) return {};
+  at::NoGradGuard no_grad;
+  std::vector<int64_t> own;
+  own.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) own.push_back(size_or_absent(tensor, options.dim));
+  const at::Tensor sizes = all_gather_numbers(group, own, tensors.front().device());
+  const auto columns = static_cast<int64_t>(own.size());
+  const int64_t* size = sizes.const_data_ptr<int64_t>();
+  std::vector<at::Tensor> padded;
+  padded.reserve(tensors.size());
+  for (int64_t column = 0; column < columns; ++column) {
+    int64_t most = kAbsent;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int64_t rank = 0; rank < sizes.size(0); ++rank) {
+      most = std::max(most, size[rank * columns + column]);
+      least = std::min(least, size[rank * columns + column]);
+    }
+    TORCH_CHECK_VALUE(least != kAbsent || most == kAbsent, "pad_across_processes: tensor ", column,
+                      " has a dim ", options.dim, " on ranks ", presence(sizes, column, false),
+                      " but not on ranks ", presence(sizes, column, true));
+    const at::Tensor& tensor = tensors[static_cast<size_t>(column)];
+    if (least != most) check_pad_index(options.pad_index, tensor.scalar_type());
+    padded.push_back(own[static_cast<size_t>(column)] < most ? filled_up(tensor, most, options)
+                                                             : tensor);
+  }
+  return padded;
+}
+
+}  // namespace internal
 }  // namespace accelerate

@@ -2,23 +2,47 @@
 ///
 /// All functions are collective over `group`; every rank passes a tree of the same structure. A
 /// null group stands for one rank alone and returns the input.
-/// Errors: c10::DistBackendError, or the backend's own error, if ranks disagree or one is missing.
+/// Tensors may be strided and of any dtype that has whole bytes; gradients do not flow. A tree of
+/// several tensors takes a collective for each, in the order of their visit.
+/// Errors: c10::ValueError, on every rank alike, for leaves that are no tensors, undefined and
+///         sparse tensors and arguments out of range. c10::DistBackendError, or the backend's own
+///         error, if ranks disagree or one is missing.
 /// Mirrors: accelerate utils/operations.py.
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/util/tree.h"
+#include "accelerate/util/tree_operations.h"
 
 namespace accelerate {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-enum class Reduction { kSum, kMean };
+enum class Reduction {
+  kSum,
+  kMean,
+  kMax,
+  kNone,  ///< the peer's "none", which sums
+};
+
+struct PadAcrossProcessesOptions {
+  /// The dim that is made equal; a negative one counts from each tensor's end.
+  int64_t dim = 0;
+  /// What new entries are. It must be a value of the tensor's dtype.
+  c10::Scalar pad_index = 0;
+  /// Whether new entries come first.
+  bool pad_first = false;
+};
+
+// ---- One tensor.
 
 /// Every rank's tensor, one after the other along dim 0, on every rank. A 0-dim tensor counts as
 /// one row. Shapes: in [n, ...], the same on every rank; out [ranks * n, ...].
@@ -28,32 +52,91 @@ at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor)
 /// second collective for the sizes.
 at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor);
 
-/// The sum or mean over ranks, in a new tensor. Errors: c10::ValueError for the mean of integers.
+/// The ranks' tensors reduced, in a new tensor, and multiplied by `scale`. Truth values are summed
+/// by "or". Errors: c10::ValueError for the mean of integers.
 at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
-                         Reduction reduction);
+                         Reduction reduction, double scale = 1.0);
+
+/// Writes rank `from_process`'s tensor into the others' `tensor`, which has the same shape and
+/// dtype.
+void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, int from_process = 0);
 
 /// `value` as rank 0 has it.
 uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value);
 
+namespace internal {
+
+// For all tensors at once: two ranks may need different sizes, but all know it from one collective.
+std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& group,
+                                                     const std::vector<at::Tensor>& tensors,
+                                                     const PadAcrossProcessesOptions& options);
+void check_rank(const ProcessGroupPtr& group, const char* operation, int from_process);
+// The scale where the rank computes on a TPU, else 1.
+double scale_on_this_device(double scale);
+
+}  // namespace internal
+
+// ---- Trees.
+
 template <typename Tree>
-Tree gather(const ProcessGroupPtr& group, Tree tree) {
-  if (!group) return tree;
-  return tree_map(std::move(tree),
-                  [&](const at::Tensor& tensor) { return gather_tensor(group, tensor); });
+Tree gather(const ProcessGroupPtr& group, Tree tensor) {
+  if (!group) return tensor;
+  expect_only_tensors(tensor, "gather");
+  return tree_map(std::move(tensor),
+                  [&](const at::Tensor& leaf) { return gather_tensor(group, leaf); });
 }
 
 template <typename Tree>
-Tree gather_ragged(const ProcessGroupPtr& group, Tree tree) {
-  if (!group) return tree;
-  return tree_map(std::move(tree),
-                  [&](const at::Tensor& tensor) { return gather_ragged_tensor(group, tensor); });
+Tree gather_ragged(const ProcessGroupPtr& group, Tree tensor) {
+  if (!group) return tensor;
+  expect_only_tensors(tensor, "gather_ragged");
+  return tree_map(std::move(tensor),
+                  [&](const at::Tensor& leaf) { return gather_ragged_tensor(group, leaf); });
 }
 
+/// New tensors with the ranks' tensors reduced. `scale` multiplies them on TPUs, where gradients are
+/// averaged so; elsewhere it has no effect, as in the peer.
+/// Errors: c10::ValueError for the mean of integers over several ranks.
 template <typename Tree>
-Tree reduce(const ProcessGroupPtr& group, Tree tree, Reduction reduction) {
-  return tree_map(std::move(tree), [&](const at::Tensor& tensor) {
-    return reduce_tensor(group, tensor, reduction);
+Tree reduce(const ProcessGroupPtr& group, Tree tensor, Reduction reduction = Reduction::kMean,
+            double scale = 1.0) {
+  expect_only_tensors(tensor, "reduce");
+  const double effective_scale = internal::scale_on_this_device(scale);
+  return tree_map(std::move(tensor), [&](const at::Tensor& leaf) {
+    return reduce_tensor(group, leaf, reduction, effective_scale);
   });
+}
+
+/// Rank `from_process`'s tensors. They are written into the other ranks' tensors, which are
+/// returned: tensors have the same shapes and dtypes everywhere.
+template <typename Tree>
+Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) {
+  if (!group) return tensor;
+  internal::check_rank(group, "broadcast", from_process);
+  expect_only_tensors(tensor, "broadcast");
+  tree_for_each(tensor,
+                [&](const at::Tensor& leaf) { broadcast_tensor(group, leaf, from_process); });
+  return tensor;
+}
+
+/// The tensors with dim `dim` filled up to the size it has on the rank where it is largest, so that
+/// they can be gathered. Tensors without that dim are returned as they are; so are nested tensors,
+/// with a warning. One collective for the whole tree.
+/// Errors: c10::ValueError if a tensor has the dim on some ranks only, or if its dtype does not
+///         have the value `pad_index` and some rank must be filled up.
+/// Differs: the dtype stays; the peer's follows from tensor + pad_index, on those ranks that are
+///          filled up.
+template <typename Tree>
+Tree pad_across_processes(const ProcessGroupPtr& group, Tree tensor,
+                          const PadAcrossProcessesOptions& options = {}) {
+  expect_only_tensors(tensor, "pad_across_processes");
+  if (!group) return tensor;
+  std::vector<at::Tensor> leaves;
+  tree_for_each(tensor, [&leaves](const at::Tensor& leaf) { leaves.push_back(leaf); });
+  const std::vector<at::Tensor> padded =
+      internal::pad_tensors_across_processes(group, leaves, options);
+  auto next = padded.begin();
+  return tree_map(std::move(tensor), [&next](const at::Tensor& /*leaf*/) { return *next++; });
 }
 
 }  // namespace accelerate

@@ -44,6 +44,16 @@ void PortableWriter::write_ivalue(const c10::IValue& value) {
   for (const at::Tensor& tensor : tensors) write_tensor(tensor);
 }
 
+std::string PortableWriter::pack() && {
+  for (const at::Tensor& tensor : tensors_) {
+    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_meta(), "a tensor with layout ",
+                      tensor.layout(), " on ", tensor.device(), " cannot travel in an object");
+    const at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    write_bytes(data.const_data_ptr(), data.nbytes());
+  }
+  return std::move(bytes_);
+}
+
 void PortableReader::read_bytes(void* data, size_t size) {
   TORCH_CHECK(size <= bytes_.size() - used_, "a value from another rank ends too early");
   if (size > 0) std::memcpy(data, bytes_.data() + used_, size);
@@ -71,6 +81,10 @@ at::Tensor PortableReader::read_tensor() {
   tensors_.push_back(
       at::empty(sizes, at::device(device_).dtype(static_cast<at::ScalarType>(dtype))));
   return tensors_.back();
+}
+
+void PortableReader::unpack() {
+  for (at::Tensor& tensor : tensors_) read_bytes(tensor.mutable_data_ptr(), tensor.nbytes());
 }
 
 void PortableReader::read_ivalue(c10::IValue& value) {

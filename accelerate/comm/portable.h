@@ -36,6 +36,8 @@ class PortableWriter {
 
   const std::string& bytes() const { return bytes_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  /// The bytes with the tensors' data after them.
+  std::string pack() &&;
 
  private:
   std::string bytes_;
@@ -52,6 +54,9 @@ class PortableReader {
   /// An empty tensor of the written dtype and shape on `device`, to be filled by the caller.
   at::Tensor read_tensor();
   void read_ivalue(c10::IValue& value);
+
+  /// Fills the tensors made so far from what PortableWriter::pack put after the bytes.
+  void unpack();
 
   void set_device(c10::Device device) { device_ = device; }
   /// Those made so far.
@@ -217,6 +222,24 @@ void read_portable(PortableReader& in, T& value) {
   } else {
     for (auto& element : value) read_portable(in, element);
   }
+}
+
+/// A value as bytes only, its tensors' data included.
+template <Portable T>
+std::string to_bytes(const T& value) {
+  PortableWriter writer;
+  write_portable(writer, value);
+  return std::move(writer).pack();
+}
+
+/// What `to_bytes` was given; tensors are on the CPU.
+template <Portable T>
+T from_bytes(std::string bytes) {
+  PortableReader reader(std::move(bytes));
+  T value{};
+  read_portable(reader, value);
+  reader.unpack();
+  return value;
 }
 
 }  // namespace accelerate

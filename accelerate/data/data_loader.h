@@ -44,10 +44,10 @@
 #include "accelerate/data/dispatch_reader.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/map_reader.h"
-#include "accelerate/data/move_to_device.h"
 #include "accelerate/data/self_shard_reader.h"
 #include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/util/tree_operations.h"
 
 namespace accelerate {
 
@@ -104,7 +104,10 @@ class DataLoader {
 
   /// Starts a pass. The first batch is read now. Collective if ranks share a generator's state, or
   /// if batches are dispatched; then each further batch is, too.
-  Iterator begin() const { return Iterator(state_, skip_); }
+  Iterator begin() const {
+    core();
+    return Iterator(state_, skip_);
+  }
   std::default_sentinel_t end() const { return {}; }
 
   /// How many batches this loader gives in a pass. Errors: c10::ValueError for a stream that does
@@ -153,6 +156,11 @@ class DataLoader {
   Dataset& dataset() const { return *state_->dataset; }
   const std::optional<ShardOptions>& shard_options() const { return core().shard_options(); }
 
+  /// Whether it was not reset.
+  explicit operator bool() const { return state_ != nullptr; }
+  /// Lets go of dataset and workers; the loader is of no use afterwards.
+  void reset() { state_.reset(); }
+
   /// For the library.
   const std::shared_ptr<internal::LoaderCore>& shared_core() const { return state_->core; }
 
@@ -182,7 +190,10 @@ class DataLoader {
 
   DataLoader(std::shared_ptr<State> state, int64_t skip) : state_(std::move(state)), skip_(skip) {}
 
-  internal::LoaderCore& core() const { return *state_->core; }
+  internal::LoaderCore& core() const {
+    TORCH_CHECK(state_ != nullptr, "this data loader was freed");
+    return *state_->core;
+  }
 
   std::shared_ptr<State> state_;
   int64_t skip_ = 0;
@@ -293,7 +304,8 @@ class DataLoader<Dataset, Collate>::Pass {
   bool read_one() {
     if (!reader_->next(read_)) return false;
     if (device_) {
-      read_.batch.emplace(move_to_device(std::move(*read_.batch), *device_, non_blocking_));
+      read_.batch.emplace(
+          send_to_device(std::move(*read_.batch), *device_, {.non_blocking = non_blocking_}));
     }
     return true;
   }

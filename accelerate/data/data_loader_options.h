@@ -72,13 +72,14 @@ struct ShardOptions {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = std::nullopt;
   /// What is set to rank 0's state at the start of each pass; kGenerator is the sampler's.
-  std::vector<RngType> rng_types = {RngType::kGenerator};
+  std::vector<RNGType> rng_types = {RNGType::kGenerator};
   /// Where batches go if `device_placement`, and whether the host waits for the copy.
   c10::Device device = c10::kCPU;
   bool device_placement = true;
   bool non_blocking = false;
-  /// So many batches are on their way to the device while the loop has one. They are read on the
-  /// loop's thread unless there are workers; the copies run on the device's side.
+  /// So many batches are on their way to the device while the loop has one. A worker reads them
+  /// even if the loader asked for none, and the copies run on the device's side: the loop only
+  /// says when.
   int device_prefetch = 0;
   /// Told about every pass; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
@@ -97,5 +98,17 @@ struct DataLoaderConfiguration {
   /// Loaders can always tell and restore their position; this one has them saved in checkpoints.
   bool use_stateful_dataloader = false;
 };
+
+/// For to_dict and to_kwargs.
+template <typename Visitor>
+void visit_fields(const DataLoaderConfiguration& config, Visitor&& visit) {
+  visit("split_batches", config.split_batches);
+  visit("dispatch_batches", config.dispatch_batches);
+  visit("even_batches", config.even_batches);
+  visit("use_seedable_sampler", config.use_seedable_sampler);
+  visit("data_seed", config.data_seed);
+  visit("non_blocking", config.non_blocking);
+  visit("use_stateful_dataloader", config.use_stateful_dataloader);
+}
 
 }  // namespace accelerate

@@ -26,7 +26,7 @@
 #include "accelerate/data/batch_rows.h"
 #include "accelerate/data/dispatch_channel.h"
 #include "accelerate/data/loader_core.h"
-#include "accelerate/data/move_to_device.h"
+#include "accelerate/util/tree_operations.h"
 
 namespace accelerate {
 
@@ -111,7 +111,7 @@ class DispatchReader : public BatchReader<Batch> {
     PortableWriter writer;
     try {
       if (source_->next(read)) {
-        round = move_to_device(fill_up(read, header), device_, non_blocking_);
+        round = send_to_device(fill_up(read, header), device_, {.non_blocking = non_blocking_});
         // What travels must be contiguous, and so is what rank 0 keeps.
         round = tree_map(std::move(*round), [](const at::Tensor& tensor) {
           return tensor.defined() ? tensor.contiguous() : tensor;

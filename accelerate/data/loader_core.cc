@@ -151,6 +151,9 @@ void LoaderCore::share(const ShardOptions& options) {
         "pin_memory");
   }
   shard_ = options;
+  if (options.device_prefetch > 0 && options.device_placement && options_.num_workers == 0) {
+    options_.num_workers = 1;
+  }
   if (dispatch) {
     mode_ = LoaderMode::kDispatch;
   } else if (options.world_size > 1) {
@@ -275,8 +278,8 @@ at::Generator LoaderCore::shared_generator() const {
 void LoaderCore::synchronize_generators() {
   if (mode_ != LoaderMode::kShard) return;
   const at::Generator generator = shared_generator();
-  for (RngType type : shard_->rng_types) {
-    if (type == RngType::kGenerator && !generator.defined()) continue;
+  for (RNGType type : shard_->rng_types) {
+    if (type == RNGType::kGenerator && !generator.defined()) continue;
     synchronize_rng_state(shard_->group, type, generator);
   }
 }

@@ -114,7 +114,11 @@ struct MapSource {
   const ShardedPass pass;
   const bool pin_memory;
   const int rank;
+  const int ranks;
   std::vector<std::optional<Batch>> slots = {};  // of workers
+
+  // What is drawn for batch i follows from it. Ranks that were seeded alike draw differently.
+  int64_t place(int64_t i) const { return pass.taken_after(i) * ranks + rank; }
 
   Batch make(int64_t i, at::Tensor& buffer) const {
     // The buffer serves again unless the dataset kept it.
@@ -146,7 +150,8 @@ class MapReader : public BatchReader<MapBatch<Dataset, Collate>> {
                            .collate = std::move(collate),
                            .pass = std::move(pass),
                            .pin_memory = core.options().pin_memory,
-                           .rank = core.rank()}),
+                           .rank = core.rank(),
+                           .ranks = core.world_size()}),
         dispatches_(core.mode() == LoaderMode::kDispatch),
         next_(start.skip),
         count_(source_->pass.batches.size()) {
@@ -158,6 +163,8 @@ class MapReader : public BatchReader<MapBatch<Dataset, Collate>> {
         OrderedWorkers::Options{.num_workers = options.num_workers,
                                 .capacity = capacity,
                                 .base_seed = start.base_seed,
+                                .place = [source = source_, first = next_](
+                                             int64_t i) { return source->place(first + i); },
                                 .timeout = options.timeout,
                                 .init = options.worker_init},
         [source = source_, first = next_, count = count_](int64_t i, size_t slot) {

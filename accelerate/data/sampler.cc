@@ -6,14 +6,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/escaping.h"
+#include "accelerate/util/generator_state.h"
 
 namespace accelerate {
 namespace {
@@ -29,16 +28,6 @@ at::Generator or_default(const at::Generator& generator) {
   return generator.defined() ? generator : at::detail::getDefaultCPUGenerator();
 }
 
-at::Tensor state_of(at::Generator generator) {
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator generator, const at::Tensor& state) {
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
 // Runs `load` on a state. Errors: c10::ValueError for values of wrong types.
 template <typename Load>
 void load_checked(const json& state, Load load) {
@@ -49,9 +38,12 @@ void load_checked(const json& state, Load load) {
   }
 }
 
-std::optional<at::Tensor> generator_state(const json& state, const char* key) {
+// The CPU generator's state under `key`, if there is one.
+std::optional<at::Tensor> state_from(const json& state, const char* key) {
   if (!state.contains(key)) return std::nullopt;
-  return internal::generator_state_from_text(state.at(key).get<std::string>());
+  at::Tensor bytes = bytes_from_text(state.at(key).get<std::string>());
+  check_generator_state(at::detail::createCPUGenerator(), bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -62,7 +54,7 @@ at::Generator PassRandomness::begin(const at::Generator& own, bool by_seed) {
   if (std::exchange(resume_, false)) {
     if (seed_) return at::detail::createCPUGenerator(*seed_);
     at::Generator generator = own.defined() ? own : at::detail::createCPUGenerator();
-    set_state(generator, state_);
+    set_generator_state(generator, state_);
     return generator;
   }
   end();
@@ -71,7 +63,7 @@ at::Generator PassRandomness::begin(const at::Generator& own, bool by_seed) {
     return at::detail::createCPUGenerator(*seed_);
   }
   at::Generator generator = or_default(own);
-  state_ = state_of(generator);
+  state_ = generator_state(generator);
   return generator;
 }
 
@@ -84,9 +76,9 @@ void PassRandomness::end() {
 json PassRandomness::state_dict(const at::Generator& own) const {
   json state = json::object();
   if (seed_) state[kSeed] = *seed_;
-  if (state_.defined()) state[kGenerator] = generator_state_to_text(state_);
+  if (state_.defined()) state[kGenerator] = bytes_to_text(state_);
   // Between passes a generator of one's own is what the next one follows from.
-  if (state.empty() && own.defined()) state[kNext] = generator_state_to_text(state_of(own));
+  if (state.empty() && own.defined()) state[kNext] = bytes_to_text(generator_state(own));
   return state;
 }
 
@@ -94,11 +86,11 @@ void PassRandomness::load_state_dict(const json& state, at::Generator own) {
   load_checked(state, [&] {
     std::optional<uint64_t> seed;
     if (state.contains(kSeed)) seed = state.at(kSeed).get<uint64_t>();
-    std::optional<at::Tensor> of_pass = generator_state(state, kGenerator);
-    std::optional<at::Tensor> of_next = generator_state(state, kNext);
+    std::optional<at::Tensor> of_pass = state_from(state, kGenerator);
+    std::optional<at::Tensor> of_next = state_from(state, kNext);
     end();
     if (of_next && own.defined()) {
-      set_state(own, *of_next);
+      set_generator_state(own, *of_next);
     } else if (of_next) {
       of_pass = of_next;
     }
@@ -260,28 +252,4 @@ uint64_t draw_seed(at::Generator generator) {
   return at::check_generator<at::CPUGeneratorImpl>(source)->random64() & kMask;
 }
 
-namespace internal {
-
-std::string generator_state_to_text(const at::Tensor& state) {
-  const auto* bytes = static_cast<const char*>(state.const_data_ptr());
-  std::string text;
-  absl::Base64Escape(absl::string_view(bytes, static_cast<size_t>(state.numel())), &text);
-  return text;
-}
-
-at::Tensor generator_state_from_text(const std::string& text) {
-  std::string bytes;
-  TORCH_CHECK_VALUE(absl::Base64Unescape(text, &bytes), "a generator's state is not base64: \"",
-                    text.substr(0, 32), "\"");
-  at::Tensor state = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
-  std::copy(bytes.begin(), bytes.end(), state.mutable_data_ptr<uint8_t>());
-  try {
-    at::detail::createCPUGenerator().set_state(state);
-  } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "a generator's state is damaged: ", error.what_without_backtrace());
-  }
-  return state;
-}
-
-}  // namespace internal
 }  // namespace accelerate

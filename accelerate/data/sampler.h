@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -212,11 +211,4 @@ class SubsetRandomSampler : public Sampler {
 /// default CPU generator.
 uint64_t draw_seed(at::Generator generator = {});
 
-namespace internal {
-
-// A generator's state as text, and back. Errors: c10::ValueError for text that is none.
-std::string generator_state_to_text(const at::Tensor& state);
-at::Tensor generator_state_from_text(const std::string& text);
-
-}  // namespace internal
 }  // namespace accelerate

@@ -82,7 +82,13 @@ struct StreamSource {
   const bool fills_up;
   const int64_t multiple;
   int64_t made;
+  /// Ranks that all read the whole stream draw alike; those with a shard of their own do not.
+  const int64_t first_place;
+  const int64_t place_stride;
   std::vector<std::optional<ReadBatch<Batch>>> slots = {};  // of the worker
+
+  // What is drawn for the next batch follows from it.
+  int64_t place() const { return first_place + shard.taken() * place_stride; }
 
   bool make(ReadBatch<Batch>& out) {
     try {
@@ -124,7 +130,9 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
                        .rank = core.rank(),
                        .fills_up = core.mode() == LoaderMode::kShard,
                        .multiple = core.mode() == LoaderMode::kDispatch ? core.world_size() : 1,
-                       .made = start.skip}),
+                       .made = start.skip,
+                       .first_place = core.mode() == LoaderMode::kSelfShard ? core.rank() : 0,
+                       .place_stride = core.world_size()}),
         round_(core.options().batch_size *
                (core.splits() || core.mode() != LoaderMode::kShard ? 1 : core.world_size())),
         drop_last_(core.options().drop_last) {
@@ -133,14 +141,16 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
     if (options.num_workers == 0) return;
     const int64_t capacity = int64_t{options.num_workers} * options.prefetch_factor;
     source_->slots.resize(static_cast<size_t>(capacity));
-    worker_ = std::make_unique<OrderedWorkers>(OrderedWorkers::Options{.num_workers = 1,
-                                                                       .capacity = capacity,
-                                                                       .base_seed = start.base_seed,
-                                                                       .timeout = options.timeout,
-                                                                       .init = options.worker_init},
-                                               [source = source_](int64_t /*i*/, size_t slot) {
-                                                 return source->make(source->slots[slot].emplace());
-                                               });
+    worker_ = std::make_unique<OrderedWorkers>(
+        OrderedWorkers::Options{.num_workers = 1,
+                                .capacity = capacity,
+                                .base_seed = start.base_seed,
+                                .place = [source = source_](int64_t) { return source->place(); },
+                                .timeout = options.timeout,
+                                .init = options.worker_init},
+        [source = source_](int64_t /*i*/, size_t slot) {
+          return source->make(source->slots[slot].emplace());
+        });
   }
 
   bool next(ReadBatch<Batch>& out) override {

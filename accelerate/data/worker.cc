@@ -12,6 +12,15 @@ namespace {
 
 thread_local const WorkerInfo* current_worker = nullptr;
 
+// Scatters neighbouring places over all seeds (the finisher of SplitMix64): generators only take
+// 32 bits of a seed, and passes that overlapped in their seeds would draw the same sequences.
+uint64_t batch_seed(uint64_t base_seed, int64_t place) {
+  uint64_t bits = base_seed + 0x9E3779B97F4A7C15u * (static_cast<uint64_t>(place) + 1);
+  bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9u;
+  bits = (bits ^ bits >> 27) * 0x94D049BB133111EBu;
+  return bits ^ bits >> 31;
+}
+
 }  // namespace
 
 const WorkerInfo* worker_info() { return current_worker; }
@@ -56,10 +65,10 @@ void OrderedWorkers::stop() {
 
 void OrderedWorkers::Shared::work(int id) {
   const uint64_t seed = options.base_seed + static_cast<uint64_t>(id);
-  const WorkerInfo info{.id = id,
-                        .num_workers = options.num_workers,
-                        .seed = seed,
-                        .generator = at::detail::createCPUGenerator(seed)};
+  WorkerInfo info{.id = id,
+                  .num_workers = options.num_workers,
+                  .seed = seed,
+                  .generator = at::detail::createCPUGenerator(seed)};
   current_worker = &info;
   bool started = false;
   for (int64_t i = id;; i += options.num_workers) {
@@ -72,6 +81,8 @@ void OrderedWorkers::Shared::work(int id) {
     std::exception_ptr error;
     try {
       if (!std::exchange(started, true) && options.init) options.init(info);
+      info.generator.set_current_seed(
+          batch_seed(options.base_seed, options.place ? options.place(i) : i));
       result = task(i, slot_of(i)) ? Slot::kReady : Slot::kEnd;
     } catch (...) {
       error = std::current_exception();

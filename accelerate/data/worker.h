@@ -1,8 +1,9 @@
 /// Threads that prepare a loader's batches ahead of the loop.
 ///
 /// Batch i is made by worker i mod n, whatever the threads' timing, and handed out in order; at
-/// most `capacity` batches are made and not yet taken. So what a dataset draws from its worker's
-/// generator repeats from run to run.
+/// most `capacity` batches are made and not yet taken. Before each batch its worker's generator is
+/// seeded anew, with the base seed and the batch's place: so what a dataset draws from it depends
+/// neither on the number of workers nor on where a loop was left and gone on with.
 /// Errors: what making a batch throws waits for its turn and is thrown where the batch is taken.
 /// Mirrors: torch.utils.data's worker processes and get_worker_info.
 #pragma once
@@ -29,8 +30,8 @@ struct WorkerInfo {
   int num_workers = 1;
   /// The pass's base seed + id.
   uint64_t seed = 0;
-  /// Seeded with it. Random augmentation draws from here: LibTorch's default generator is shared by
-  /// all threads.
+  /// Of the batch that is being made. Random augmentation draws from here: LibTorch's default
+  /// generator is shared by all threads. While the worker is initialised it is seeded with `seed`.
   at::Generator generator;
 };
 
@@ -46,6 +47,9 @@ class OrderedWorkers {
     /// Batches ahead of the consumer. At least 1.
     int64_t capacity = 1;
     uint64_t base_seed = 0;
+    /// The place of batch i, which no other batch of this base seed has; asked by the worker before
+    /// it makes the batch. Empty: i.
+    std::function<int64_t(int64_t i)> place;
     /// How long the consumer waits for a batch; zero or infinite: for ever.
     absl::Duration timeout;
     std::function<void(const WorkerInfo&)> init;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -23,9 +24,11 @@ namespace accelerate {
 namespace {
 
 using internal::OrderedWorkers;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 using Values = std::vector<int64_t>;
@@ -240,13 +243,13 @@ TEST(WorkerInfo, IsThereOnWorkersOnly) {
   const OrderedWorkers::Options options{
       .num_workers = 3, .capacity = 3, .base_seed = 100, .init = [&](const WorkerInfo& info) {
         EXPECT_EQ(worker_info(), &info);
+        EXPECT_EQ(info.generator.current_seed(), info.seed);
         std::lock_guard<std::mutex> lock(mutex);
         ++inits[info.id];
       }};
   take_all(options, 12, [&](int64_t i) {
     std::lock_guard<std::mutex> lock(mutex);
     EXPECT_EQ(worker_info()->num_workers, 3);
-    EXPECT_EQ(worker_info()->generator.current_seed(), worker_info()->seed);
     EXPECT_EQ(inits[worker_info()->id], 1) << "once, before the first batch";
     seeds[worker_info()->id] = worker_info()->seed;
     return i;
@@ -255,15 +258,33 @@ TEST(WorkerInfo, IsThereOnWorkersOnly) {
   EXPECT_EQ(worker_info(), nullptr);
 }
 
-TEST(WorkerInfo, HasAGeneratorWhoseDrawsRepeat) {
-  auto draws = [](uint64_t base_seed) {
-    return take_all({.num_workers = 3, .capacity = 4, .base_seed = base_seed}, 30, [](int64_t) {
-      return at::randint(1 << 30, {}, worker_info()->generator, at::kLong).item<int64_t>();
-    });
-  };
-  const Values first = draws(7);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(draws(7), first);
-  EXPECT_NE(draws(8), first);
+// What each batch draws, however much it draws: batch i draws i % 3 + 1 numbers.
+Values draws(OrderedWorkers::Options options, int64_t first = 0, int64_t count = 30) {
+  options.place = [first](int64_t i) { return first + i; };
+  return take_all(options, count - first, [first](int64_t i) {
+    int64_t drawn = 0;
+    for (int64_t n = 0; n <= (first + i) % 3; ++n) {
+      drawn = at::randint(1 << 30, {}, worker_info()->generator, at::kLong).item<int64_t>();
+    }
+    return drawn;
+  });
+}
+
+TEST(WorkerInfo, HasAGeneratorWhoseDrawsFollowFromBaseSeedAndPlaceAlone) {
+  const Values all = draws({.capacity = 4, .base_seed = 7});
+  for (int num_workers : {1, 2, 3, 5}) {
+    EXPECT_EQ(draws({.num_workers = num_workers, .capacity = 6, .base_seed = 7}), all);
+    EXPECT_EQ(draws({.num_workers = num_workers, .capacity = 6, .base_seed = 7}, /*first=*/11),
+              Values(all.begin() + 11, all.end()));
+  }
+  EXPECT_NE(draws({.num_workers = 3, .capacity = 4, .base_seed = 8}), all);
+  EXPECT_THAT(std::set<int64_t>(all.begin(), all.end()), SizeIs(all.size()));
+}
+
+// Generators take 32 bits of a seed: neighbouring base seeds must not share their sequences.
+TEST(WorkerInfo, DrawsOtherwiseForANeighbouringBaseSeed) {
+  const Values all = draws({.base_seed = 7});
+  for (int64_t drawn : draws({.base_seed = 8})) EXPECT_THAT(all, Not(Contains(drawn)));
 }
 
 }  // namespace

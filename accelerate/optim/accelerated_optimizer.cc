@@ -13,7 +13,9 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
-  return optimizer()->step(std::move(closure));
+  at::Tensor loss = optimizer()->step(std::move(closure));
+  gradient_state_->set_is_xla_gradients_synced(false);
+  return loss;
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {

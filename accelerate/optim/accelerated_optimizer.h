@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/state/gradient_state.h"
@@ -29,12 +30,20 @@ class AcceleratedOptimizer {
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
   torch::optim::Optimizer* operator->() const { return optimizer().get(); }
 
+  /// Whether it was not reset.
+  explicit operator bool() const { return optimizer_ != nullptr; }
+  /// Lets go of the optimizer; the handle is of no use afterwards.
+  void reset() { optimizer_.reset(); }
+
   /// For the library: lives as long as a handle does, also where the optimizer is not owned.
   using Shared = std::shared_ptr<torch::optim::Optimizer>;
   const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 
  private:
-  const Shared& optimizer() const { return *optimizer_; }
+  const Shared& optimizer() const {
+    TORCH_CHECK(optimizer_ != nullptr, "this prepared optimizer was freed");
+    return *optimizer_;
+  }
 
   std::shared_ptr<Shared> optimizer_;
   GradientState* gradient_state_;

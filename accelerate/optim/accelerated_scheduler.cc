@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include <c10/util/Exception.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "accelerate/comm/objects.h"
@@ -16,8 +17,9 @@ AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler,
       policy_(policy) {}
 
 void AcceleratedScheduler::step() {
+  TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
   if (!policy_.step_with_optimizer) return shared_->step();
-  if (!gradient_state_->sync_gradients()) return;
+  if (!gradient_state_->sync_gradients() && !gradient_state_->adjust_scheduler()) return;
   const int steps = policy_.split_batches ? 1 : policy_.num_processes;
   for (int i = 0; i < steps; ++i) shared_->step();
 }

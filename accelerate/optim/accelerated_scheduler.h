@@ -3,7 +3,7 @@
 /// The unit: one call of `step` per optimizer step, and per call the user's scheduler advances once
 /// for each process, because a schedule written for one process counts that process's batches. With
 /// `split_batches` the batches are the same ones, and it advances once. While gradients accumulate
-/// it stands still.
+/// it stands still, unless GradientAccumulationPlugin::adjust_scheduler says otherwise.
 /// Mirrors: accelerate scheduler.py, AcceleratedScheduler.
 #pragma once
 
@@ -39,6 +39,11 @@ class AcceleratedScheduler {
   /// The user's scheduler.
   torch::optim::LRScheduler& operator*() const { return *shared_->scheduler; }
   torch::optim::LRScheduler* operator->() const { return shared_->scheduler; }
+
+  /// Whether it was not reset.
+  explicit operator bool() const { return shared_ != nullptr; }
+  /// Lets go of the scheduler; the handle is of no use afterwards.
+  void reset() { shared_.reset(); }
 
   /// For the library: lives as long as a handle does.
   struct Shared {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/util/tree.h"
@@ -47,6 +48,7 @@ class PreparedModel {
   /// The module's own forward. Collective while gradients are synchronised.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
+    TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
     DistributedDataParallel* ddp = state_->ddp();
     if (ddp == nullptr) return module_->forward(std::forward<Inputs>(inputs)...);
     ddp->before_forward();
@@ -68,6 +70,14 @@ class PreparedModel {
 
   /// The user's module, as it was given to prepare.
   const std::shared_ptr<Module>& module() const { return module_; }
+
+  /// Whether it was not reset.
+  explicit operator bool() const { return module_ != nullptr; }
+  /// Lets go of the model; the handle is of no use afterwards.
+  void reset() {
+    state_.reset();
+    module_.reset();
+  }
 
   /// For the library.
   const std::shared_ptr<ModelState>& state() const { return state_; }

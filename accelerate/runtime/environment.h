@@ -24,6 +24,9 @@ class Environment {
   /// The value or, where the variable is unset or empty, `fallback`.
   std::string get_or(std::string_view name, std::string_view fallback) const;
 
+  /// All that is set, the process's own variables included.
+  std::map<std::string, std::string> variables() const;
+
   void set(std::string_view name, std::string value);
   void unset(std::string_view name);
 

@@ -82,6 +82,8 @@ RealRuntime::~RealRuntime() {
   clear_shared();  // Process groups go before the store they were made with.
 }
 
+void RealRuntime::empty_device_cache() { host::release_free_memory(); }
+
 absl::Time RealRuntime::now() { return absl::Now(); }
 
 void RealRuntime::sleep_for(absl::Duration duration) { absl::SleepFor(duration); }
@@ -94,6 +96,10 @@ uint64_t RealRuntime::random_bits() {
 
 absl::StatusOr<std::string> RealRuntime::read_file(const std::string& path) {
   return host::read_file(path);
+}
+
+absl::Status RealRuntime::write_file(const std::string& path, std::string_view contents) {
+  return host::write_file(path, contents);
 }
 
 void RealRuntime::write_console(ConsoleStream stream, std::string_view text) {

@@ -22,12 +22,15 @@ class RealRuntime final : public Runtime {
   ~RealRuntime() override;
 
   c10::Device device() const override { return device_; }
+  /// On a CPU: returns free pages of the heap to the system.
+  void empty_device_cache() override;
   std::vector<std::string> accelerator_families() const override;
   bool owns_process() const override { return true; }
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override;
   absl::StatusOr<std::string> read_file(const std::string& path) override;
+  absl::Status write_file(const std::string& path, std::string_view contents) override;
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;

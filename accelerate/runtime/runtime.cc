@@ -37,6 +37,10 @@ std::string Runtime::device_family() const {
   }
 }
 
+absl::Status Runtime::write_file(const std::string& path, std::string_view) {
+  return absl::UnimplementedError(absl::StrCat("cannot write ", path, ": read-only Runtime"));
+}
+
 std::vector<std::string> Runtime::accelerator_families() const {
   std::string family = device_family();
   if (family == "cpu") return {};

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "accelerate/runtime/environment.h"
@@ -52,6 +54,17 @@ struct GroupOptions {
 };
 
 enum class ConsoleStream { kOut, kErr };
+
+/// Something that a device did, or will have done by `end`.
+struct DeviceWork {
+  std::string name;
+  c10::Device device;
+  int64_t stream = 0;
+  absl::Time start;
+  absl::Time end;
+  /// Whether the operator that this thread runs asked for it; a collective begins by itself.
+  bool from_operator = true;
+};
 
 /// Bytes of a device's memory.
 struct DeviceMemoryUse {
@@ -89,11 +102,19 @@ class Runtime {
   virtual std::string device_name() const { return ""; }
 
   /// Whether this rank has its process to itself, so that what belongs to the process, like the
-  /// CPUs it runs on, is the rank's to change.
+  /// CPUs it runs on and what LibTorch keeps once per process, is the rank's to change.
   virtual bool owns_process() const { return false; }
 
   /// What the device's memory holds; nothing where nobody counts.
   virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
+
+  /// Gives memory back that an allocator of the device keeps for reuse and nobody uses. Nothing to
+  /// do where none does so, as on a simulated device.
+  virtual void empty_device_cache() {}
+
+  /// Tells `observer` of all work that this rank gives to its device from now on, when it gives it;
+  /// null ends that. A Runtime whose device has a profiler of its own tells nothing.
+  virtual void observe_device(std::function<void(const DeviceWork&)> observer) {}
 
   /// Returns when the device has done all work given to it.
   virtual void synchronize_device() {}
@@ -114,6 +135,10 @@ class Runtime {
 
   /// A whole file. Errors: NotFound, PermissionDenied, ... naming the path.
   virtual absl::StatusOr<std::string> read_file(const std::string& path) = 0;
+
+  /// Writes a whole file: it appears with all its contents or not at all. Missing folders are made.
+  /// Errors: PermissionDenied, ResourceExhausted (disk full), ... naming the path.
+  virtual absl::Status write_file(const std::string& path, std::string_view contents);
 
   /// Writes text at once, unbuffered by the library.
   virtual void write_console(ConsoleStream stream, std::string_view text) = 0;

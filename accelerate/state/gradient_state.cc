@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <c10/util/Exception.h>
+
 #include "absl/log/absl_check.h"
 
 namespace accelerate {
@@ -10,9 +12,16 @@ GradientState::~GradientState() {
   for (LoaderScope* loader : loaders_) loader->state_ = nullptr;
 }
 
+void GradientState::set_plugin(const GradientAccumulationPlugin& plugin) {
+  TORCH_CHECK_VALUE(plugin.num_steps.value_or(1) >= 1,
+                    "gradient accumulation: num_steps must be at least 1, got ", *plugin.num_steps);
+  plugin_ = plugin;
+}
+
 void GradientState::set_num_steps(int64_t num_steps) {
-  ABSL_CHECK_GE(num_steps, 1);
-  num_steps_ = num_steps;
+  GradientAccumulationPlugin plugin = plugin_;
+  plugin.num_steps = num_steps;
+  set_plugin(plugin);
 }
 
 bool GradientState::end_of_dataloader() const {

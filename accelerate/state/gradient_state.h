@@ -12,7 +12,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "accelerate/config/kwargs_handlers.h"
 
 namespace accelerate {
 
@@ -49,12 +52,33 @@ class GradientState {
   bool sync_gradients() const { return sync_gradients_; }
   void set_sync_gradients(bool sync_gradients) { sync_gradients_ = sync_gradients; }
 
+  /// How gradients accumulate. Errors: c10::ValueError for less than one step.
+  const GradientAccumulationPlugin& plugin() const { return plugin_; }
+  void set_plugin(const GradientAccumulationPlugin& plugin);
+
   /// How many backward passes make one optimizer step. At least 1.
-  int64_t num_steps() const { return num_steps_; }
+  int64_t num_steps() const { return plugin_.num_steps.value_or(1); }
   void set_num_steps(int64_t num_steps);
+
+  /// See GradientAccumulationPlugin.
+  bool adjust_scheduler() const { return plugin_.adjust_scheduler.value_or(false); }
+  bool sync_with_dataloader() const { return plugin_.sync_with_dataloader; }
+  bool sync_each_batch() const { return plugin_.sync_each_batch; }
+
+  /// Whether this step's gradients are reduced over the ranks already; reset by the optimizer's
+  /// step. Kept for XLA devices only, whose optimizers the peer lets reduce them.
+  bool is_xla_gradients_synced() const { return is_xla_gradients_synced_; }
+  void set_is_xla_gradients_synced(bool synced) { is_xla_gradients_synced_ = synced; }
 
   /// Whether a loader is being iterated.
   bool in_dataloader() const { return !loaders_.empty(); }
+
+  /// The innermost pass; null outside of loops.
+  const LoaderScope* active_dataloader() const {
+    return loaders_.empty() ? nullptr : loaders_.back();
+  }
+  /// All passes that run, outermost first.
+  const std::vector<LoaderScope*>& dataloader_references() const { return loaders_; }
 
   /// Whether the innermost loader has handed out its last batch; false outside of loops.
   bool end_of_dataloader() const;
@@ -68,7 +92,8 @@ class GradientState {
 
  private:
   bool sync_gradients_ = true;
-  int64_t num_steps_ = 1;
+  GradientAccumulationPlugin plugin_;
+  bool is_xla_gradients_synced_ = false;
   std::vector<LoaderScope*> loaders_;  // outermost first
 };
 
@@ -80,6 +105,10 @@ class GradientState::LoaderScope {
   ~LoaderScope();
   LoaderScope(const LoaderScope&) = delete;
   LoaderScope& operator=(const LoaderScope&) = delete;
+
+  bool end_of_dataloader() const { return end_of_dataloader_; }
+  int64_t remainder() const { return remainder_; }
+  const BatchRound& round() const { return round_; }
 
   void set_end_of_dataloader(bool end) { end_of_dataloader_ = end; }
   void set_remainder(int64_t remainder) { remainder_ = remainder; }

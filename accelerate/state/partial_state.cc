@@ -3,12 +3,17 @@
 #include <memory>
 #include <string>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include "absl/strings/str_cat.h"
+#include "accelerate/config/env_parsing.h"
+#include "accelerate/config/fields.h"
 
 namespace accelerate {
 namespace {
+
+constexpr char kDebugMode[] = "ACCELERATE_DEBUG_MODE";
+constexpr char kForkLaunched[] = "FORK_LAUNCHED";
 
 DistributedType distributed_type_of(const std::string& family, int world_size) {
   if (family == "tpu") return DistributedType::kXla;
@@ -27,56 +32,70 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
 
 }  // namespace
 
-const char* to_string(DistributedType type) {
-  switch (type) {
-    case DistributedType::kNo: return "NO";
-    case DistributedType::kMultiCpu: return "MULTI_CPU";
-    case DistributedType::kMultiGpu: return "MULTI_GPU";
-    case DistributedType::kMultiNpu: return "MULTI_NPU";
-    case DistributedType::kMultiMlu: return "MULTI_MLU";
-    case DistributedType::kMultiSdaa: return "MULTI_SDAA";
-    case DistributedType::kMultiMusa: return "MULTI_MUSA";
-    case DistributedType::kMultiXpu: return "MULTI_XPU";
-    case DistributedType::kMultiHpu: return "MULTI_HPU";
-    case DistributedType::kMultiNeuron: return "MULTI_NEURON";
-    case DistributedType::kXla: return "XLA";
-  }
-  return "";
-}
-
 PartialState& PartialState::get(Runtime& runtime, const PartialStateOptions& options) {
-  if (PartialState* existing = runtime.find_shared<PartialState>()) {
-    existing->check_agrees(options);
-    return *existing;
+  auto& state = runtime.shared<PartialState>(
+      [&] { return std::unique_ptr<PartialState>(new PartialState(runtime)); });
+  if (state.record_) {
+    state.check_agrees(options);
+  } else {
+    state.record_ = make_record(runtime, options);
   }
-  return runtime.shared<PartialState>(
-      [&] { return std::unique_ptr<PartialState>(new PartialState(runtime, options)); });
+  state.record_->fork_launched = parse_flag_from_env(kForkLaunched, false, runtime.environment());
+  return state;
 }
 
-PartialState::PartialState(Runtime& runtime, const PartialStateOptions& options)
-    : runtime_(runtime),
-      device_(options.cpu ? c10::Device(c10::kCPU) : runtime.device()),
-      distributed_type_(distributed_type_of(options.cpu ? "cpu" : runtime.device_family(),
-                                            runtime.topology().world_size)),
-      init_(options.init.value_or(InitProcessGroupKwargs{})) {
-  if (topology().world_size == 1) return;
-  group_ = runtime.new_group({.name = "world", .timeout = init_.timeout, .backend = init_.backend});
+PartialState* PartialState::find(const Runtime& runtime) {
+  auto* state = runtime.find_shared<PartialState>();
+  return state != nullptr && state->initialized() ? state : nullptr;
+}
+
+void PartialState::reset(Runtime& runtime) {
+  if (auto* state = runtime.find_shared<PartialState>()) state->record_.reset();
+}
+
+PartialState::Record PartialState::make_record(Runtime& runtime,
+                                               const PartialStateOptions& options) {
+  const int world_size = runtime.topology().world_size;
+  if (options.init) check_init_method(*options.init, runtime.environment());
+  Record record{.device = options.cpu ? c10::Device(c10::kCPU) : runtime.device(),
+                .distributed_type =
+                    distributed_type_of(options.cpu ? "cpu" : runtime.device_family(), world_size),
+                .init = options.init.value_or(InitProcessGroupKwargs{}),
+                .debug = parse_flag_from_env(kDebugMode, false, runtime.environment())};
+  if (world_size == 1) return record;
+  record.group = runtime.new_group({.name = "world",
+                                    .timeout = record.init.effective_timeout(),
+                                    .backend = record.init.backend});
+  record.backend = record.group->getDefaultBackend()->getBackendName();
+  return record;
 }
 
 void PartialState::check_agrees(const PartialStateOptions& options) const {
-  TORCH_CHECK_VALUE(!options.cpu || device_.is_cpu(),
-                    "cpu=true, but this Runtime's state was made with the device ", device_,
+  TORCH_CHECK_VALUE(!options.cpu || device().is_cpu(),
+                    "cpu=true, but this Runtime's state was made with the device ", device(),
                     "; make every Accelerator of a rank with the same options");
-  TORCH_CHECK_VALUE(!options.init || *options.init == init_, "InitProcessGroupKwargs{backend \"",
-                    options.init->backend, "\", timeout ",
-                    absl::FormatDuration(options.init->timeout),
-                    "} come too late: the process group was made with backend \"", init_.backend,
-                    "\" and timeout ", absl::FormatDuration(init_.timeout),
-                    "; give them to the first Accelerator");
+  const InitProcessGroupKwargs& init = record().init;
+  TORCH_CHECK_VALUE(!options.init || *options.init == init, "InitProcessGroupKwargs",
+                    to_dict(*options.init).dump(),
+                    " come too late: the process group was made with ", to_dict(init).dump(), "; give them to the first Accelerator");
+}
+
+void PartialState::set_device() const {
+  const c10::Device own = device();
+  if (!own.is_cpu()) c10::impl::VirtualGuardImpl(own.type()).setDevice(own);
+}
+
+void PartialState::destroy_process_group(ProcessGroupPtr group) {
+  if (!record_) return;
+  Record& record = *record_;
+  if (group && group != record.group) return;  // The caller's reference is the last of ours.
+  if (!group && record.fork_launched) return;
+  record.group_destroyed = record.group_destroyed || use_distributed();
+  record.group.reset();
 }
 
 void PartialState::wait_for_everyone() const {
-  if (group_) group_->barrier()->wait();
+  if (group()) group()->barrier()->wait();
 }
 
 }  // namespace accelerate

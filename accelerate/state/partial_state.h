@@ -1,39 +1,31 @@
 /// Where this rank is and how it reaches the others: everything an Accelerator needs that does not
-/// depend on how it trains. All users of one Runtime share one PartialState.
+/// depend on how it trains, and the means to let some ranks do what others do not.
 ///
-/// Mirrors: accelerate state.py, PartialState and what AcceleratorState adds of device and backend.
+/// All users of one Runtime share one PartialState. Whoever needs process control and no training
+/// gets it by PartialState::get().
+///
+/// Errors:  whatever is asked between reset() and the next get() is a c10::ValueError that says so.
+/// Mirrors: accelerate state.py, PartialState.
 /// Threads: belongs to its rank's thread.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/config/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/process_control.h"
+#include "accelerate/util/split.h"
 
 namespace accelerate {
-
-/// What the ranks compute on. It follows from Runtime::device_family().
-enum class DistributedType {
-  kNo,  ///< one rank, no process group
-  kMultiCpu,
-  kMultiGpu,
-  kMultiNpu,
-  kMultiMlu,
-  kMultiSdaa,
-  kMultiMusa,
-  kMultiXpu,
-  kMultiHpu,
-  kMultiNeuron,
-  kXla,  ///< TPUs, one rank or several
-};
-
-/// The peer's spelling: "NO", "MULTI_CPU", "XLA", ...
-const char* to_string(DistributedType type);
 
 struct PartialStateOptions {
   /// Compute on the CPU whatever the Runtime offers.
@@ -43,13 +35,36 @@ struct PartialStateOptions {
 
 class PartialState {
  public:
-  /// The Runtime's shared state, made on the first call. Collective then, local afterwards.
+  /// The Runtime's shared state, made on the first call and on the first after a reset. Collective
+  /// then, local otherwise. References to it stay good as long as the Runtime.
   /// Errors: c10::ValueError naming the option in which `options` contradict the first call's.
-  static PartialState& get(Runtime& runtime, const PartialStateOptions& options = {});
+  static PartialState& get(Runtime& runtime = Runtime::current(),
+                           const PartialStateOptions& options = {});
+
+  /// The shared state, or null where there is none, or none any more. Local.
+  static PartialState* find(const Runtime& runtime = Runtime::current());
+
+  /// Forgets where the rank is and lets go of the process group, so that the next get() begins
+  /// anew. Every rank does it. Local.
+  static void reset(Runtime& runtime = Runtime::current());
+
+  PartialState(const PartialState&) = delete;
+  PartialState& operator=(const PartialState&) = delete;
+
+  // ---- Where the rank is. Local.
 
   Runtime& runtime() const { return runtime_; }
-  c10::Device device() const { return device_; }
-  DistributedType distributed_type() const { return distributed_type_; }
+  bool initialized() const { return record_.has_value(); }
+  c10::Device device() const { return record().device; }
+  /// It follows from Runtime::device_family().
+  DistributedType distributed_type() const { return record().distributed_type; }
+  /// Name of the process group's backend ("gloo", "sim", ...); empty where there is no group.
+  const std::string& backend() const { return record().backend; }
+  /// Whether collectives are verified before they run: ACCELERATE_DEBUG_MODE.
+  bool debug() const { return record().debug; }
+  /// Whether the launcher forked this process from one that it shares a group with: FORK_LAUNCHED,
+  /// as it was at the last get().
+  bool fork_launched() const { return record().fork_launched; }
   int process_index() const { return topology().rank; }
   int local_process_index() const { return topology().local_rank; }
   int num_processes() const { return topology().world_size; }
@@ -59,21 +74,121 @@ class PartialState {
   bool use_distributed() const { return num_processes() > 1; }
 
   /// All ranks. Null where there is one rank only.
-  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  /// Errors: c10::ValueError once the group is destroyed.
+  const ProcessGroupPtr& group() const {
+    const Record& now = record();
+    TORCH_CHECK_VALUE(!now.group_destroyed,
+                      "the process group was destroyed; after that ranks cannot talk any more");
+    return now.group;
+  }
+
+  /// The device on which a rank by itself would compute: the first kind there is.
+  c10::Device default_device() const { return runtime_.device(); }
+
+  /// Makes the rank's device the thread's current one of its kind.
+  void set_device() const;
+
+  /// Lets go of the group: the job's, unless another is given. A forked process does not own the
+  /// job's group and keeps it. Every member does it, when all operations have ended. Local.
+  void destroy_process_group(ProcessGroupPtr group = nullptr);
+
+  // ---- Some ranks before, or without, others.
 
   /// Returns when all ranks have called it. Collective.
   void wait_for_everyone() const;
 
+  /// While it lives rank 0 has been alone first; see OrderedScope. Collective, as is its end.
+  [[nodiscard]] OrderedScope main_process_first() const {
+    return OrderedScope(group(), is_main_process(), "main_process_first");
+  }
+  /// The same with each node's first rank.
+  [[nodiscard]] OrderedScope local_main_process_first() const {
+    return OrderedScope(group(), is_local_main_process(), "local_main_process_first");
+  }
+
+  /// Runs `body` in such a scope and returns what it does. Other ranks' error then has the text of
+  /// the exception that leaves it. Collective.
+  template <typename Body>
+  auto main_process_first(Body&& body) const {
+    return main_process_first().run(std::forward<Body>(body));
+  }
+  template <typename Body>
+  auto local_main_process_first(Body&& body) const {
+    return local_main_process_first().run(std::forward<Body>(body));
+  }
+
+  /// The function for one rank, and nothing for the others; see RestrictedFunction. Where there is
+  /// one rank only it always runs. Local.
+  template <typename Function>
+  auto on_main_process(Function function) const {
+    return restricted(is_main_process(), std::move(function));
+  }
+  template <typename Function>
+  auto on_local_main_process(Function function) const {
+    return restricted(is_local_main_process(), std::move(function));
+  }
+  template <typename Function>
+  auto on_last_process(Function function) const {
+    return restricted(is_last_process(), std::move(function));
+  }
+  template <typename Function>
+  auto on_process(Function function, int process_index) const {
+    return restricted(this->process_index() == process_index, std::move(function));
+  }
+  template <typename Function>
+  auto on_local_process(Function function, int local_process_index) const {
+    return restricted(this->local_process_index() == local_process_index, std::move(function));
+  }
+
+  /// This rank's contiguous share of what all ranks have: see split.h. Local.
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return accelerate::split_between_processes(process_index(), num_processes(), std::move(inputs),
+                                               apply_padding);
+  }
+
+  /// Writes the arguments and a newline to stdout, once per node. Local.
+  template <typename... Values>
+  void print(const Values&... values) const {
+    if (!is_local_main_process()) return;
+    std::ostringstream line;
+    (line << ... << values) << '\n';
+    runtime_.write_console(ConsoleStream::kOut, line.str());
+  }
+
  private:
-  PartialState(Runtime& runtime, const PartialStateOptions& options);
+  // What a reset forgets.
+  struct Record {
+    c10::Device device;
+    DistributedType distributed_type;
+    InitProcessGroupKwargs init;
+    bool debug = false;
+    bool fork_launched = false;
+    std::string backend = {};
+    ProcessGroupPtr group = {};
+    bool group_destroyed = false;
+  };
+
+  explicit PartialState(Runtime& runtime) : runtime_(runtime) {}
+  static Record make_record(Runtime& runtime, const PartialStateOptions& options);
   void check_agrees(const PartialStateOptions& options) const;
-  const Topology& topology() const { return runtime_.topology(); }
+  const Record& record() const {
+    TORCH_CHECK_VALUE(record_,
+                      "the state of this rank was reset; PartialState::get() or a new Accelerator "
+                      "must initialise it before it is asked");
+    return *record_;
+  }
+  const Topology& topology() const {
+    record();
+    return runtime_.topology();
+  }
+  template <typename Function>
+  auto restricted(bool runs, Function function) const {
+    return RestrictedFunction<Function>(runs || !use_distributed(), std::move(function));
+  }
 
   Runtime& runtime_;
-  const c10::Device device_;
-  const DistributedType distributed_type_;
-  const InitProcessGroupKwargs init_;
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::optional<Record> record_;
 };
 
 }  // namespace accelerate

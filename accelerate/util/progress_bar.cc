@@ -99,7 +99,8 @@ std::string bar_text(double fraction, int cells) {
 ProgressBar::ProgressBar(Runtime& runtime, ProgressBarOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
-      open_(runtime.topology().rank == 0 && runtime.is_terminal(ConsoleStream::kErr)) {
+      open_((!options_.main_process_only || runtime.topology().local_rank == 0) &&
+            runtime.is_terminal(ConsoleStream::kErr)) {
   if (!open_) return;
   options_.description = on_one_line(options_.description);
   started_ = runtime_.now();

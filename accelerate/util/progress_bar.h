@@ -2,14 +2,14 @@
 ///
 ///     epoch 3:  45%|█████     | 10/22 [00:01<00:01, 8.1 it/s, loss 0.123]
 ///
-/// It is drawn on stderr, on rank 0 only, and only if stderr is a terminal; else a bar is silent
-/// and costs next to nothing. It is redrawn at most ten times a second of the Runtime's clock. A
-/// last drawing and a line break come with close() or destruction. Text is cut to the terminal's
-/// width: COLUMNS if set, else what the terminal says, else 80.
+/// It is drawn on stderr, by the first rank of each node, and only if stderr is a terminal; else a
+/// bar is silent and costs next to nothing. It is redrawn at most ten times a second of the
+/// Runtime's clock. A last drawing and a line break come with close() or destruction. Text is cut
+/// to the terminal's width: COLUMNS if set, else what the terminal says, else 80.
 ///
 /// Ownership: the Runtime must outlive the bar.
 /// Threads:   the rank's thread only.
-/// Mirrors:   accelerate utils/tqdm.py
+/// Mirrors:   accelerate utils/tqdm.py, tqdm
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,8 @@ struct ProgressBarOptions {
   std::optional<int64_t> total = std::nullopt;
   /// Stands before the bar.
   std::string description = {};
+  /// Off: every rank draws one, not only the first of its node.
+  bool main_process_only = true;
 };
 
 class ProgressBar {

@@ -26,8 +26,8 @@ using ::testing::Not;
 // A console that is kept, and a clock that stands until it is moved.
 class FakeRuntime : public Runtime {
  public:
-  explicit FakeRuntime(int rank = 0, bool terminal = true)
-      : Runtime(Topology::uniform(rank, 1, 2), Environment()), terminal_(terminal) {
+  explicit FakeRuntime(int rank = 0, bool terminal = true, int num_nodes = 1)
+      : Runtime(Topology::uniform(rank, num_nodes, 2), Environment()), terminal_(terminal) {
     environment().set("COLUMNS", "100");
   }
 
@@ -69,6 +69,16 @@ TEST(ProgressBar, ShowsShareCountTimesRateAndPostfix) {
   bar.advance(10, "loss 0.123");
   EXPECT_EQ(runtime.last_drawing(),
             "epoch 3:  45%|█████     | 10/22 [00:01<00:01, 8.0 it/s, loss 0.123]\x1b[K");
+}
+
+TEST(ProgressBar, IsDrawnByTheFirstRankOfEachNodeOrByAll) {
+  for (int rank = 0; rank < 4; ++rank) {
+    for (bool main_process_only : {true, false}) {
+      FakeRuntime runtime(rank, /*terminal=*/true, /*num_nodes=*/2);
+      ProgressBar(runtime, {.total = 2, .main_process_only = main_process_only}).advance();
+      EXPECT_EQ(runtime.written.empty(), main_process_only && rank % 2 != 0) << "rank " << rank;
+    }
+  }
 }
 
 TEST(ProgressBar, IsSilentOnOtherRanksAndWithoutATerminal) {

@@ -1,22 +1,29 @@
 #include "accelerate/util/random.h"
 
-#include <mutex>
+#include <string>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/runtime/runtime.h"
+#include "accelerate/util/generator_state.h"
 
 namespace accelerate {
 namespace {
 
-at::Generator generator_of(RngType type, const at::Generator& given) {
-  if (type == RngType::kGenerator) return given;
-  const c10::Device device = Runtime::current().device();
-  if (type == RngType::kTorch || device.is_cpu()) return at::detail::getDefaultCPUGenerator();
-  return at::globalContext().defaultGenerator(device);
+at::Generator generator_of(RNGType type, const at::Generator& given) {
+  if (type != RNGType::kGenerator) return default_generator(type);
+  TORCH_CHECK_VALUE(given.defined(), "synchronize_rng_state: there is no generator");
+  return given;
+}
+
+void synchronize(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                 const at::Generator& generator) {
+  if (!group) return;
+  std::vector<at::Tensor> state{generator_state(generator)};
+  group->broadcast(state)->wait();
+  set_generator_state(generator, state[0]);
 }
 
 }  // namespace
@@ -26,28 +33,44 @@ void set_seed(uint64_t seed, const SetSeedOptions& options) {
     seed += static_cast<uint64_t>(Runtime::current().topology().rank);
   }
   at::manual_seed(seed);
+  if (!options.deterministic) return;
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
 }
 
-void synchronize_rng_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group, RngType type,
+RNGType device_rng_type(const Runtime& runtime) {
+  if (runtime.device().is_cpu()) return RNGType::kTorch;
+  const std::string family = runtime.device_family();
+  if (family == "gpu") return RNGType::kCuda;
+  if (family == "tpu") return RNGType::kXla;
+  return contains<RNGType>(family) ? from_string<RNGType>(family) : RNGType::kDevice;
+}
+
+at::Generator default_generator(RNGType type, const Runtime& runtime) {
+  TORCH_CHECK_VALUE(type != RNGType::kGenerator, "there is no default generator of type \"",
+                    to_string(type), "\"");
+  if (type == RNGType::kTorch) return at::detail::getDefaultCPUGenerator();
+  const RNGType own = device_rng_type(runtime);
+  TORCH_CHECK_VALUE(type == own || type == RNGType::kDevice, "rank ", runtime.topology().rank,
+                    " has no generator of type \"", to_string(type), "\": it computes on ",
+                    runtime.device(), ", whose generator is of type \"", to_string(own),
+                    "\"; \"device\" stands for it on any hardware");
+  if (own == RNGType::kTorch) return at::detail::getDefaultCPUGenerator();
+  return at::globalContext().defaultGenerator(runtime.device());
+}
+
+void synchronize_rng_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group, RNGType type,
                            at::Generator generator) {
-  TORCH_CHECK_VALUE(type != RngType::kGenerator || generator.defined(),
-                    "synchronize_rng_state: there is no generator");
-  if (!group) return;
-  at::Generator source = generator_of(type, generator);
-  at::Tensor state;
-  {
-    std::lock_guard<std::mutex> lock(source.mutex());
-    state = source.get_state();
-  }
-  std::vector<at::Tensor> tensors{state};
-  group->broadcast(tensors)->wait();
-  std::lock_guard<std::mutex> lock(source.mutex());
-  source.set_state(state);
+  synchronize(group, generator_of(type, generator));
 }
 
 void synchronize_rng_states(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                            const std::vector<RngType>& types, at::Generator generator) {
-  for (RngType type : types) synchronize_rng_state(group, type, generator);
+                            const std::vector<RNGType>& types, at::Generator generator) {
+  std::vector<at::Generator> generators;
+  for (RNGType type : types) generators.push_back(generator_of(type, generator));
+  for (const at::Generator& each : generators) synchronize(group, each);
 }
 
 }  // namespace accelerate

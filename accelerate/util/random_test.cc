@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -19,15 +20,20 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-// Rank `rank` of four, on a CPU.
+// Rank `rank` of four, on a CPU or what takes its place.
 class FakeRuntime : public Runtime {
  public:
-  explicit FakeRuntime(int rank) : Runtime(Topology::uniform(rank, 1, 4), Environment()) {}
+  explicit FakeRuntime(int rank, c10::Device device = c10::kCPU, std::string family = "cpu")
+      : Runtime(Topology::uniform(rank, 1, 4), Environment()),
+        device_(device),
+        family_(std::move(family)) {}
 
-  c10::Device device() const override { return c10::kCPU; }
+  c10::Device device() const override { return device_; }
+  std::string device_family() const override { return family_; }
   absl::Time now() override { return absl::UnixEpoch(); }
   void sleep_for(absl::Duration) override {}
   uint64_t random_bits() override { return 4; }
@@ -40,6 +46,10 @@ class FakeRuntime : public Runtime {
   c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
     TORCH_CHECK(false, "no groups");
   }
+
+ private:
+  c10::Device device_;
+  std::string family_;
 };
 
 at::Generator default_generator() { return at::detail::getDefaultCPUGenerator(); }
@@ -70,6 +80,46 @@ TEST(SetSeed, GivesEachRankASeedOfItsOwnWhenAsked) {
   EXPECT_EQ(default_generator().current_seed(), 40);
 }
 
+TEST(SetSeed, IsDeterministicWhenAsked) {
+  at::Context& context = at::globalContext();
+  set_seed(1);
+  EXPECT_FALSE(context.deterministicAlgorithms());
+  set_seed(1, {.deterministic = true});
+  EXPECT_TRUE(context.deterministicAlgorithms());
+  EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly());
+  EXPECT_TRUE(context.deterministicCuDNN());
+  EXPECT_FALSE(context.benchmarkCuDNN());
+  set_seed(2);
+  EXPECT_TRUE(context.deterministicAlgorithms()) << "stays until it is switched off";
+  context.setDeterministicAlgorithms(false, false);
+  context.setDeterministicCuDNN(false);
+}
+
+TEST(DefaultGenerator, GoesByTheKindOfDevice) {
+  const c10::Device device(c10::kPrivateUse1, 0);
+  EXPECT_EQ(device_rng_type(FakeRuntime(0)), RNGType::kTorch);
+  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "gpu")), RNGType::kCuda);
+  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "tpu")), RNGType::kXla);
+  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "npu")), RNGType::kNpu);
+  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "mps")), RNGType::kDevice);
+  // From 128 simulated devices on tensors are on the CPU.
+  EXPECT_EQ(device_rng_type(FakeRuntime(0, c10::kCPU, "gpu")), RNGType::kTorch);
+}
+
+TEST(DefaultGenerator, IsThereForTheRanksOwnDeviceOnly) {
+  const FakeRuntime runtime(2);
+  EXPECT_EQ(default_generator(RNGType::kTorch, runtime), default_generator());
+  EXPECT_EQ(default_generator(RNGType::kDevice, runtime), default_generator());
+  EXPECT_THROW(default_generator(RNGType::kGenerator, runtime), c10::ValueError);
+  try {
+    default_generator(RNGType::kNpu, FakeRuntime(2, c10::Device(c10::kPrivateUse1, 2), "gpu"));
+    FAIL() << "no exception";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                AllOf(HasSubstr("rank 2"), HasSubstr("\"npu\""), HasSubstr("\"cuda\"")));
+  }
+}
+
 TEST(SynchronizeRngState, GivesEveryRankTheStateOfRankZero) {
   std::vector<int64_t> drawn(3);
   std::vector<at::Generator> generators;
@@ -81,7 +131,7 @@ TEST(SynchronizeRngState, GivesEveryRankTheStateOfRankZero) {
   at::Generator expected = generators[0].clone();
   run_ranks(3, [&](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const auto rank = static_cast<size_t>(group->getRank());
-    synchronize_rng_states(group, {RngType::kGenerator}, generators[rank]);
+    synchronize_rng_states(group, {RNGType::kGenerator}, generators[rank]);
     drawn[rank] = draw(generators[rank]);
   });
   EXPECT_THAT(drawn, Each(draw(expected)));
@@ -94,13 +144,13 @@ TEST(SynchronizeRngState, LeavesARankAloneAsItIs) {
   const int64_t first = draw(default_generator());
   set_seed(5);
   at::Generator own = at::detail::createCPUGenerator(5);
-  synchronize_rng_states({}, {RngType::kTorch, RngType::kDevice, RngType::kGenerator}, own);
+  synchronize_rng_states({}, {RNGType::kTorch, RNGType::kDevice, RNGType::kGenerator}, own);
   EXPECT_EQ(draw(default_generator()), first);
   EXPECT_EQ(draw(own), first);
 }
 
 TEST(SynchronizeRngState, NeedsTheGeneratorThatIsGivenByHand) {
-  EXPECT_THROW(synchronize_rng_state({}, RngType::kGenerator), c10::ValueError);
+  EXPECT_THROW(synchronize_rng_state({}, RNGType::kGenerator), c10::ValueError);
 }
 
 }  // namespace

@@ -43,6 +43,14 @@ namespace internal {
 void visit_ivalue(c10::IValue& value, absl::FunctionRef<void(at::Tensor&)> fn);
 void visit_ivalue(const c10::IValue& value, absl::FunctionRef<void(const at::Tensor&)> fn);
 
+// The value with fn(part) for each part of a container; itself where it is none.
+c10::IValue map_ivalue_children(const c10::IValue& value,
+                                absl::FunctionRef<c10::IValue(const c10::IValue&)> fn);
+// For whatever is no container, tensor or not.
+void visit_ivalue_leaves(const c10::IValue& value, absl::FunctionRef<void(const c10::IValue&)> fn);
+c10::IValue map_ivalue_leaves(const c10::IValue& value,
+                              absl::FunctionRef<c10::IValue(const c10::IValue&)> fn);
+
 template <typename T>
 concept HasTreeMembers = requires(T& value) { tree_members(value); };
 
@@ -128,42 +136,53 @@ constexpr bool kIsList = false;
 template <typename T, typename Allocator>
 constexpr bool kIsList<std::vector<T, Allocator>> = !kMayHoldTensors<T>;
 
+// Whether a T consists of others that are looked into.
+template <typename T>
+constexpr bool kHasChildren =
+    HasTreeMembers<T> || kIsOptional<T> || (kIsSequence<T> && !kIsList<T>) || kIsTuple<T> ||
+    kIsMap<T> || IsExample<T> || IsUnlabelledExample<T>;
+
+// Calls fn(child) for each part, in order; it is const where T is.
+template <typename T, typename Fn>
+  requires kHasChildren<std::remove_const_t<T>>
+void for_each_child(T& value, Fn&& fn) {
+  using Value = std::remove_const_t<T>;
+  if constexpr (HasTreeMembers<Value>) {
+    // Members come as std::tie gives them; they are as const as the whole.
+    std::apply(
+        [&fn](auto&... member) {
+          if constexpr (std::is_const_v<T>) {
+            (fn(std::as_const(member)), ...);
+          } else {
+            (fn(member), ...);
+          }
+        },
+        tree_members(const_cast<Value&>(value)));
+  } else if constexpr (kIsOptional<Value>) {
+    if (value.has_value()) fn(*value);
+  } else if constexpr (kIsSequence<Value>) {
+    for (auto& element : value) fn(element);
+  } else if constexpr (kIsTuple<Value>) {
+    std::apply([&fn](auto&... element) { (fn(element), ...); }, value);
+  } else if constexpr (kIsMap<Value>) {
+    for (auto& [key, element] : value) fn(element);
+  } else {
+    fn(value.data);
+    if constexpr (!IsUnlabelledExample<Value>) fn(value.target);
+  }
+}
+
 // Calls fn(tensor) for each tensor and, if `fn` takes it, fn(LeafTag(), leaf) for each list and
 // whatever else cannot be looked into; all are const where T is.
 template <typename T, typename Fn>
 void visit_leaves(T& value, Fn& fn) {
   using Value = std::remove_const_t<T>;
-  // Members come as std::tie gives them; they are as const as the whole.
-  [[maybe_unused]] auto visit_members = [&fn](const auto& members) {
-    std::apply(
-        [&fn](auto&... member) {
-          if constexpr (std::is_const_v<T>) {
-            (visit_leaves(std::as_const(member), fn), ...);
-          } else {
-            (visit_leaves(member, fn), ...);
-          }
-        },
-        members);
-  };
   if constexpr (std::is_same_v<Value, at::Tensor>) {
     fn(value);
   } else if constexpr (std::is_same_v<Value, c10::IValue>) {
     visit_ivalue(value, fn);
-  } else if constexpr (HasTreeMembers<Value>) {
-    visit_members(tree_members(const_cast<Value&>(value)));
-  } else if constexpr (kIsOptional<Value>) {
-    if (value.has_value()) visit_leaves(*value, fn);
-  } else if constexpr (kIsSequence<Value> && !kIsList<Value>) {
-    for (auto& element : value) visit_leaves(element, fn);
-  } else if constexpr (kIsTuple<Value>) {
-    std::apply([&fn](auto&... element) { (visit_leaves(element, fn), ...); }, value);
-  } else if constexpr (kIsMap<Value>) {
-    for (auto& [key, element] : value) visit_leaves(element, fn);
-  } else if constexpr (IsExample<Value>) {
-    visit_leaves(value.data, fn);
-    visit_leaves(value.target, fn);
-  } else if constexpr (IsUnlabelledExample<Value>) {
-    visit_leaves(value.data, fn);
+  } else if constexpr (kHasChildren<Value>) {
+    for_each_child(value, [&fn](auto& child) { visit_leaves(child, fn); });
   } else if constexpr (std::is_invocable_v<Fn&, LeafTag, T&>) {
     fn(LeafTag(), value);
   }
@@ -197,16 +216,6 @@ template <typename T, typename Fn>
 void tree_for_each(const T& value, Fn&& fn) {
   auto visit = [&fn](const at::Tensor& tensor) { fn(tensor); };
   internal::visit_tensors(value, visit);
-}
-
-/// The size of dim 0 of the first tensor that has one; nothing where no tensor has.
-template <typename T>
-std::optional<int64_t> find_batch_size(const T& value) {
-  std::optional<int64_t> size;
-  tree_for_each(value, [&size](const at::Tensor& tensor) {
-    if (!size && tensor.defined() && tensor.dim() > 0) size = tensor.size(0);
-  });
-  return size;
 }
 
 }  // namespace accelerate

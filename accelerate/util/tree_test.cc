@@ -124,14 +124,6 @@ TEST(Tree, RebuildsAnIValueInsteadOfChangingWhatOthersShare) {
   EXPECT_THAT(mapped.toGenericDict().at("sizes").toIntVector(), ElementsAre(6, 7));
 }
 
-TEST(Tree, FindsTheBatchSizeInTheFirstTensorThatHasOne) {
-  using Value = std::vector<at::Tensor>;
-  EXPECT_EQ(find_batch_size(Value{at::full({}, 1), at::full({3, 2}, 1), at::full({4}, 1)}), 3);
-  EXPECT_EQ(find_batch_size(Value{at::Tensor(), at::full({}, 1)}), std::nullopt);
-  EXPECT_EQ(find_batch_size(std::string("no tensor")), std::nullopt);
-  EXPECT_EQ(find_batch_size(c10::IValue(c10::List<at::Tensor>({at::full({5}, 1)}))), 5);
-}
-
 // ---- visit_leaves
 
 // What a visit sees, in words.

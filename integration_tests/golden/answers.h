@@ -19,8 +19,10 @@ nlohmann::json current_error();
 /// What `make` returns, or the error it throws, as part of an answer. A CaseError passes through.
 nlohmann::json part(const std::function<nlohmann::json()>& make);
 
-/// Runs `make(rank)` on every rank of a simulated cluster; an exception is that rank's answer.
+/// Runs `make(rank)` on every rank of a simulated cluster; an exception is that rank's answer. The
+/// ranks are spread evenly over the nodes, in order.
 std::vector<nlohmann::json> ask_ranks(int num_ranks,
-                                      const std::function<nlohmann::json(int rank)>& make);
+                                      const std::function<nlohmann::json(int rank)>& make,
+                                      int num_nodes = 1);
 
 }  // namespace accelerate::golden

@@ -10,6 +10,7 @@
 
 #include "integration_tests/golden/compare.h"
 #include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/operations_rules.h"
 #include "integration_tests/golden/prepared_dataloader_rules.h"
 #include "integration_tests/golden/seedable_sampler_rules.h"
 
@@ -156,7 +157,8 @@ std::vector<Decision> make_decisions() {
        "with epoch 0",
        &starts_without_epoch, &begin_with_epoch_0},
   };
-  for (const auto& rules : {seedable_sampler_rules(), prepared_dataloader_rules()}) {
+  for (const auto& rules :
+       {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

@@ -105,7 +105,7 @@ TEST_P(RecordedFamily, HasNoFailure) {
 
 INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
                          testing::Values("batch_sampler_shard", "iterable_dataset_shard",
-                                         "seedable_sampler", "prepared_dataloader"),
+                                         "operations", "seedable_sampler", "prepared_dataloader"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- What the replayer makes of it.
@@ -272,8 +272,8 @@ std::set<std::string> decisions_with_a_case() {
     }
   };
   use("prepared_dataloader", prepared_uneven_split());
-  for (const char* family : {"batch_sampler_shard", "iterable_dataset_shard", "seedable_sampler",
-                             "prepared_dataloader"}) {
+  for (const char* family : {"batch_sampler_shard", "iterable_dataset_shard", "operations",
+                             "seedable_sampler", "prepared_dataloader"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }

@@ -157,7 +157,14 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
 void Communicator::record(const Operation& operation, const Call& call, int member,
                           int64_t start_ns, int64_t trace_operation) {
   const int rank = ranks_[member];
-  if (call.stream >= 0) SimDevice::of(rank).stream_waits(call.stream, operation.end_ns);
+  if (call.stream >= 0) {
+    SimDevice& device = SimDevice::of(rank);
+    device.stream_waits(call.stream, operation.end_ns);
+    if (device.observer()) {
+      device.observer()(op_name(call.fingerprint.op), call.stream, start_ns, operation.end_ns,
+                        /*from_operator=*/false);
+    }
+  }
   Recorder* recorder = fabric_.recorder();
   if (recorder == nullptr) return;
   const bool message = call.fingerprint.peer >= 0 || call.fingerprint.op == OpType::RECVANYSOURCE;

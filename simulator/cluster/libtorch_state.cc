@@ -23,6 +23,8 @@ void LibtorchState::capture() {
   deterministic_ = context.deterministicAlgorithms();
   deterministic_warn_only_ = context.deterministicAlgorithmsWarnOnly();
   fill_uninitialized_ = context.deterministicFillUninitializedMemory();
+  deterministic_cudnn_ = context.deterministicCuDNN();
+  benchmark_cudnn_ = context.benchmarkCuDNN();
   matmul_precision_ = context.float32MatmulPrecision();
 }
 
@@ -35,6 +37,8 @@ void LibtorchState::install() const {
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
   context.setDeterministicFillUninitializedMemory(fill_uninitialized_);
+  context.setDeterministicCuDNN(deterministic_cudnn_);
+  context.setBenchmarkCuDNN(benchmark_cudnn_);
   context.setFloat32MatmulPrecision(matmul_precision_);
 }
 

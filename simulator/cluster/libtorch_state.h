@@ -27,6 +27,8 @@ class LibtorchState {
   caffe2::TypeMeta default_dtype_;
   bool deterministic_ = false;
   bool deterministic_warn_only_ = false;
+  bool deterministic_cudnn_ = false;
+  bool benchmark_cudnn_ = false;
   bool fill_uninitialized_ = true;
   at::Float32MatmulPrecision matmul_precision_ = at::Float32MatmulPrecision::HIGHEST;
 };

@@ -48,6 +48,23 @@ std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
       .in_use = memory.in_use(), .peak = memory.peak(), .capacity = memory.capacity()};
 }
 
+void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer) {
+  if (device_ == nullptr) return;
+  if (!observer) return device_->observe(nullptr);
+  device_->observe([this, observer = std::move(observer)](const char* name, int stream,
+                                                          int64_t start_ns, int64_t end_ns,
+                                                          bool from_operator) {
+    // The device is what the rank's tensors are said to be on, whatever its number.
+    observer({.name = name,
+              .device = {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(
+                                                std::min(topology().rank, kMaxAddressableDevices))},
+              .stream = stream,
+              .start = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(start_ns),
+              .end = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(end_ns),
+              .from_operator = from_operator});
+  });
+}
+
 void SimRuntime::synchronize_device() {
   if (device_ != nullptr) device_->synchronize();
 }
@@ -65,6 +82,10 @@ void SimRuntime::sleep_for(absl::Duration duration) { fabric_->scheduler().sleep
 
 absl::StatusOr<std::string> SimRuntime::read_file(const std::string& path) {
   return host::read_file(path);
+}
+
+absl::Status SimRuntime::write_file(const std::string& path, std::string_view contents) {
+  return host::write_file(path, contents);
 }
 
 void SimRuntime::write_console(ConsoleStream stream, std::string_view text) {

@@ -19,6 +19,8 @@ class SimRuntime final : public Runtime {
   std::string device_family() const override;
   std::string device_name() const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
+  void observe_device(std::function<void(const DeviceWork&)> observer) override;
+  bool owns_process() const override { return false; }
   void synchronize_device() override;
   void check_replicas(const std::string& what, int num_replicas,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
@@ -27,6 +29,7 @@ class SimRuntime final : public Runtime {
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override { return random_.next(); }
   absl::StatusOr<std::string> read_file(const std::string& path) override;
+  absl::Status write_file(const std::string& path, std::string_view contents) override;
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -24,6 +25,16 @@ MemoryBlock* make_block(size_t bytes) {
   void* memory = std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return new (memory) MemoryBlock{.bytes = bytes};
+}
+
+// Tells the profiler of this thread, if there is one. A device without a number is the thread's
+// own.
+void* tell_profiler(void* data, size_t bytes, bool comes, c10::DeviceType type) {
+  if (c10::memoryProfilingEnabled()) {
+    const auto size = static_cast<int64_t>(bytes);
+    c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, c10::Device(type));
+  }
+  return data;
 }
 
 size_t rounded(size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
@@ -82,30 +93,36 @@ void DeviceMemory::account(MemoryCategory category, int64_t delta) {
 void* DeviceMemory::allocate(size_t bytes, const char* operation) {
   if (bytes == 0) return nullptr;
   const size_t size = rounded(bytes);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
-  MemoryBlock* block = make_block(size);
-  block->memory = this;
-  block->operation = operation;
-  block->step = step_;
-  block->category = category_now(operation);
-  block->older = newest_;
-  if (newest_ != nullptr) newest_->newer = block;
-  newest_ = block;
-  ++num_blocks_;
-  account(block->category, static_cast<int64_t>(size));
-  return block->data();
+  MemoryBlock* block = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
+    block = make_block(size);
+    block->memory = this;
+    block->operation = operation;
+    block->step = step_;
+    block->category = category_now(operation);
+    block->older = newest_;
+    if (newest_ != nullptr) newest_->newer = block;
+    newest_ = block;
+    ++num_blocks_;
+    account(block->category, static_cast<int64_t>(size));
+  }
+  return tell_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);
 }
 
 void* DeviceMemory::allocate_uncharged(size_t bytes) {
   if (bytes == 0) return nullptr;
   // The block's size is what alignment asks for; nobody accounts it.
-  return make_block((bytes + 63) / 64 * 64)->data();
+  MemoryBlock* block = make_block((bytes + 63) / 64 * 64);
+  return tell_profiler(block->data(), block->bytes, /*comes=*/true, c10::kCPU);
 }
 
 void DeviceMemory::release(void* data) {
   if (data == nullptr) return;
   MemoryBlock* block = static_cast<MemoryBlock*>(data) - 1;
+  const bool charged = block->memory != nullptr;
+  tell_profiler(data, block->bytes, /*comes=*/false, charged ? c10::kPrivateUse1 : c10::kCPU);
   if (DeviceMemory* memory = block->memory) {
     std::lock_guard<std::mutex> lock(memory->mutex_);
     // Checked again: reset() may have cut the block off meanwhile.

@@ -55,6 +55,7 @@ void SimDevice::reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder
   model_ = model;
   name_ = absl::StrCat("sim:", index_, " (", model.name, ")");
   recorder_ = recorder;
+  observer_ = nullptr;
   host_clock_ns_ = host_clock_ns;
   streams_.assign(1, 0);
   current_stream_ = 0;
@@ -73,6 +74,7 @@ void SimDevice::reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder
 void SimDevice::detach() {
   memory_.detach();
   recorder_ = nullptr;
+  observer_ = nullptr;
   no_clock_ = *host_clock_ns_;
   host_clock_ns_ = &no_clock_;
 }
@@ -97,6 +99,7 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration
   int64_t& ready_ns = streams_[current_stream_];
   const int64_t start_ns = std::max(ready_ns, *host_clock_ns_);
   ready_ns = start_ns + duration_ns;
+  if (observer_) observer_(name, current_stream_, start_ns, ready_ns, /*from_operator=*/true);
   if (recorder_ == nullptr) return;
   auto [found, is_new] = names_.try_emplace(name, 0);
   if (is_new) found->second = recorder_->intern(name);

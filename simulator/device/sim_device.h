@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -93,6 +94,12 @@ class SimDevice {
 
   /// Issues a kernel on the current stream: the host spends its launch time, the stream the rest.
   void launch(const char* name, double flops, double bytes, MathType type);
+  /// Called with all work that the device is given, from any rank's thread.
+  using WorkObserver = std::function<void(const char* name, int stream, int64_t start_ns,
+                                          int64_t end_ns, bool from_operator)>;
+  void observe(WorkObserver observer) { observer_ = std::move(observer); }
+  const WorkObserver& observer() const { return observer_; }
+
   /// A transfer to or from the host's memory on the current stream.
   void transfer(const char* name, double bytes);
 
@@ -114,6 +121,7 @@ class SimDevice {
   DeviceModel model_;
   DeviceMemory memory_;
   Recorder* recorder_ = nullptr;
+  WorkObserver observer_;
   int64_t* host_clock_ns_ = &no_clock_;
   int64_t no_clock_ = 0;
   std::vector<int64_t> streams_;

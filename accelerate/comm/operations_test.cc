@@ -1,0 +1,207 @@
+#include "accelerate/comm/operations.h"
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The same on every backend, also for what backends do not know.
+const std::vector<at::ScalarType> kDtypes{
+    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong,         at::kInt,
+    at::kShort, at::kChar,   at::kByte, at::kBool,     at::kComplexFloat, at::kFloat8_e5m2};
+
+// Rank r's rows: r and r + 1, as far as the dtype has them.
+at::Tensor rows_of(int rank, at::ScalarType dtype) {
+  return at::tensor({rank, rank + 1}, at::kLong).to(at::kFloat).to(dtype);
+}
+
+std::string error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(Gather, PutsRanksRowsOneAfterTheOtherInEveryDtype) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    for (const at::ScalarType dtype : kDtypes) {
+      const at::Tensor all = gather(group, rows_of(group->getRank(), dtype));
+      EXPECT_EQ(all.scalar_type(), dtype);
+      const at::Tensor expected = at::cat({rows_of(0, at::kFloat), rows_of(1, at::kFloat)});
+      EXPECT_TRUE(at::equal(all.to(at::kFloat), expected.to(dtype).to(at::kFloat))) << dtype;
+    }
+  });
+}
+
+TEST(Gather, TakesScalarsStridedConjugatedAndEmptyTensors) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    EXPECT_TRUE(at::equal(gather(group, at::scalar_tensor(rank)), at::arange(2, at::kFloat)));
+    const at::Tensor strided = at::arange(6).reshape({2, 3}).t();
+    EXPECT_TRUE(at::equal(gather(group, strided), at::cat({strided, strided})));
+    const at::Tensor conjugated = at::complex(at::ones({1}), at::ones({1})).conj();
+    EXPECT_TRUE(at::equal(gather(group, conjugated), at::cat({conjugated, conjugated})));
+    EXPECT_EQ(gather(group, at::empty({0, 3})).sizes(), (std::vector<int64_t>{0, 3}));
+    const at::Tensor parameter = at::ones({1}).requires_grad_();
+    EXPECT_FALSE(gather(group, parameter).requires_grad());
+  });
+}
+
+TEST(Gather, GivesARankAloneItsInput) {
+  const at::Tensor scalar = at::ones({});
+  EXPECT_TRUE(gather({}, scalar).is_same(scalar));
+  EXPECT_EQ(gather({}, std::string("text")), "text");
+}
+
+// On every rank, before any of them waits for the others.
+TEST(Collectives, RefuseWhatCannotTravel) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    EXPECT_THAT(error_of([&] { gather(group, at::Tensor()); }), HasSubstr("undefined"));
+    EXPECT_THAT(error_of([&] { gather(group, at::eye(2).to_sparse()); }), HasSubstr("Sparse"));
+    using Named = std::pair<at::Tensor, std::vector<int>>;
+    EXPECT_THAT(error_of([&] { gather(group, Named(at::ones({1}), {1})); }),
+                HasSubstr("gather: a leaf of type std::vector<int"));
+    c10::List<c10::IValue> list(c10::AnyType::get());
+    list.push_back("text");
+    EXPECT_THAT(error_of([&] { reduce(group, c10::IValue(list)); }),
+                HasSubstr("reduce: a leaf of type str"));
+    EXPECT_THAT(error_of([&] { broadcast(group, at::ones({1}), 2); }),
+                HasSubstr("broadcast: from_process is 2, but ranks are 0 to 1"));
+  });
+}
+
+TEST(Reduce, SumsAveragesAndFindsTheLargest) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const at::Tensor own = at::full({2}, group->getRank(), at::kFloat);
+    EXPECT_TRUE(at::equal(reduce(group, own), at::full({2}, 1.0F)));
+    EXPECT_TRUE(at::equal(reduce(group, own, Reduction::kSum), at::full({2}, 3.0F)));
+    EXPECT_TRUE(at::equal(reduce(group, own, Reduction::kNone), at::full({2}, 3.0F)));
+    EXPECT_TRUE(at::equal(reduce(group, own, Reduction::kMax), at::full({2}, 2.0F)));
+    // Not an XLA device.
+    EXPECT_TRUE(at::equal(reduce(group, own, Reduction::kSum, 0.5), at::full({2}, 3.0F)));
+    EXPECT_TRUE(at::equal(reduce_tensor(group, own, Reduction::kSum, 0.5), at::full({2}, 1.5F)));
+    EXPECT_TRUE(at::equal(own, at::full({2}, group->getRank(), at::kFloat)));
+  });
+}
+
+TEST(Reduce, TakesDtypesThatBackendsDoNotAddUp) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    const at::Tensor truth = at::tensor({1, rank, 0}, at::kLong).to(at::kBool);
+    const at::Tensor either = at::tensor({1, 1, 0}, at::kLong).to(at::kBool);
+    EXPECT_TRUE(at::equal(reduce(group, truth, Reduction::kSum), either));
+    const at::Tensor small = at::full({2}, -300 * (rank + 1), at::kShort);
+    EXPECT_TRUE(at::equal(reduce(group, small, Reduction::kSum), at::full({2}, -900, at::kShort)));
+    EXPECT_TRUE(at::equal(reduce(group, small, Reduction::kMax), at::full({2}, -300, at::kShort)));
+    const at::Tensor complex = at::complex(at::ones({1}), at::full({1}, 1.0F + rank));
+    EXPECT_TRUE(at::equal(reduce(group, complex, Reduction::kSum),
+                          at::complex(at::full({1}, 2.0F), at::full({1}, 3.0F))));
+  });
+}
+
+TEST(Reduce, HasNoMeanOfIntegers) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    EXPECT_THAT(error_of([&] { reduce(group, at::ones({1}, at::kLong)); }), HasSubstr("Long"));
+    EXPECT_THAT(error_of([&] { reduce(group, at::ones({1}, at::kBool)); }), HasSubstr("Bool"));
+  });
+  EXPECT_TRUE(at::equal(reduce({}, at::ones({1}, at::kLong)), at::ones({1}, at::kLong)));
+}
+
+TEST(Broadcast, WritesTheSourcesTensorsIntoTheOthers) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    using Tree = std::map<std::string, std::vector<at::Tensor>>;
+    const at::Tensor storage = at::full({2, 3}, rank, at::kBFloat16);
+    const Tree tree{{"a", {storage.t(), at::full({}, rank)}}, {"b", {at::full({2}, rank)}}};
+    const Tree got = broadcast(group, tree, 1);
+    for (const auto& [name, tensors] : got) {
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_TRUE(at::equal(tensors[i], at::full_like(tensors[i], 1))) << name;
+        EXPECT_TRUE(tensors[i].is_same(tree.at(name)[i]));
+      }
+    }
+    EXPECT_TRUE(at::equal(storage, at::full_like(storage, 1)));
+  });
+}
+
+TEST(PadAcrossProcesses, FillsUpToTheLargest) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const at::Tensor own = at::full({2, rank}, 5);
+    const at::Tensor behind = pad_across_processes(group, own, {.dim = 1, .pad_index = -1});
+    EXPECT_TRUE(at::equal(behind, at::cat({own, at::full({2, 2 - rank}, -1)}, 1)));
+    const at::Tensor before =
+        pad_across_processes(group, own, {.dim = -1, .pad_index = -1, .pad_first = true});
+    EXPECT_TRUE(at::equal(before, at::cat({at::full({2, 2 - rank}, -1), own}, 1)));
+    if (rank == 2) {
+      EXPECT_TRUE(behind.is_same(own));
+    }
+  });
+}
+
+TEST(PadAcrossProcesses, LeavesTensorsWithoutTheDimAlone) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const auto [row, table] = pad_across_processes(
+        group, std::pair(at::ones({rank + 1}), at::ones({1, rank + 1})), {.dim = 1});
+    EXPECT_EQ(row.size(0), rank + 1);
+    EXPECT_EQ(table.size(1), 2);
+    const std::vector<at::Tensor> nothing;
+    EXPECT_TRUE(pad_across_processes(group, nothing).empty());
+  });
+}
+
+TEST(PadAcrossProcesses, KeepsTheDtypeOrRefuses) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const at::Tensor bits = at::ones({rank + 1}, at::kBool);
+    EXPECT_EQ(pad_across_processes(group, bits).scalar_type(), at::kBool);
+    EXPECT_EQ(pad_across_processes(group, at::ones({rank + 1}, at::kByte), {.pad_index = -1})
+                  .min()
+                  .item<int64_t>(),
+              1);
+    EXPECT_THAT(error_of([&] { pad_across_processes(group, bits, {.pad_index = 7}); }),
+                HasSubstr("Bool tensors cannot be filled up with 7"));
+    const at::Tensor small = at::ones({rank + 1}, at::kChar);
+    EXPECT_THROW(pad_across_processes(group, small, {.pad_index = 0.5}), c10::ValueError);
+    EXPECT_THROW(pad_across_processes(group, small, {.pad_index = 1000}), c10::ValueError);
+    // Nothing to fill up.
+    EXPECT_TRUE(
+        pad_across_processes(group, bits.narrow(0, 0, 1), {.pad_index = 7}).all().item<bool>());
+  });
+}
+
+TEST(PadAcrossProcesses, NamesTheRanksThatLackTheDim) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const at::Tensor own = group->getRank() == 1 ? at::ones({2, 2}) : at::ones({2});
+    EXPECT_THAT(error_of([&] { pad_across_processes(group, own, {.dim = 1}); }),
+                HasSubstr("tensor 0 has a dim 1 on ranks 1 but not on ranks 0, 2"));
+  });
+}
+
+TEST(GatherRagged, GivesRowsOfRanksThatHaveDifferentNumbers) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const at::Tensor all = gather_ragged(group, at::full({2 - rank, 2}, rank));
+    EXPECT_TRUE(
+        at::equal(all, at::cat({at::zeros({2, 2}, at::kLong), at::ones({1, 2}, at::kLong)})));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

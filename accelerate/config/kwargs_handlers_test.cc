@@ -1,0 +1,137 @@
+#include "accelerate/config/kwargs_handlers.h"
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/time/time.h"
+#include "accelerate/config/enums.h"
+#include "accelerate/config/fields.h"
+#include "accelerate/runtime/env.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+struct Inner {
+  int64_t steps = 1;
+};
+template <typename Visitor>
+void visit_fields(const Inner& inner, Visitor&& visit) {
+  visit("steps", inner.steps);
+}
+
+struct Everything {
+  bool flag = false;
+  int64_t count = 3;
+  double factor = 0.5;
+  std::string text = "a";
+  PrecisionType precision = PrecisionType::kNo;
+  absl::Duration time = absl::Milliseconds(1500);
+  std::optional<int64_t> absent = std::nullopt;
+  std::optional<RNGType> type = RNGType::kTorch;
+  std::vector<PrecisionType> list = {PrecisionType::kFp8, PrecisionType::kBf16};
+  std::map<std::string, double> map = {{"x", 1}};
+  std::function<void()> callback = nullptr;
+  Inner inner = {};
+};
+template <typename Visitor>
+void visit_fields(const Everything& all, Visitor&& visit) {
+  visit("flag", all.flag);
+  visit("count", all.count);
+  visit("factor", all.factor);
+  visit("text", all.text);
+  visit("precision", all.precision);
+  visit("time", all.time);
+  visit("absent", all.absent);
+  visit("type", all.type);
+  visit("list", all.list);
+  visit("map", all.map);
+  visit("callback", all.callback);
+  visit("inner", all.inner);
+}
+
+TEST(ToDict, WritesEveryKindOfFieldInOrder) {
+  EXPECT_EQ(to_dict(Everything()).dump(),
+            R"({"flag":false,"count":3,"factor":0.5,"text":"a","precision":"no","time":1.5,)"
+            R"("absent":null,"type":"torch","list":["fp8","bf16"],"map":{"x":1.0},)"
+            R"("inner":{"steps":1}})");
+}
+
+TEST(ToKwargs, GivesTheFieldsThatDifferFromTheDefault) {
+  EXPECT_EQ(to_kwargs(Everything()).dump(), "{}");
+  EXPECT_EQ(
+      to_kwargs(Everything{.count = 3, .text = "b", .type = std::nullopt, .inner = {2}}).dump(),
+      R"({"text":"b","type":null,"inner":{"steps":2}})");
+}
+
+TEST(ToKwargs, KnowsTheHandlers) {
+  EXPECT_EQ(to_kwargs(DistributedDataParallelKwargs{}), Json::object());
+  EXPECT_EQ(
+      to_kwargs(DistributedDataParallelKwargs{.bucket_cap_mb = 10, .find_unused_parameters = true}),
+      (Json{{"bucket_cap_mb", 10.0}, {"find_unused_parameters", true}}));
+  EXPECT_EQ(to_kwargs(InitProcessGroupKwargs{.timeout = absl::Seconds(800)}),
+            (Json{{"timeout", 800.0}}));
+  EXPECT_EQ(to_kwargs(GradientAccumulationPlugin{.num_steps = 2, .sync_each_batch = true}),
+            (Json{{"num_steps", 2}, {"sync_each_batch", true}}));
+  EXPECT_EQ(to_kwargs(GradientAccumulationPlugin{.num_steps = 2, .adjust_scheduler = false}),
+            (Json{{"num_steps", 2}, {"adjust_scheduler", false}}));
+}
+
+TEST(InitProcessGroupKwargs, WaitsAsLongAsIsUsualForItsBackend) {
+  EXPECT_EQ(InitProcessGroupKwargs{}.effective_timeout(), absl::Minutes(30));
+  EXPECT_EQ(InitProcessGroupKwargs{.backend = "gloo"}.effective_timeout(), absl::Minutes(30));
+  EXPECT_EQ(InitProcessGroupKwargs{.backend = "nccl"}.effective_timeout(), absl::Minutes(10));
+  EXPECT_EQ(
+      (InitProcessGroupKwargs{.backend = "nccl", .timeout = absl::Seconds(5)}).effective_timeout(),
+      absl::Seconds(5));
+}
+
+// What check_init_method says of it.
+std::string init_error(const std::string& init_method, const Environment& environment) {
+  try {
+    check_init_method({.init_method = init_method}, environment);
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(InitProcessGroupKwargs, OnlyRepeatsHowRanksMeet) {
+  Environment environment;
+  environment.unset(env::kMasterAddr);
+  environment.unset(env::kMasterPort);
+  EXPECT_EQ(init_error("env://", environment), "");
+  EXPECT_EQ(init_error("tcp://10.0.0.1:29500", environment), "");
+  EXPECT_THAT(init_error("file:///tmp/x", environment),
+              AllOf(HasSubstr("\"file:///tmp/x\""), HasSubstr("env://")));
+  environment.set(env::kMasterAddr, "10.0.0.1");
+  environment.set(env::kMasterPort, "29500");
+  check_init_method({}, environment);
+  EXPECT_EQ(init_error("env://", environment), "");
+  EXPECT_EQ(init_error("tcp://10.0.0.1:29500", environment), "");
+  EXPECT_THAT(init_error("tcp://10.0.0.2:29500", environment),
+              HasSubstr("(\"tcp://10.0.0.1:29500\")"));
+}
+
+TEST(KwargsHandlers, TakeOneOfEachClass) {
+  const auto handlers =
+      KwargsHandlers::from_list({InitProcessGroupKwargs{.backend = "gloo"},
+                                 DistributedDataParallelKwargs{.bucket_cap_mb = 1}});
+  EXPECT_EQ(handlers.ddp.bucket_cap_mb, 1);
+  EXPECT_EQ(handlers.init->backend, "gloo");
+  EXPECT_THROW(
+      KwargsHandlers::from_list({DistributedDataParallelKwargs{}, DistributedDataParallelKwargs{}}),
+      c10::ValueError);
+}
+
+}  // namespace
+}  // namespace accelerate

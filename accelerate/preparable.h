@@ -1,0 +1,90 @@
+/// What `Accelerator::prepare` takes, and in which forms.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/data/data_loader.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace torch::optim {
+class LRScheduler;
+class Optimizer;
+}  // namespace torch::optim
+
+namespace accelerate {
+namespace internal {
+
+template <typename T>
+struct ModuleOf {};
+template <typename M>
+  requires std::derived_from<M, torch::nn::Module>
+struct ModuleOf<std::shared_ptr<M>> {
+  using Type = M;
+  static std::shared_ptr<M> pointer(const std::shared_ptr<M>& model) { return model; }
+};
+// torch::nn::ModuleHolder and what TORCH_MODULE makes of it.
+template <typename T>
+  requires requires(const T& holder) {
+    { *holder.ptr() } -> std::convertible_to<const torch::nn::Module&>;
+  }
+struct ModuleOf<T> {
+  using Type = typename std::remove_cvref_t<decltype(std::declval<const T&>().ptr())>::element_type;
+  static std::shared_ptr<Type> pointer(const T& holder) { return holder.ptr(); }
+};
+template <typename T>
+concept IsModel = requires { typename ModuleOf<std::remove_cvref_t<T>>::Type; };
+
+template <typename T>
+constexpr bool kIsOptimizerPointer = false;
+template <typename T>
+constexpr bool kIsOptimizerPointer<std::shared_ptr<T>> =
+    std::derived_from<T, torch::optim::Optimizer>;
+template <typename T>
+concept IsOptimizerPointer = kIsOptimizerPointer<std::remove_cvref_t<T>>;
+template <typename T>
+concept IsOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
+
+template <typename T>
+constexpr bool kIsLoader = false;
+template <typename Dataset, typename Collate>
+constexpr bool kIsLoader<DataLoader<Dataset, Collate>> = true;
+template <typename T>
+concept IsLoader = kIsLoader<std::remove_cvref_t<T>>;
+
+// What torch::data::make_data_loader gives.
+template <typename T>
+concept IsTorchLoader = requires(T& loader) {
+  loader->begin();
+  loader->join();
+  loader->options();
+};
+
+template <typename T>
+concept IsScheduler = std::is_lvalue_reference_v<T> &&
+                      std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
+
+// What prepare knows but cannot take in this form; handing it back untouched would train wrongly.
+template <typename T>
+struct Pointee {
+  using Type = T;
+};
+template <typename T>
+  requires requires { typename T::element_type; }
+struct Pointee<T> {
+  using Type = typename T::element_type;
+};
+template <typename T>
+using PointeeOf = typename Pointee<std::remove_cvref_t<T>>::Type;
+template <typename T>
+concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
+                     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
+                     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler>;
+
+}  // namespace internal
+}  // namespace accelerate

@@ -1,0 +1,223 @@
+#include "accelerate/profiling/operator_observer.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/profiler/util.h>
+
+#include "absl/log/absl_check.h"
+#include "absl/strings/match.h"
+#include "accelerate/profiling/call_stack.h"
+
+namespace accelerate {
+namespace {
+
+// A rank's thread counts as one; LibTorch's numbers depend on what ran before.
+constexpr uint64_t kRankThread = 1;
+
+}  // namespace
+
+// LibTorch keeps it alive with the state of threads; allocators report to it.
+class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
+ public:
+  Session(Runtime& runtime, const OperatorObserverOptions& options)
+      : runtime_(runtime), options_(options) {}
+
+  static Session*& current() {
+    thread_local Session* session = nullptr;
+    return session;
+  }
+
+  void start() {
+    ABSL_CHECK(current() == nullptr) << "one observer at a time";
+    current() = this;
+    if (options_.device_work) {
+      runtime_.observe_device([this](const DeviceWork& work) { add_device_work(work); });
+    }
+    if (!options_.operators) return;
+    callback_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&Session::on_begin, &Session::on_end)
+            .needsInputs(options_.shapes || options_.flops || options_.modules != nullptr));
+  }
+
+  void stop() {
+    current() = nullptr;
+    if (options_.device_work) runtime_.observe_device(nullptr);
+    if (callback_) at::removeCallback(*callback_);
+  }
+
+  std::vector<ProfileEvent> take() {
+    for (const size_t index : open_) events_[index].end_ns = now_ns();
+    // Collectives are told of when their last member joins, which is no order of this rank's.
+    std::stable_sort(device_work_.begin(), device_work_.end(),
+                     [](const ProfileEvent& a, const ProfileEvent& b) {
+                       return std::tie(a.start_ns, a.thread) < std::tie(b.start_ns, b.thread);
+                     });
+    for (ProfileEvent& work : device_work_) {
+      work.id = events_.size() + 1;
+      events_.push_back(std::move(work));
+    }
+    FunctionNames names;
+    for (const auto& [index, stack] : stacks_) events_[index].stack = names.names(stack);
+    if (options_.modules != nullptr) spread_modules(events_);
+    return std::move(events_);
+  }
+
+  void reportMemoryUsage(void* pointer, int64_t bytes, size_t total_allocated,
+                         size_t total_reserved, c10::Device device) override {
+    // Another thread of the rank reports through the state it inherited; its order is not ours.
+    if (current() != this) return;
+    const int64_t now = now_ns();
+    // A device without a number is the rank's own.
+    const int index = device.has_index() ? device.index() : runtime_.device().index();
+    events_.push_back({.name = "[memory]",
+                       .kind = ProfileEvent::Kind::kMemory,
+                       .device_type = device.type(),
+                       .device_index = std::max(index, 0),
+                       .thread = kRankThread,
+                       .start_ns = now,
+                       .end_ns = now,
+                       .parent = innermost(),
+                       .bytes = bytes});
+  }
+
+  bool memoryProfilingEnabled() const override { return options_.memory; }
+
+ private:
+  struct Context final : at::ObserverContext {
+    Context(Session* session, size_t index) : session(session), index(index) {}
+    Session* const session;
+    const size_t index;
+  };
+
+  static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
+    Session* session = current();
+    if (session == nullptr) return nullptr;
+    return std::make_unique<Context>(session, session->begin(function));
+  }
+
+  static void on_end(const at::RecordFunction&, at::ObserverContext* context) {
+    auto* began = static_cast<Context*>(context);
+    if (began != nullptr && began->session == current()) began->session->end(began->index);
+  }
+
+  size_t begin(const at::RecordFunction& function) {
+    const size_t index = events_.size();
+    const int64_t now = now_ns();
+    ProfileEvent& event = events_.emplace_back();
+    event = {.name = function.name(),
+             .kind = event_kind(function.scope(), function.name()),
+             .thread = kRankThread,
+             .start_ns = now,
+             .end_ns = now,
+             .parent = innermost(),
+             .id = index + 1,
+             .sequence_nr = function.seqNr()};
+    if (options_.shapes) {
+      event.shapes = torch::profiler::impl::inputSizes(function);
+      event.types = torch::profiler::impl::inputTypes(function);
+    }
+    if (options_.flops) {
+      event.flops = torch::profiler::impl::computeFlops(
+          event.name, torch::profiler::impl::saveExtraArgs(function));
+    }
+    if (options_.modules != nullptr) event.module = module_of(function);
+    if (options_.stack) stacks_.emplace_back(index, CallStack::here());
+    open_.push_back(index);
+    return index;
+  }
+
+  void add_device_work(const DeviceWork& work) {
+    device_work_.push_back({.name = work.name,
+                            .kind = ProfileEvent::Kind::kDevice,
+                            .device_type = work.device.type(),
+                            .device_index = work.device.has_index() ? work.device.index() : 0,
+                            .thread = static_cast<uint64_t>(work.stream),
+                            .start_ns = absl::ToUnixNanos(work.start),
+                            .end_ns = absl::ToUnixNanos(work.end),
+                            .parent = work.from_operator ? innermost() : std::nullopt});
+  }
+
+  // Scopes that a user opened may end out of turn.
+  void end(size_t index) {
+    events_[index].end_ns = now_ns();
+    std::erase(open_, index);
+  }
+
+  const std::string& module_of(const at::RecordFunction& function) const {
+    static const std::string kNone;
+    for (const c10::IValue& input : function.inputs()) {
+      if (!input.isTensor()) continue;
+      const std::string& name = options_.modules->of(input.toTensor());
+      if (!name.empty()) return name;
+    }
+    return kNone;
+  }
+
+  std::optional<size_t> innermost() const {
+    return open_.empty() ? std::nullopt : std::optional(open_.back());
+  }
+
+  int64_t now_ns() const { return absl::ToUnixNanos(runtime_.now()); }
+
+  Runtime& runtime_;
+  const OperatorObserverOptions options_;
+  std::optional<at::CallbackHandle> callback_;
+  std::vector<ProfileEvent> events_;
+  std::vector<ProfileEvent> device_work_;
+  std::vector<size_t> open_;  // outermost first
+  std::vector<std::pair<size_t, CallStack>> stacks_;
+};
+
+OperatorObserver::OperatorObserver(Runtime& runtime, const OperatorObserverOptions& options)
+    : session_(std::make_shared<Session>(runtime, options)) {
+  session_->start();
+  if (options.memory) {
+    memory_reports_ =
+        std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, session_);
+  }
+}
+
+OperatorObserver::~OperatorObserver() { finish(); }
+
+std::vector<ProfileEvent> OperatorObserver::finish() {
+  if (session_ == nullptr) return {};
+  memory_reports_.reset();
+  session_->stop();
+  return std::exchange(session_, nullptr)->take();
+}
+
+ProfileEvent::Kind event_kind(at::RecordScope scope, absl::string_view name) {
+  if (scope == at::RecordScope::USER_SCOPE) return ProfileEvent::Kind::kAnnotation;
+  // The engine's call of a node is in the scope of functions, the node itself is not.
+  if (scope == at::RecordScope::BACKWARD_FUNCTION ||
+      absl::StartsWith(name, "autograd::engine::evaluate_function")) {
+    return ProfileEvent::Kind::kBackward;
+  }
+  return ProfileEvent::Kind::kOperator;
+}
+
+void spread_modules(std::vector<ProfileEvent>& events) {
+  std::unordered_map<int64_t, std::string> by_sequence_nr;
+  for (ProfileEvent& event : events) {
+    if (event.kind == ProfileEvent::Kind::kMemory) continue;
+    if (event.kind == ProfileEvent::Kind::kBackward) {
+      const auto found = by_sequence_nr.find(event.sequence_nr);
+      if (found != by_sequence_nr.end()) event.module = found->second;
+    }
+    if (event.module.empty() && event.parent) event.module = events[*event.parent].module;
+    // An operator that is not differentiated has the number of the next one that is.
+    if (event.kind == ProfileEvent::Kind::kOperator && event.sequence_nr >= 0) {
+      by_sequence_nr[event.sequence_nr] = event.module;
+    }
+  }
+}
+
+}  // namespace accelerate

@@ -1,0 +1,76 @@
+/// Records what this rank's operators cost, for a scope.
+///
+///   Profiler profiler = accelerator.profile({.profile_memory = true, .output_trace_dir =
+///   "traces"}); train(); profiler.end(); accelerator.print(profiler.key_averages().table({.sort_by
+///   = "self_cpu_time_total"}));
+///
+/// With a schedule the program calls step() after each training step, and `on_trace_ready` gets
+/// each cycle's recording. Where the rank has its process to itself, LibTorch's profiler records
+/// (KinetoSession); ranks that share one, as in a simulation, are observed each by itself, and all
+/// times are the Runtime's (OperatorObserver): the same run gives the same bytes.
+///
+/// Errors: c10::ValueError for bad options; c10::Error naming the rank if it is profiled already
+///         (also by somebody else's LibTorch profiler), and for a trace that cannot be written.
+///         A scope that an exception leaves ends the recording, and neither writes nor waits.
+/// Collective: end(), or the destructor where end() was not called, if there is an
+///             output_trace_dir; everything else is local.
+/// Threads: the rank's thread.
+/// Mirrors: accelerate accelerator.py, Accelerator.profile; torch.profiler.profile.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "accelerate/config/profile_kwargs.h"
+#include "accelerate/profiling/averages.h"
+#include "accelerate/profiling/event.h"
+#include "accelerate/profiling/schedule.h"
+#include "accelerate/state/partial_state.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// The name of a rank's trace is this, with the rank between the two.
+inline constexpr char kProfileFilePrefix[] = "profile_";
+inline constexpr char kProfileFileSuffix[] = ".json";
+
+class Profiler {
+ public:
+  /// Begins. `modules` are those to which `with_modules` ascribes operators. Local.
+  explicit Profiler(PartialState& state, ProfileKwargs kwargs = {},
+                    std::vector<std::shared_ptr<torch::nn::Module>> modules = {});
+  /// As end(), unless an exception is on its way. Throws what end() throws.
+  ~Profiler() noexcept(false);
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// A training step is over. With a schedule, the next one is recorded or not as that says.
+  void step();
+  /// Steps that are over.
+  int64_t step_num() const;
+  /// What happens in the present step.
+  ProfileAction current_action() const;
+
+  /// Ends the last recording, hands it to `on_trace_ready`, and writes it if there is an
+  /// output_trace_dir: all ranks wait for each other, and then those that failed throw. Once.
+  void end();
+
+  /// The recording that ended last; none if none did.
+  const std::vector<ProfileEvent>& events() const;
+  EventAverages key_averages(const KeyAverages& grouping = {}) const;
+  /// Writes that recording; without one, a trace of nothing. Replaces what stood there.
+  /// Errors: c10::Error naming path and rank.
+  void export_chrome_trace(const std::string& path);
+
+ private:
+  class Impl;
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace accelerate

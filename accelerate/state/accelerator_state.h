@@ -1,0 +1,102 @@
+/// PartialState, and how the Accelerators of a Runtime train: what they share beyond where they
+/// are. An Accelerator makes it; others may only look.
+///
+/// Errors:  whatever is asked before the first Accelerator, or between reset() and the next one, is
+///          a c10::ValueError that says so.
+/// Mirrors: accelerate state.py, AcceleratorState.
+/// Threads: belongs to its rank's thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "accelerate/config/enums.h"
+#include "accelerate/state/partial_state.h"
+
+namespace accelerate {
+
+struct AcceleratorStateOptions {
+  /// Absent: ACCELERATE_MIXED_PRECISION, or what an earlier Accelerator said, or none.
+  std::optional<PrecisionType> mixed_precision = std::nullopt;
+  /// Compute on the CPU whatever the Runtime offers.
+  bool cpu = false;
+  std::optional<InitProcessGroupKwargs> init = std::nullopt;
+};
+
+class AcceleratorState {
+ public:
+  /// The Runtime's. Local. Errors: c10::ValueError before the first Accelerator.
+  static AcceleratorState& get(Runtime& runtime = Runtime::current());
+
+  /// Forgets how to train and, if asked to, where the rank is. Every rank does it. Local.
+  static void reset(Runtime& runtime = Runtime::current(), bool reset_partial_state = false);
+
+  /// For the Accelerator: makes the state, or checks that the options agree with it. Collective
+  /// where it makes the process group.
+  /// Errors: c10::ValueError naming the option that contradicts an earlier Accelerator's.
+  static AcceleratorState& initialize(Runtime& runtime, const AcceleratorStateOptions& options);
+
+  AcceleratorState(const AcceleratorState&) = delete;
+  AcceleratorState& operator=(const AcceleratorState&) = delete;
+
+  bool initialized() const { return record_.has_value(); }
+
+  /// What models compute in.
+  PrecisionType mixed_precision() const { return record().mixed_precision; }
+
+  /// Where the rank is; the most asked questions are answered here as well.
+  PartialState& partial_state() const {
+    record();
+    return partial_state_;
+  }
+  Runtime& runtime() const { return partial_state_.runtime(); }
+  c10::Device device() const { return partial_state().device(); }
+  DistributedType distributed_type() const { return partial_state().distributed_type(); }
+  const std::string& backend() const { return partial_state().backend(); }
+  bool debug() const { return partial_state().debug(); }
+  bool fork_launched() const { return partial_state().fork_launched(); }
+  int process_index() const { return partial_state().process_index(); }
+  int local_process_index() const { return partial_state().local_process_index(); }
+  int num_processes() const { return partial_state().num_processes(); }
+  bool is_main_process() const { return partial_state().is_main_process(); }
+  bool is_local_main_process() const { return partial_state().is_local_main_process(); }
+  bool is_last_process() const { return partial_state().is_last_process(); }
+  bool use_distributed() const { return partial_state().use_distributed(); }
+  const ProcessGroupPtr& group() const { return partial_state().group(); }
+
+  void wait_for_everyone() const { partial_state().wait_for_everyone(); }
+  [[nodiscard]] OrderedScope main_process_first() const {
+    return partial_state().main_process_first();
+  }
+  [[nodiscard]] OrderedScope local_main_process_first() const {
+    return partial_state().local_main_process_first();
+  }
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return partial_state().split_between_processes(std::move(inputs), apply_padding);
+  }
+  void destroy_process_group(ProcessGroupPtr group = nullptr) {
+    partial_state().destroy_process_group(std::move(group));
+  }
+  template <typename... Values>
+  void print(const Values&... values) const {
+    partial_state().print(values...);
+  }
+
+  /// Several lines for people: where the rank is and how it trains.
+  std::string to_string() const;
+
+ private:
+  struct Record {
+    PrecisionType mixed_precision = PrecisionType::kNo;
+  };
+
+  explicit AcceleratorState(PartialState& partial_state) : partial_state_(partial_state) {}
+  const Record& record() const;
+
+  PartialState& partial_state_;
+  std::optional<Record> record_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,68 @@
+#include "accelerate/state/process_control.h"
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include "accelerate/comm/objects.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int kNobody = -1;
+
+// The first rank that failed, on every rank.
+int first_failed(const ProcessGroupPtr& group, bool failed) {
+  const int64_t ranks = group->getSize();
+  std::vector<at::Tensor> tensors{at::full({1}, failed ? ranks - group->getRank() : 0, at::kLong)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  group->allreduce(tensors, options)->wait();
+  const int64_t most = tensors[0].item<int64_t>();
+  return most == 0 ? kNobody : static_cast<int>(ranks - most);
+}
+
+}  // namespace
+
+// Ranks meet twice: when the first ones are through, and when all are.
+OrderedScope::OrderedScope(ProcessGroupPtr group, bool is_first, const char* name)
+    : group_(std::move(group)),
+      is_first_(is_first),
+      name_(name),
+      exceptions_(std::uncaught_exceptions()) {
+  if (group_ && !is_first_) meet(/*failed=*/false);
+}
+
+OrderedScope::~OrderedScope() noexcept(false) {
+  if (!group_) return;
+  const bool failed = std::uncaught_exceptions() > exceptions_;
+  try {
+    if (is_first_) meet(failed);
+    if (!is_first_ || !failed) meet(failed);
+  } catch (...) {
+    if (!failed) throw;
+  }
+}
+
+void OrderedScope::note_failure() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    failure_ = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+  } catch (...) {
+  }
+}
+
+void OrderedScope::meet(bool failed) {
+  const int culprit = first_failed(group_, failed);
+  if (culprit == kNobody) return;
+  const std::string text = broadcast_bytes(group_, failure_, culprit);
+  if (failed) return;
+  // The scope is over for everybody; what is left of it has nobody to meet.
+  group_ = nullptr;
+  C10_THROW_ERROR(DistBackendError, c10::str("rank ", culprit, " left ", name_, " by ",
+                                             text == "an exception" ? text : "an error: " + text));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,25 @@
+/// Numbers as the peer's configuration files and environment variables spell them.
+///
+/// White space around a number, a leading plus and single underscores between digits are allowed.
+/// Threads: pure functions.
+/// Mirrors: Python's int(text), float(text) and repr(float).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace accelerate {
+
+/// Nothing for text that is no whole decimal number, or none of 64 bits.
+std::optional<int64_t> parse_int(std::string_view text);
+
+/// Nothing for text that is no number. "inf" and "nan" are numbers, in any case.
+std::optional<double> parse_float(std::string_view text);
+
+/// The shortest text that reads back as the same number, with a point or an exponent: "1.0",
+/// "0.1", "1e-05", "inf".
+std::string float_text(double value);
+
+}  // namespace accelerate

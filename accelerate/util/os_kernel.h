@@ -1,0 +1,22 @@
+/// A word about operating systems on which training is known to hang.
+///
+/// Mirrors: accelerate utils/other.py, check_os_kernel.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+/// Warns, on rank 0, if this machine runs a Linux kernel before 5.5. Local.
+void check_os_kernel(const Runtime& runtime = Runtime::current());
+
+namespace internal {
+/// What there is to say of a system as uname names it; nothing of others and of unknown releases.
+std::optional<std::string> kernel_warning(std::string_view system, std::string_view release);
+}  // namespace internal
+
+}  // namespace accelerate

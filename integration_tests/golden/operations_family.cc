@@ -1,0 +1,216 @@
+// Operations on nested values, on each rank of a world.
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "accelerate/accelerator.h"
+#include "accelerate/comm/metrics.h"
+#include "accelerate/comm/objects.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/util/concatenate.h"
+#include "accelerate/util/split.h"
+#include "accelerate/util/tensor_information.h"
+#include "accelerate/util/to_ivalue.h"
+#include "accelerate/util/tree_operations.h"
+#include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/family.h"
+#include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/nested_values.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+
+// What an operation has: the keyword arguments, which must all be known to it, and the ranks.
+class Call {
+ public:
+  Call(const json& args, const Accelerator& accelerator) : args_(args), accelerator_(accelerator) {
+    if (!args_.is_object()) throw CaseError("args: expected an object");
+  }
+
+  const ProcessGroupPtr& group() const { return accelerator_.state().group(); }
+  int rank() const { return accelerator_.process_index(); }
+  int num_processes() const { return accelerator_.num_processes(); }
+
+  void expect(std::initializer_list<const char*> names) const { expect_fields(args_, names); }
+  bool flag(const char* name) const { return args_.contains(name) && bool_field(args_, name); }
+  int64_t integer(const char* name, int64_t otherwise) const {
+    return args_.contains(name) ? int_field(args_, name) : otherwise;
+  }
+  std::optional<int64_t> optional_integer(const char* name) const {
+    return args_.contains(name) ? optional_int_field(args_, name) : std::nullopt;
+  }
+  double number(const char* name, double otherwise) const {
+    if (!args_.contains(name)) return otherwise;
+    if (!args_[name].is_number()) throw CaseError(std::string(name) + ": expected a number");
+    return args_[name].get<double>();
+  }
+  c10::Scalar scalar(const char* name) const {
+    if (!args_.contains(name)) return 0;
+    const c10::IValue value = decode_value(args_[name]);
+    if (!value.isScalar()) throw CaseError(std::string(name) + ": expected a number");
+    return value.toScalar();
+  }
+  Reduction reduction(Reduction otherwise) const {
+    static const auto* const names =
+        new std::map<std::string, Reduction>{{"sum", Reduction::kSum},
+                                             {"mean", Reduction::kMean},
+                                             {"max", Reduction::kMax},
+                                             {"none", Reduction::kNone}};
+    if (!args_.contains("reduction")) return otherwise;
+    auto found = names->find(string_field(args_, "reduction"));
+    if (found == names->end()) throw CaseError("unknown reduction");
+    return found->second;
+  }
+
+ private:
+  const json& args_;
+  const Accelerator& accelerator_;
+};
+
+// Gives the result; what it does to its input stays there.
+using Operation = c10::IValue (*)(const Call& call, c10::IValue& data);
+
+c10::IValue split(const Call& call, c10::IValue& data) {
+  call.expect({"apply_padding"});
+  return split_between_processes(call.rank(), call.num_processes(), data,
+                                 call.flag("apply_padding"));
+}
+
+c10::IValue pad(const Call& call, c10::IValue& data) {
+  call.expect({"dim", "pad_index", "pad_first"});
+  return pad_across_processes(call.group(), data,
+                              {.dim = call.integer("dim", 0),
+                               .pad_index = call.scalar("pad_index"),
+                               .pad_first = call.flag("pad_first")});
+}
+
+template <Reduction kDefault>
+c10::IValue reduce_tensors(const Call& call, c10::IValue& data) {
+  call.expect({"reduction", "scale"});
+  return accelerate::reduce(call.group(), data, call.reduction(kDefault),
+                            call.number("scale", 1.0));
+}
+
+c10::IValue broadcast_objects(const Call& call, c10::IValue& data) {
+  call.expect({"from_process"});
+  if (!data.isList()) throw CaseError("broadcast_object_list: expected a list");
+  std::vector<c10::IValue> list = data.toListRef().vec();
+  broadcast_object_list(call.group(), list, static_cast<int>(call.integer("from_process", 0)));
+  c10::impl::GenericList entries(c10::AnyType::get());
+  for (const c10::IValue& entry : list) entries.push_back(entry);
+  data = entries;
+  return data;
+}
+
+c10::IValue concatenate_list(const Call& call, c10::IValue& data) {
+  call.expect({"dim"});
+  if (!data.isList()) throw CaseError("concatenate: expected a list");
+  return concatenate(data.toListRef().vec(), call.integer("dim", 0));
+}
+
+const std::map<std::string, Operation>& operations() {
+  static const auto* const table = new std::map<std::string, Operation>{
+      {"split_between_processes", &split},
+      {"pad_across_processes", &pad},
+      {"reduce", &reduce_tensors<Reduction::kMean>},
+      {"accelerator_reduce", &reduce_tensors<Reduction::kSum>},
+      {"broadcast_object_list", &broadcast_objects},
+      {"concatenate", &concatenate_list},
+      {"gather",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return accelerate::gather(call.group(), data);
+       }},
+      {"broadcast",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({"from_process"});
+         return accelerate::broadcast(call.group(), data,
+                                      static_cast<int>(call.integer("from_process", 0)));
+       }},
+      {"gather_object",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return gather_object(call.group(), data);
+       }},
+      {"gather_for_metrics",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({"use_gather_object"});
+         return gather_for_metrics(call.group(), BatchRound(), data,
+                                   call.flag("use_gather_object"));
+       }},
+      {"slice_tensors",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({"start", "stop"});
+         return slice_tensors(data, {.start = call.optional_integer("start"),
+                                     .stop = call.optional_integer("stop")});
+       }},
+      {"pad_input_tensors",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({"batch_size", "num_processes_arg", "dim"});
+         return pad_input_tensors(data, call.integer("batch_size", 0),
+                                  static_cast<int>(call.integer("num_processes_arg", 1)),
+                                  call.integer("dim", 0));
+       }},
+      {"find_batch_size",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return c10::IValue(find_batch_size(data));
+       }},
+      {"ignorant_find_batch_size",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return c10::IValue(ignorant_find_batch_size(data));
+       }},
+      {"listify",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return listify(data);
+       }},
+      {"convert_to_fp32",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return convert_to_fp32(data);
+       }},
+      {"get_shape",
+       [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return get_shape(data);
+       }},
+      {"get_data_structure", [](const Call& call, c10::IValue& data) {
+         call.expect({});
+         return get_data_structure(data);
+       }}};
+  return *table;
+}
+
+json run_case(const json& in) {
+  expect_fields(in, {"op", "num_processes", "data", "args", "debug"});
+  auto found = operations().find(string_field(in, "op"));
+  if (found == operations().end()) throw CaseError("unknown op " + in["op"].dump());
+  const int ranks = ranks_field(in, "num_processes");
+  const json& data = field(in, "data");
+  if (!data.is_array() || data.size() != static_cast<size_t>(ranks)) {
+    throw CaseError("data: expected a value per rank");
+  }
+  return {{"ranks", ask_ranks(ranks, [&](int rank) -> json {
+             Accelerator accelerator;
+             c10::IValue input = decode_value(data[static_cast<size_t>(rank)]);
+             const json before = encode_value(input);
+             const Call call(field(in, "args"), accelerator);
+             json answer = {{"result", encode_value(found->second(call, input))}};
+             const json after = encode_value(input);
+             if (after != before) answer["input_after"] = after;
+             return answer;
+           })}};
+}
+
+const FamilyRegistration kRegistration("operations", &run_case);
+
+}  // namespace
+}  // namespace accelerate::golden

@@ -1,0 +1,294 @@
+// PartialState by itself: one per Runtime, restricted functions, triggers, reset, end of the group.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/time/time.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/state/job_operations.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::ClusterOptions;
+using simulator::Rank;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+template <typename Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(PartialState, IsSharedByWhoeverAsks) {
+  Cluster("2x2").run_on_every_rank([](Rank& rank) {
+    EXPECT_EQ(PartialState::find(), nullptr);
+    PartialState& state = PartialState::get();
+    EXPECT_TRUE(state.initialized());
+    EXPECT_EQ(PartialState::find(), &state);
+    Accelerator accelerator;
+    EXPECT_EQ(&accelerator.state().partial_state(), &state);
+    EXPECT_EQ(state.process_index(), rank.index());
+    EXPECT_EQ(state.local_process_index(), rank.index() % 2);
+    EXPECT_EQ(state.is_last_process(), rank.index() == 3);
+    EXPECT_EQ(state.is_local_main_process(), rank.index() % 2 == 0);
+    EXPECT_EQ(state.backend(), "sim");
+    EXPECT_EQ(state.distributed_type(), DistributedType::kMultiCpu);
+    EXPECT_FALSE(state.debug());
+  });
+}
+
+TEST(PartialState, KnowsItsDeviceAndHasNoGroupAlone) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    PartialState& state = PartialState::get();
+    EXPECT_EQ(state.device(), rank.runtime().device());
+    EXPECT_EQ(state.default_device(), rank.runtime().device());
+    state.set_device();
+    EXPECT_EQ(at::ones({1}, c10::Device(state.device().type())).device(), state.device());
+  });
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    PartialState& state = PartialState::get();
+    EXPECT_EQ(state.group(), nullptr);
+    EXPECT_EQ(state.backend(), "");
+    EXPECT_EQ(state.distributed_type(), DistributedType::kNo);
+    state.wait_for_everyone();
+    state.set_device();
+    state.destroy_process_group();
+    EXPECT_EQ(state.group(), nullptr);
+  });
+}
+
+TEST(PartialState, ReadsItsModesFromTheEnvironment) {
+  ClusterOptions options;
+  options.environment.set("ACCELERATE_DEBUG_MODE", "yes");
+  Cluster("1x2", options).run_on_every_rank([](Rank& rank) {
+    EXPECT_TRUE(PartialState::get().debug());
+    EXPECT_FALSE(PartialState::get().fork_launched());
+    rank.runtime().environment().set("FORK_LAUNCHED", "1");
+    EXPECT_TRUE(PartialState::get().fork_launched()) << "read anew each time";
+  });
+  options.environment.set("ACCELERATE_DEBUG_MODE", "perhaps");
+  Cluster("1x1", options).run_on_every_rank([](Rank&) {
+    EXPECT_THAT(error_of([] { PartialState::get(); }),
+                AllOf(HasSubstr("ACCELERATE_DEBUG_MODE"), HasSubstr("perhaps")));
+  });
+}
+
+TEST(PartialState, AfterAResetItSaysSoUntilItIsMadeAgain) {
+  Cluster("1x2").run_on_every_rank([](Rank&) {
+    PartialState& state = PartialState::get();
+    PartialState::reset();
+    EXPECT_FALSE(state.initialized());
+    EXPECT_EQ(PartialState::find(), nullptr);
+    const std::vector<std::string> errors = {
+        error_of([&] { state.device(); }),
+        error_of([&] { state.group(); }),
+        error_of([&] { state.wait_for_everyone(); }),
+        error_of([&] { state.is_main_process(); }),
+        error_of([&] { state.print("nothing"); }),
+        error_of([&] { state.on_main_process([] {}); }),
+        error_of([&] { state.on_process([] {}, 0); }),
+        error_of([&] { state.main_process_first(); }),
+    };
+    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("was reset"));
+    // Other options are no contradiction now.
+    InitProcessGroupKwargs init;
+    init.timeout = absl::Minutes(3);
+    EXPECT_EQ(&PartialState::get(Runtime::current(), {.init = init}), &state);
+    EXPECT_EQ(Accelerator().reduce(at::ones({1})).item<float>(), 2);
+  });
+}
+
+TEST(PartialState, OnceTheGroupIsDestroyedNobodyTrainsAloneByMistake) {
+  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    PartialState& state = PartialState::get();
+    ProcessGroupPtr other = rank.runtime().new_group({});
+    state.destroy_process_group(other);
+    EXPECT_NO_THROW(state.group());
+    rank.runtime().environment().set("FORK_LAUNCHED", "1");
+    PartialState::get().destroy_process_group();
+    EXPECT_NO_THROW(state.group()) << "a forked process does not own the group";
+    rank.runtime().environment().unset("FORK_LAUNCHED");
+    PartialState::get().destroy_process_group();
+    EXPECT_THAT(error_of([&] { accelerator.gather(at::ones({1})); }), HasSubstr("destroyed"));
+    EXPECT_THAT(error_of([&] { accelerator.check_trigger(); }), HasSubstr("destroyed"));
+    EXPECT_THAT(error_of([&] { state.wait_for_everyone(); }), HasSubstr("destroyed"));
+  });
+}
+
+TEST(JobOperations, KnowTheJob) {
+  Cluster("1x3").run_on_every_rank([](Rank& rank) {
+    EXPECT_FALSE(is_initialized());
+    const at::Tensor mine = at::full({1}, rank.index() + 1.0);
+    EXPECT_EQ(gather(mine).numel(), 3);
+    EXPECT_TRUE(is_initialized());
+    EXPECT_EQ(reduce(mine).item<float>(), 2);
+    EXPECT_EQ(reduce(mine, Reduction::kMax).item<float>(), 3);
+    EXPECT_EQ(broadcast(mine.clone(), 1).item<float>(), 2);
+    EXPECT_EQ(pad_across_processes(at::ones({rank.index()})).numel(), 2);
+    EXPECT_THAT(gather_object(std::vector<int>{rank.index()}), ElementsAre(0, 1, 2));
+    std::vector<std::string> names = {rank.index() == 2 ? "two" : "another"};
+    broadcast_object_list(names, 2);
+    EXPECT_THAT(names, ElementsAre("two"));
+    wait_for_everyone();
+    EXPECT_THAT(PartialState::get().split_between_processes(std::vector<int>{1, 2, 3, 4}),
+                SizeIs(rank.index() == 0 ? 2 : 1));
+  });
+}
+
+TEST(JobOperations, ScaleTakesEffectOnTpusOnly) {
+  for (auto [topology, sum] : {std::pair("tpu-v4:2x1x1", 3.0), std::pair("1x2:h100", 6.0)}) {
+    Cluster(topology).run_on_every_rank([sum = sum](Rank& rank) {
+      Accelerator accelerator;
+      const at::Tensor three = at::full({1}, 3.0, at::device(accelerator.device()));
+      EXPECT_EQ(accelerator.reduce(three, Reduction::kSum, 0.5).item<float>(), sum);
+    });
+  }
+}
+
+TEST(AcceleratorState, IsMadeByTheFirstAccelerator) {
+  Cluster("2x2:h100").run_on_every_rank([](Rank& rank) {
+    PartialState::get();
+    EXPECT_THAT(error_of([] { AcceleratorState::get(); }), HasSubstr("make an Accelerator first"));
+    Accelerator accelerator;
+    AcceleratorState& state = AcceleratorState::get();
+    EXPECT_EQ(&accelerator.state(), &state);
+    EXPECT_EQ(state.device(), accelerator.device());
+    EXPECT_EQ(state.process_index(), rank.index());
+    EXPECT_EQ(state.mixed_precision(), PrecisionType::kNo);
+    EXPECT_TRUE(accelerator.multi_device());
+    EXPECT_THAT(state.to_string(),
+                AllOf(HasSubstr("MULTI_GPU, backend sim\n"), HasSubstr("Num processes: 4\n"),
+                      HasSubstr("Mixed precision type: no\n")));
+  });
+}
+
+TEST(AcceleratorState, IsTheFirstOnesAndContradictionsAreNamed) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    Accelerator first({.mixed_precision = PrecisionType::kNo});
+    Accelerator second;
+    EXPECT_EQ(&first.state(), &second.state());
+    EXPECT_THAT(error_of([] { Accelerator third({.mixed_precision = PrecisionType::kBf16}); }),
+                HasSubstr("mixed_precision=bf16 contradicts an earlier Accelerator"));
+    EXPECT_THAT(error_of([] { Accelerator third({.cpu = true}); }), HasSubstr("cpu=true"));
+    AcceleratorState::reset();
+    EXPECT_THAT(error_of([&] { first.mixed_precision(); }), HasSubstr("was reset"));
+    EXPECT_THAT(error_of([&] { first.device(); }), HasSubstr("was reset"));
+    EXPECT_NE(PartialState::find(), nullptr);
+    AcceleratorState::reset(Runtime::current(), /*reset_partial_state=*/true);
+    EXPECT_EQ(PartialState::find(), nullptr);
+    Accelerator fourth({.cpu = true});
+    EXPECT_TRUE(first.device().is_cpu()) << "there is one state";
+  });
+}
+
+TEST(AcceleratorState, UnknownPrecisionsAreNamed) {
+  ClusterOptions options;
+  options.environment.set("ACCELERATE_MIXED_PRECISION", "fp17");
+  Cluster("1x1", options).run_on_every_rank([](Rank&) {
+    EXPECT_THAT(error_of([] { Accelerator accelerator; }),
+                AllOf(HasSubstr("ACCELERATE_MIXED_PRECISION=\"fp17\""), HasSubstr("bf16")));
+  });
+}
+
+TEST(GradientAccumulationPlugin, DecidesWhenGradientsAreSynchronised) {
+  // The steps that synchronise, in two passes over three batches.
+  auto synchronised = [](const GradientAccumulationPlugin& plugin) {
+    std::string steps;
+    Cluster("1x1").run_on_every_rank([&](Rank&) {
+      Accelerator accelerator({.gradient_accumulation_plugin = plugin});
+      auto loader =
+          accelerator.prepare(DataLoader(make_tensor_dataset(at::ones({3, 1})), {.batch_size = 1}));
+      for (int pass = 0; pass < 2; ++pass) {
+        for ([[maybe_unused]] auto& batch : loader) {
+          auto scope = accelerator.accumulate();
+          steps += accelerator.sync_gradients() ? 'S' : '.';
+        }
+      }
+    });
+    return steps;
+  };
+  EXPECT_EQ(synchronised({.num_steps = 2}), ".SS.SS");
+  EXPECT_EQ(synchronised({.num_steps = 2, .sync_with_dataloader = false}), ".S.S.S");
+  EXPECT_EQ(synchronised({}), "SSSSSS");
+}
+
+TEST(GradientAccumulationPlugin, ExcludesTheNumberOfStepsAndIsSharedByAll) {
+  ClusterOptions options;
+  options.environment.set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "7");
+  Cluster("1x1", options).run_on_every_rank([](Rank&) {
+    EXPECT_THAT(
+        error_of([] {
+          Accelerator accelerator({.gradient_accumulation_steps = 2,
+                                   .gradient_accumulation_plugin = GradientAccumulationPlugin()});
+        }),
+        HasSubstr("give one of them"));
+    Accelerator accelerator(
+        {.gradient_accumulation_plugin = GradientAccumulationPlugin{.num_steps = 3}});
+    EXPECT_EQ(accelerator.gradient_accumulation_steps(), 3) << "a plugin beats the environment";
+    EXPECT_THAT(error_of([] { Accelerator other; }), HasSubstr("contradicts"))
+        << "the environment says 7";
+    accelerator.set_gradient_accumulation_steps(7);
+    EXPECT_NO_THROW(Accelerator());
+    EXPECT_EQ(accelerator.gradient_state().plugin().num_steps, 7);
+    EXPECT_THROW(accelerator.set_gradient_accumulation_steps(0), c10::ValueError);
+  });
+}
+
+TEST(RestrictedFunction, RunsOnItsRankOnly) {
+  Cluster("2x2").run_on_every_rank([](Rank& rank) {
+    PartialState& state = PartialState::get();
+    const int me = rank.index();
+    auto add = [](int a, int b) { return a + b; };
+    EXPECT_EQ(state.on_main_process(add)(1, 2).has_value(), me == 0);
+    EXPECT_EQ(state.on_last_process(add)(1, 2), me == 3 ? std::optional(3) : std::nullopt);
+    EXPECT_EQ(state.on_local_main_process(add)(1, 2).has_value(), me % 2 == 0);
+    EXPECT_EQ(state.on_process(add, 2)(1, 2).has_value(), me == 2);
+    EXPECT_EQ(state.on_process(add, -1).runs(), false);
+    EXPECT_EQ(state.on_process(add, 4).runs(), false);
+    EXPECT_EQ(state.on_local_process(add, 1)(1, 2).has_value(), me % 2 == 1);
+    int calls = 0;
+    auto count = state.on_process([&calls] { ++calls; }, 1);
+    count();
+    count();
+    EXPECT_EQ(calls, me == 1 ? 2 : 0);
+    auto moved = state.on_main_process([](std::unique_ptr<int> value) { return value; });
+    EXPECT_EQ(moved(std::make_unique<int>(5)).has_value(), me == 0);
+  });
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    EXPECT_EQ(PartialState::get().on_process([] { return 7; }, 5)(), 7) << "nobody else could";
+  });
+}
+
+TEST(Trigger, OneRanksWordReachesAllOnce) {
+  Cluster("1x3").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    EXPECT_FALSE(accelerator.check_trigger());
+    for (int culprit = 0; culprit < 3; ++culprit) {
+      if (rank.index() == culprit) {
+        accelerator.set_trigger();
+        accelerator.set_trigger();
+      }
+      EXPECT_TRUE(accelerator.check_trigger());
+      EXPECT_FALSE(accelerator.check_trigger());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
