@@ -9,7 +9,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/config/flags.h"
+#include "accelerate/config/env_parsing.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/runtime/numa_affinity.h"
@@ -40,7 +40,7 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   };
   int code = kFailed;
   try {
-    if (flag_from_env((*runtime)->environment(), "ACCELERATE_CPU_AFFINITY", false)) {
+    if (parse_flag_from_env("ACCELERATE_CPU_AFFINITY", false, (*runtime)->environment())) {
       set_numa_affinity(topology.local_rank);
     }
     code = train(argc, argv);

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/config/flags.h"
+#include "accelerate/config/env_parsing.h"
 
 namespace accelerate {
 namespace {
@@ -86,7 +86,7 @@ absl::StatusOr<c10::Device> choose_device(const Environment& environment, const 
     return named_device(text, topology.local_rank, present);
   }
   try {
-    if (flag_from_env(environment, kUseCpu, false)) return c10::Device(c10::kCPU);
+    if (parse_flag_from_env(kUseCpu, false, environment)) return c10::Device(c10::kCPU);
   } catch (const c10::Error& error) {
     return absl::InvalidArgumentError(error.what_without_backtrace());
   }

@@ -1,21 +1,17 @@
 #include "accelerate/util/availability.h"
 
 #include <algorithm>
-#include <array>
-#include <iterator>
 #include <optional>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
-#include "accelerate/config/flags.h"
+#include "accelerate/config/env_parsing.h"
 #include "accelerate/runtime/device_choice.h"
+#include "accelerate/util/versions.h"
 
 namespace accelerate {
 namespace {
@@ -53,16 +49,6 @@ bool has_context(c10::Device device) {
   } catch (const c10::Error&) {
     return false;  // A vendor's plug-in need not answer.
   }
-}
-
-std::array<int, 3> parse_version(const std::string& text) {
-  std::array<int, 3> version = {};
-  const std::vector<std::string> parts = absl::StrSplit(text, '.');
-  TORCH_CHECK_VALUE(parts.size() <= version.size(), "\"", text, "\" is no version");
-  for (size_t i = 0; i < parts.size(); ++i) {
-    TORCH_CHECK_VALUE(absl::SimpleAtoi(parts[i], &version[i]), "\"", text, "\" is no version");
-  }
-  return version;
 }
 
 // AMD's models, as the simulator calls them.
@@ -113,16 +99,14 @@ bool is_habana_gaudi1(const Runtime& runtime) {
 }
 
 bool is_mps_available(const std::string& min_version, const Runtime& runtime) {
-  const std::array<int, 3> libtorch = {TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR,
-                                       TORCH_VERSION_PATCH};
-  return parse_version(min_version) <= libtorch && has_family("mps", false, runtime);
+  return is_torch_version(">=", min_version) && has_family("mps", false, runtime);
 }
 
 bool is_torch_xla_available(bool check_is_tpu, bool check_is_gpu, const Runtime& runtime) {
   TORCH_CHECK_VALUE(!check_is_tpu || !check_is_gpu,
                     "is_torch_xla_available: only one of check_is_tpu and check_is_gpu can be "
                     "true");
-  if (!flag_from_env(runtime.environment(), "USE_TORCH_XLA", true)) return false;
+  if (!parse_flag_from_env("USE_TORCH_XLA", true, runtime.environment())) return false;
   return !check_is_gpu && has_family("tpu", false, runtime);
 }
 

@@ -80,6 +80,14 @@ constexpr DeviceCheck kDevices[] = {
      [](bool, const Runtime& runtime) { return is_torch_xla_available(false, false, runtime); }},
 };
 
+std::string answer(const DeviceCheck& device, const Runtime& runtime) {
+  try {
+    return device.available(false, runtime) ? "True" : "False";
+  } catch (const c10::Error& error) {
+    return absl::StrCat("unknown (", error.what_without_backtrace(), ")");
+  }
+}
+
 // Equal names once, with their number.
 std::string tally(const std::vector<std::string>& names) {
   std::map<std::string, int> counts;
@@ -134,8 +142,7 @@ class Writer {
 
   void add_devices(const Runtime& runtime) {
     for (const DeviceCheck& device : kDevices) {
-      add(absl::StrCat("LibTorch ", device.name, " available"),
-          device.available(false, runtime) ? "True" : "False");
+      add(absl::StrCat("LibTorch ", device.name, " available"), answer(device, runtime));
     }
     const NvidiaGpus gpus = get_gpu_info(runtime);
     add("GPU type", tally(gpus.names));
