@@ -1,5 +1,7 @@
 #include "accelerate/config/enum_text.h"
 
+#include <string>
+
 #include <c10/util/Exception.h>
 
 #include "absl/strings/match.h"
@@ -11,7 +13,8 @@ namespace accelerate::internal {
 int index_of_text(const char* const* texts, size_t count, std::string_view text, bool any_case) {
   for (size_t i = 0; i < count; ++i) {
     if (texts[i] == text) return static_cast<int>(i);
-    if (any_case && absl::EqualsIgnoreCase(texts[i], {text.data(), text.size()})) return static_cast<int>(i);
+    if (any_case && absl::EqualsIgnoreCase(texts[i], {text.data(), text.size()}))
+      return static_cast<int>(i);
   }
   return -1;
 }
