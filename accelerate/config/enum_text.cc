@@ -1,5 +1,7 @@
 #include "accelerate/config/enum_text.h"
 
+#include <string>
+
 #include <c10/util/Exception.h>
 
 #include "absl/strings/match.h"
@@ -9,9 +11,10 @@
 namespace accelerate::internal {
 
 int index_of_text(const char* const* texts, size_t count, std::string_view text, bool any_case) {
+  const absl::string_view wanted(text.data(), text.size());
   for (size_t i = 0; i < count; ++i) {
-    if (texts[i] == text) return static_cast<int>(i);
-    if (any_case && absl::EqualsIgnoreCase(texts[i], {text.data(), text.size()})) return static_cast<int>(i);
+    const bool same = any_case ? absl::EqualsIgnoreCase(texts[i], wanted) : texts[i] == wanted;
+    if (same) return static_cast<int>(i);
   }
   return -1;
 }

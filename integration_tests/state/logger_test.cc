@@ -1,14 +1,15 @@
 // Log lines of many ranks: who writes, in which order, with which prefix.
-#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
 
