@@ -195,19 +195,18 @@ int64_t size_or_absent(const at::Tensor& tensor, int64_t dim) {
   return dim >= -tensor.dim() && dim < tensor.dim() ? tensor.size(dim) : kAbsent;
 }
 
+// Negative numbers count as values of unsigned types, as everywhere in LibTorch.
 bool is_value_of(const c10::Scalar& number, at::ScalarType dtype) {
   if (number.isComplex()) return at::isComplexType(dtype);
   if (dtype == at::kBool) return number.toDouble() == 0 || number.toDouble() == 1;
-  if (at::isIntegralType(dtype, /*includeBool=*/false) && number.isFloatingPoint() &&
-      std::trunc(number.toDouble()) != number.toDouble()) {
-    return false;
-  }
-  try {
-    at::full({}, number, dtype);
-    return true;
-  } catch (const c10::Error& /*overflow*/) {
-    return false;
-  }
+  if (!at::isIntegralType(dtype, /*includeBool=*/false)) return true;
+  const auto bits = static_cast<int>(8 * c10::elementSize(dtype));
+  const double value = number.toDouble();
+  const double low = -std::ldexp(1, bits - 1);
+  const double end = std::ldexp(1, c10::isSignedType(dtype) ? bits - 1 : bits);
+  // An integer near the end of int64 may round up to it.
+  if (!number.isFloatingPoint() && bits == 64) return true;
+  return std::trunc(value) == value && low <= value && value < end;
 }
 
 void check_pad_index(const c10::Scalar& pad_index, at::ScalarType dtype) {
