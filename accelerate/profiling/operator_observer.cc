@@ -73,7 +73,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* pointer, int64_t bytes, size_t total_allocated,
                          size_t total_reserved, c10::Device device) override {
     // Another thread of the rank reports through the state it inherited; its order is not ours.
-    if (current() != this) return;
+    if (current() != this || !at::isRecordFunctionEnabled()) return;
     const int64_t now = now_ns();
     // A device without a number is the rank's own.
     const int index = device.has_index() ? device.index() : runtime_.device().index();
