@@ -268,13 +268,22 @@ json run_should_reduce(const json& in) {
   }
 }
 
+// What Python says of an error with several texts.
+std::string peer_text(const PeerError& error) {
+  if (error.texts.size() == 1) return error.texts[0];
+  std::string list;
+  for (const std::string& text : error.texts) list += (list.empty() ? "'" : ", '") + text + "'";
+  return list.empty() ? "" : "(" + list + ")";
+}
+
 // How the peer would have named what a call threw: what its function raises comes through as it is.
 // Behind the peer's own words we say why the last try failed.
 json call_error(const PeerError& raised, const c10::Error& error) {
   static const std::string kZero = "No executable batch size found, reached zero.";
   const std::string text = error.what_without_backtrace();
   if (text.starts_with(kZero)) return {{"type", "RuntimeError"}, {"message", kZero}};
-  return {{"type", raised.type}, {"message", text}};
+  const bool is_raised = text == (raised.texts.empty() ? "" : raised.texts[0]);
+  return {{"type", raised.type}, {"message", is_raised ? peer_text(raised) : text}};
 }
 
 // Empty for the built-in rule.
