@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,9 +36,7 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   }
   RuntimeScope scope(**runtime);
   const Topology& topology = (*runtime)->topology();
-  auto say = [&topology](const char* what) {
-    std::cerr << "accelerate: rank " << topology.rank << " failed: " << what << std::endl;
-  };
+  std::string failure;
   int code = kFailed;
   try {
     if (parse_flag_from_env("ACCELERATE_CPU_AFFINITY", false, (*runtime)->environment())) {
@@ -46,18 +45,21 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
     code = train(argc, argv);
     if (code == 0) (*runtime)->leave();
   } catch (const c10::Error& error) {
-    say(error.what_without_backtrace());
-    code = kFailed;
+    failure = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    say(error.what());
-    code = kFailed;
+    failure = error.what();
   } catch (...) {
-    say("an exception that is no std::exception");
+    failure = "an exception that is no std::exception";
+  }
+  if (!failure.empty()) {
     code = kFailed;
+    std::cerr << "accelerate: rank " << topology.rank << " failed: " << failure << std::endl;
+  } else if (code != 0) {
+    failure = "returned " + std::to_string(code);
   }
   if (code != 0 && topology.world_size > 1) {
-    // A group's destructor waits for its operations, and nobody may be left to finish them. The
-    // other ranks learn of the failure from the connections that end with this process.
+    (*runtime)->leave_failed(failure);
+    // A group's destructor waits for its operations, and nobody may be left to finish them.
     std::fflush(nullptr);
     std::_Exit(code);
   }

@@ -3,6 +3,7 @@
 /// Threads: registration happens before main; look-ups are read only.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,6 +22,16 @@ struct BackendOptions {
   std::chrono::milliseconds timeout;
   /// All members share one machine, so the loopback interface reaches them all.
   bool single_node = true;
+};
+
+/// What a backend is as well if its operations can be ended from outside. A blocked rank then
+/// hears of another one's failure at once; otherwise it waits out its own time-out.
+class Interruptible {
+ public:
+  virtual ~Interruptible() = default;
+  /// Whatever waits in the backend's operations fails now, and all later operations do.
+  /// Threads: any.
+  virtual void interrupt() = 0;
 };
 
 using BackendFactory =

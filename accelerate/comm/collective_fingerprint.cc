@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -51,6 +53,7 @@ const char* reduce_op_name(ReduceOp::RedOpType op) {
 }
 
 void CollectiveFingerprint::add(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
   dtypes_.push_back(tensor.scalar_type());
   dims_.push_back(tensor.dim());
   sizes_.append(tensor.sizes().begin(), tensor.sizes().end());
@@ -66,12 +69,34 @@ std::optional<std::string> CollectiveFingerprint::difference(
                         reduce_op_name(other.reduce_op));
   }
   const bool same_dtypes = dtypes_ == other.dtypes_;
-  if (same_dtypes && shapes_may_differ) return std::nullopt;
-  if (same_dtypes && dims_ == other.dims_ && sizes_ == other.sizes_) return std::nullopt;
+  const bool same_shapes = shapes_may_differ || (dims_ == other.dims_ && sizes_ == other.sizes_);
+  if (same_dtypes && same_shapes) {
+    if (sequence == other.sequence) return std::nullopt;
+    return absl::StrCat("call #", sequence, " against #", other.sequence);
+  }
   const char* what = dtypes_.size() != other.dtypes_.size() ? "tensors "
                      : same_dtypes                          ? "shape "
                                                             : "dtype ";
   return absl::StrCat(what, tensors_to_string(), " against ", other.tensors_to_string());
+}
+
+uint64_t CollectiveFingerprint::hash() const {
+  // FNV-1a over whole words. All ranks compute it alike, whatever machine they run on.
+  uint64_t hash = 0xcbf29ce484222325;
+  auto mix = [&hash](uint64_t word) {
+    hash = (hash ^ word) * 0x100000001b3;
+    hash ^= hash >> 32;
+  };
+  mix(static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(reduce_op));
+  mix(static_cast<uint64_t>(root));
+  mix(sequence);
+  mix(dtypes_.size());
+  for (at::ScalarType dtype : dtypes_) mix(static_cast<uint64_t>(dtype));
+  if (shapes_may_differ) return hash;
+  for (int64_t dims : dims_) mix(static_cast<uint64_t>(dims));
+  for (int64_t size : sizes_) mix(static_cast<uint64_t>(size));
+  return hash;
 }
 
 std::string CollectiveFingerprint::tensors_to_string() const {
@@ -104,6 +129,38 @@ std::string CollectiveFingerprint::to_string() const {
   }
   if (!details.empty()) absl::StrAppend(&text, " (", absl::StrJoin(details, ", "), ")");
   return text;
+}
+
+nlohmann::json CollectiveFingerprint::to_json() const {
+  std::vector<int> dtypes;
+  for (at::ScalarType dtype : dtypes_) dtypes.push_back(static_cast<int>(dtype));
+  return {{"op", static_cast<int>(op)},
+          {"reduce_op", static_cast<int>(reduce_op)},
+          {"root", root},
+          {"peer", peer},
+          {"tag", tag},
+          {"shapes_may_differ", shapes_may_differ},
+          {"sequence", sequence},
+          {"dtypes", dtypes},
+          {"dims", std::vector<int64_t>(dims_.begin(), dims_.end())},
+          {"sizes", std::vector<int64_t>(sizes_.begin(), sizes_.end())}};
+}
+
+CollectiveFingerprint CollectiveFingerprint::from_json(const nlohmann::json& json) {
+  CollectiveFingerprint fingerprint;
+  fingerprint.op = static_cast<OpType>(json.at("op").get<int>());
+  fingerprint.reduce_op = static_cast<ReduceOp::RedOpType>(json.at("reduce_op").get<int>());
+  fingerprint.root = json.at("root");
+  fingerprint.peer = json.at("peer");
+  fingerprint.tag = json.at("tag");
+  fingerprint.shapes_may_differ = json.at("shapes_may_differ");
+  fingerprint.sequence = json.at("sequence");
+  for (int dtype : json.at("dtypes")) {
+    fingerprint.dtypes_.push_back(static_cast<at::ScalarType>(dtype));
+  }
+  for (int64_t dims : json.at("dims")) fingerprint.dims_.push_back(dims);
+  for (int64_t size : json.at("sizes")) fingerprint.sizes_.push_back(size);
+  return fingerprint;
 }
 
 }  // namespace accelerate

@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
+#include <nlohmann/json_fwd.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -25,15 +26,24 @@ struct CollectiveFingerprint {
   bool shapes_may_differ = false;  ///< ranks need not agree on them, as in an all-to-all
   uint64_t sequence = 0;           ///< count of the group's collectives, from 0
 
-  /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape.
+  /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape; one that is
+  /// undefined, which every backend refuses, not at all.
   void add(const at::Tensor& tensor);
 
   /// What differs between two ranks' calls that should be the same collective, in the words of
   /// the first difference ("shape [4] against [5]"), or nothing.
   std::optional<std::string> difference(const CollectiveFingerprint& other) const;
 
+  /// Equal where there is no difference; ranks exchange it instead of the whole.
+  uint64_t hash() const;
+
   /// As in "all_reduce #3 (sum, Float[4])".
   std::string to_string() const;
+
+  /// For ranks to send each other.
+  nlohmann::json to_json() const;
+  /// Errors: nlohmann::json::exception for what to_json did not write.
+  static CollectiveFingerprint from_json(const nlohmann::json& json);
 
  private:
   std::string tensors_to_string() const;

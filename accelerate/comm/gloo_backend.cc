@@ -1,22 +1,55 @@
-// Registers c10d's Gloo backend as "gloo".
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include "accelerate/comm/gloo_backend.h"
 
-#include "accelerate/comm/backend_registry.h"
+#include <gloo/allgather.h>
+#include <gloo/context.h>
+#include <gloo/transport/unbound_buffer.h>
 
 namespace accelerate {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendOptions& options) {
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const BackendOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
   // The host name of a single machine often does not resolve; loopback always does.
   gloo->devices.push_back(options.single_node
                               ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
                               : c10d::ProcessGroupGloo::createDefaultDevice());
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(options.store, options.rank, options.size,
-                                                     gloo);
+  return gloo;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendOptions& options) {
+  return c10::make_intrusive<GlooBackend>(options);
 }
 
 const bool registered = register_backend("gloo", make_gloo);
 
 }  // namespace
+
+GlooBackend::GlooBackend(const BackendOptions& options)
+    : ProcessGroupGloo(options.store, options.rank, options.size, gloo_options(options)) {}
+
+void GlooBackend::interrupt() {
+  // Closing a connection does not wake who waits for it on this side. A wait that runs into its
+  // time-out does: Gloo then fails every connection of the context.
+  for (const std::shared_ptr<gloo::Context>& context : contexts_) {
+    char nothing = 0;
+    try {
+      context->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // As intended.
+    }
+  }
+}
+
+std::string GlooBackend::all_gather_bytes(const std::string& mine,
+                                          std::chrono::milliseconds timeout) {
+  std::string all(mine.size() * static_cast<size_t>(getSize()), '\0');
+  gloo::AllgatherOptions options(contexts_.front());
+  options.setInput(const_cast<char*>(mine.data()), mine.size());
+  options.setOutput(all.data(), all.size());
+  options.setTag(exchanges_++);
+  options.setTimeout(timeout);
+  gloo::allgather(options);
+  return all;
+}
+
 }  // namespace accelerate

@@ -21,6 +21,10 @@ inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";    ///< intra-op thr
 /// It closes the race between choosing a free port and using it. Unset: rank 0 binds MASTER_PORT.
 inline constexpr char kStoreListenFd[] = "ACCELERATE_STORE_LISTEN_FD";
 
+/// Whether collectives are compared between ranks before they run: a truth value. Default false;
+/// simulated ones always are.
+inline constexpr char kDebugMode[] = "ACCELERATE_DEBUG_MODE";
+
 /// Topology of a simulated cluster, as in "2x4" or "2x4:h100" (simulator/hardware); its presence
 /// selects the simulated run mode.
 inline constexpr char kSimulate[] = "ACCELERATE_SIMULATE";

@@ -15,9 +15,13 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/gloo_backend.h"
+#include "accelerate/comm/job_watch.h"
+#include "accelerate/comm/rank_text.h"
+#include "accelerate/comm/watched_backend.h"
+#include "accelerate/config/env_parsing.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/host.h"
@@ -27,6 +31,10 @@ namespace accelerate {
 namespace {
 
 constexpr auto kConnectTimeout = std::chrono::minutes(5);
+
+// How long a failed rank 0 goes on serving the store, so that the others learn why.
+constexpr auto kFarewell = std::chrono::seconds(3);
+constexpr char kEndedWell[] = "ended its program";
 
 std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); }
 
@@ -41,6 +49,43 @@ std::optional<int> inherited_listen_fd(const Environment& environment) {
   TORCH_CHECK(flags >= 0, env::kStoreListenFd, "=", fd, " is not an open file descriptor");
   fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
   return fd;
+}
+
+c10::intrusive_ptr<c10d::Store> connect(const std::string& addr, c10d::TCPStoreOptions options) {
+  options.waitWorkers = false;  // The first group meets its members anyway.
+  options.timeout = kConnectTimeout;
+  // The libuv server is not in every build; the plain one is.
+  options.useLibUV = false;
+  return c10::make_intrusive<c10d::TCPStore>(addr, options);
+}
+
+// Debug mode's own line between the members.
+Exchange make_exchange(JobWatch& job, BackendOptions options) {
+  options.store = c10::make_intrusive<c10d::PrefixStore>("compare", options.store);
+  auto line = c10::make_intrusive<GlooBackend>(options);
+  std::shared_ptr<void> interrupt = job.on_failure([line] { line->interrupt(); });
+  return [line, interrupt](const std::string& mine, std::chrono::milliseconds timeout) {
+    return line->all_gather_bytes(mine, timeout);
+  };
+}
+
+c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
+                                               const BackendOptions& options, WatchedGroup group,
+                                               WatchedBackend::Options watch, bool debug) {
+  group.job->check();
+  group.index = group.job->log().add_group(group.name, group.ranks);
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = make_backend(name, options);
+    if (debug && options.size > 1) watch.exchange = make_exchange(*group.job, options);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (...) {
+    group.fail("the making", std::current_exception());
+  }
+  group.job->log().group_is_made(group.index);
+  return c10::make_intrusive<WatchedBackend>(std::move(backend), std::move(group),
+                                             std::move(watch));
 }
 
 }  // namespace
@@ -80,6 +125,7 @@ std::vector<std::string> RealRuntime::accelerator_families() const {
 
 RealRuntime::~RealRuntime() {
   clear_shared();  // Process groups go before the store they were made with.
+  if (watch_) watch_->stop();
 }
 
 void RealRuntime::empty_device_cache() { host::release_free_memory(); }
@@ -118,18 +164,26 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   options.port = master_port_;
   options.isServer = topology().rank == 0;
   options.numWorkers = topology().world_size;
-  options.waitWorkers = false;  // The first group meets its members anyway.
-  options.timeout = kConnectTimeout;
-  // The libuv server is not in every build; the plain one is.
-  options.useLibUV = false;
   if (options.isServer) options.masterListenFd = inherited_listen_fd(environment());
   try {
-    store_ = c10::make_intrusive<c10d::TCPStore>(master_addr_, options);
+    store_ = connect(master_addr_, options);
   } catch (const std::exception& error) {
     TORCH_CHECK(false, "rank ", topology().rank, " cannot ", options.isServer ? "serve" : "reach",
                 " the rendezvous store at ", master_addr_, ":", master_port_, ": ", error.what());
   }
   return store_;
+}
+
+const std::shared_ptr<JobWatch>& RealRuntime::watch() {
+  if (watch_ || topology().world_size == 1) return watch_;
+  store();  // Rank 0 serves it from here on.
+  c10d::TCPStoreOptions client;
+  client.port = master_port_;
+  watch_ = std::make_shared<JobWatch>(JobWatch::Options{
+      .rank = topology().rank,
+      .world_size = topology().world_size,
+      .connect = [addr = master_addr_, client] { return connect(addr, client); }});
+  return watch_;
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions& options) {
@@ -144,7 +198,14 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
   backend_options.timeout = absl::ToChronoMilliseconds(resolved.timeout);
   backend_options.single_node = topology().num_nodes == 1;
   const std::string name = choose_backend(resolved.backend, device_family(), backend_names());
-  auto backend = make_backend(name, backend_options);
+  auto backend =
+      watch()
+          ? make_watched(
+                name, backend_options,
+                {.job = watch(), .name = resolved.name, .ranks = ranks, .rank = topology().rank},
+                {.timeout = backend_options.timeout, .device_type = device_.type()},
+                parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment()))
+          : make_backend(name, backend_options);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(backend_options.store, backend_options.rank,
                                                        backend_options.size);
   const auto type = c10d::ProcessGroup::strToBackendType(name);
@@ -156,9 +217,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
 }
 
 void RealRuntime::leave() {
+  if (watch_) watch_->end(kEndedWell);
   clear_shared();
+  if (watch_) watch_->stop();
   if (!store_ || topology().world_size == 1) return;
-  store_->set(left_key(topology().rank), "1");
+  store_->set(left_key(topology().rank), kEndedWell);
   if (topology().rank != 0) return;
   std::vector<std::string> keys;
   for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
@@ -169,8 +232,32 @@ void RealRuntime::leave() {
     for (int rank = 1; rank < topology().world_size; ++rank) {
       if (!store_->check({left_key(rank)})) missing.push_back(rank);
     }
-    TORCH_CHECK(false, "rank 0 waited in vain for the end of rank(s) ",
-                absl::StrJoin(missing, ", "));
+    TORCH_CHECK(false, "rank 0 waited in vain for the end of ", rank_list(missing));
+  }
+  std::vector<std::pair<int, std::string>> failures;
+  for (int rank = 1; rank < topology().world_size; ++rank) {
+    std::string ending = store_->get_to_str(left_key(rank));
+    if (ending != kEndedWell) failures.emplace_back(rank, std::move(ending));
+  }
+  TORCH_CHECK(failures.empty(), "rank 0 had ended its program, but others failed\n",
+              lines_by_rank(failures));
+}
+
+void RealRuntime::leave_failed(const std::string& what) {
+  if (!store_ || topology().world_size == 1) return;
+  const std::string ending = absl::StrCat("failed: ", what.substr(0, what.find('\n')));
+  try {
+    if (watch_) {
+      watch_->end(ending);
+      watch_->fail_explained({.reason = absl::StrCat("rank ", topology().rank, " ", ending)});
+    }
+    store_->set(left_key(topology().rank), ending);
+    if (topology().rank != 0) return;
+    std::vector<std::string> keys;
+    for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
+    store_->wait(keys, kFarewell);
+  } catch (const std::exception&) {
+    // Whoever is left finds out by the connections that end with this process.
   }
 }
 

@@ -2,6 +2,11 @@
 ///
 /// Ranks of a job meet through a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT (or on
 /// the listening socket that the launcher handed it).
+///
+/// Where there are several ranks, groups are under watch (accelerate/comm/watched_backend.h): the
+/// error of a failed operation names the ranks, and in debug mode (ACCELERATE_DEBUG_MODE)
+/// operations are compared before they run. A helper thread of the rank waits for other ranks'
+/// questions.
 #pragma once
 
 #include <memory>
@@ -10,6 +15,8 @@
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+
+class JobWatch;
 
 class RealRuntime final : public Runtime {
  public:
@@ -38,10 +45,17 @@ class RealRuntime final : public Runtime {
 
   /// Leaves the job in order: rank 0, which serves the store, waits until all ranks came here.
   /// Collective; a no-op when the store was never used.
-  /// Errors: c10::Error on rank 0 naming the ranks that did not come in five minutes.
+  /// Errors: c10::Error on rank 0 naming the ranks that did not come in five minutes, or those that
+  ///         failed meanwhile.
   void leave();
 
+  /// Leaves it after a failure, `what`: ranks that wait for this one learn of it, and rank 0 stays
+  /// a moment so that they can. The process must end next. Local; throws nothing.
+  void leave_failed(const std::string& what);
+
  private:
+  // Null where there is nobody to watch.
+  const std::shared_ptr<JobWatch>& watch();
   RealRuntime(Topology topology, Environment environment, c10::Device device, std::string host,
               uint16_t port);
 
@@ -49,6 +63,7 @@ class RealRuntime final : public Runtime {
   const std::string master_addr_;
   const uint16_t master_port_;
   c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<JobWatch> watch_;
 };
 
 }  // namespace accelerate

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/log/absl_check.h"
+#include "accelerate/config/fields.h"
 
 namespace accelerate {
 
@@ -17,6 +18,8 @@ void GradientState::set_plugin(const GradientAccumulationPlugin& plugin) {
                     "gradient accumulation: num_steps must be at least 1, got ", *plugin.num_steps);
   plugin_ = plugin;
 }
+
+nlohmann::ordered_json GradientState::plugin_kwargs() const { return to_kwargs(plugin_); }
 
 void GradientState::set_num_steps(int64_t num_steps) {
   GradientAccumulationPlugin plugin = plugin_;

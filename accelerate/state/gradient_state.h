@@ -15,6 +15,8 @@
 #include <optional>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "accelerate/config/kwargs_handlers.h"
 
 namespace accelerate {
@@ -55,6 +57,9 @@ class GradientState {
   /// How gradients accumulate. Errors: c10::ValueError for less than one step.
   const GradientAccumulationPlugin& plugin() const { return plugin_; }
   void set_plugin(const GradientAccumulationPlugin& plugin);
+
+  /// What of the plugin differs from the default, by name.
+  nlohmann::ordered_json plugin_kwargs() const;
 
   /// How many backward passes make one optimizer step. At least 1.
   int64_t num_steps() const { return plugin_.num_steps.value_or(1); }

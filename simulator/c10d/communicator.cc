@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/rank_text.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"

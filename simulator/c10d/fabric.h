@@ -104,11 +104,4 @@ class Fabric {
   Replicas replicas_;
 };
 
-/// "rank 3" or "ranks 0-2, 5".
-std::string rank_list(const std::vector<int>& ascending_ranks);
-
-/// One line per distinct text, led by the ranks that share it: "ranks 0-1: text". Empty texts are
-/// left out.
-std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts);
-
 }  // namespace accelerate::simulator

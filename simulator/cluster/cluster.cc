@@ -14,6 +14,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/rank_text.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
 #include "simulator/c10d/fabric.h"

@@ -1,0 +1,19 @@
+/// Ranks in messages for people: many of them say one thing only once.
+///
+/// Threads: functions of their arguments.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace accelerate {
+
+/// "rank 3" or "ranks 0-2, 5".
+std::string rank_list(const std::vector<int>& ascending_ranks);
+
+/// One line per distinct text, led by the ranks that share it: "  ranks 0-1: text". Empty texts are
+/// left out.
+std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts);
+
+}  // namespace accelerate

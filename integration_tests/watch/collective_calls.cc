@@ -1,0 +1,128 @@
+#include "integration_tests/watch/collective_calls.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <torch/torch.h>
+
+#include "accelerate/comm/objects.h"
+#include "accelerate/comm/operations.h"
+
+namespace accelerate::watch_tests {
+namespace {
+
+using Call = std::function<void()>;
+
+constexpr char kCallerFailed[] = "caller failed";
+
+ProcessGroupPtr world(const Accelerator& accelerator) {
+  return PartialState::get(accelerator.runtime()).group();
+}
+
+// A call that needs nothing but the group.
+std::function<Call(Accelerator&)> simply(std::function<void(Accelerator&)> body) {
+  return [body = std::move(body)](Accelerator& accelerator) -> Call {
+    return [&accelerator, body] { body(accelerator); };
+  };
+}
+
+auto numbers(bool shuffle) {
+  return DataLoader(make_tensor_dataset(torch::arange(16)), {.batch_size = 2, .shuffle = shuffle});
+}
+
+template <typename Loader>
+void read_all(Loader loader) {
+  for (auto& batch : loader) (void)batch;
+}
+
+std::vector<CollectiveCall> make_calls() {
+  return {
+      {"gather", simply([](Accelerator& a) { a.gather(torch::ones({2})); })},
+      {"gather_ragged",
+       simply([](Accelerator& a) { gather_ragged(world(a), torch::ones({2, 3})); })},
+      {"gather_for_metrics",
+       simply([](Accelerator& a) { a.gather_for_metrics(torch::ones({2})); })},
+      {"gather_object",
+       simply([](Accelerator& a) { gather_object(world(a), std::vector<int>{1, 2}); })},
+      {"reduce", simply([](Accelerator& a) { a.reduce(torch::ones({2})); })},
+      {"broadcast_bytes", simply([](Accelerator& a) { broadcast_bytes(world(a), "text"); })},
+      {"broadcast_integer", simply([](Accelerator& a) { broadcast_integer(world(a), 7); })},
+      {"wait_for_everyone", simply([](Accelerator& a) { a.wait_for_everyone(); })},
+      {"new_group", simply([](Accelerator& a) {
+         a.runtime().new_group({.name = "another", .timeout = kPatience});
+       }),
+       /*comparable=*/false},
+      {"prepare", simply([](Accelerator& a) { (void)a.prepare(torch::nn::Linear(2, 1)); })},
+      {"backward",
+       [](Accelerator& a) -> Call {
+         auto model = a.prepare(torch::nn::Linear(2, 1));
+         return [&a, model]() mutable { a.backward(model(torch::ones({1, 2})).sum()); };
+       }},
+      {"buffers",
+       [](Accelerator& a) -> Call {
+         auto model = a.prepare(torch::nn::BatchNorm1d(2));
+         return [model]() mutable { model(torch::ones({4, 2})); };
+       }},
+      {"join_uneven_inputs",
+       [](Accelerator& a) -> Call {
+         auto model = a.prepare(torch::nn::Linear(2, 1));
+         return [&a, model] { (void)a.join_uneven_inputs(model); };
+       }},
+      {"shuffled_loader",
+       [](Accelerator& a) -> Call {
+         auto loader = a.prepare(numbers(/*shuffle=*/true));
+         return [loader] { read_all(loader); };
+       }},
+      {"dispatched_loader",
+       [](Accelerator&) -> Call {
+         auto dispatcher = std::make_shared<Accelerator>(
+             AcceleratorOptions{.dataloader_config = {.dispatch_batches = true}});
+         auto loader = dispatcher->prepare(numbers(/*shuffle=*/false));
+         return [dispatcher, loader] { read_all(loader); };
+       }},
+  };
+}
+
+// No other row of the table begins with it.
+void call_something_else(Accelerator& accelerator) {
+  const ProcessGroupPtr group = world(accelerator);
+  std::vector<at::Tensor> inputs{torch::ones({3}, torch::kDouble)};
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int i = 0; i < group->getSize(); ++i) outputs[0].push_back(torch::empty_like(inputs[0]));
+  group->allgather(outputs, inputs)->wait();
+}
+
+}  // namespace
+
+const std::vector<CollectiveCall>& collective_calls() {
+  static const auto* calls = new std::vector<CollectiveCall>(make_calls());
+  return *calls;
+}
+
+const CollectiveCall& find_call(const std::string& name) {
+  for (const CollectiveCall& call : collective_calls()) {
+    if (call.name == name) return call;
+  }
+  throw std::out_of_range("no collective call " + name);
+}
+
+void run_rank(const CollectiveCall& call, Others others, int caller) {
+  Accelerator accelerator({.kwargs_handlers = {InitProcessGroupKwargs{.timeout = kPatience}}});
+  const Call alone = call.prepare(accelerator);
+  const auto store = accelerator.runtime().store();
+  if (accelerator.process_index() == caller) {
+    try {
+      alone();
+    } catch (...) {
+      store->set(kCallerFailed, std::vector<uint8_t>{1});
+      throw;
+    }
+  } else if (others == Others::kCompute) {
+    store->wait({kCallerFailed});
+    accelerator.wait_for_everyone();
+  } else if (others == Others::kDiffer) {
+    call_something_else(accelerator);
+  }
+}
+
+}  // namespace accelerate::watch_tests
