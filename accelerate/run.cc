@@ -53,7 +53,9 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   }
   if (!failure.empty()) {
     code = kFailed;
-    std::cerr << "accelerate: rank " << topology.rank << " failed: " << failure << std::endl;
+    // In one piece: ranks fail at the same time, and often write to the same terminal.
+    std::cerr << "accelerate: rank " + std::to_string(topology.rank) + " failed: " + failure + "\n"
+              << std::flush;
   } else if (code != 0) {
     failure = "returned " + std::to_string(code);
   }

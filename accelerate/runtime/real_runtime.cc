@@ -1,6 +1,7 @@
 #include "accelerate/runtime/real_runtime.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -49,6 +50,15 @@ std::optional<int> inherited_listen_fd(const Environment& environment) {
   TORCH_CHECK(flags >= 0, env::kStoreListenFd, "=", fd, " is not an open file descriptor");
   fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
   return fd;
+}
+
+// The store writes to ranks that may be gone. That is an error to report, and no reason to die
+// without a word. A handler of the user's own stays.
+void ignore_broken_pipes() {
+  struct sigaction action{};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
 }
 
 c10::intrusive_ptr<c10d::Store> connect(const std::string& addr, c10d::TCPStoreOptions options) {
@@ -160,6 +170,7 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
     store_ = c10::make_intrusive<c10d::HashStore>();
     return store_;
   }
+  ignore_broken_pipes();
   c10d::TCPStoreOptions options;
   options.port = master_port_;
   options.isServer = topology().rank == 0;

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/operation_report.h"
 #include "accelerate/comm/rank_text.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
@@ -208,18 +209,13 @@ void Communicator::fail(std::string report) {
 }
 
 std::optional<std::string> Communicator::mismatch(const Operation& operation) const {
-  const CollectiveFingerprint& first = operation.calls[0].fingerprint;
-  for (const Call& call : operation.calls) {
-    std::optional<std::string> difference = first.difference(call.fingerprint);
-    if (!difference) continue;
-    std::vector<std::pair<int, std::string>> texts;
-    for (int member = 0; member < size(); ++member) {
-      texts.emplace_back(ranks_[member], operation.calls[member].fingerprint.to_string());
-    }
-    return absl::StrCat("collective mismatch in call #", first.sequence, " of group \"", name_,
-                        "\": ", *difference, "\n", lines_by_rank(texts));
+  std::vector<std::pair<int, CollectiveFingerprint>> calls;
+  for (int member = 0; member < size(); ++member) {
+    calls.emplace_back(ranks_[member], operation.calls[member].fingerprint);
   }
-  return std::nullopt;
+  std::string difference = describe_mismatch(name_, calls);
+  if (difference.empty()) return std::nullopt;
+  return difference;
 }
 
 std::shared_ptr<Operation> Communicator::send(int member, Call call) {
@@ -326,7 +322,7 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
     const Wake wake =
         fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
     if (wake == Wake::kStalled) {
-      fail(fabric_.scheduler().stall_report());
+      fail(fabric_.scheduler().stall_report() + who_is_behind());
       raise();
     }
     if (wake == Wake::kDeadline && !operation->done) {
@@ -348,7 +344,12 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
 
 void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
-                    " ", describe_wait(member, operation)));
+                    " ", describe_wait(member, operation), who_is_behind()));
+}
+
+std::string Communicator::who_is_behind() const {
+  return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
+                      group_lines({.group = name_, .ranks = ranks_}, fabric_.histories()));
 }
 
 void Communicator::abort(int member) {

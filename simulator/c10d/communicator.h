@@ -111,6 +111,7 @@ class Communicator {
   std::string describe_wait(int member, const Operation& operation) const;
   std::string describe_send(const Message& message) const;
   std::string describe_receive(const Message& message) const;
+  std::string who_is_behind() const;
   std::vector<int> missing_ranks(const Operation& operation) const;
 
   Fabric& fabric_;

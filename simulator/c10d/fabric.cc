@@ -16,7 +16,9 @@ Fabric::Fabric(const ClusterSpec& spec, Options options)
       models_time_(spec.device.has_value()),
       network_(spec),
       flows_(network_),
-      endings_(spec.world_size()) {}
+      endings_(spec.world_size()) {
+  for (int rank = 0; rank < spec.world_size(); ++rank) logs_.emplace_back(rank);
+}
 
 Fabric::~Fabric() = default;
 
@@ -52,6 +54,7 @@ std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
 }
 
 void Fabric::end_rank(int rank, std::string failure) {
+  logs_[rank].end(failure.empty() ? "ended normally" : "failed");
   endings_[rank] = {.ended = true, .failure = std::move(failure)};
 }
 
@@ -73,6 +76,12 @@ std::string Fabric::stall_report() const {
   }
   return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
+}
+
+std::vector<OperationHistory> Fabric::histories() const {
+  std::vector<OperationHistory> histories;
+  for (const OperationLog& log : logs_) histories.push_back(log.snapshot());
+  return histories;
 }
 
 std::optional<std::string> Fabric::unnoticed_failure() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "accelerate/comm/operation_log.h"
 #include "simulator/c10d/replicas.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -73,6 +75,10 @@ class Fabric {
   /// collective that some members never joined. Nothing if all is well.
   std::optional<std::string> unnoticed_failure() const;
 
+  /// The rank's last operations, and those of all ranks.
+  OperationLog& log(int rank) { return logs_[rank]; }
+  std::vector<OperationHistory> histories() const;
+
   Replicas& replicas() { return replicas_; }
 
   struct Store {
@@ -98,6 +104,7 @@ class Fabric {
   Flows flows_;
   std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
   std::vector<Ending> endings_;
+  std::deque<OperationLog> logs_;  // by rank
   // Ordered, so that reports are.
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   Store store_;

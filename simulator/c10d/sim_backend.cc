@@ -141,7 +141,11 @@ SimBackend::SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communica
     : Backend(member, communicator->size()),
       fabric_(std::move(fabric)),
       communicator_(std::move(communicator)),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      log_(fabric_->log(communicator_->rank(member))),
+      log_index_(log_.add_group(communicator_->name(), communicator_->ranks())) {
+  log_.group_is_made(log_index_);
+}
 
 uint64_t SimBackend::getSequenceNumberForGroup() { return communicator_->sequence(rank_); }
 
@@ -203,6 +207,8 @@ SimBackend::WorkPtr SimBackend::join(Call call, std::chrono::milliseconds timeou
   if (fabric_->detects_races()) {
     parts.held = HeldBuffers::take(call, parts.device, rank_, communicator_);
   }
+  parts.log = &log_;
+  parts.ticket = log_.enter(log_index_, call.fingerprint);
   if (!message) {
     parts.operation = communicator_->join(rank_, std::move(call));
   } else if (op == OpType::SEND) {

@@ -84,7 +84,9 @@ class SimBackend final : public c10d::Backend {
   const std::shared_ptr<Fabric> fabric_;  // what the communicator stands on
   const std::shared_ptr<Communicator> communicator_;
   const absl::Duration timeout_;
-  int stream_ = -1;  // of the rank's device, for this group's communication
+  OperationLog& log_;    // the rank's
+  const int log_index_;  // of this group in it
+  int stream_ = -1;      // of the rank's device, for this group's communication
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };

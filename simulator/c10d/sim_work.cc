@@ -19,10 +19,13 @@ SimWork::SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> c
 // Waits in real time: until the operation has been carried out. Virtual time is the caller's.
 void SimWork::wait_for(absl::Duration timeout, bool asked_for) {
   const absl::Duration since = asked_for ? fabric_->scheduler().now() : called_at_;
+  parts_.log->set_state(parts_.ticket, OperationState::kWaiting);
   try {
     communicator_->wait(member_, parts_.operation,
                         {.timeout = timeout, .since = since, .asked_for = asked_for});
+    parts_.log->set_state(parts_.ticket, OperationState::kDone);
   } catch (...) {
+    parts_.log->set_state(parts_.ticket, OperationState::kFailed);
     if (parts_.held) parts_.held->abandon();
     throw;
   }

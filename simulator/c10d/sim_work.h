@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "accelerate/comm/operation_log.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/held_buffers.h"
 #include "simulator/device/sim_device.h"
@@ -24,6 +25,8 @@ class SimWork final : public c10d::Work {
     int stream = -1;                    ///< of that device: the one that communicates
     std::vector<at::Tensor> results;    ///< hold the outcome on this rank
     absl::Duration timeout;             ///< for waits that do not name one
+    OperationLog* log = nullptr;        ///< the rank's
+    OperationLog::Ticket ticket = 0;    ///< in it
   };
 
   SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator, int member,

@@ -1,0 +1,87 @@
+// Every collective method, called by one of two Gloo processes alone: both fail, and the error
+// names the rank that did not come.
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "integration_tests/watch/collective_calls.h"
+#include "integration_tests/watch/processes.h"
+
+namespace accelerate::watch_tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr char kRank[] = "integration_tests/watch/rank";
+
+// What follows "failed: " in a rank's own error message.
+std::string error_of(const ProcessResult& result) {
+  const std::string mark = " failed: ";
+  const size_t at = result.output.find("accelerate: rank ");
+  if (at == std::string::npos) return "";
+  return result.output.substr(result.output.find(mark, at) + mark.size());
+}
+
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+class CalledAlone : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string name() const { return std::get<0>(GetParam()); }
+  int caller() const { return std::get<1>(GetParam()); }
+  int other() const { return 1 - caller(); }
+  std::vector<ProcessResult> run(const char* others, bool debug) const {
+    return run_processes(2, {kRank, name(), others, std::to_string(caller())},
+                         {{"ACCELERATE_DEBUG_MODE", debug ? "1" : "0"}});
+  }
+};
+
+TEST_P(CalledAlone, NamesTheRankThatEndedItsProgram) {
+  const std::vector<ProcessResult> results = run("end", /*debug=*/false);
+  EXPECT_EQ(results[caller()].exit_code, 1) << results[caller()].output;
+  EXPECT_THAT(error_of(results[caller()]), HasSubstr(rank_text(other()) + ": ended its program"));
+}
+
+TEST_P(CalledAlone, FailsTheRankThatComesLaterAsWell) {
+  const std::vector<ProcessResult> results = run("compute", /*debug=*/false);
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_THAT(error_of(result),
+                AllOf(HasSubstr(rank_text(caller()) + ": "),
+                      AnyOf(HasSubstr(rank_text(other()) + ": 1 operation behind"),
+                            HasSubstr(rank_text(other()) + ": never made"))));
+  }
+  EXPECT_EQ(error_of(results[0]), error_of(results[1]));
+}
+
+TEST_P(CalledAlone, IsComparedInDebugModeBeforeItRuns) {
+  if (!find_call(name()).comparable) return;
+  const std::vector<ProcessResult> results = run("differ", /*debug=*/true);
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_THAT(error_of(result), AllOf(HasSubstr("collective mismatch in call #"),
+                                        HasSubstr(rank_text(caller()) + ": "),
+                                        HasSubstr(rank_text(other()) + ": all_gather #")));
+  }
+  EXPECT_EQ(error_of(results[0]), error_of(results[1]));
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> names;
+  for (const CollectiveCall& call : collective_calls()) names.push_back(call.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Gloo, CalledAlone,
+                         ::testing::Combine(::testing::ValuesIn(names()), ::testing::Values(0, 1)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_by_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace accelerate::watch_tests
