@@ -8,11 +8,11 @@
 
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
+#include "accelerate/runtime/env.h"
 
 namespace accelerate {
 namespace {
 
-constexpr char kDebugMode[] = "ACCELERATE_DEBUG_MODE";
 constexpr char kForkLaunched[] = "FORK_LAUNCHED";
 
 DistributedType distributed_type_of(const std::string& family, int world_size) {
@@ -61,7 +61,7 @@ PartialState::Record PartialState::make_record(Runtime& runtime,
                 .distributed_type =
                     distributed_type_of(options.cpu ? "cpu" : runtime.device_family(), world_size),
                 .init = options.init.value_or(InitProcessGroupKwargs{}),
-                .debug = parse_flag_from_env(kDebugMode, false, runtime.environment())};
+                .debug = parse_flag_from_env(env::kDebugMode, false, runtime.environment())};
   if (world_size == 1) return record;
   record.group = runtime.new_group({.name = "world",
                                     .timeout = record.init.effective_timeout(),
