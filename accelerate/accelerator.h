@@ -306,12 +306,13 @@ class Accelerator {
   /// tensors. Ranks may differ in rows. In a round in which some ranks have no batch (even_batches
   /// off), those that do gather among themselves. Outside of loops it is gather. Differs: a value
   /// that is one per batch, such as a mean loss, cannot be told from one per sample; give the
-  /// batch's rows a value each, or weigh it by hand.
+  /// batch's rows a value each, or weigh it by hand. With `use_gather_object` the value itself is a
+  /// list with an entry per sample, whatever is in it.
   template <typename Tree>
-  Tree gather_for_metrics(Tree tree) const {
+  Tree gather_for_metrics(Tree tree, bool use_gather_object = false) const {
     const BatchRound* round = gradient_state_.round();
     return accelerate::gather_for_metrics(metrics_group(round), round ? *round : BatchRound(),
-                                          std::move(tree));
+                                          std::move(tree), use_gather_object);
   }
 
   /// The sum, mean or maximum over ranks, on every rank; `scale` multiplies it on TPUs only. The

@@ -77,7 +77,8 @@ void PartialState::check_agrees(const PartialStateOptions& options) const {
   const InitProcessGroupKwargs& init = record().init;
   TORCH_CHECK_VALUE(!options.init || *options.init == init, "InitProcessGroupKwargs",
                     to_dict(*options.init).dump(),
-                    " come too late: the process group was made with ", to_dict(init).dump(), "; give them to the first Accelerator");
+                    " come too late: the process group was made with ", to_dict(init).dump(),
+                    "; give them to the first Accelerator");
 }
 
 void PartialState::set_device() const {

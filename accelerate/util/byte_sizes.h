@@ -2,7 +2,7 @@
 ///
 /// Threads: pure functions.
 /// Mirrors: accelerate utils/modeling.py, convert_file_size_to_int and dtype_byte_size;
-///          utils/other.py, convert_bytes; utils/dataclasses.py, CustomDtype.
+///          utils/other.py, convert_bytes.
 #pragma once
 
 #include <concepts>
@@ -11,6 +11,8 @@
 #include <string_view>
 
 #include <c10/core/ScalarType.h>
+
+#include "accelerate/config/enums.h"
 
 namespace accelerate {
 
@@ -32,9 +34,6 @@ std::string convert_bytes(int64_t size);
 std::string convert_bytes(std::floating_point auto size) {
   return internal::convert_fractional_bytes(size);
 }
-
-/// Types of elements that LibTorch has none for, or only several.
-enum class CustomDtype { kFp8, kInt4, kInt2 };
 
 /// Bytes per element; a fraction where several share one. A bool counts a bit.
 double dtype_byte_size(c10::ScalarType dtype);

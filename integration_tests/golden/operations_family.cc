@@ -8,11 +8,10 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/comm/metrics.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/state/job_operations.h"
 #include "accelerate/util/concatenate.h"
-#include "accelerate/util/split.h"
 #include "accelerate/util/tensor_information.h"
 #include "accelerate/util/to_ivalue.h"
 #include "accelerate/util/tree_operations.h"
@@ -34,8 +33,7 @@ class Call {
   }
 
   const ProcessGroupPtr& group() const { return accelerator_.state().group(); }
-  int rank() const { return accelerator_.process_index(); }
-  int num_processes() const { return accelerator_.num_processes(); }
+  const Accelerator& accelerator() const { return accelerator_; }
 
   void expect(std::initializer_list<const char*> names) const { expect_fields(args_, names); }
   bool flag(const char* name) const { return args_.contains(name) && bool_field(args_, name); }
@@ -78,23 +76,25 @@ using Operation = c10::IValue (*)(const Call& call, c10::IValue& data);
 
 c10::IValue split(const Call& call, c10::IValue& data) {
   call.expect({"apply_padding"});
-  return split_between_processes(call.rank(), call.num_processes(), data,
-                                 call.flag("apply_padding"));
+  return call.accelerator().split_between_processes(data, call.flag("apply_padding"));
 }
 
 c10::IValue pad(const Call& call, c10::IValue& data) {
   call.expect({"dim", "pad_index", "pad_first"});
-  return pad_across_processes(call.group(), data,
-                              {.dim = call.integer("dim", 0),
-                               .pad_index = call.scalar("pad_index"),
-                               .pad_first = call.flag("pad_first")});
+  return call.accelerator().pad_across_processes(data, {.dim = call.integer("dim", 0),
+                                                        .pad_index = call.scalar("pad_index"),
+                                                        .pad_first = call.flag("pad_first")});
 }
 
-template <Reduction kDefault>
-c10::IValue reduce_tensors(const Call& call, c10::IValue& data) {
+c10::IValue reduce_by_function(const Call& call, c10::IValue& data) {
   call.expect({"reduction", "scale"});
-  return accelerate::reduce(call.group(), data, call.reduction(kDefault),
-                            call.number("scale", 1.0));
+  return accelerate::reduce(data, call.reduction(Reduction::kMean), call.number("scale", 1.0));
+}
+
+c10::IValue reduce_by_method(const Call& call, c10::IValue& data) {
+  call.expect({"reduction", "scale"});
+  return call.accelerator().reduce(data, call.reduction(Reduction::kSum),
+                                   call.number("scale", 1.0));
 }
 
 c10::IValue broadcast_objects(const Call& call, c10::IValue& data) {
@@ -118,14 +118,14 @@ const std::map<std::string, Operation>& operations() {
   static const auto* const table = new std::map<std::string, Operation>{
       {"split_between_processes", &split},
       {"pad_across_processes", &pad},
-      {"reduce", &reduce_tensors<Reduction::kMean>},
-      {"accelerator_reduce", &reduce_tensors<Reduction::kSum>},
+      {"reduce", &reduce_by_function},
+      {"accelerator_reduce", &reduce_by_method},
       {"broadcast_object_list", &broadcast_objects},
       {"concatenate", &concatenate_list},
       {"gather",
        [](const Call& call, c10::IValue& data) {
          call.expect({});
-         return accelerate::gather(call.group(), data);
+         return call.accelerator().gather(data);
        }},
       {"broadcast",
        [](const Call& call, c10::IValue& data) {
@@ -141,8 +141,7 @@ const std::map<std::string, Operation>& operations() {
       {"gather_for_metrics",
        [](const Call& call, c10::IValue& data) {
          call.expect({"use_gather_object"});
-         return gather_for_metrics(call.group(), BatchRound(), data,
-                                   call.flag("use_gather_object"));
+         return call.accelerator().gather_for_metrics(data, call.flag("use_gather_object"));
        }},
       {"slice_tensors",
        [](const Call& call, c10::IValue& data) {

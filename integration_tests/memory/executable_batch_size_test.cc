@@ -158,18 +158,17 @@ TEST(ExecutableBatchSize, RanksAgreeOnWhatTheFullestDeviceTakes) {
 }
 
 // Equal models and equal batches run out of memory at the same place on all ranks. Models are made
-// anew in each try, so the state that prepared ones share has to go as well.
+// anew in each try, so the prepared ones have to go.
 TEST(ExecutableBatchSize, DataParallelTrainingRetriesOnAllRanksAlike) {
   std::vector<int64_t> found(2);
   std::vector<double> losses(2);
   Cluster cluster("1x2:h100,mem=2MiB");
   cluster.run_on_every_rank([&](Rank& rank) {
     const auto index = static_cast<size_t>(rank.index());
-    const ProcessGroupPtr group = Accelerator().state().group();
+    Accelerator accelerator;
     auto train = find_executable_batch_size(
         [&](int64_t batch_size) {
-          rank.runtime().reset_shared<internal::TrainingState>();
-          Accelerator accelerator;
+          accelerator.free_memory();
           torch::nn::Sequential net = make_net();
           torch::optim::SGD sgd(net->parameters(), 0.1);
           auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -183,7 +182,7 @@ TEST(ExecutableBatchSize, DataParallelTrainingRetriesOnAllRanksAlike) {
           }
           return loss.item<double>();
         },
-        {.starting_batch_size = 2048, .group = group});
+        {.starting_batch_size = 2048, .group = accelerator.state().group()});
     losses[index] = train();
     found[index] = train.batch_size();
   });
