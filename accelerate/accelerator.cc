@@ -11,6 +11,7 @@
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
 #include "accelerate/optim/optimizer_state.h"
+#include "accelerate/util/os_kernel.h"
 
 namespace accelerate {
 namespace {
@@ -65,6 +66,7 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
       training_(runtime.shared<internal::TrainingState>(
           [] { return std::make_unique<internal::TrainingState>(); })) {
+  if (runtime.owns_process()) check_os_kernel(runtime);
   // Training in another precision than asked for would be silent; better to say so.
   TORCH_CHECK_VALUE(mixed_precision() == PrecisionType::kNo, "mixed precision \"",
                     to_string(mixed_precision()),
@@ -280,6 +282,7 @@ Profiler Accelerator::profile(std::optional<ProfileKwargs> profile_handler) cons
 }
 
 void Accelerator::forget_prepared() {
+  TORCH_CHECK_VALUE(!training_.joining, "free_memory: ranks still join inside join_uneven_inputs");
   training_.models.clear();
   training_.loaders.clear();
   training_.optimizers.clear();

@@ -398,8 +398,9 @@ class Accelerator {
 
   /// Forgets everything that was prepared, empties the given handles, begins counting steps anew
   /// and gives the device's unused memory back. Returns what of it still lives, because somebody
-  /// else holds it. Local.
-  template <typename... Objects>
+  /// else holds it. Local. Errors: c10::ValueError
+  /// inside join_uneven_inputs.
+  template <Releasable... Objects>
   MemoryReport free_memory(Objects&... objects) {
     internal::MemoryWitness witness(training_);
     forget_prepared();
@@ -407,7 +408,7 @@ class Accelerator {
     return witness.survivors(runtime());
   }
   /// The same under the peer's other name.
-  template <typename... Objects>
+  template <Releasable... Objects>
   MemoryReport clear(Objects&... objects) {
     return free_memory(objects...);
   }
