@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/config/env_parsing.h"
+#include "accelerate/runtime/env.h"
 
 namespace accelerate {
 namespace {
@@ -90,8 +91,7 @@ NumaAffinity override_numa_affinity(int local_process_index, std::optional<bool>
   } else {
     affinity.reason = "it shares its process with other ranks";
   }
-  if (verbose ? *verbose
-              : parse_flag_from_env("ACCELERATE_DEBUG_MODE", false, runtime.environment())) {
+  if (verbose ? *verbose : parse_flag_from_env(env::kDebugMode, false, runtime.environment())) {
     runtime.write_console(ConsoleStream::kErr,
                           absl::StrCat(affinity.to_string(local_process_index), "\n"));
   }
