@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include "accelerate/comm/copy_tensor.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 
@@ -47,6 +48,27 @@ std::vector<CollectiveCall> make_calls() {
       {"reduce", simply([](Accelerator& a) { a.reduce(torch::ones({2})); })},
       {"broadcast_bytes", simply([](Accelerator& a) { broadcast_bytes(world(a), "text"); })},
       {"broadcast_integer", simply([](Accelerator& a) { broadcast_integer(world(a), 7); })},
+      {"broadcast", simply([](Accelerator& a) { broadcast(world(a), torch::ones({2}), 1); })},
+      {"broadcast_object_list", simply([](Accelerator& a) {
+         std::vector<std::string> list = {"text"};
+         broadcast_object_list(world(a), list);
+       })},
+      {"gather_object_ivalue",
+       simply([](Accelerator& a) { gather_object(world(a), c10::IValue(torch::ones({2}))); })},
+      {"pad_across_processes",
+       simply([](Accelerator& a) { a.pad_across_processes(torch::ones({2})); })},
+      {"copy_tensor_to_devices",
+       simply([](Accelerator& a) { copy_tensor_to_devices(world(a), torch::ones({2})); })},
+      {"job_reduce", simply([](Accelerator&) { reduce(torch::ones({2})); })},
+      {"check_trigger", simply([](Accelerator& a) { a.check_trigger(); })},
+      {"main_process_first", simply([](Accelerator& a) { a.main_process_first([] {}); })},
+      {"local_main_process_first",
+       simply([](Accelerator& a) { auto scope = a.local_main_process_first(); })},
+      {"synchronize_rng_state",
+       simply([](Accelerator& a) { synchronize_rng_state(world(a), RNGType::kTorch); })},
+      {"logger_in_order", simply([](Accelerator&) {
+         get_logger("watch").error("line", {.main_process_only = false, .in_order = true});
+       })},
       {"wait_for_everyone", simply([](Accelerator& a) { a.wait_for_everyone(); })},
       {"new_group", simply([](Accelerator& a) {
          a.runtime().new_group({.name = "another", .timeout = kPatience});
