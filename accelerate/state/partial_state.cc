@@ -8,6 +8,7 @@
 
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
+#include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env.h"
 
 namespace accelerate {
@@ -63,9 +64,11 @@ PartialState::Record PartialState::make_record(Runtime& runtime,
                 .init = options.init.value_or(InitProcessGroupKwargs{}),
                 .debug = parse_flag_from_env(env::kDebugMode, false, runtime.environment())};
   if (world_size == 1) return record;
-  record.group = runtime.new_group({.name = "world",
-                                    .timeout = record.init.effective_timeout(),
-                                    .backend = record.init.backend});
+  std::string backend = record.init.backend;
+  // A real Runtime's own choice goes by its device, which is not used here.
+  if (backend.empty() && options.cpu && runtime.owns_process()) backend = default_backend("cpu");
+  record.group = runtime.new_group(
+      {.name = "world", .timeout = record.init.effective_timeout(), .backend = std::move(backend)});
   record.backend = record.group->getDefaultBackend()->getBackendName();
   return record;
 }

@@ -65,6 +65,8 @@ class PartialState {
   /// Whether the launcher forked this process from one that it shares a group with: FORK_LAUNCHED,
   /// as it was at the last get().
   bool fork_launched() const { return record().fork_launched; }
+  /// Who started the ranks, as in Topology::source: "torchrun", "Open MPI", "plain", ...
+  const std::string& launcher() const { return topology().source; }
   int process_index() const { return topology().rank; }
   int local_process_index() const { return topology().local_rank; }
   int num_processes() const { return topology().world_size; }
