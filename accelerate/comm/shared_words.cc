@@ -21,8 +21,9 @@
 namespace accelerate {
 namespace {
 
-// A peer that computes the same comes soon; giving up the processor is cheaper than sleeping.
-constexpr int kYields = 200;
+// A peer that computes the same comes within a step. Until then, giving the processor to whoever
+// wants it is cheaper than sleeping: on a busy machine, sleepers wake late.
+constexpr int kYields = 4000;
 // How often a sleeper looks whether the one it waits for is still alive.
 constexpr std::chrono::milliseconds kSlice(50);
 
