@@ -1,5 +1,7 @@
 #include "accelerate/comm/gloo_backend.h"
 
+#include <cstring>
+
 #include <gloo/allgather.h>
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -50,6 +52,15 @@ std::string GlooBackend::all_gather_bytes(const std::string& mine,
   options.setTimeout(timeout);
   gloo::allgather(options);
   return all;
+}
+
+std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
+                                                   std::chrono::milliseconds timeout) {
+  const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof(mine));
+  const std::string all = all_gather_bytes(bytes, timeout);
+  std::vector<uint64_t> words(static_cast<size_t>(getSize()));
+  std::memcpy(words.data(), all.data(), all.size());
+  return words;
 }
 
 }  // namespace accelerate

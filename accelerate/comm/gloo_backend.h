@@ -29,6 +29,7 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
   /// Every member's `mine`, all of the same size, one after the other. Runs on the calling thread.
   /// Collective; one at a time.
   std::string all_gather_bytes(const std::string& mine, std::chrono::milliseconds timeout);
+  std::vector<uint64_t> all_gather_word(uint64_t mine, std::chrono::milliseconds timeout);
 
  private:
   uint32_t exchanges_ = 0;

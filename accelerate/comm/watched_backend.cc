@@ -1,7 +1,6 @@
 #include "accelerate/comm/watched_backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -26,30 +25,17 @@ CollectiveFingerprint call_of(OpType op) {
   return call;
 }
 
-template <typename Word>
-std::string as_bytes(Word word) {
-  return std::string(reinterpret_cast<const char*>(&word), sizeof(word));
-}
-
-template <typename Word>
-Word word_at(const std::string& bytes, size_t index) {
-  Word word;
-  std::memcpy(&word, bytes.data() + index * sizeof(Word), sizeof(Word));
-  return word;
-}
-
 // All members' calls, once it is known that they differ: costs two exchanges.
-std::vector<CollectiveFingerprint> exchange_calls(const Exchange& exchange, size_t members,
+std::vector<CollectiveFingerprint> exchange_calls(const Exchange& exchange,
                                                   const CollectiveFingerprint& call,
                                                   std::chrono::milliseconds timeout) {
   std::string text = call.to_json().dump();
-  const std::string sizes = exchange(as_bytes(static_cast<uint64_t>(text.size())), timeout);
-  uint64_t longest = 0;
-  for (size_t i = 0; i < members; ++i) longest = std::max(longest, word_at<uint64_t>(sizes, i));
+  const std::vector<uint64_t> sizes = exchange.words(text.size(), timeout);
+  const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
   text.resize(longest, ' ');
-  const std::string all = exchange(text, timeout);
+  const std::string all = exchange.texts(text, timeout);
   std::vector<CollectiveFingerprint> calls;
-  for (size_t i = 0; i < members; ++i) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
     calls.push_back(
         CollectiveFingerprint::from_json(nlohmann::json::parse(all.substr(i * longest, longest))));
   }
@@ -92,14 +78,13 @@ CollectiveFingerprint WatchedBackend::describe(OpType op, const Tensors& tensors
 void WatchedBackend::compare(const CollectiveFingerprint& call,
                              std::chrono::milliseconds timeout) const {
   const uint64_t mine = call.hash();
-  const auto members = static_cast<size_t>(getSize());
-  const std::string hashes = options_.exchange(as_bytes(mine), timeout);
-  bool same = true;
-  for (size_t i = 0; i < members; ++i) same = same && word_at<uint64_t>(hashes, i) == mine;
-  if (same) return;
-  const auto calls = exchange_calls(options_.exchange, members, call, timeout);
+  const std::vector<uint64_t> hashes = options_.exchange->words(mine, timeout);
+  if (std::all_of(hashes.begin(), hashes.end(), [mine](uint64_t hash) { return hash == mine; })) {
+    return;
+  }
+  const auto calls = exchange_calls(*options_.exchange, call, timeout);
   std::vector<std::pair<int, CollectiveFingerprint>> by_rank;
-  for (size_t i = 0; i < members; ++i) by_rank.emplace_back(group_->ranks[i], calls[i]);
+  for (size_t i = 0; i < calls.size(); ++i) by_rank.emplace_back(group_->ranks[i], calls[i]);
   group_->job->fail_explained({.reason = describe_mismatch(group_->name, by_rank),
                                .group = group_->name,
                                .ranks = group_->ranks});
@@ -112,7 +97,7 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   group_->job->check();
   OperationLog& log = group_->job->log();
   std::unique_lock lock(one_at_a_time_, std::defer_lock);
-  const bool compared = options_.exchange && !coalescing_ && !c10d::isP2POp(call.op);
+  const bool compared = options_.exchange.has_value() && !coalescing_ && !c10d::isP2POp(call.op);
   if (compared) lock.lock();
   const OperationLog::Ticket ticket = log.enter(group_->index, call);
   auto fail = [&] {

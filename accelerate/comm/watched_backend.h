@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,12 @@
 
 namespace accelerate {
 
-/// Lets members exchange short texts of one length without the backend under watch.
-using Exchange =
-    std::function<std::string(const std::string& mine, std::chrono::milliseconds timeout)>;
+/// Debug mode's own line between the members. Collective.
+struct Exchange {
+  std::function<std::vector<uint64_t>(uint64_t mine, std::chrono::milliseconds timeout)> words;
+  /// Of one length, one after the other. Only used where something differs.
+  std::function<std::string(const std::string& mine, std::chrono::milliseconds timeout)> texts;
+};
 
 class WatchedBackend final : public c10d::Backend {
  public:
@@ -40,7 +44,7 @@ class WatchedBackend final : public c10d::Backend {
 
   struct Options {
     std::chrono::milliseconds timeout;  ///< of operations that name none
-    Exchange exchange;                  ///< switches debug mode on
+    std::optional<Exchange> exchange;   ///< switches debug mode on
     /// In debug mode: where tensors have to be.
     c10::DeviceType device_type = c10::kCPU;
   };

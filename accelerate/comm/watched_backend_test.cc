@@ -64,10 +64,14 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
           .rank = rank, .world_size = options.ranks, .connect = [store] { return store; }});
       WatchedBackend::Options watch{.timeout = options.timeout};
       if (options.debug) {
-        watch.exchange = [line = gloo("compare", rank)](const std::string& mine,
-                                                        std::chrono::milliseconds timeout) {
-          return line->all_gather_bytes(mine, timeout);
-        };
+        watch.exchange = {.words =
+                              [line = gloo("words", rank)](uint64_t mine, auto timeout) {
+                                return line->all_gather_word(mine, timeout);
+                              },
+                          .texts =
+                              [line = gloo("texts", rank)](const std::string& mine, auto timeout) {
+                                return line->all_gather_bytes(mine, timeout);
+                              }};
       }
       const int index = self.job->log().add_group("world", ranks);
       self.group = c10::make_intrusive<WatchedBackend>(

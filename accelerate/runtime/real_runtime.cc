@@ -21,6 +21,7 @@
 #include "accelerate/comm/gloo_backend.h"
 #include "accelerate/comm/job_watch.h"
 #include "accelerate/comm/rank_text.h"
+#include "accelerate/comm/shared_words.h"
 #include "accelerate/comm/watched_backend.h"
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/runtime/device_choice.h"
@@ -69,14 +70,25 @@ c10::intrusive_ptr<c10d::Store> connect(const std::string& addr, c10d::TCPStoreO
   return c10::make_intrusive<c10d::TCPStore>(addr, options);
 }
 
-// Debug mode's own line between the members.
+// Debug mode's own line between the members: shared memory on one machine, connections otherwise.
 Exchange make_exchange(JobWatch& job, BackendOptions options) {
   options.store = c10::make_intrusive<c10d::PrefixStore>("compare", options.store);
   auto line = c10::make_intrusive<GlooBackend>(options);
-  std::shared_ptr<void> interrupt = job.on_failure([line] { line->interrupt(); });
-  return [line, interrupt](const std::string& mine, std::chrono::milliseconds timeout) {
-    return line->all_gather_bytes(mine, timeout);
-  };
+  std::shared_ptr<SharedWords> shared;
+  if (options.single_node) shared = SharedWords::make(*options.store, options.rank, options.size);
+  std::shared_ptr<void> interrupt = job.on_failure([line, shared] {
+    line->interrupt();
+    if (shared) shared->interrupt();
+  });
+  using std::chrono::milliseconds;
+  return {.words =
+              [line, shared](uint64_t mine, milliseconds timeout) {
+                return shared ? shared->all_gather(mine, timeout)
+                              : line->all_gather_word(mine, timeout);
+              },
+          .texts = [line, interrupt](
+                       const std::string& mine,
+                       milliseconds timeout) { return line->all_gather_bytes(mine, timeout); }};
 }
 
 c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,

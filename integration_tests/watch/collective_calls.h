@@ -16,7 +16,7 @@ struct CollectiveCall {
   std::string name;
   /// Run by all ranks, together. The result is the call, which is then made by one rank alone.
   std::function<std::function<void()>(Accelerator&)> prepare;
-  /// Whether the members' calls can be compared before they run.
+  /// Whether it is an operation of a group that exists, so that members' calls can be compared.
   bool comparable = true;
 };
 

@@ -48,7 +48,6 @@ TEST_P(CalledAlone, FailsTheRankThatComesLaterAsWell) {
 }
 
 TEST_P(CalledAlone, IsCompared) {
-  if (!GetParam().comparable) return;
   for (int caller : {0, 1}) {
     for (const std::string& error : errors(GetParam(), Others::kDiffer, caller)) {
       EXPECT_THAT(error, HasSubstr(rank_text(1 - caller) + ": all_gather #"));
@@ -56,7 +55,16 @@ TEST_P(CalledAlone, IsCompared) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Simulator, CalledAlone, ::testing::ValuesIn(collective_calls()),
+// Simulated ranks do not meet to make a group: that is no call of its own there.
+std::vector<CollectiveCall> calls_in_a_group() {
+  std::vector<CollectiveCall> calls;
+  for (const CollectiveCall& call : collective_calls()) {
+    if (call.comparable) calls.push_back(call);
+  }
+  return calls;
+}
+
+INSTANTIATE_TEST_SUITE_P(Simulator, CalledAlone, ::testing::ValuesIn(calls_in_a_group()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
