@@ -123,6 +123,7 @@ SharedWords::~SharedWords() {
 }
 
 std::vector<uint64_t> SharedWords::all_gather(uint64_t word, std::chrono::milliseconds timeout) {
+  if (interrupted_.load()) throw c10::DistBackendError("interrupted");
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const uint32_t round = round_++;
   Slot& mine = slots_[member_];
