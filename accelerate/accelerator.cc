@@ -22,6 +22,24 @@ constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 // Batches on their way to an XLA device.
 constexpr int kXlaPrefetch = 2;
 
+// Training otherwise than asked for would be silent; better to say so.
+void refuse_what_is_missing(std::optional<PrecisionType> precision,
+                            const Environment& environment) {
+  TORCH_CHECK_VALUE(precision.value_or(PrecisionType::kNo) == PrecisionType::kNo,
+                    "mixed precision \"", to_string(*precision),
+                    "\" was asked for, by the Accelerator's option or ACCELERATE_MIXED_PRECISION; "
+                    "this version trains in full precision only");
+  for (const char* plugin : {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
+                             "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+    TORCH_CHECK_VALUE(!parse_flag_from_env(plugin, false, environment), plugin,
+                      " is set, but this version replicates models only; unset it");
+  }
+  const std::string backend = environment.get_or("ACCELERATE_DYNAMO_BACKEND", "no");
+  TORCH_CHECK_VALUE(from_string<DynamoBackend>(backend) == DynamoBackend::kNo,
+                    "ACCELERATE_DYNAMO_BACKEND=\"", backend,
+                    "\", but this version compiles nothing; set it to \"no\"");
+}
+
 AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
   options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
   if (options.gradient_accumulation_plugin) {
@@ -40,6 +58,9 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Environmen
           GradientAccumulationPlugin{.num_steps = options.gradient_accumulation_steps};
     }
   }
+  refuse_what_is_missing(
+      options.mixed_precision ? options.mixed_precision : mixed_precision_from_env(environment),
+      environment);
   if (options.split_batches) {
     TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
                       "split_batches=false contradicts dataloader_config.split_batches=true");
@@ -67,11 +88,10 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
       training_(runtime.shared<internal::TrainingState>(
           [] { return std::make_unique<internal::TrainingState>(); })) {
   if (runtime.owns_process()) check_os_kernel(runtime);
-  // Training in another precision than asked for would be silent; better to say so.
-  TORCH_CHECK_VALUE(mixed_precision() == PrecisionType::kNo, "mixed precision \"",
-                    to_string(mixed_precision()),
-                    "\" was asked for, by the Accelerator's option or ACCELERATE_MIXED_PRECISION; "
-                    "this version trains in full precision only");
+  if (training_.generation != state_.generation()) {
+    training_ = internal::TrainingState{.generation = state_.generation()};
+    gradient_state_.reset();
+  }
   if (!options_.gradient_accumulation_plugin) return;
   const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
   TORCH_CHECK_VALUE(!training_.accumulation_is_set || plugin == gradient_state_.plugin(),

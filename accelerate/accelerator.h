@@ -404,6 +404,7 @@ class Accelerator {
   MemoryReport free_memory(Objects&... objects) {
     internal::MemoryWitness witness(training_);
     forget_prepared();
+    const RuntimeScope scope(runtime());
     release_memory(objects...);
     return witness.survivors(runtime());
   }

@@ -18,6 +18,8 @@
 namespace accelerate::internal {
 
 struct TrainingState {
+  // Of the AcceleratorState that it belongs to.
+  int generation = 0;
   bool accumulation_is_set = false;
   int64_t step = 0;
   // Whether ranks may run different numbers of steps now.

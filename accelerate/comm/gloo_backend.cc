@@ -1,6 +1,7 @@
 #include "accelerate/comm/gloo_backend.h"
 
-#include <cstring>
+#include <algorithm>
+#include <iterator>
 
 #include <gloo/allgather.h>
 #include <gloo/context.h>
@@ -42,25 +43,21 @@ void GlooBackend::interrupt() {
   }
 }
 
-std::string GlooBackend::all_gather_bytes(const std::string& mine,
-                                          std::chrono::milliseconds timeout) {
-  std::string all(mine.size() * static_cast<size_t>(getSize()), '\0');
+std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
+                                                   std::chrono::milliseconds timeout) {
+  std::vector<uint64_t> words(static_cast<size_t>(getSize()));
   gloo::AllgatherOptions options(contexts_.front());
-  options.setInput(const_cast<char*>(mine.data()), mine.size());
-  options.setOutput(all.data(), all.size());
+  options.setInput(&mine, 1);
+  options.setOutput(words.data(), words.size());
   options.setTag(exchanges_++);
   options.setTimeout(timeout);
   gloo::allgather(options);
-  return all;
+  return words;
 }
 
-std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
-                                                   std::chrono::milliseconds timeout) {
-  const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof(mine));
-  const std::string all = all_gather_bytes(bytes, timeout);
-  std::vector<uint64_t> words(static_cast<size_t>(getSize()));
-  std::memcpy(words.data(), all.data(), all.size());
-  return words;
+CallComparer::Entry GlooComparer::enter(uint64_t word, std::chrono::milliseconds timeout) {
+  const std::vector<uint64_t> words = line_->all_gather_word(word, timeout);
+  return {.agrees = std::ranges::count(words, word) == std::ssize(words)};
 }
 
 }  // namespace accelerate

@@ -7,13 +7,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/call_comparer.h"
 
 namespace accelerate {
 
@@ -26,13 +26,25 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
   /// operations do; other members see a closed connection. Threads: any.
   void interrupt() override;
 
-  /// Every member's `mine`, all of the same size, one after the other. Runs on the calling thread.
-  /// Collective; one at a time.
-  std::string all_gather_bytes(const std::string& mine, std::chrono::milliseconds timeout);
+  /// Every member's `mine`. Runs on the calling thread. Collective; one at a time.
   std::vector<uint64_t> all_gather_word(uint64_t mine, std::chrono::milliseconds timeout);
 
  private:
   uint32_t exchanges_ = 0;
+};
+
+/// Members on different machines compare their calls over connections of their own. They wait for
+/// each other to begin a call.
+class GlooComparer final : public CallComparer {
+ public:
+  explicit GlooComparer(c10::intrusive_ptr<GlooBackend> line) : line_(std::move(line)) {}
+
+  Entry enter(uint64_t word, std::chrono::milliseconds timeout) override;
+  bool settle(uint64_t, std::chrono::milliseconds) override { return true; }
+  void interrupt() override { line_->interrupt(); }
+
+ private:
+  const c10::intrusive_ptr<GlooBackend> line_;
 };
 
 }  // namespace accelerate

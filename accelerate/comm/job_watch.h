@@ -6,17 +6,16 @@
 /// one report, which all others take over: there is one alarm in a job's life, and afterwards every
 /// operation of every group throws that report.
 ///
+/// A store that does not answer, because rank 0 is frozen or gone, holds up none but the helper
+/// threads: nothing here takes longer than a few times the grace.
 /// Threads: any may call at any time.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -40,21 +39,21 @@ class JobWatch {
   using Interrupt = std::function<void()>;
 
   explicit JobWatch(Options options);
-  /// Ends the helper thread.
+  /// As stop().
   ~JobWatch();
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
-  OperationLog& log() { return log_; }
+  OperationLog& log();
 
   /// Throws the report, as c10::DistBackendError, if the job has failed.
   void check() const {
-    if (failed_.load(std::memory_order_acquire)) raise();
+    if (failed_->load(std::memory_order_acquire)) raise();
   }
   [[noreturn]] void raise() const;
 
   /// Raises the alarm, if no other rank has done so before. Returns the one report about the first
-  /// failure in the job, after at most a few times the grace.
+  /// failure in the job.
   std::string fail(const OperationFailure& failure);
 
   /// As fail, for a failure that needs no explanation by the other ranks: `failure.reason` is the
@@ -71,26 +70,11 @@ class JobWatch {
   void stop();
 
  private:
-  void listen();
-  void answer_alarm(c10d::Store& store);
-  void raise_alarm(const OperationFailure& failure, bool explained);
-  std::string collect_report(c10d::Store& store, const OperationFailure& failure) const;
-  void publish_log(c10d::Store& store) const;
-  void set_report(std::string report);
+  // What the threads share: one that is blocked by a store that does not answer may outlive us.
+  class State;
 
-  const Options options_;
-  OperationLog log_;
-  std::mutex store_mutex_;
-  c10::intrusive_ptr<c10d::Store> ask_store_;  // for whoever asks; the helper has its own
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool raised_ = false;    // the alarm, by this rank
-  bool listening_ = true;  // the helper thread does
-  bool stopping_ = false;
-  std::string report_;  // empty: the job has not failed
-  std::atomic<bool> failed_ = false;
-  std::vector<std::weak_ptr<Interrupt>> interrupts_;
+  const std::shared_ptr<State> state_;
+  const std::atomic<bool>* const failed_;  // the state's
   std::thread helper_;
 };
 

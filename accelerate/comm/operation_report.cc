@@ -190,12 +190,15 @@ std::string group_lines(const OperationFailure& failure,
 
 std::string operation_report(const OperationFailure& failure,
                              const std::vector<OperationHistory>& histories) {
-  std::string text = failure.reason;
   const std::vector<View> views = views_of(failure, histories);
+  const std::string difference = first_difference(failure, views);
+  if (failure.reason.empty() && !difference.empty()) return difference;
+  std::string text = failure.reason.empty()
+                         ? absl::StrCat("calls of group \"", failure.group, "\" differ")
+                         : failure.reason;
   if (views.empty()) return text;
   absl::StrAppend(&text, "\n", failure.group.empty() ? "" : "group \"", failure.group,
                   failure.group.empty() ? "ranks:\n" : "\", by rank:\n", lines_of(views));
-  const std::string difference = first_difference(failure, views);
   if (!difference.empty()) absl::StrAppend(&text, "\n", difference);
   const std::string calls = last_calls(views);
   if (!calls.empty()) absl::StrAppend(&text, "\nlast calls:", calls);

@@ -15,7 +15,8 @@ namespace accelerate {
 
 /// Why and where an operation failed.
 struct OperationFailure {
-  std::string reason;      ///< in the words of whoever noticed; opens the report
+  /// In the words of whoever noticed; opens the report. Empty: members' calls differ.
+  std::string reason;
   std::string group;       ///< name; empty: no group's
   std::vector<int> ranks;  ///< global ranks of its members
 };

@@ -57,6 +57,7 @@ at::Tensor as_carried(const at::Tensor& tensor) {
     case 1: return tensor.view(at::kByte);
     case 2: return tensor.view(at::kHalf);
     case 4: return tensor.view(at::kInt);
+    case 8: return tensor.view(at::kLong);
     default: return tensor;
   }
 }
@@ -244,7 +245,8 @@ void check_rank(const ProcessGroupPtr& group, const char* operation, int from_pr
 }
 
 double scale_on_this_device(double scale) {
-  return scale != 1.0 && Runtime::current().device_family() == "tpu" ? scale : 1.0;
+  const Runtime* runtime = Runtime::find_current();
+  return scale != 1.0 && runtime != nullptr && runtime->device_family() == "tpu" ? scale : 1.0;
 }
 
 std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& group,

@@ -94,8 +94,8 @@ Tree gather_ragged(const ProcessGroupPtr& group, Tree tensor) {
                   [&](const at::Tensor& leaf) { return gather_ragged_tensor(group, leaf); });
 }
 
-/// New tensors with the ranks' tensors reduced. `scale` multiplies them on TPUs, where gradients are
-/// averaged so; elsewhere it has no effect, as in the peer.
+/// New tensors with the ranks' tensors reduced. `scale` multiplies them on TPUs, where gradients
+/// are averaged so; elsewhere it has no effect, as in the peer.
 /// Errors: c10::ValueError for the mean of integers over several ranks.
 template <typename Tree>
 Tree reduce(const ProcessGroupPtr& group, Tree tensor, Reduction reduction = Reduction::kMean,

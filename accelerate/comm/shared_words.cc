@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <climits>
 #include <string>
-#include <utility>
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
@@ -21,9 +20,10 @@
 namespace accelerate {
 namespace {
 
-// A peer that computes the same comes within a step. Until then, giving the processor to whoever
-// wants it is cheaper than sleeping: on a busy machine, sleepers wake late.
-constexpr int kYields = 4000;
+// How many calls a member may be ahead of another.
+constexpr uint64_t kAhead = 64;
+// Who is waited for has often come already, or is about to.
+constexpr int kYields = 100;
 // How often a sleeper looks whether the one it waits for is still alive.
 constexpr std::chrono::milliseconds kSlice(50);
 
@@ -52,7 +52,8 @@ void* map_shared(const std::string& name, size_t bytes, bool create) {
   const int fd = shm_open(name.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
   if (fd < 0) return nullptr;
   void* memory = MAP_FAILED;
-  if (!create || ftruncate(fd, static_cast<off_t>(bytes)) == 0) {
+  // Not only its size: where there is no memory left, a later write would be a SIGBUS.
+  if (!create || posix_fallocate(fd, 0, static_cast<off_t>(bytes)) == 0) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   close(fd);
@@ -67,15 +68,20 @@ std::string fresh_name() {
 
 }  // namespace
 
-// Zeroed memory is a valid slot that nobody has come to.
+// Zeroed memory is a valid slot of a member that has come to no call.
 struct SharedWords::Slot {
-  alignas(64) std::atomic<uint32_t> round;  // rounds that its member has come to
+  alignas(64) std::atomic<uint64_t> calls;  // that its member has come to
+  std::atomic<uint32_t> changes;            // of `calls` and `closed`; what sleepers watch
   std::atomic<uint32_t> sleepers;           // members that wait for it
   std::atomic<uint32_t> closed;
   std::atomic<int32_t> process;
   std::atomic<uint64_t> process_space;
-  // A member comes to a round when all have left the one before the last.
-  std::atomic<uint64_t> words[2];
+  std::atomic<uint64_t> words[kAhead];  // call c's is at c % kAhead
+
+  void wake() {
+    changes.fetch_add(1);
+    if (sleepers.load() > 0) futex_wake_all(changes);
+  }
 };
 
 std::unique_ptr<SharedWords> SharedWords::make(c10d::Store& store, int member, int members) {
@@ -118,31 +124,53 @@ SharedWords::SharedWords(Slot* slots, int member, int members)
 SharedWords::~SharedWords() {
   Slot& mine = slots_[member_];
   mine.closed.store(1);
-  futex_wake_all(mine.round);
+  mine.wake();
   munmap(slots_, sizeof(Slot) * static_cast<size_t>(members_));
 }
 
-std::vector<uint64_t> SharedWords::all_gather(uint64_t word, std::chrono::milliseconds timeout) {
-  if (interrupted_.load()) throw c10::DistBackendError("interrupted");
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const uint32_t round = round_++;
+CallComparer::Entry SharedWords::enter(uint64_t word, std::chrono::milliseconds timeout) {
   Slot& mine = slots_[member_];
-  mine.words[round % 2].store(word);
-  mine.round.store(round + 1);
-  if (mine.sleepers.load() > 0) futex_wake_all(mine.round);
-  std::vector<uint64_t> words;
-  for (int member = 0; member < members_; ++member) {
-    if (member != member_) wait_for(slots_[member], deadline);
-    words.push_back(slots_[member].words[round % 2].load());
+  Entry entry{.round = mine.calls.load()};
+  if (interrupted_.load()) throw c10::DistBackendError("interrupted");
+  // The place of the word is free when all are past the call that it was for.
+  for (int member = 0; entry.round >= kAhead && member < members_; ++member) {
+    if (member != member_) wait_for(slots_[member], entry.round - kAhead + 2, timeout);
   }
-  return words;
+  mine.words[entry.round % kAhead].store(word);
+  // Of two members that come at the same time, at least one sees the other below.
+  mine.calls.store(entry.round + 1);
+  mine.wake();
+  for (int member = 0; member < members_; ++member) {
+    const Slot& slot = slots_[member];
+    if (slot.calls.load() <= entry.round) continue;
+    entry.agrees = entry.agrees && slot.words[entry.round % kAhead].load() == word;
+  }
+  return entry;
 }
 
-void SharedWords::wait_for(Slot& slot, std::chrono::steady_clock::time_point deadline) const {
-  auto came = [&] { return static_cast<int32_t>(slot.round.load() - round_) >= 0; };
+bool SharedWords::settle(uint64_t round, std::chrono::milliseconds timeout) {
+  const uint64_t word = slots_[member_].words[round % kAhead].load();
+  bool agrees = true;
+  for (int member = 0; member < members_; ++member) {
+    Slot& slot = slots_[member];
+    wait_for(slot, round + 1, timeout);
+    agrees = agrees && slot.words[round % kAhead].load() == word;
+  }
+  // Words that have made place for later ones were compared when their members came.
+  for (int member = 0; member < members_; ++member) {
+    if (slots_[member].calls.load() >= round + kAhead) return true;
+  }
+  return agrees;
+}
+
+void SharedWords::wait_for(Slot& slot, uint64_t calls, std::chrono::milliseconds timeout) const {
+  auto came = [&] { return slot.calls.load() >= calls; };
   for (int i = 0; i < kYields && !came(); ++i) sched_yield();
-  auto check = [](bool fine, const char* what) {
-    if (!fine) throw c10::DistBackendError(what);
+  if (came()) return;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  // A member that came, went on and ended in the meantime is none that is missing.
+  auto check = [&](bool fine, const char* what) {
+    if (!fine && !came()) throw c10::DistBackendError(what);
   };
   while (!came()) {
     check(!interrupted_.load(), "interrupted");
@@ -153,8 +181,8 @@ void SharedWords::wait_for(Slot& slot, std::chrono::steady_clock::time_point dea
       check(kill(process, 0) == 0 || errno != ESRCH, "a member's process is gone");
     }
     slot.sleepers.fetch_add(1);
-    const uint32_t seen = slot.round.load();
-    if (static_cast<int32_t>(seen - round_) < 0) futex_wait(slot.round, seen);
+    const uint32_t seen = slot.changes.load();
+    if (!came() && slot.closed.load() == 0) futex_wait(slot.changes, seen);
     slot.sleepers.fetch_sub(1);
   }
 }

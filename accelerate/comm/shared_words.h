@@ -1,45 +1,43 @@
-/// Members of a group on one machine show each other a word, through shared memory: the fastest way
-/// to agree. The last to come does not wait at all, the others are woken once.
+/// Members of a group on one machine compare their calls through shared memory. Nobody waits to
+/// begin a call: who comes later compares with who came before.
 ///
-/// Errors: c10::DistBackendError if a member is gone or does not come in time, or after interrupt.
-/// Threads: all_gather one at a time; interrupt any.
+/// Errors and threads: as CallComparer's.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "accelerate/comm/call_comparer.h"
+
 namespace accelerate {
 
-class SharedWords {
+class SharedWords final : public CallComparer {
  public:
   /// Null, on all members alike, where one cannot share memory. Collective.
   static std::unique_ptr<SharedWords> make(c10d::Store& store, int member, int members);
 
-  ~SharedWords();
+  ~SharedWords() override;
   SharedWords(const SharedWords&) = delete;
   SharedWords& operator=(const SharedWords&) = delete;
 
-  /// Every member's word. Collective.
-  std::vector<uint64_t> all_gather(uint64_t word, std::chrono::milliseconds timeout);
-
-  /// Ends a wait, and refuses all later ones.
-  void interrupt() { interrupted_.store(true); }
+  Entry enter(uint64_t word, std::chrono::milliseconds timeout) override;
+  bool settle(uint64_t round, std::chrono::milliseconds timeout) override;
+  void interrupt() override { interrupted_.store(true); }
 
  private:
   struct Slot;
   SharedWords(Slot* slots, int member, int members);
-  void wait_for(Slot& slot, std::chrono::steady_clock::time_point deadline) const;
+  // Until the member has come to so many calls.
+  void wait_for(Slot& slot, uint64_t calls, std::chrono::milliseconds timeout) const;
 
   Slot* const slots_;
   const int member_;
   const int members_;
-  uint32_t round_ = 0;
   std::atomic<bool> interrupted_ = false;
 };
 

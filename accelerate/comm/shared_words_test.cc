@@ -1,5 +1,6 @@
 #include "accelerate/comm/shared_words.h"
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
@@ -44,20 +45,44 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
-TEST(SharedWords, ShowEveryMembersWordRoundByRound) {
-  constexpr uint64_t kRounds = 500;
+TEST(SharedWords, AgreeCallByCallHoweverFarAMemberIsAhead) {
+  constexpr uint64_t kCalls = 2000;
   on_members(3, [](uint64_t member, std::unique_ptr<SharedWords> words) {
-    for (uint64_t round = 0; round < kRounds; ++round) {
-      const std::vector<uint64_t> all = words->all_gather(10 * round + member, kPatience);
-      EXPECT_EQ(all, (std::vector<uint64_t>{10 * round, 10 * round + 1, 10 * round + 2}));
+    for (uint64_t call = 0; call < kCalls; ++call) {
+      const auto entry = words->enter(call * call, kPatience);
+      EXPECT_TRUE(entry.agrees) << "call " << call;
+      EXPECT_EQ(entry.round, call);
+      // Each member waits at places of its own.
+      if (call % 100 == 30 * member) {
+        EXPECT_TRUE(words->settle(entry.round, kPatience));
+      }
     }
+    EXPECT_TRUE(words->settle(kCalls - 1, kPatience));
+    EXPECT_TRUE(words->settle(0, kPatience)) << "long ago, and compared then";
   });
+}
+
+// Whatever the order in which members come: the later of two that differ learns it at once, and
+// all do before the call is done.
+TEST(SharedWords, DifferForWhoeverComesLaterAndInTheEndForAll) {
+  for (int repetition = 0; repetition < 200; ++repetition) {
+    std::atomic<int> learnt = 0;
+    on_members(3, [&](int member, std::unique_ptr<SharedWords> words) {
+      EXPECT_TRUE(words->settle(words->enter(7, kPatience).round, kPatience));
+      const auto entry = words->enter(member == 1 ? 2 : 1, kPatience);
+      if (!entry.agrees) ++learnt;
+      EXPECT_FALSE(words->settle(entry.round, kPatience));
+    });
+    EXPECT_GE(learnt.load(), 1);
+  }
 }
 
 TEST(SharedWords, EndWhenAMemberIsGone) {
   on_members(2, [](int member, std::unique_ptr<SharedWords> words) {
     if (member == 1) return;
-    EXPECT_THAT(error_of([&] { words->all_gather(1, kPatience); }), HasSubstr("has closed"));
+    const auto entry = words->enter(1, kPatience);
+    EXPECT_TRUE(entry.agrees) << "with whoever has come";
+    EXPECT_THAT(error_of([&] { words->settle(entry.round, kPatience); }), HasSubstr("has closed"));
   });
 }
 
@@ -66,9 +91,12 @@ TEST(SharedWords, EndWhenAMemberDoesNotComeOrAfterInterrupt) {
   std::shared_future<void> done = judged.get_future().share();
   on_members(2, [&](int member, std::unique_ptr<SharedWords> words) {
     if (member == 1) return done.wait();
-    EXPECT_THAT(error_of([&] { words->all_gather(1, milliseconds(100)); }), HasSubstr("timed out"));
+    const auto entry = words->enter(1, kPatience);
+    EXPECT_THAT(error_of([&] { words->settle(entry.round, milliseconds(100)); }),
+                HasSubstr("timed out"));
     words->interrupt();
-    EXPECT_THAT(error_of([&] { words->all_gather(1, kPatience); }), HasSubstr("interrupted"));
+    EXPECT_THAT(error_of([&] { words->settle(entry.round, kPatience); }), HasSubstr("interrupted"));
+    EXPECT_THAT(error_of([&] { words->enter(2, kPatience); }), HasSubstr("interrupted"));
     judged.set_value();
   });
 }

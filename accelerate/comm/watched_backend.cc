@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
 #include "accelerate/comm/backend_registry.h"
 
@@ -25,22 +24,8 @@ CollectiveFingerprint call_of(OpType op) {
   return call;
 }
 
-// All members' calls, once it is known that they differ: costs two exchanges.
-std::vector<CollectiveFingerprint> exchange_calls(const Exchange& exchange,
-                                                  const CollectiveFingerprint& call,
-                                                  std::chrono::milliseconds timeout) {
-  std::string text = call.to_json().dump();
-  const std::vector<uint64_t> sizes = exchange.words(text.size(), timeout);
-  const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
-  text.resize(longest, ' ');
-  const std::string all = exchange.texts(text, timeout);
-  std::vector<CollectiveFingerprint> calls;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    calls.push_back(
-        CollectiveFingerprint::from_json(nlohmann::json::parse(all.substr(i * longest, longest))));
-  }
-  return calls;
-}
+// How long members may take to come to a call that differs, so that all are named.
+constexpr std::chrono::seconds kGrace(2);
 
 }  // namespace
 
@@ -52,8 +37,9 @@ WatchedBackend::WatchedBackend(BackendPtr inner, WatchedGroup group, Options opt
       interrupt_(end_pending_on_failure(*group_->job, inner_)) {}
 
 void WatchedBackend::check_device(OpType op, const at::Tensor& tensor) const {
-  if (!options_.exchange || !tensor.defined()) return;
-  TORCH_CHECK_VALUE(tensor.device().type() == options_.device_type, op_name(op),
+  if (!options_.comparer || !tensor.defined()) return;
+  // What ranks say to each other besides their tensors is on the CPU.
+  TORCH_CHECK_VALUE(tensor.device().type() == options_.device_type || tensor.is_cpu(), op_name(op),
                     ": a tensor is on ", tensor.device(), ", but the ranks compute on ",
                     c10::Device(options_.device_type), "; move it there first");
 }
@@ -74,21 +60,20 @@ CollectiveFingerprint WatchedBackend::describe(OpType op, const Tensors& tensors
   return call;
 }
 
-// Throws on every member alike if the members' calls differ.
-void WatchedBackend::compare(const CollectiveFingerprint& call,
-                             std::chrono::milliseconds timeout) const {
-  const uint64_t mine = call.hash();
-  const std::vector<uint64_t> hashes = options_.exchange->words(mine, timeout);
-  if (std::all_of(hashes.begin(), hashes.end(), [mine](uint64_t hash) { return hash == mine; })) {
-    return;
+Settle WatchedBackend::compare(const CollectiveFingerprint& call,
+                               std::chrono::milliseconds timeout) const {
+  const auto entry = options_.comparer->enter(call.hash(), timeout);
+  if (!entry.agrees) {
+    try {
+      options_.comparer->settle(entry.round, std::min<std::chrono::milliseconds>(timeout, kGrace));
+    } catch (const c10::DistBackendError&) {
+      // Who does not come is not named.
+    }
+    group_->fail_mismatch();
   }
-  const auto calls = exchange_calls(*options_.exchange, call, timeout);
-  std::vector<std::pair<int, CollectiveFingerprint>> by_rank;
-  for (size_t i = 0; i < calls.size(); ++i) by_rank.emplace_back(group_->ranks[i], calls[i]);
-  group_->job->fail_explained({.reason = describe_mismatch(group_->name, by_rank),
-                               .group = group_->name,
-                               .ranks = group_->ranks});
-  group_->job->raise();
+  return [comparer = options_.comparer, group = group_, round = entry.round, timeout] {
+    if (!comparer->settle(round, timeout)) group->fail_mismatch();
+  };
 }
 
 template <typename Issue>
@@ -97,17 +82,18 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   group_->job->check();
   OperationLog& log = group_->job->log();
   std::unique_lock lock(one_at_a_time_, std::defer_lock);
-  const bool compared = options_.exchange.has_value() && !coalescing_ && !c10d::isP2POp(call.op);
+  const bool compared = options_.comparer && !coalescing_ && !c10d::isP2POp(call.op);
   if (compared) lock.lock();
   const OperationLog::Ticket ticket = log.enter(group_->index, call);
   auto fail = [&] {
     log.set_state(ticket, OperationState::kFailed);
     group_->fail(call.to_string(), std::current_exception());
   };
+  Settle settle;
   if (compared) {
     log.set_state(ticket, OperationState::kWaiting);
     try {
-      compare(call, timeout == c10d::kUnsetTimeout ? options_.timeout : timeout);
+      settle = compare(call, timeout == c10d::kUnsetTimeout ? options_.timeout : timeout);
     } catch (...) {
       fail();
     }
@@ -126,7 +112,7 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   }
   // Inside a coalesced block the backend may have nothing to give yet.
   if (!work) return work;
-  return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket);
+  return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket, std::move(settle));
 }
 
 WatchedBackend::WorkPtr WatchedBackend::broadcast(Tensors& tensors,

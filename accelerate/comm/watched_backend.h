@@ -5,10 +5,11 @@
 ///         Any other failure, of a call, a wait or a future, is a c10::DistBackendError with the
 ///         job's one report (accelerate/comm/job_watch.h); afterwards every call of every group
 ///         throws it.
-/// Debug mode: the members of the group exchange what each is about to call. Where they differ, in
-///         operation, root, reduce op, dtype, shape or position, all of them throw before anything
-///         runs. Every collective waits for all members then, also one that is not waited for.
-///         Messages from rank to rank are not compared.
+/// Debug mode: each member shows the others what it is about to call. Where two differ, in
+///         operation, root, reduce op, dtype, shape or position, the later one does not begin, so
+///         that the operation cannot complete, and all members throw. An operation counts as done
+///         when all members have come to it with the same call. Messages from rank to rank are not
+///         compared.
 /// Threads: as the backend's; in debug mode calls are made one after the other.
 /// Mirrors: accelerate utils/operations.py, verify_operation.
 #pragma once
@@ -24,17 +25,11 @@
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "accelerate/comm/call_comparer.h"
 #include "accelerate/comm/collective_fingerprint.h"
 #include "accelerate/comm/watched_work.h"
 
 namespace accelerate {
-
-/// Debug mode's own line between the members. Collective.
-struct Exchange {
-  std::function<std::vector<uint64_t>(uint64_t mine, std::chrono::milliseconds timeout)> words;
-  /// Of one length, one after the other. Only used where something differs.
-  std::function<std::string(const std::string& mine, std::chrono::milliseconds timeout)> texts;
-};
 
 class WatchedBackend final : public c10d::Backend {
  public:
@@ -43,9 +38,9 @@ class WatchedBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
 
   struct Options {
-    std::chrono::milliseconds timeout;  ///< of operations that name none
-    std::optional<Exchange> exchange;   ///< switches debug mode on
-    /// In debug mode: where tensors have to be.
+    std::chrono::milliseconds timeout;       ///< of operations that name none
+    std::shared_ptr<CallComparer> comparer;  ///< switches debug mode on
+    /// In debug mode: where tensors have to be, if not on the CPU.
     c10::DeviceType device_type = c10::kCPU;
   };
 
@@ -109,7 +104,8 @@ class WatchedBackend final : public c10d::Backend {
   CollectiveFingerprint describe(c10d::OpType op, const at::Tensor& tensor) const;
   CollectiveFingerprint describe(c10d::OpType op, const Tensors& tensors) const;
   void check_device(c10d::OpType op, const at::Tensor& tensor) const;
-  void compare(const CollectiveFingerprint& call, std::chrono::milliseconds timeout) const;
+  // Shows the members the call, and gives what is left to find out before it is done.
+  Settle compare(const CollectiveFingerprint& call, std::chrono::milliseconds timeout) const;
 
   const BackendPtr inner_;
   const std::shared_ptr<const WatchedGroup> group_;

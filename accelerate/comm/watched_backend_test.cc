@@ -18,6 +18,7 @@
 
 #include "accelerate/comm/gloo_backend.h"
 #include "accelerate/comm/job_watch.h"
+#include "accelerate/comm/shared_words.h"
 
 namespace accelerate {
 namespace {
@@ -35,9 +36,13 @@ struct Member {
   c10::intrusive_ptr<WatchedBackend> group;
 };
 
+// How members compare their calls.
+enum class Debug { kOff, kConnections, kSharedMemory };
+constexpr Debug kDebugModes[] = {Debug::kConnections, Debug::kSharedMemory};
+
 struct Job {
   int ranks = 2;
-  bool debug = false;
+  Debug debug = Debug::kOff;
   std::chrono::milliseconds timeout = kPatience;
 };
 
@@ -63,15 +68,10 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
       self.job = std::make_shared<JobWatch>(JobWatch::Options{
           .rank = rank, .world_size = options.ranks, .connect = [store] { return store; }});
       WatchedBackend::Options watch{.timeout = options.timeout};
-      if (options.debug) {
-        watch.exchange = {.words =
-                              [line = gloo("words", rank)](uint64_t mine, auto timeout) {
-                                return line->all_gather_word(mine, timeout);
-                              },
-                          .texts =
-                              [line = gloo("texts", rank)](const std::string& mine, auto timeout) {
-                                return line->all_gather_bytes(mine, timeout);
-                              }};
+      if (options.debug == Debug::kConnections) {
+        watch.comparer = std::make_shared<GlooComparer>(gloo("words", rank));
+      } else if (options.debug == Debug::kSharedMemory) {
+        watch.comparer = SharedWords::make(*store, rank, options.ranks);
       }
       const int index = self.job->log().add_group("world", ranks);
       self.group = c10::make_intrusive<WatchedBackend>(
@@ -104,7 +104,7 @@ void broadcast(Member& self, int root) {
 }
 
 TEST(WatchedBackend, GivesWhatTheBackendGives) {
-  for (bool debug : {false, true}) {
+  for (Debug debug : {Debug::kOff, Debug::kConnections, Debug::kSharedMemory}) {
     const auto errors = run({.ranks = 3, .debug = debug}, [](Member& self) {
       Tensors tensors{at::full({2}, self.rank + 1.0)};
       auto future = self.group->allreduce(tensors, {})->getFuture();
@@ -168,7 +168,7 @@ TEST(WatchedBackend, EndsWaitsOfOtherRanks) {
 }
 
 TEST(WatchedBackend, LeavesTheJobAloneWhenACallIsWrongByItself) {
-  for (bool debug : {false, true}) {
+  for (Debug debug : {Debug::kOff, Debug::kConnections, Debug::kSharedMemory}) {
     const auto errors = run({.debug = debug}, [](Member& self) {
       Tensors nothing;
       EXPECT_ANY_THROW(self.group->allreduce(nothing, {}));
@@ -204,40 +204,63 @@ TEST(DebugMode, NamesTheRanksThatDifferBeforeAnythingRuns) {
          self.group->allreduce(tensors, options)->wait();
        }},
   };
-  for (const Case& c : cases) {
-    const auto errors = run({.ranks = 3, .debug = true}, [&](Member& self) {
-      if (self.rank == 1) return c.odd(self);
-      at::Tensor value = at::ones({2});
-      try {
-        all_reduce(self, value);
-      } catch (...) {
-        EXPECT_EQ(value[0].item<float>(), 1) << "it ran";
-        throw;
+  for (Debug debug : kDebugModes) {
+    for (const Case& c : cases) {
+      const auto errors = run({.ranks = 3, .debug = debug}, [&](Member& self) {
+        if (self.rank == 1) return c.odd(self);
+        all_reduce(self, at::ones({2}));
+        ADD_FAILURE() << "it was done: " << c.expected;
+      });
+      for (const std::string& error : errors) {
+        EXPECT_THAT(error, AllOf(HasSubstr("collective mismatch in call #0 of group \"world\""),
+                                 HasSubstr(c.expected), HasSubstr("ranks 0, 2: all_reduce"),
+                                 HasSubstr("rank 1: ")));
+        EXPECT_EQ(error, errors[0]);
       }
-    });
-    for (const std::string& error : errors) {
-      EXPECT_THAT(error, AllOf(HasSubstr("collective mismatch in call #0 of group \"world\""),
-                               HasSubstr(c.expected), HasSubstr("ranks 0, 2: all_reduce"),
-                               HasSubstr("rank 1: ")));
-      EXPECT_EQ(error, errors[0]);
     }
   }
 }
 
+// The root of a broadcast could go on without the others.
 TEST(DebugMode, ComparesRoots) {
-  const auto errors = run({.debug = true}, [](Member& self) { broadcast(self, self.rank); });
-  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("root 0 against 1"));
+  for (Debug debug : kDebugModes) {
+    const auto errors = run({.debug = debug}, [](Member& self) { broadcast(self, self.rank); });
+    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("root 0 against 1"));
+  }
 }
 
 TEST(DebugMode, NamesWhoDoesNotCome) {
-  const auto errors = run({.debug = true, .timeout = kImpatience}, [](Member& self) {
-    if (self.rank == 0) all_reduce(self, at::ones({2}));
+  for (Debug debug : kDebugModes) {
+    for (bool root : {false, true}) {
+      const auto errors = run({.debug = debug, .timeout = kImpatience}, [&](Member& self) {
+        if (self.rank == 0) root ? broadcast(self, 0) : all_reduce(self, at::ones({2}));
+      });
+      EXPECT_THAT(errors[0], HasSubstr("rank 1: 1 operation behind"));
+    }
+  }
+}
+
+// A gradient bucket need not wait for slower ranks: only who waits for it does.
+TEST(DebugMode, HoldsNobodyUpWhoDoesNotWait) {
+  std::promise<void> issued;
+  std::shared_future<void> all_issued = issued.get_future().share();
+  const auto errors = run({.debug = Debug::kSharedMemory}, [&](Member& self) {
+    std::vector<Tensors> buckets;
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    if (self.rank == 1) all_issued.wait();
+    for (int i = 0; i < 5; ++i) {
+      buckets.push_back({at::full({4}, self.rank + 1.0)});
+      works.push_back(self.group->allreduce(buckets.back(), {}));
+    }
+    if (self.rank == 0) issued.set_value();
+    for (const auto& work : works) work->wait();
+    for (const Tensors& bucket : buckets) EXPECT_EQ(bucket[0][0].item<float>(), 3);
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1: 1 operation behind"));
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 TEST(DebugMode, RefusesTensorsOfAnotherDevice) {
-  const auto errors = run({.debug = true}, [](Member& self) {
+  const auto errors = run({.debug = Debug::kSharedMemory}, [](Member& self) {
     all_reduce(self, at::ones({2}, at::device(at::kMeta)));
   });
   for (const std::string& error : errors) {

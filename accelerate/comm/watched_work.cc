@@ -46,12 +46,18 @@ void WatchedGroup::fail(const std::string& operation, const std::exception_ptr& 
   throw c10::DistBackendError(job->fail(failure(operation, cause)));
 }
 
+void WatchedGroup::fail_mismatch() const {
+  throw c10::DistBackendError(job->fail({.reason = "", .group = name, .ranks = ranks}));
+}
+
 WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> inner,
-                         std::shared_ptr<const WatchedGroup> group, OperationLog::Ticket ticket)
+                         std::shared_ptr<const WatchedGroup> group, OperationLog::Ticket ticket,
+                         Settle settle)
     : Work(group->rank, inner->retrieveOpType()),
       inner_(std::move(inner)),
       group_(std::move(group)),
-      ticket_(ticket) {}
+      ticket_(ticket),
+      settle_(std::move(settle)) {}
 
 bool WatchedWork::wait(std::chrono::milliseconds timeout) {
   OperationLog& log = group_->job->log();
@@ -59,6 +65,7 @@ bool WatchedWork::wait(std::chrono::milliseconds timeout) {
   bool finished = false;
   try {
     finished = inner_->wait(timeout);
+    if (settle_) settle_();
   } catch (...) {
     fail_operation(*group_, ticket_, std::current_exception());
   }
@@ -69,6 +76,7 @@ bool WatchedWork::wait(std::chrono::milliseconds timeout) {
 void WatchedWork::synchronize() {
   try {
     inner_->synchronize();
+    if (settle_) settle_();
   } catch (...) {
     fail_operation(*group_, ticket_, std::current_exception());
   }
@@ -88,8 +96,13 @@ c10::intrusive_ptr<c10::ivalue::Future> WatchedWork::getFuture() {
   if (future_) return future_;
   const c10::intrusive_ptr<c10::ivalue::Future> inner = inner_->getFuture();
   future_ = inner->then(
-      [group = group_, ticket = ticket_](c10::ivalue::Future& done) {
-        if (done.hasError()) fail_operation(*group, ticket, done.exception_ptr());
+      [group = group_, ticket = ticket_, settle = settle_](c10::ivalue::Future& done) {
+        try {
+          if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+          if (settle) settle();
+        } catch (...) {
+          fail_operation(*group, ticket, std::current_exception());
+        }
         group->job->log().set_state(ticket, OperationState::kDone);
         return done.constValue();
       },

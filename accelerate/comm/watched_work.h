@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,12 +32,18 @@ struct WatchedGroup {
   OperationFailure failure(const std::string& operation, const std::exception_ptr& cause) const;
   /// Raises the alarm. Throws the job's report.
   [[noreturn]] void fail(const std::string& operation, const std::exception_ptr& cause) const;
+  /// The same where members' calls differ.
+  [[noreturn]] void fail_mismatch() const;
 };
+
+/// What has to be true before an operation counts as done. It throws the job's report if it is not.
+using Settle = std::function<void()>;
 
 class WatchedWork final : public c10d::Work {
  public:
+  /// `settle` may be null.
   WatchedWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<const WatchedGroup> group,
-              OperationLog::Ticket ticket);
+              OperationLog::Ticket ticket, Settle settle);
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
@@ -57,6 +64,7 @@ class WatchedWork final : public c10d::Work {
   const c10::intrusive_ptr<c10d::Work> inner_;
   const std::shared_ptr<const WatchedGroup> group_;
   const OperationLog::Ticket ticket_;
+  const Settle settle_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

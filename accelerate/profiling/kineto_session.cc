@@ -158,9 +158,13 @@ class KinetoSession::Impl {
 
   ~Impl() {
     if (result_ != nullptr) return;
-    // Kineto leaves its preparation only through a recording; the next session would fail.
-    if (!running_) torch::autograd::profiler::enableProfiler(config_, activities_);
-    torch::autograd::profiler::disableProfiler();
+    try {
+      // Kineto leaves its preparation only through a recording; the next session would fail.
+      if (!running_) torch::autograd::profiler::enableProfiler(config_, activities_);
+      torch::autograd::profiler::disableProfiler();
+    } catch (const std::exception&) {
+      // Somebody else has taken the one session there is; it is theirs now.
+    }
   }
 
   void start() {

@@ -40,6 +40,10 @@ constexpr char kEndedWell[] = "ended its program";
 
 std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 // The socket that the launcher opened for rank 0, if it did. The child processes of this one must
 // not inherit it: an open copy would keep the port taken after rank 0 is gone.
 std::optional<int> inherited_listen_fd(const Environment& environment) {
@@ -71,24 +75,22 @@ c10::intrusive_ptr<c10d::Store> connect(const std::string& addr, c10d::TCPStoreO
 }
 
 // Debug mode's own line between the members: shared memory on one machine, connections otherwise.
-Exchange make_exchange(JobWatch& job, BackendOptions options) {
+std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions options) {
   options.store = c10::make_intrusive<c10d::PrefixStore>("compare", options.store);
-  auto line = c10::make_intrusive<GlooBackend>(options);
-  std::shared_ptr<SharedWords> shared;
-  if (options.single_node) shared = SharedWords::make(*options.store, options.rank, options.size);
-  std::shared_ptr<void> interrupt = job.on_failure([line, shared] {
-    line->interrupt();
-    if (shared) shared->interrupt();
-  });
-  using std::chrono::milliseconds;
-  return {.words =
-              [line, shared](uint64_t mine, milliseconds timeout) {
-                return shared ? shared->all_gather(mine, timeout)
-                              : line->all_gather_word(mine, timeout);
-              },
-          .texts = [line, interrupt](
-                       const std::string& mine,
-                       milliseconds timeout) { return line->all_gather_bytes(mine, timeout); }};
+  std::shared_ptr<CallComparer> comparer;
+  if (options.single_node) comparer = SharedWords::make(*options.store, options.rank, options.size);
+  if (!comparer) {
+    comparer = std::make_shared<GlooComparer>(c10::make_intrusive<GlooBackend>(options));
+  }
+  // What ends its waits lives as long as it does.
+  struct Interrupted {
+    std::shared_ptr<CallComparer> comparer;
+    std::shared_ptr<void> interrupt;
+  };
+  auto both = std::make_shared<Interrupted>(Interrupted{
+      .comparer = comparer,
+      .interrupt = job.on_failure([comparer = comparer.get()] { comparer->interrupt(); })});
+  return std::shared_ptr<CallComparer>(both, comparer.get());
 }
 
 c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
@@ -99,7 +101,7 @@ c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
     backend = make_backend(name, options);
-    if (debug && options.size > 1) watch.exchange = make_exchange(*group.job, options);
+    if (debug && options.size > 1) watch.comparer = make_comparer(*group.job, options);
   } catch (const c10::ValueError&) {
     throw;
   } catch (...) {
@@ -219,7 +221,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
       std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());
   backend_options.size = static_cast<int>(ranks.size());
   backend_options.timeout = absl::ToChronoMilliseconds(resolved.timeout);
-  backend_options.single_node = topology().num_nodes == 1;
+  // Where nobody told of nodes, they may be several; an address of this machine alone is a word.
+  backend_options.single_node =
+      topology().world_size == 1 || (topology().num_nodes == 1 && is_loopback(master_addr_));
+  leave_patience_ = std::max(leave_patience_, backend_options.timeout);
   const std::string name = choose_backend(resolved.backend, device_family(), backend_names());
   auto backend =
       watch()
@@ -249,7 +254,7 @@ void RealRuntime::leave() {
   std::vector<std::string> keys;
   for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
   try {
-    store_->wait(keys);
+    store_->wait(keys, leave_patience_);
   } catch (const std::exception&) {
     std::vector<int> missing;
     for (int rank = 1; rank < topology().world_size; ++rank) {

@@ -9,6 +9,7 @@
 /// questions.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -64,6 +65,8 @@ class RealRuntime final : public Runtime {
   const uint16_t master_port_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<JobWatch> watch_;
+  // How long rank 0 waits for the others' end: as long as any operation may wait for its peers.
+  std::chrono::milliseconds leave_patience_ = std::chrono::minutes(5);
 };
 
 }  // namespace accelerate

@@ -27,6 +27,8 @@ Runtime& Runtime::current() {
   return *current_runtime;
 }
 
+Runtime* Runtime::find_current() { return current_runtime; }
+
 std::string Runtime::device_family() const {
   switch (device().type()) {
     case c10::kCUDA:

@@ -82,6 +82,8 @@ class Runtime {
 
   /// The Runtime installed on this thread. Errors: c10::Error saying how to get one.
   static Runtime& current();
+  /// The same, or null where none is installed.
+  static Runtime* find_current();
 
   const Topology& topology() const { return topology_; }
   Environment& environment() { return environment_; }

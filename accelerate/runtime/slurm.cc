@@ -54,7 +54,7 @@ bool append_range(absl::string_view range, std::vector<std::string>* numbers) {
     return false;
   if (last < first || last - first >= kMaxEntries) return false;
   const int width = static_cast<int>(ends.front().size());
-  for (uint32_t number = first; number <= last; ++number) {
+  for (uint64_t number = first; number <= last; ++number) {
     numbers->push_back(absl::StrFormat("%0*d", width, number));
   }
   return true;

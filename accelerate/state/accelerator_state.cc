@@ -8,16 +8,15 @@ namespace {
 
 constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
 
-// Nothing where nobody has said.
-std::optional<PrecisionType> precision_from_env(const Environment& environment) {
+}  // namespace
+
+std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment) {
   const std::string text = environment.get_or(kMixedPrecision, "");
   if (text.empty()) return std::nullopt;
   TORCH_CHECK_VALUE(contains<PrecisionType>(text), kMixedPrecision, "=\"", text,
                     "\" is none of no, fp8, fp16, bf16");
   return from_string<PrecisionType>(text);
 }
-
-}  // namespace
 
 AcceleratorState& AcceleratorState::get(Runtime& runtime) {
   auto* state = runtime.find_shared<AcceleratorState>();
@@ -38,8 +37,10 @@ AcceleratorState& AcceleratorState::initialize(Runtime& runtime,
   auto& state = runtime.shared<AcceleratorState>(
       [&] { return std::unique_ptr<AcceleratorState>(new AcceleratorState(partial_state)); });
   if (!state.record_) {
-    const auto precision = options.mixed_precision ? options.mixed_precision
-                                                   : precision_from_env(runtime.environment());
+    const auto precision = options.mixed_precision
+                               ? options.mixed_precision
+                               : mixed_precision_from_env(runtime.environment());
+    ++state.generation_;
     state.record_.emplace(Record{.mixed_precision = precision.value_or(PrecisionType::kNo)});
   }
   const PrecisionType precision = state.record_->mixed_precision;

@@ -42,6 +42,9 @@ class AcceleratorState {
 
   bool initialized() const { return record_.has_value(); }
 
+  /// How often the state was made: other than before, what Accelerators share begins anew.
+  int generation() const { return generation_; }
+
   /// What models compute in.
   PrecisionType mixed_precision() const { return record().mixed_precision; }
 
@@ -97,6 +100,11 @@ class AcceleratorState {
 
   PartialState& partial_state_;
   std::optional<Record> record_;
+  int generation_ = 0;
 };
+
+/// What ACCELERATE_MIXED_PRECISION says; nothing where it is unset or empty. Local.
+/// Errors: c10::ValueError for a precision that there is not.
+std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment);
 
 }  // namespace accelerate

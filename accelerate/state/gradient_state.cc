@@ -19,6 +19,12 @@ void GradientState::set_plugin(const GradientAccumulationPlugin& plugin) {
   plugin_ = plugin;
 }
 
+void GradientState::reset() {
+  sync_gradients_ = true;
+  plugin_ = {};
+  is_xla_gradients_synced_ = false;
+}
+
 nlohmann::ordered_json GradientState::plugin_kwargs() const { return to_kwargs(plugin_); }
 
 void GradientState::set_num_steps(int64_t num_steps) {

@@ -75,6 +75,9 @@ class GradientState {
   bool is_xla_gradients_synced() const { return is_xla_gradients_synced_; }
   void set_is_xla_gradients_synced(bool synced) { is_xla_gradients_synced_ = synced; }
 
+  /// As it was made; passes that run stay.
+  void reset();
+
   /// Whether a loader is being iterated.
   bool in_dataloader() const { return !loaders_.empty(); }
 

@@ -2,7 +2,8 @@
 /// without an Accelerator at hand. Like it they make the PartialState if there is none yet.
 ///
 /// Collective, all of them but is_initialized(). Errors: as the operation's own.
-/// Mirrors: accelerate utils/operations.py and utils/other.py, whose functions know the job.
+/// Mirrors: accelerate utils/operations.py, utils/other.py and utils/random.py, whose functions
+/// know the job.
 #pragma once
 
 #include <utility>
@@ -11,6 +12,7 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/state/partial_state.h"
+#include "accelerate/util/random.h"
 
 namespace accelerate {
 
@@ -33,6 +35,15 @@ std::vector<T> gather_object(std::vector<T> object) {
 }
 inline c10::IValue gather_object(const c10::IValue& object) {
   return gather_object(PartialState::get().group(), object);
+}
+
+/// Gives every rank the state that rank 0's generators have; see util/random.h.
+inline void synchronize_rng_state(RNGType rng_type, at::Generator generator = {}) {
+  synchronize_rng_state(PartialState::get().group(), rng_type, std::move(generator));
+}
+inline void synchronize_rng_states(const std::vector<RNGType>& rng_types,
+                                   at::Generator generator = {}) {
+  synchronize_rng_states(PartialState::get().group(), rng_types, std::move(generator));
 }
 
 /// Rank `from_process`'s tensors, on every rank.

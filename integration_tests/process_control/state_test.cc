@@ -184,7 +184,7 @@ TEST(AcceleratorState, IsTheFirstOnesAndContradictionsAreNamed) {
     Accelerator second;
     EXPECT_EQ(&first.state(), &second.state());
     EXPECT_THAT(error_of([] { Accelerator third({.mixed_precision = PrecisionType::kBf16}); }),
-                HasSubstr("mixed_precision=bf16 contradicts an earlier Accelerator"));
+                HasSubstr("trains in full precision only"));
     EXPECT_THAT(error_of([] { Accelerator third({.cpu = true}); }), HasSubstr("cpu=true"));
     AcceleratorState::reset();
     EXPECT_THAT(error_of([&] { first.mixed_precision(); }), HasSubstr("was reset"));
@@ -194,6 +194,34 @@ TEST(AcceleratorState, IsTheFirstOnesAndContradictionsAreNamed) {
     EXPECT_EQ(PartialState::find(), nullptr);
     Accelerator fourth({.cpu = true});
     EXPECT_TRUE(first.device().is_cpu()) << "there is one state";
+  });
+}
+
+TEST(AcceleratorState, ARefusedAcceleratorLeavesNothingBehind) {
+  Cluster("1x2").run_on_every_rank([](Rank&) {
+    EXPECT_THAT(error_of([] { Accelerator first({.mixed_precision = PrecisionType::kFp16}); }),
+                HasSubstr("full precision only"));
+    for (const char* plugin : {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
+                               "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+      auto scope = patch_environment({{plugin, true}});
+      EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr(plugin));
+    }
+    {
+      auto scope = patch_environment({{"ACCELERATE_DYNAMO_BACKEND", "inductor"}});
+      EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr("compiles nothing"));
+    }
+    EXPECT_EQ(PartialState::find(), nullptr);
+    EXPECT_NO_THROW(Accelerator());
+  });
+}
+
+TEST(AcceleratorState, AfterAResetAccumulationBeginsAnew) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator old({.gradient_accumulation_steps = 2});
+    AcceleratorState::reset(Runtime::current(), /*reset_partial_state=*/true);
+    Accelerator young({.gradient_accumulation_steps = 4});
+    EXPECT_EQ(young.gradient_accumulation_steps(), 4);
+    EXPECT_EQ(&old.gradient_state(), &young.gradient_state());
   });
 }
 

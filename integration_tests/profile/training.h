@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -11,8 +12,11 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
@@ -26,8 +30,8 @@ struct NetImpl : torch::nn::Module {
     fc2 = register_module("fc2", torch::nn::Linear(64, 8));
   }
   // Not inlined, so that it is on call stacks.
-  [[gnu::noinline]] torch::Tensor forward(const torch::Tensor& input) {
-    return fc2(torch::relu(fc1(input)));
+  [[gnu::noinline]] at::Tensor forward(const at::Tensor& input) {
+    return fc2(at::relu(fc1(input)));
   }
   torch::nn::Linear fc1 = nullptr;
   torch::nn::Linear fc2 = nullptr;
@@ -40,7 +44,7 @@ class Training {
   Training() : net_(), optimizer_(net_->parameters(), 1e-3) {
     auto [model, optimizer] = accelerator_.prepare(net_, optimizer_);
     step_ = [this, model = model, optimizer = optimizer]() mutable {
-      torch::Tensor input = torch::ones({4, 32}).to(accelerator_.device());
+      at::Tensor input = at::ones({4, 32}).to(accelerator_.device());
       accelerator_.backward(model(input).square().mean());
       optimizer.step();
       optimizer.zero_grad();
