@@ -3,7 +3,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include <signal.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include "accelerate/comm/copy_tensor.h"
 #include "accelerate/comm/objects.h"
@@ -15,6 +17,21 @@ namespace {
 using Call = std::function<void()>;
 
 constexpr char kCallerFailed[] = "caller failed";
+constexpr char kProcess[] = "process";
+constexpr char kKnown[] = "process is known";
+
+// Stops this process, once the caller knows how to end it.
+void freeze(c10d::Store& store) {
+  store.set(kProcess, std::to_string(getpid()));
+  store.wait({kKnown});
+  raise(SIGSTOP);
+}
+
+pid_t other_process(c10d::Store& store) {
+  const pid_t process = std::stoi(store.get_to_str(kProcess));
+  store.set(kKnown, "");
+  return process;
+}
 
 ProcessGroupPtr world(const Accelerator& accelerator) {
   return PartialState::get(accelerator.runtime()).group();
@@ -66,6 +83,13 @@ std::vector<CollectiveCall> make_calls() {
        simply([](Accelerator& a) { auto scope = a.local_main_process_first(); })},
       {"synchronize_rng_state",
        simply([](Accelerator& a) { synchronize_rng_state(world(a), RNGType::kTorch); })},
+      {"synchronize_rng_states",
+       simply([](Accelerator&) { synchronize_rng_states({RNGType::kTorch, RNGType::kDevice}); })},
+      {"gather_tensor_shape",
+       simply([](Accelerator& a) { gather_tensor_shape(world(a), torch::ones({2})); })},
+      {"find_executable_batch_size", simply([](Accelerator& a) {
+         find_executable_batch_size([](int64_t) {}, {.group = world(a)})();
+       })},
       {"logger_in_order", simply([](Accelerator&) {
          get_logger("watch").error("line", {.main_process_only = false, .in_order = true});
        })},
@@ -133,9 +157,14 @@ void run_rank(const CollectiveCall& call, Others others, int caller) {
   const Call alone = call.prepare(accelerator);
   const auto store = accelerator.runtime().store();
   if (accelerator.process_index() == caller) {
+    const pid_t frozen = others == Others::kFreeze ? other_process(*store) : 0;
     try {
       alone();
     } catch (...) {
+      if (frozen != 0) {
+        kill(frozen, SIGKILL);
+        throw;
+      }
       store->set(kCallerFailed, std::vector<uint8_t>{1});
       throw;
     }
@@ -144,6 +173,8 @@ void run_rank(const CollectiveCall& call, Others others, int caller) {
     accelerator.wait_for_everyone();
   } else if (others == Others::kDiffer) {
     call_something_else(accelerator);
+  } else if (others == Others::kFreeze) {
+    freeze(*store);
   }
 }
 

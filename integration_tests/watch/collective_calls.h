@@ -29,6 +29,7 @@ enum class Others {
   kEnd,      ///< they end their program
   kCompute,  ///< they compute until the caller has failed, then enter another collective
   kDiffer,   ///< they call another collective at the same time
+  kFreeze,   ///< their process stops, for good; two processes only
 };
 
 /// How long an operation waits for its peers.

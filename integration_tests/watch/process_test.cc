@@ -70,6 +70,16 @@ TEST_P(CalledAlone, IsComparedInDebugModeBeforeItRuns) {
   EXPECT_EQ(error_of(results[0]), error_of(results[1]));
 }
 
+// Also where the store is on the rank that no longer answers.
+TEST(FrozenRank, DoesNotFreezeTheOthers) {
+  for (int caller : {0, 1}) {
+    const auto results = run_processes(2, {kRank, "gather", "freeze", std::to_string(caller)});
+    EXPECT_EQ(results[caller].exit_code, 1) << results[caller].output;
+    EXPECT_THAT(error_of(results[caller]),
+                AllOf(HasSubstr("failed"), HasSubstr(rank_text(1 - caller) + ": did not answer")));
+  }
+}
+
 std::vector<std::string> names() {
   std::vector<std::string> names;
   for (const CollectiveCall& call : collective_calls()) names.push_back(call.name);

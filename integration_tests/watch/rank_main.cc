@@ -18,8 +18,10 @@ using accelerate::watch_tests::Others;
 constexpr unsigned kHangsAfterSeconds = 60;
 
 int run(int argc, char** argv) {
-  const std::map<std::string, Others> others{
-      {"end", Others::kEnd}, {"compute", Others::kCompute}, {"differ", Others::kDiffer}};
+  const std::map<std::string, Others> others{{"end", Others::kEnd},
+                                             {"compute", Others::kCompute},
+                                             {"differ", Others::kDiffer},
+                                             {"freeze", Others::kFreeze}};
   accelerate::watch_tests::run_rank(accelerate::watch_tests::find_call(argv[1]), others.at(argv[2]),
                                     std::atoi(argv[3]));
   return 0;
@@ -29,7 +31,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::cerr << "usage: " << argv[0] << " CALL end|compute|differ CALLER\n";
+    std::cerr << "usage: " << argv[0] << " CALL end|compute|differ|freeze CALLER\n";
     return 2;
   }
   alarm(kHangsAfterSeconds);
