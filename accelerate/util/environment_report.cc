@@ -50,6 +50,7 @@ constexpr const char* kVariables[] = {
     "ACCELERATE_DYNAMO_BACKEND",
     "ACCELERATE_CPU_AFFINITY",
     "ACCELERATE_LOG_LEVEL",
+    "FORK_LAUNCHED",
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "NCCL_P2P_DISABLE",
