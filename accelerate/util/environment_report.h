@@ -26,7 +26,7 @@ struct EnvironmentReport {
 };
 
 /// Version, platform, LibTorch, compiler, CPUs, NUMA nodes, memory, which devices are available,
-/// who started the job, the rank's device, and the variables that decide about a job and that is
+/// who started the job, the rank's device, and each variable that the library reads and that is
 /// set. The machine is the real one in a simulation too; devices and job are the simulated ones.
 EnvironmentReport environment_report(const Runtime& runtime = Runtime::current());
 
