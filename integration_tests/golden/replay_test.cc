@@ -265,6 +265,31 @@ TEST(Decisions, OfAPreparedLoaderThatSplitsUnevenly) {
   EXPECT_EQ(expectation.out["ranks"][1]["final"]["iteration"], 1);
 }
 
+// What the recorded cases of operations do not show. As the peer would have it.
+std::vector<json> operations_by_hand() {
+  return json::parse(R"([
+    {"id": "rows-by-hand",
+     "in": {"op": "ignorant_find_batch_size", "num_processes": 1, "args": {},
+            "data": [["name", {"tensor": {"dtype": "int64", "shape": [2], "data": [1, 2]}}]]},
+     "out": {"ranks": [{"result": null}]}},
+    {"id": "dicts-by-hand",
+     "in": {"op": "gather_object", "num_processes": 2, "args": {},
+            "data": [{"dict": [["a", 1]]}, {"dict": [["a", 2]]}]},
+     "out": {"ranks": [{"result": ["a", "a"]}, {"result": ["a", "a"]}]}},
+    {"id": "structures-by-hand",
+     "in": {"op": "concatenate", "num_processes": 1, "args": {},
+            "data": [[[{"tensor": {"dtype": "int64", "shape": [1], "data": [1]}}],
+                      [{"tensor": {"dtype": "int64", "shape": [1], "data": [2]}}, "lost"]]]},
+     "out": {"ranks": [{"result": [
+         {"tensor": {"dtype": "int64", "shape": [2], "data": [1, 2]}}]}]}}])")
+      .get<std::vector<json>>();
+}
+
+TEST(Decisions, OfOperationsThatNoRecordedCaseShows) {
+  const Result result = replay("operations", operations_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 3})) << result.printed;
+}
+
 // The decisions that change something.
 std::set<std::string> decisions_with_a_case() {
   std::set<std::string> used;
@@ -274,6 +299,7 @@ std::set<std::string> decisions_with_a_case() {
     }
   };
   use("prepared_dataloader", prepared_uneven_split());
+  for (const json& one : operations_by_hand()) use("operations", one);
   for (const char* family : {"batch_sampler_shard", "iterable_dataset_shard", "operations",
                              "seedable_sampler", "prepared_dataloader"}) {
     const json file = recorded(family);
