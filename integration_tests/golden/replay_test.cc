@@ -300,8 +300,8 @@ std::set<std::string> decisions_with_a_case() {
   };
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
-  for (const char* family : {"batch_sampler_shard", "iterable_dataset_shard", "operations",
-                             "seedable_sampler", "prepared_dataloader"}) {
+  for (const char* family : {"batch_sampler_shard", "env_parsing", "iterable_dataset_shard",
+                             "operations", "prepared_dataloader", "seedable_sampler"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }
