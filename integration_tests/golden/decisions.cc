@@ -158,9 +158,8 @@ std::vector<Decision> make_decisions() {
        "with epoch 0",
        &starts_without_epoch, &begin_with_epoch_0},
   };
-  for (const auto& rules :
-       {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules(),
-        env_parsing_rules()}) {
+  for (const auto& rules : {seedable_sampler_rules(), prepared_dataloader_rules(),
+                            operations_rules(), env_parsing_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;
