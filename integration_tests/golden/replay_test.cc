@@ -290,6 +290,35 @@ TEST(Decisions, OfOperationsThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 3})) << result.printed;
 }
 
+// The same of env_parsing.
+std::vector<json> env_parsing_by_hand() {
+  return json::parse(R"([
+    {"id": "below-zero-by-hand",
+     "in": {"fn": "find_executable_batch_size", "start": 5, "fits": -4, "raises": "oom",
+            "reduce": "minus:3"},
+     "out": {"calls": [{"tried": [5, 2, -1, -4], "value": -4}]}},
+    {"id": "type-by-hand",
+     "in": {"fn": "should_reduce_batch_size",
+            "exception": {"name": "other", "type": "OutOfMemoryError", "args": ["no room"]}},
+     "out": {"value": false}},
+    {"id": "fraction-by-hand",
+     "in": {"fn": "dtype_byte_size", "args": ["quint4x2"]},
+     "out": {"error": {"type": "ValueError", "message": "`dtype` is not a valid dtype"}}},
+    {"id": "twice-by-hand",
+     "in": {"fn": "patch_environment", "env": {"A": "x"}, "kwargs": {"a": 1, "A": 1},
+            "inside_action": null, "raises": false},
+     "out": {"inside": {"A": "1"}, "after": {"A": "1"}}},
+    {"id": "beyond-by-hand",
+     "in": {"fn": "convert_file_size_to_int", "args": ["10000000000GB"]},
+     "out": {"value": 10000000000000000000}}])")
+      .get<std::vector<json>>();
+}
+
+TEST(Decisions, OfEnvParsingThatNoRecordedCaseShows) {
+  const Result result = replay("env_parsing", env_parsing_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 5})) << result.printed;
+}
+
 // The decisions that change something.
 std::set<std::string> decisions_with_a_case() {
   std::set<std::string> used;
@@ -300,6 +329,7 @@ std::set<std::string> decisions_with_a_case() {
   };
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
+  for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
   for (const char* family : {"batch_sampler_shard", "env_parsing", "iterable_dataset_shard",
                              "operations", "prepared_dataloader", "seedable_sampler"}) {
     const json file = recorded(family);
@@ -361,7 +391,7 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
   EXPECT_THAT(status.err, HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                                    "iterable_dataset_shard, "));
+                                    "env_parsing, iterable_dataset_shard, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
