@@ -11,10 +11,9 @@
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
 namespace {
@@ -24,21 +23,9 @@ using ::testing::Contains;
 using ::testing::Not;
 
 // A clock that goes on by a microsecond whenever it is looked at.
-class TickingRuntime : public Runtime {
+class TickingRuntime : public FakeRuntime {
  public:
-  TickingRuntime() : Runtime(Topology(), Environment()) {}
-
-  c10::Device device() const override { return c10::kCPU; }
   absl::Time now() override { return absl::FromUnixMicros(++ticks_); }
-  void sleep_for(absl::Duration) override {}
-  uint64_t random_bits() override { return 0; }
-  absl::StatusOr<std::string> read_file(const std::string&) override {
-    return absl::NotFoundError("");
-  }
-  void write_console(ConsoleStream, std::string_view) override {}
-  bool is_terminal(ConsoleStream) const override { return false; }
-  c10::intrusive_ptr<c10d::Store> store() override { return {}; }
-  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override { return {}; }
   void observe_device(std::function<void(const DeviceWork&)> observer) override {
     observer_ = std::move(observer);
   }

@@ -13,11 +13,8 @@ constexpr int kNobody = -1;
 // The first rank that failed, on every rank.
 int first_failed(const ProcessGroupPtr& group, bool failed) {
   const int64_t ranks = group->getSize();
-  std::vector<at::Tensor> tensors{at::full({1}, failed ? ranks - group->getRank() : 0, at::kLong)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  group->allreduce(tensors, options)->wait();
-  const int64_t most = tensors[0].item<int64_t>();
+  const at::Tensor own = at::full({1}, failed ? ranks - group->getRank() : 0, at::kLong);
+  const int64_t most = reduce_tensor(group, own, Reduction::kMax).item<int64_t>();
   return most == 0 ? kNobody : static_cast<int>(ranks - most);
 }
 

@@ -8,17 +8,14 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/log/log_entry.h"
 #include "absl/log/log_sink.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/partial_state.h"
+#include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
 namespace {
@@ -28,28 +25,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // One rank alone, with a console that is kept, a quarter of a second after the epoch.
-class FakeRuntime : public Runtime {
+class LoggingRuntime : public FakeRuntime {
  public:
-  FakeRuntime() : Runtime(Topology(), Environment()) {
-    environment().unset("ACCELERATE_LOG_LEVEL");
-  }
-  ~FakeRuntime() override { clear_shared(); }
+  LoggingRuntime() { environment().unset("ACCELERATE_LOG_LEVEL"); }
+  ~LoggingRuntime() override { clear_shared(); }
 
-  c10::Device device() const override { return c10::kCPU; }
   absl::Time now() override { return absl::UnixEpoch() + absl::Milliseconds(250); }
-  void sleep_for(absl::Duration) override {}
-  uint64_t random_bits() override { return 4; }
-  absl::StatusOr<std::string> read_file(const std::string& path) override {
-    return absl::NotFoundError(path);
-  }
   void write_console(ConsoleStream stream, std::string_view text) override {
     EXPECT_EQ(stream, ConsoleStream::kErr);
     written += text;
-  }
-  bool is_terminal(ConsoleStream) const override { return false; }
-  c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
-  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
-    TORCH_CHECK(false, "no groups");
   }
 
   std::string written;
@@ -59,7 +43,7 @@ class LoggerTest : public ::testing::Test {
  protected:
   void SetUp() override { PartialState::get(runtime_); }
 
-  FakeRuntime runtime_;
+  LoggingRuntime runtime_;
   RuntimeScope scope_{runtime_};
 };
 
@@ -137,14 +121,14 @@ TEST_F(LoggerTest, WarnsOfATextOnce) {
   EXPECT_EQ(runtime_.written,
             "1970-01-01 00:00:00.250 WARNING train: old\n"
             "1970-01-01 00:00:00.250 WARNING train: new\n");
-  FakeRuntime other;
+  LoggingRuntime other;
   PartialState::get(other);
   get_logger("train", {}, other).warning_once("old");
   EXPECT_THAT(other.written, HasSubstr("old")) << "each Runtime counts for itself";
 }
 
 TEST(Logger, NeedsAStateToLogButNotToBeMade) {
-  FakeRuntime runtime;
+  LoggingRuntime runtime;
   const Logger logger = get_logger("train", {}, runtime);
   EXPECT_THROW(logger.error("too early"), c10::ValueError);
   EXPECT_THROW(logger.debug("too early, and off"), c10::ValueError);

@@ -5,17 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include <c10/core/Device.h>
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
 namespace {
@@ -24,29 +19,20 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A console that is kept, and a clock that stands until it is moved.
-class FakeRuntime : public Runtime {
+class ConsoleRuntime : public FakeRuntime {
  public:
-  explicit FakeRuntime(int rank = 0, bool terminal = true, int num_nodes = 1)
-      : Runtime(Topology::uniform(rank, num_nodes, 2), Environment()), terminal_(terminal) {
+  explicit ConsoleRuntime(int rank = 0, bool terminal = true, int num_nodes = 1)
+      : FakeRuntime(Topology::uniform(rank, num_nodes, 2)), terminal_(terminal) {
     environment().set("COLUMNS", "100");
   }
 
-  c10::Device device() const override { return c10::kCPU; }
   absl::Time now() override { return now_; }
   void sleep_for(absl::Duration duration) override { now_ += duration; }
-  uint64_t random_bits() override { return 4; }
-  absl::StatusOr<std::string> read_file(const std::string& path) override {
-    return absl::NotFoundError(path);
-  }
   void write_console(ConsoleStream stream, std::string_view text) override {
     if (fails) throw std::runtime_error("no console");
     (stream == ConsoleStream::kErr ? written : printed) += text;
   }
   bool is_terminal(ConsoleStream) const override { return terminal_; }
-  c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
-  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
-    TORCH_CHECK(false, "no groups");
-  }
 
   // The lines drawn so far, each over the one before; the first is what preceded them all.
   std::vector<std::string> drawings() const { return absl::StrSplit(written, '\r'); }
@@ -62,7 +48,7 @@ class FakeRuntime : public Runtime {
 };
 
 TEST(ProgressBar, ShowsShareCountTimesRateAndPostfix) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime, {.total = 22, .description = "epoch 3"});
   EXPECT_EQ(runtime.last_drawing(), "epoch 3:   0%|          | 0/22 [00:00<?, ? it/s]\x1b[K");
   runtime.sleep_for(absl::Milliseconds(1250));
@@ -74,7 +60,7 @@ TEST(ProgressBar, ShowsShareCountTimesRateAndPostfix) {
 TEST(ProgressBar, IsDrawnByTheFirstRankOfEachNodeOrByAll) {
   for (int rank = 0; rank < 4; ++rank) {
     for (bool main_process_only : {true, false}) {
-      FakeRuntime runtime(rank, /*terminal=*/true, /*num_nodes=*/2);
+      ConsoleRuntime runtime(rank, /*terminal=*/true, /*num_nodes=*/2);
       ProgressBar(runtime, {.total = 2, .main_process_only = main_process_only}).advance();
       EXPECT_EQ(runtime.written.empty(), main_process_only && rank % 2 != 0) << "rank " << rank;
     }
@@ -83,7 +69,7 @@ TEST(ProgressBar, IsDrawnByTheFirstRankOfEachNodeOrByAll) {
 
 TEST(ProgressBar, IsSilentOnOtherRanksAndWithoutATerminal) {
   for (auto [rank, terminal] : {std::pair(1, true), std::pair(0, false)}) {
-    FakeRuntime runtime(rank, terminal);
+    ConsoleRuntime runtime(rank, terminal);
     {
       ProgressBar bar(runtime, {.total = 2});
       bar.advance(2, "postfix");
@@ -94,7 +80,7 @@ TEST(ProgressBar, IsSilentOnOtherRanksAndWithoutATerminal) {
 }
 
 TEST(ProgressBar, RedrawsAtMostTenTimesASecond) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime, {.total = 1'000'000});  // The first twentieth is far.
   for (int i = 0; i < 1000; ++i) {
     bar.advance();
@@ -104,7 +90,7 @@ TEST(ProgressBar, RedrawsAtMostTenTimesASecond) {
 }
 
 TEST(ProgressBar, DrawsEveryTwentiethWhenTheClockStandsStill) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime, {.total = 1000});
   const size_t before = runtime.drawings().size();
   for (int step = 0; step < 1000; ++step) bar.advance();
@@ -112,23 +98,23 @@ TEST(ProgressBar, DrawsEveryTwentiethWhenTheClockStandsStill) {
 }
 
 TEST(ProgressBar, PrintsLinesAboveItself) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime, {.total = 2, .description = "epoch"});
   bar.print("loss 1");
   EXPECT_EQ(runtime.printed, "loss 1\n");
   EXPECT_THAT(runtime.written, HasSubstr("\r\x1b[K\repoch"));
-  FakeRuntime no_terminal(0, false);
+  ConsoleRuntime no_terminal(0, false);
   ProgressBar silent(no_terminal, {.total = 2});
   silent.print("loss 2");
   EXPECT_EQ(no_terminal.printed, "loss 2\n");
   EXPECT_EQ(no_terminal.written, "");
-  FakeRuntime other_rank(1);
+  ConsoleRuntime other_rank(1);
   ProgressBar(other_rank, {.total = 2}).print("loss 3");
   EXPECT_EQ(other_rank.printed, "");
 }
 
 TEST(ProgressBar, KeepsDrawingWhenTheClockIsSetBack) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime, {.total = 4});
   runtime.sleep_for(-absl::Hours(1));
   bar.advance();
@@ -136,7 +122,7 @@ TEST(ProgressBar, KeepsDrawingWhenTheClockIsSetBack) {
 }
 
 TEST(ProgressBar, DrawsItsFinalStateOnceAndEndsTheLine) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   {
     ProgressBar bar(runtime, {.total = 2});
     bar.advance();
@@ -149,7 +135,7 @@ TEST(ProgressBar, DrawsItsFinalStateOnceAndEndsTheLine) {
 }
 
 TEST(ProgressBar, CountsWithoutATotalOrBeyondIt) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar unbounded(runtime, {.description = "files"});
   runtime.sleep_for(absl::Seconds(4000));
   unbounded.advance(8);
@@ -163,7 +149,7 @@ TEST(ProgressBar, CountsWithoutATotalOrBeyondIt) {
 }
 
 TEST(ProgressBar, GivesUpTheBarAndThenTheTextInANarrowTerminal) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   runtime.environment().set("COLUMNS", "38");
   ProgressBar shrunk(runtime, {.total = 2});
   EXPECT_EQ(runtime.last_drawing(), "  0%|         | 0/2 [00:00<?, ? it/s]\x1b[K");
@@ -177,7 +163,7 @@ TEST(ProgressBar, GivesUpTheBarAndThenTheTextInANarrowTerminal) {
 }
 
 TEST(ProgressBar, StaysOnOneLineWhateverTheText) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime, {.total = 2, .description = "two\nlines"});
   runtime.sleep_for(absl::Seconds(1));
   bar.advance(1, "up\x1b[A");
@@ -186,7 +172,7 @@ TEST(ProgressBar, StaysOnOneLineWhateverTheText) {
 }
 
 TEST(ProgressBar, DoesNotEndTheProgramWhenItCannotBeDrawnAtTheEnd) {
-  FakeRuntime runtime;
+  ConsoleRuntime runtime;
   ProgressBar bar(runtime);
   runtime.fails = true;
 }

@@ -11,10 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
@@ -25,27 +23,13 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 // Rank `rank` of four, on a CPU or what takes its place.
-class FakeRuntime : public Runtime {
+class DeviceRuntime : public FakeRuntime {
  public:
-  explicit FakeRuntime(int rank, c10::Device device = c10::kCPU, std::string family = "cpu")
-      : Runtime(Topology::uniform(rank, 1, 4), Environment()),
-        device_(device),
-        family_(std::move(family)) {}
+  explicit DeviceRuntime(int rank, c10::Device device = c10::kCPU, std::string family = "cpu")
+      : FakeRuntime(Topology::uniform(rank, 1, 4)), device_(device), family_(std::move(family)) {}
 
   c10::Device device() const override { return device_; }
   std::string device_family() const override { return family_; }
-  absl::Time now() override { return absl::UnixEpoch(); }
-  void sleep_for(absl::Duration) override {}
-  uint64_t random_bits() override { return 4; }
-  absl::StatusOr<std::string> read_file(const std::string& path) override {
-    return absl::NotFoundError(path);
-  }
-  void write_console(ConsoleStream, std::string_view) override {}
-  bool is_terminal(ConsoleStream) const override { return false; }
-  c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
-  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
-    TORCH_CHECK(false, "no groups");
-  }
 
  private:
   c10::Device device_;
@@ -72,7 +56,7 @@ TEST(SetSeed, SeedsTheDefaultGeneratorAsTorchDoes) {
 }
 
 TEST(SetSeed, GivesEachRankASeedOfItsOwnWhenAsked) {
-  FakeRuntime runtime(3);
+  DeviceRuntime runtime(3);
   RuntimeScope scope(runtime);
   set_seed(40, {.device_specific = true});
   EXPECT_EQ(default_generator().current_seed(), 43);
@@ -97,22 +81,22 @@ TEST(SetSeed, IsDeterministicWhenAsked) {
 
 TEST(DefaultGenerator, GoesByTheKindOfDevice) {
   const c10::Device device(c10::kPrivateUse1, 0);
-  EXPECT_EQ(device_rng_type(FakeRuntime(0)), RNGType::kTorch);
-  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "gpu")), RNGType::kCuda);
-  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "tpu")), RNGType::kXla);
-  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "npu")), RNGType::kNpu);
-  EXPECT_EQ(device_rng_type(FakeRuntime(0, device, "mps")), RNGType::kDevice);
+  EXPECT_EQ(device_rng_type(DeviceRuntime(0)), RNGType::kTorch);
+  EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "gpu")), RNGType::kCuda);
+  EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "tpu")), RNGType::kXla);
+  EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "npu")), RNGType::kNpu);
+  EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "mps")), RNGType::kDevice);
   // From 128 simulated devices on tensors are on the CPU.
-  EXPECT_EQ(device_rng_type(FakeRuntime(0, c10::kCPU, "gpu")), RNGType::kTorch);
+  EXPECT_EQ(device_rng_type(DeviceRuntime(0, c10::kCPU, "gpu")), RNGType::kTorch);
 }
 
 TEST(DefaultGenerator, IsThereForTheRanksOwnDeviceOnly) {
-  const FakeRuntime runtime(2);
+  const DeviceRuntime runtime(2);
   EXPECT_EQ(default_generator(RNGType::kTorch, runtime), default_generator());
   EXPECT_EQ(default_generator(RNGType::kDevice, runtime), default_generator());
   EXPECT_THROW(default_generator(RNGType::kGenerator, runtime), c10::ValueError);
   try {
-    default_generator(RNGType::kNpu, FakeRuntime(2, c10::Device(c10::kPrivateUse1, 2), "gpu"));
+    default_generator(RNGType::kNpu, DeviceRuntime(2, c10::Device(c10::kPrivateUse1, 2), "gpu"));
     FAIL() << "no exception";
   } catch (const c10::ValueError& error) {
     EXPECT_THAT(error.what_without_backtrace(),
@@ -138,7 +122,7 @@ TEST(SynchronizeRngState, GivesEveryRankTheStateOfRankZero) {
 }
 
 TEST(SynchronizeRngState, LeavesARankAloneAsItIs) {
-  FakeRuntime runtime(0);
+  DeviceRuntime runtime(0);
   RuntimeScope scope(runtime);
   set_seed(5);
   const int64_t first = draw(default_generator());

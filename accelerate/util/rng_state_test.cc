@@ -9,13 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/util/random.h"
 
 namespace accelerate {
@@ -25,25 +21,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Key;
-
-class FakeRuntime : public Runtime {
- public:
-  FakeRuntime() : Runtime(Topology(), Environment()) {}
-
-  c10::Device device() const override { return c10::kCPU; }
-  absl::Time now() override { return absl::UnixEpoch(); }
-  void sleep_for(absl::Duration) override {}
-  uint64_t random_bits() override { return 4; }
-  absl::StatusOr<std::string> read_file(const std::string& path) override {
-    return absl::NotFoundError(path);
-  }
-  void write_console(ConsoleStream, std::string_view) override {}
-  bool is_terminal(ConsoleStream) const override { return false; }
-  c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }
-  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions&) override {
-    TORCH_CHECK(false, "no groups");
-  }
-};
 
 class RngStateTest : public ::testing::Test {
  protected:

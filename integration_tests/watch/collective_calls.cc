@@ -33,10 +33,6 @@ pid_t other_process(c10d::Store& store) {
   return process;
 }
 
-ProcessGroupPtr world(const Accelerator& accelerator) {
-  return PartialState::get(accelerator.runtime()).group();
-}
-
 // A call that needs nothing but the group.
 std::function<Call(Accelerator&)> simply(std::function<void(Accelerator&)> body) {
   return [body = std::move(body)](Accelerator& accelerator) -> Call {
@@ -57,38 +53,42 @@ std::vector<CollectiveCall> make_calls() {
   return {
       {"gather", simply([](Accelerator& a) { a.gather(torch::ones({2})); })},
       {"gather_ragged",
-       simply([](Accelerator& a) { gather_ragged(world(a), torch::ones({2, 3})); })},
+       simply([](Accelerator& a) { gather_ragged(a.state().group(), torch::ones({2, 3})); })},
       {"gather_for_metrics",
        simply([](Accelerator& a) { a.gather_for_metrics(torch::ones({2})); })},
       {"gather_object",
-       simply([](Accelerator& a) { gather_object(world(a), std::vector<int>{1, 2}); })},
+       simply([](Accelerator& a) { gather_object(a.state().group(), std::vector<int>{1, 2}); })},
       {"reduce", simply([](Accelerator& a) { a.reduce(torch::ones({2})); })},
-      {"broadcast_bytes", simply([](Accelerator& a) { broadcast_bytes(world(a), "text"); })},
-      {"broadcast_integer", simply([](Accelerator& a) { broadcast_integer(world(a), 7); })},
-      {"broadcast", simply([](Accelerator& a) { broadcast(world(a), torch::ones({2}), 1); })},
+      {"broadcast_bytes",
+       simply([](Accelerator& a) { broadcast_bytes(a.state().group(), "text"); })},
+      {"broadcast_integer",
+       simply([](Accelerator& a) { broadcast_integer(a.state().group(), 7); })},
+      {"broadcast",
+       simply([](Accelerator& a) { broadcast(a.state().group(), torch::ones({2}), 1); })},
       {"broadcast_object_list", simply([](Accelerator& a) {
          std::vector<std::string> list = {"text"};
-         broadcast_object_list(world(a), list);
+         broadcast_object_list(a.state().group(), list);
        })},
-      {"gather_object_ivalue",
-       simply([](Accelerator& a) { gather_object(world(a), c10::IValue(torch::ones({2}))); })},
+      {"gather_object_ivalue", simply([](Accelerator& a) {
+         gather_object(a.state().group(), c10::IValue(torch::ones({2})));
+       })},
       {"pad_across_processes",
        simply([](Accelerator& a) { a.pad_across_processes(torch::ones({2})); })},
       {"copy_tensor_to_devices",
-       simply([](Accelerator& a) { copy_tensor_to_devices(world(a), torch::ones({2})); })},
+       simply([](Accelerator& a) { copy_tensor_to_devices(a.state().group(), torch::ones({2})); })},
       {"job_reduce", simply([](Accelerator&) { reduce(torch::ones({2})); })},
       {"check_trigger", simply([](Accelerator& a) { a.check_trigger(); })},
       {"main_process_first", simply([](Accelerator& a) { a.main_process_first([] {}); })},
       {"local_main_process_first",
        simply([](Accelerator& a) { auto scope = a.local_main_process_first(); })},
       {"synchronize_rng_state",
-       simply([](Accelerator& a) { synchronize_rng_state(world(a), RNGType::kTorch); })},
+       simply([](Accelerator& a) { synchronize_rng_state(a.state().group(), RNGType::kTorch); })},
       {"synchronize_rng_states",
        simply([](Accelerator&) { synchronize_rng_states({RNGType::kTorch, RNGType::kDevice}); })},
       {"gather_tensor_shape",
-       simply([](Accelerator& a) { gather_tensor_shape(world(a), torch::ones({2})); })},
+       simply([](Accelerator& a) { gather_tensor_shape(a.state().group(), torch::ones({2})); })},
       {"find_executable_batch_size", simply([](Accelerator& a) {
-         find_executable_batch_size([](int64_t) {}, {.group = world(a)})();
+         find_executable_batch_size([](int64_t) {}, {.group = a.state().group()})();
        })},
       {"logger_in_order", simply([](Accelerator&) {
          get_logger("watch").error("line", {.main_process_only = false, .in_order = true});
@@ -131,7 +131,7 @@ std::vector<CollectiveCall> make_calls() {
 
 // No other row of the table begins with it.
 void call_something_else(Accelerator& accelerator) {
-  const ProcessGroupPtr group = world(accelerator);
+  const ProcessGroupPtr group = accelerator.state().group();
   std::vector<at::Tensor> inputs{torch::ones({3}, torch::kDouble)};
   std::vector<std::vector<at::Tensor>> outputs(1);
   for (int i = 0; i < group->getSize(); ++i) outputs[0].push_back(torch::empty_like(inputs[0]));
