@@ -214,8 +214,8 @@ void Accelerator::catch_up(int source, const ReplicatedModels& models) {
     if (auto scheduler = known.lock()) scheduler->catch_up(state_.group(), source);
   }
   for (const auto& known : training_.optimizers) {
-    if (auto optimizer = known.lock(); optimizer && is_joined(**optimizer)) {
-      broadcast_optimizer_state(state_.group(), **optimizer, source, device());
+    if (auto prepared = known.lock(); prepared && is_joined(*prepared->optimizer)) {
+      broadcast_optimizer_state(state_.group(), *prepared->optimizer, source, device());
     }
   }
 }

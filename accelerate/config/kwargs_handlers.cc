@@ -1,7 +1,11 @@
 #include "accelerate/config/kwargs_handlers.h"
 
+#include <array>
+#include <utility>
+
 #include <c10/util/Exception.h>
 
+#include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/env.h"
 
@@ -11,6 +15,19 @@ namespace {
 constexpr char kNccl[] = "nccl";
 constexpr absl::Duration kNcclTimeout = absl::Minutes(10);
 constexpr absl::Duration kTimeout = absl::Minutes(30);
+
+// In the order of KwargsHandler.
+constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
+    "DistributedDataParallelKwargs",
+    "InitProcessGroupKwargs",
+    "ProfileKwargs",
+    "AutocastKwargs",
+    "GradScalerKwargs",
+    "TERecipeKwargs",
+    "MSAMPRecipeKwargs",
+    "AORecipeKwargs",
+    "FP8RecipeKwargs",
+};
 
 }  // namespace
 
@@ -35,24 +52,22 @@ void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& 
 
 KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list) {
   KwargsHandlers handlers;
-  bool seen_ddp = false;
-  bool seen_init = false;
-  bool seen_profile = false;
-  auto once = [](bool& seen, const char* name) {
-    TORCH_CHECK_VALUE(!seen, "kwargs_handlers: only one ", name, " can be given");
-    seen = true;
+  const auto keep = absl::Overload{
+      [&](const DistributedDataParallelKwargs& ddp) { handlers.ddp = ddp; },
+      [&](const InitProcessGroupKwargs& init) { handlers.init = init; },
+      [&](const ProfileKwargs& profile) { handlers.profile = profile; },
+      [&](const AutocastKwargs& autocast) { handlers.autocast = autocast; },
+      [&](const GradScalerKwargs& scaler) { handlers.scaler = scaler; },
+      [&](const TERecipeKwargs& te) { handlers.fp8.te = te; },
+      [&](const MSAMPRecipeKwargs& msamp) { handlers.fp8.msamp = msamp; },
+      [&](const AORecipeKwargs& ao) { handlers.fp8.ao = ao; },
+      [&](const FP8RecipeKwargs& recipe) { handlers.fp8.recipe = recipe; },
   };
+  std::array<bool, std::variant_size_v<KwargsHandler>> seen{};
   for (const KwargsHandler& handler : list) {
-    if (const auto* ddp = std::get_if<DistributedDataParallelKwargs>(&handler)) {
-      once(seen_ddp, "DistributedDataParallelKwargs");
-      handlers.ddp = *ddp;
-    } else if (const auto* init = std::get_if<InitProcessGroupKwargs>(&handler)) {
-      once(seen_init, "InitProcessGroupKwargs");
-      handlers.init = *init;
-    } else {
-      once(seen_profile, "ProfileKwargs");
-      handlers.profile = std::get<ProfileKwargs>(handler);
-    }
+    TORCH_CHECK_VALUE(!std::exchange(seen[handler.index()], true), "kwargs_handlers: only one ",
+                      kNames[handler.index()], " can be given");
+    std::visit(keep, handler);
   }
   return handlers;
 }

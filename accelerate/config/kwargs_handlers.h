@@ -12,31 +12,126 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "accelerate/config/enums.h"
+#include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/config/profile_kwargs.h"
 #include "accelerate/runtime/environment.h"
 
 namespace accelerate {
 
+/// How PowerSGD compresses a bucket of gradients into two thin matrices.
+/// Source: Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019. The fields are those of
+/// torch.distributed.algorithms.ddp_comm_hooks' PowerSGDState.
+struct PowerSgdOptions {
+  int64_t matrix_approximation_rank = 1;
+  /// Backward passes that are reduced without compression at first. At least 2 with error feedback
+  /// or warm start.
+  int64_t start_powerSGD_iter = 1000;
+  /// A matrix is compressed only where that makes it smaller by more than this factor.
+  double min_compression_rate = 2;
+  /// What was lost is added to the next step's gradients.
+  bool use_error_feedback = true;
+  /// The matrices of the last step are where the next one starts.
+  bool warm_start = true;
+  /// Added to a column's norm before it is divided by. 0: none.
+  double orthogonalization_epsilon = 0;
+  int64_t random_seed = 0;
+  /// Rank 0 logs what was saved every so many backward passes.
+  int64_t compression_stats_logging_frequency = 10'000;
+  /// Matrices of one shape are multiplied as one batch.
+  bool batch_tensors_with_same_shape = false;
+
+  bool operator==(const PowerSgdOptions&) const = default;
+};
+
+template <typename Visitor>
+void visit_fields(const PowerSgdOptions& options, Visitor&& visit) {
+  visit("matrix_approximation_rank", options.matrix_approximation_rank);
+  visit("start_powerSGD_iter", options.start_powerSGD_iter);
+  visit("min_compression_rate", options.min_compression_rate);
+  visit("use_error_feedback", options.use_error_feedback);
+  visit("warm_start", options.warm_start);
+  visit("orthogonalization_epsilon", options.orthogonalization_epsilon);
+  visit("random_seed", options.random_seed);
+  visit("compression_stats_logging_frequency", options.compression_stats_logging_frequency);
+  visit("batch_tensors_with_same_shape", options.batch_tensors_with_same_shape);
+}
+
 /// How DistributedDataParallel works.
 struct DistributedDataParallelKwargs {
+  /// The dimension that batches are spread along. Only 0 is possible here.
+  int64_t dim = 0;
   /// Rank 0's buffers are copied to all ranks before each synchronising forward pass.
   bool broadcast_buffers = true;
   /// Size of a gradient bucket, in MiB. The first one is at most 1 MiB, so that it starts early.
   double bucket_cap_mb = 25;
   /// Look for parameters that a forward pass did not use, and count their gradient as zero.
   bool find_unused_parameters = false;
+  /// Has no effect, as in the peer, where it is deprecated.
+  bool check_reduction = false;
   /// Gradients are views into the buckets, which saves a copy and their memory.
   bool gradient_as_bucket_view = false;
+  /// The graph is the same in every backward pass.
+  bool static_graph = false;
+  /// What becomes of a bucket on its way to the other ranks, and what it is cast to before that.
+  DDPCommunicationHookType comm_hook = DDPCommunicationHookType::kNo;
+  DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
+  /// For the two PowerSGD hooks.
+  PowerSgdOptions comm_state_option = {};
 
   bool operator==(const DistributedDataParallelKwargs&) const = default;
 };
 
 template <typename Visitor>
 void visit_fields(const DistributedDataParallelKwargs& kwargs, Visitor&& visit) {
+  visit("dim", kwargs.dim);
   visit("broadcast_buffers", kwargs.broadcast_buffers);
   visit("bucket_cap_mb", kwargs.bucket_cap_mb);
   visit("find_unused_parameters", kwargs.find_unused_parameters);
+  visit("check_reduction", kwargs.check_reduction);
   visit("gradient_as_bucket_view", kwargs.gradient_as_bucket_view);
+  visit("static_graph", kwargs.static_graph);
+  visit("comm_hook", kwargs.comm_hook);
+  visit("comm_wrapper", kwargs.comm_wrapper);
+  visit("comm_state_option", kwargs.comm_state_option);
+}
+
+/// Whether and how the forward pass computes in the job's precision.
+struct AutocastKwargs {
+  bool enabled = true;
+  /// Whether a weight is cast once per scope, not at each use. Absent: as LibTorch has it, yes.
+  std::optional<bool> cache_enabled = std::nullopt;
+
+  bool operator==(const AutocastKwargs&) const = default;
+};
+
+template <typename Visitor>
+void visit_fields(const AutocastKwargs& kwargs, Visitor&& visit) {
+  visit("enabled", kwargs.enabled);
+  visit("cache_enabled", kwargs.cache_enabled);
+}
+
+/// How the loss is scaled in fp16, where small gradients would be lost.
+struct GradScalerKwargs {
+  double init_scale = 65536.0;
+  /// What the scale is multiplied by after `growth_interval` steps in a row without an infinite
+  /// gradient. More than 1.
+  double growth_factor = 2.0;
+  /// And after a step with one. Less than 1.
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  bool enabled = true;
+
+  bool operator==(const GradScalerKwargs&) const = default;
+};
+
+template <typename Visitor>
+void visit_fields(const GradScalerKwargs& kwargs, Visitor&& visit) {
+  visit("init_scale", kwargs.init_scale);
+  visit("growth_factor", kwargs.growth_factor);
+  visit("backoff_factor", kwargs.backoff_factor);
+  visit("growth_interval", kwargs.growth_interval);
+  visit("enabled", kwargs.enabled);
 }
 
 /// How the job's process group is made. The first Accelerator on a Runtime decides.
@@ -91,14 +186,18 @@ void visit_fields(const GradientAccumulationPlugin& plugin, Visitor&& visit) {
   visit("sync_each_batch", plugin.sync_each_batch);
 }
 
-using KwargsHandler =
-    std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs>;
+using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,
+                                   ProfileKwargs, AutocastKwargs, GradScalerKwargs, TERecipeKwargs,
+                                   MSAMPRecipeKwargs, AORecipeKwargs, FP8RecipeKwargs>;
 
 /// The handlers by class, defaults where none was given.
 struct KwargsHandlers {
   DistributedDataParallelKwargs ddp;
   std::optional<InitProcessGroupKwargs> init;
   ProfileKwargs profile;
+  AutocastKwargs autocast;
+  GradScalerKwargs scaler;
+  Fp8Handlers fp8;
 
   /// Errors: c10::ValueError naming the class that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);

@@ -8,7 +8,7 @@ namespace accelerate {
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            GradientState& gradient_state)
-    : optimizer_(std::make_shared<Shared>(std::move(optimizer))),
+    : optimizer_(std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer)})),
       gradient_state_(&gradient_state) {}
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {

@@ -35,14 +35,21 @@ class AcceleratedOptimizer {
   /// Lets go of the optimizer; the handle is of no use afterwards.
   void reset() { optimizer_.reset(); }
 
+  /// Whether the last synchronising step() left the parameters as they were, because a gradient was
+  /// infinite or not a number in fp16.
+  bool step_was_skipped() const { return optimizer_ != nullptr && optimizer_->step_was_skipped; }
+
   /// For the library: lives as long as a handle does, also where the optimizer is not owned.
-  using Shared = std::shared_ptr<torch::optim::Optimizer>;
+  struct Shared {
+    std::shared_ptr<torch::optim::Optimizer> optimizer;
+    bool step_was_skipped = false;
+  };
   const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 
  private:
-  const Shared& optimizer() const {
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const {
     TORCH_CHECK(optimizer_ != nullptr, "this prepared optimizer was freed");
-    return *optimizer_;
+    return optimizer_->optimizer;
   }
 
   std::shared_ptr<Shared> optimizer_;

@@ -8,7 +8,7 @@ _TARGETS = {
     "absl/container": ["flat_hash_map", "inlined_vector"],
     "absl/crc": ["crc32c"],
     "absl/debugging": ["symbolize"],
-    "absl/functional": ["any_invocable", "function_ref"],
+    "absl/functional": ["any_invocable", "function_ref", "overload"],
     "absl/log": ["absl_check", "absl_log", "log_entry", "log_sink"],
     "absl/random": ["random"],
     "absl/status": ["status", "statusor"],
