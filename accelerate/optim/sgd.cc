@@ -66,7 +66,7 @@ at::Tensor SGD::step(LossClosure closure) {
       }
       const bool is_first = buffer != nullptr && !buffer->defined();
       const bool fits =
-          internal::same_layout(parameter, grad) &&
+          kernel_is_right(parameter) && internal::same_layout(parameter, grad) &&
           (buffer == nullptr || is_first || internal::same_layout(parameter, *buffer));
       internal::FusedBatch* batch = fits ? batches_.find(parameter, is_first) : nullptr;
       if (batch == nullptr) {
