@@ -46,8 +46,8 @@ SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, const Options& op
   start();
 }
 
-std::optional<int64_t> SequentialLR::planned_steps() const {
-  const std::optional<int64_t> last = schedulers().back()->planned_steps();
+std::optional<int64_t> SequentialLR::end() const {
+  const std::optional<int64_t> last = schedulers().back()->end();
   if (!last || milestones_.empty()) return last;
   return milestones_.back() + *last;
 }
@@ -88,10 +88,10 @@ ChainedScheduler::ChainedScheduler(torch::optim::Optimizer& optimizer, const Opt
   start();
 }
 
-std::optional<int64_t> ChainedScheduler::planned_steps() const {
-  std::optional<int64_t> planned;
-  for (const auto& part : schedulers()) planned = std::max(planned, part->planned_steps());
-  return planned;
+std::optional<int64_t> ChainedScheduler::end() const {
+  std::optional<int64_t> end;
+  for (const auto& part : schedulers()) end = std::max(end, part->end());
+  return end;
 }
 
 std::vector<double> ChainedScheduler::rates_at(int64_t epoch) {

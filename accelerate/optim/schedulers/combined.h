@@ -73,7 +73,7 @@ class SequentialLR final : public Combined {
   using Options = SequentialLROptions;
   SequentialLR(torch::optim::Optimizer& optimizer, const Options& options);
 
-  std::optional<int64_t> planned_steps() const override;
+  std::optional<int64_t> end() const override;
 
  private:
   std::vector<double> rates_at(int64_t epoch) override;
@@ -93,7 +93,7 @@ class ChainedScheduler final : public Combined {
   using Options = ChainedSchedulerOptions;
   ChainedScheduler(torch::optim::Optimizer& optimizer, const Options& options);
 
-  std::optional<int64_t> planned_steps() const override;
+  std::optional<int64_t> end() const override;
 
  private:
   std::vector<double> rates_at(int64_t epoch) override;

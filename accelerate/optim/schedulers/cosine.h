@@ -25,7 +25,7 @@ class CosineAnnealingLR final : public Scheduler {
   using Options = CosineAnnealingLROptions;
   CosineAnnealingLR(torch::optim::Optimizer& optimizer, const Options& options);
 
-  std::optional<int64_t> planned_steps() const override { return options_.T_max; }
+  std::optional<int64_t> end() const override { return options_.T_max; }
 
  private:
   std::vector<double> rates_at(int64_t epoch) override;

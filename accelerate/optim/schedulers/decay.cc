@@ -35,11 +35,6 @@ MultiStepLR::MultiStepLR(torch::optim::Optimizer& optimizer, Options options)
   start();
 }
 
-std::optional<int64_t> MultiStepLR::planned_steps() const {
-  if (options_.milestones.empty()) return std::nullopt;
-  return options_.milestones.back();
-}
-
 std::vector<double> MultiStepLR::rates_at(int64_t epoch) {
   const auto [first, last] =
       std::equal_range(options_.milestones.begin(), options_.milestones.end(), epoch);

@@ -43,8 +43,6 @@ class MultiStepLR final : public Scheduler {
   using Options = MultiStepLROptions;
   MultiStepLR(torch::optim::Optimizer& optimizer, Options options);
 
-  std::optional<int64_t> planned_steps() const override;
-
  private:
   std::vector<double> rates_at(int64_t epoch) override;
   void archive(StateArchive& state) override;

@@ -36,10 +36,8 @@ LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_
   start();
 }
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t planned_steps)
-    : Scheduler(optimizer),
-      lr_lambdas_(base_lrs().size(), std::move(lr_lambda)),
-      planned_steps_(planned_steps) {
+LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t end)
+    : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)), end_(end) {
   start();
 }
 

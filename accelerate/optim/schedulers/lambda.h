@@ -24,10 +24,10 @@ class LambdaLR final : public Scheduler {
  public:
   LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda);
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas);
-  /// Of a function that is constant from `planned_steps` on.
-  LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t planned_steps);
+  /// Of a function that has run its course at step `end`.
+  LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t end);
 
-  std::optional<int64_t> planned_steps() const override { return planned_steps_; }
+  std::optional<int64_t> end() const override { return end_; }
 
  private:
   std::vector<double> rates_at(int64_t epoch) override;
@@ -35,7 +35,7 @@ class LambdaLR final : public Scheduler {
   void check() const override;
 
   std::vector<LrLambda> lr_lambdas_;
-  std::optional<int64_t> planned_steps_;
+  std::optional<int64_t> end_;
 };
 
 /// The present rates times the function.

@@ -44,6 +44,11 @@ LinearLR::LinearLR(torch::optim::Optimizer& optimizer, const Options& options)
   start();
 }
 
+std::optional<int64_t> LinearLR::end() const {
+  if (options_.end_factor >= options_.start_factor) return std::nullopt;  // a warm-up
+  return options_.total_iters;
+}
+
 std::vector<double> LinearLR::rates_at(int64_t epoch) {
   const auto [start, end, total_iters] = options_;
   if (epoch == 0) return current_times(start);

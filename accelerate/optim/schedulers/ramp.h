@@ -25,8 +25,6 @@ class ConstantLR final : public Scheduler {
   using Options = ConstantLROptions;
   explicit ConstantLR(torch::optim::Optimizer& optimizer, const Options& options = {});
 
-  std::optional<int64_t> planned_steps() const override { return options_.total_iters; }
-
  private:
   std::vector<double> rates_at(int64_t epoch) override;
   void archive(StateArchive& state) override;
@@ -47,7 +45,7 @@ class LinearLR final : public Scheduler {
   using Options = LinearLROptions;
   explicit LinearLR(torch::optim::Optimizer& optimizer, const Options& options = {});
 
-  std::optional<int64_t> planned_steps() const override { return options_.total_iters; }
+  std::optional<int64_t> end() const override;
 
  private:
   std::vector<double> rates_at(int64_t epoch) override;
@@ -68,7 +66,7 @@ class PolynomialLR final : public Scheduler {
   using Options = PolynomialLROptions;
   explicit PolynomialLR(torch::optim::Optimizer& optimizer, const Options& options = {});
 
-  std::optional<int64_t> planned_steps() const override { return options_.total_iters; }
+  std::optional<int64_t> end() const override { return options_.total_iters; }
 
  private:
   std::vector<double> rates_at(int64_t epoch) override;

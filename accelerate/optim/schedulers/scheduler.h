@@ -43,8 +43,9 @@ class Scheduler : public torch::optim::LRScheduler {
   int64_t step_count() const { return step_count_; }
   /// How many steps it may be taken in all; absent: any number.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
-  /// The step after which its rates stay as they are or begin anew, if its arguments say so.
-  virtual std::optional<int64_t> planned_steps() const { return total_steps(); }
+  /// The step at which it has run its course, and training is meant to be over: the rate has
+  /// decayed for good, or rises again. Absent where going on is meant, as after a warm-up.
+  virtual std::optional<int64_t> end() const { return total_steps(); }
 
   const std::vector<double>& base_lrs() const { return base_lrs_; }
   /// What the last step gave the groups.
