@@ -7,13 +7,22 @@
 namespace accelerate {
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                           GradientState& gradient_state)
-    : optimizer_(std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer)})),
+                                           GradientState& gradient_state,
+                                           std::shared_ptr<SharedScaler> scaler)
+    : optimizer_(std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer),
+                                                 .scaler = SharedScaler::User(std::move(scaler))})),
       gradient_state_(&gradient_state) {}
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
-  at::Tensor loss = optimizer()->step(std::move(closure));
+  torch::optim::Optimizer& inner = *optimizer();
+  at::Tensor loss;
+  if (optimizer_->scaler) {
+    TORCH_CHECK_VALUE(!closure, "step: a closure would be evaluated without the scale of fp16");
+    optimizer_->step_was_skipped = !optimizer_->scaler.step(inner);
+  } else {
+    loss = inner.step(std::move(closure));
+  }
   gradient_state_->set_is_xla_gradients_synced(false);
   return loss;
 }

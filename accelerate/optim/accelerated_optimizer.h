@@ -10,17 +10,22 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/precision/shared_scaler.h"
 #include "accelerate/state/gradient_state.h"
 
 namespace accelerate {
 
 class AcceleratedOptimizer {
  public:
-  /// `gradient_state` outlives the handle.
+  /// `gradient_state` outlives the handle. In fp16 there is a `scaler`, which prepared optimizers
+  /// share.
   AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                       GradientState& gradient_state);
+                       GradientState& gradient_state,
+                       std::shared_ptr<SharedScaler> scaler = nullptr);
 
-  /// The optimizer's own step, on a synchronising step; otherwise an undefined tensor.
+  /// The optimizer's own step, on a synchronising step; otherwise an undefined tensor. In fp16 it
+  /// is left out where a gradient is infinite or not a number; collective then.
+  /// Errors: c10::ValueError for a closure in fp16.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
 
   /// Forgets gradients, or sets them to zero; only on a synchronising step.
@@ -43,6 +48,7 @@ class AcceleratedOptimizer {
   struct Shared {
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     bool step_was_skipped = false;
+    SharedScaler::User scaler = {};
   };
   const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 
