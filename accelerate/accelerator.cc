@@ -161,10 +161,15 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
+  std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers;
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock()) optimizers.push_back(std::move(optimizer));
+  }
   AcceleratedScheduler prepared(scheduler, gradient_state_,
                                 {.num_processes = num_processes(),
                                  .split_batches = options_.dataloader_config.split_batches,
-                                 .step_with_optimizer = options_.step_scheduler_with_optimizer});
+                                 .step_with_optimizer = options_.step_scheduler_with_optimizer},
+                                std::move(optimizers));
   std::erase_if(training_.schedulers, [](const auto& known) { return known.expired(); });
   training_.schedulers.push_back(prepared.shared());
   return prepared;
