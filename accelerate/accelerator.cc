@@ -17,6 +17,7 @@
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/optimizer_state.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/precision/fp8_model.h"
 #include "accelerate/util/availability.h"
 #include "accelerate/util/os_kernel.h"
 
@@ -43,12 +44,18 @@ void refuse_what_is_missing(const Environment& environment) {
 }
 
 void check_precision(PrecisionType precision, const Runtime& runtime) {
-  TORCH_CHECK_VALUE(precision != PrecisionType::kFp8, "fp8 is refused for now");
   const bool available = precision == PrecisionType::kNo ||
                          (precision == PrecisionType::kFp16 ? is_fp16_available(runtime)
                                                             : is_bf16_available(false, runtime));
   TORCH_CHECK_VALUE(available, "mixed precision \"", to_string(precision),
                     "\": this rank's device does not compute in it");
+}
+
+PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime& runtime) {
+  if (options.mixed_precision) return *options.mixed_precision;
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  if (earlier != nullptr && earlier->initialized()) return earlier->mixed_precision();
+  return mixed_precision_from_env(runtime.environment()).value_or(PrecisionType::kNo);
 }
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime) {
@@ -71,15 +78,19 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& r
     }
   }
   refuse_what_is_missing(environment);
-  const auto precision =
-      options.mixed_precision ? options.mixed_precision : mixed_precision_from_env(environment);
-  check_precision(precision.value_or(PrecisionType::kNo), runtime);
+  options.mixed_precision = chosen_precision(options, runtime);
+  check_precision(*options.mixed_precision, runtime);
   if (options.split_batches) {
     TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
                       "split_batches=false contradicts dataloader_config.split_batches=true");
     options.dataloader_config.split_batches = *options.split_batches;
   }
   return options;
+}
+
+KwargsHandlers checked(KwargsHandlers handlers, const AcceleratorOptions& options) {
+  check_fp8_handlers(handlers.fp8, *options.mixed_precision);
+  return handlers;
 }
 
 bool is_trained(const torch::nn::Module& module) {
@@ -92,7 +103,7 @@ bool is_trained(const torch::nn::Module& module) {
 
 Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     : options_(with_environment(std::move(options), runtime)),
-      handlers_(KwargsHandlers::from_list(options_.kwargs_handlers)),
+      handlers_(checked(KwargsHandlers::from_list(options_.kwargs_handlers), options_)),
       state_(AcceleratorState::initialize(runtime, {.mixed_precision = options_.mixed_precision,
                                                     .cpu = options_.cpu,
                                                     .init = handlers_.init})),
@@ -108,6 +119,14 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
   if (mixed_precision() == PrecisionType::kFp16 && !training_.scaler) {
     training_.scaler = std::make_shared<SharedScaler>(get_grad_scaler(
         distributed_type(), handlers_.scaler, use_distributed() ? state_.group() : nullptr));
+  }
+  if (mixed_precision() == PrecisionType::kFp8 && (!training_.fp8 || handlers_.fp8.any())) {
+    Fp8Plan plan = resolve_fp8(handlers_.fp8, runtime.environment());
+    TORCH_CHECK_VALUE(!training_.fp8 || training_.fp8->backend() == plan.backend(), "fp8 by ",
+                      to_string(plan.backend()),
+                      " contradicts an earlier Accelerator on this Runtime, which chose ",
+                      to_string(training_.fp8->backend()));
+    if (!training_.fp8) training_.fp8 = std::move(plan);
   }
   if (!options_.gradient_accumulation_plugin) return;
   const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
@@ -149,6 +168,10 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
              (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu)) {
     model->set_ddp(
         std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp));
+  }
+  if (training_.fp8) {
+    model->set_fp8(
+        Fp8Model::convert(*module, *training_.fp8, model->ddp() ? state_.group() : nullptr));
   }
   training_.models.push_back(model);
   return model;

@@ -112,6 +112,10 @@ class Accelerator {
   /// Whether several ranks compute on accelerators of one kind, other than TPUs.
   bool multi_device() const;
   PrecisionType mixed_precision() const { return state_.mixed_precision(); }
+  /// Which way of computing in fp8 was chosen; `no` in other precisions.
+  FP8BackendType fp8_backend() const {
+    return training_.fp8 ? training_.fp8->backend() : FP8BackendType::kNo;
+  }
 
   // ---- How it was set up. Local.
 
