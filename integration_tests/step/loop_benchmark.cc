@@ -2,8 +2,6 @@
 // backward, step, schedule, zero, for a tiny network. Both loops train in turn, step by step, on
 // the same data, and must end with the same weights; medians are compared. One row of the table for
 // each number of micro-steps per optimizer step.
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,15 +10,15 @@
 
 #include <torch/torch.h>
 
+#include "absl/strings/str_format.h"
 #include "accelerate/accelerate.h"
+#include "integration_tests/step/benchmark_table.h"
 
-namespace accelerate {
+namespace accelerate::step_benchmark {
 namespace {
 
 constexpr int kSteps = 40'000;
 constexpr int64_t kBatch = 32;
-
-using Clock = std::chrono::steady_clock;
 
 struct MlpImpl : torch::nn::Module {
   MlpImpl() {
@@ -32,19 +30,6 @@ struct MlpImpl : torch::nn::Module {
   torch::nn::Linear hidden{nullptr}, output{nullptr};
 };
 TORCH_MODULE(Mlp);
-
-template <typename Fn>
-double microseconds(Fn&& fn) {
-  const auto start = Clock::now();
-  fn();
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> numbers) {
-  const auto middle = numbers.begin() + static_cast<ptrdiff_t>(numbers.size() / 2);
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
-}
 
 void measure(int64_t accumulation) {
   Accelerator accelerator;
@@ -94,21 +79,19 @@ void measure(int64_t accumulation) {
     std::fputs("the loops trained differently\n", stderr);
     std::exit(1);
   }
-  std::printf("| %ld | %.2f | %.2f | %+.2f | %s |\n", static_cast<long>(accumulation),
-              median(plain), median(ours), median(differences), accumulation == 1 ? "+148" : "");
-}
-
-int main(int argc, char** argv) {
-  return run(argc, argv, [](int, char**) {
-    std::printf(
-        "| micro-steps per step | LibTorch, us | accelerate, us | more, us | the peer, us |\n");
-    std::printf("| --- | --- | --- | --- | --- |\n");
-    for (const int64_t accumulation : {1, 4}) measure(accumulation);
-    return 0;
-  });
+  print({.measured = absl::StrFormat("the loop, %d micro-step%s per step", accumulation,
+                                     accumulation == 1 ? "" : "s"),
+         .alone = median(plain),
+         .here = median(ours),
+         .result = absl::StrFormat("%+.2f us", median(differences)),
+         .wanted = "at most +3 us",
+         .peer = accumulation == 1 ? "+148 us" : ""});
 }
 
 }  // namespace
-}  // namespace accelerate
 
-int main(int argc, char** argv) { return accelerate::main(argc, argv); }
+void measure_loop() {
+  for (const int64_t accumulation : {1, 4}) measure(accumulation);
+}
+
+}  // namespace accelerate::step_benchmark
