@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include "accelerate/precision/linear_mode.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/util/rng_state.h"
 
@@ -64,21 +65,21 @@ void forget_casts(const AutocastState& state) {
   if (any && state.cache_enabled) at::autocast::clear_cache();
 }
 
-class AutocastScope {
+class RestoredAutocast {
  public:
-  AutocastScope(const AutocastState& state, const Runtime& runtime)
+  RestoredAutocast(const AutocastState& state, const Runtime& runtime)
       : state_(state), previous_(autocast_state(runtime)) {
     forget_casts(state_);
     set_autocast_state(state_);
     at::autocast::increment_nesting();
   }
-  ~AutocastScope() {
+  ~RestoredAutocast() {
     at::autocast::decrement_nesting();
     forget_casts(state_);
     set_autocast_state(previous_);
   }
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
+  RestoredAutocast(const RestoredAutocast&) = delete;
+  RestoredAutocast& operator=(const RestoredAutocast&) = delete;
 
  private:
   const AutocastState& state_;
@@ -222,6 +223,7 @@ struct CheckpointedCall {
   Runtime* runtime;
   std::optional<RngState> rng;
   AutocastState autocast;
+  LinearHandlers linear_handlers;
   Inside inside;
   std::vector<Version> inputs;
 };
@@ -298,7 +300,8 @@ std::vector<at::Tensor> CheckpointNode::compute_again(uint64_t* first_number) co
   if (Runtime::find_current() == nullptr) scope.emplace(*call.runtime);
   std::optional<RngScope> rng;
   if (call.rng.has_value()) rng.emplace(*call.rng, *call.runtime);
-  const AutocastScope autocast(call.autocast, *call.runtime);
+  const RestoredAutocast autocast(call.autocast, *call.runtime);
+  const LinearModeScope linear(call.linear_handlers);
   at::AutoGradMode with_gradients(true);
   // On another thread than the call's, numbers go on from where they were there.
   while (at::sequence_number::peek() < call.inside.first_number)
@@ -407,6 +410,7 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
   call->runtime = &runtime;
   if (options.preserve_rng_state) call->rng = capture_rng_state({}, runtime);
   call->autocast = autocast_state(runtime);
+  call->linear_handlers = current_linear_handlers();
   forget_casts(call->autocast);
   call->inputs = versions_of(inputs);
   for (const at::Tensor& input : inputs) {

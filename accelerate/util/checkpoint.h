@@ -5,11 +5,11 @@
 ///     auto [y, state] = checkpoint([&](at::Tensor x, at::Tensor h) { ... }, x, h);
 ///
 /// Gradients are those of the plain call, bit by bit if the function computes the same twice: the
-/// generators of the rank (CPU and device) and autocast are put back to what they were. They reach
-/// whatever they would reach without a checkpoint: inputs, and parameters and other tensors that
-/// the function captures, whether an input requires a gradient or not. The graph shows them as
-/// well, so DDP (find_unused_parameters included), hooks, torch::autograd::grad, retain_graph, a
-/// second backward pass and gradients of gradients work; checkpoints nest.
+/// generators of the rank (CPU and device), autocast and layers in fp8 are put back to what they
+/// were. They reach whatever they would reach without a checkpoint: inputs, and parameters and
+/// other tensors that the function captures, whether an input requires a gradient or not. The graph
+/// shows them as well, so DDP (find_unused_parameters included), hooks, torch::autograd::grad,
+/// retain_graph, a second backward pass and gradients of gradients work; checkpoints nest.
 ///
 /// How: the function runs with gradients, so that it is known which edges leave its part of the
 /// graph, and one node with the same edges takes that part's place, which frees what it saved.
