@@ -10,14 +10,13 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
-#include <nlohmann/json.hpp>
 
-#include "accelerate/comm/objects.h"
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/optimizer_state.h"
+#include "accelerate/parallel/replicate.h"
 #include "accelerate/util/availability.h"
 #include "accelerate/util/os_kernel.h"
 
@@ -143,7 +142,11 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   if (options.device_placement.value_or(options_.device_placement)) module->to(device());
   auto model = std::make_shared<ModelState>(module);
   model->set_autocast(autocast_settings(mixed_precision(), device().type(), handlers_.autocast));
-  if (use_distributed() && !options.evaluation_mode && is_trained(*module)) {
+  if (use_distributed() && !options.evaluation_mode &&
+      distributed_type() == DistributedType::kXla) {
+    replicate(state_.group(), *module);
+  } else if (use_distributed() && !options.evaluation_mode &&
+             (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu)) {
     model->set_ddp(
         std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp));
   }
@@ -154,7 +157,11 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
-  AcceleratedOptimizer prepared(std::move(optimizer), gradient_state_, training_.scaler);
+  // On TPUs the step averages, not the backward pass.
+  const bool averages = use_distributed() && distributed_type() == DistributedType::kXla;
+  AcceleratedOptimizer prepared(
+      std::move(optimizer), gradient_state_,
+      {.scaler = training_.scaler, .averages_over = averages ? state_.group() : nullptr});
   std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
   training_.optimizers.push_back(prepared.shared());
   return prepared;
@@ -168,7 +175,8 @@ AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& s
   AcceleratedScheduler prepared(scheduler, gradient_state_,
                                 {.num_processes = num_processes(),
                                  .split_batches = options_.dataloader_config.split_batches,
-                                 .step_with_optimizer = options_.step_scheduler_with_optimizer},
+                                 .step_with_optimizer = options_.step_scheduler_with_optimizer,
+                                 .unit = options_.scheduler_unit},
                                 std::move(optimizers));
   std::erase_if(training_.schedulers, [](const auto& known) { return known.expired(); });
   training_.schedulers.push_back(prepared.shared());
@@ -240,9 +248,8 @@ void Accelerator::catch_up(int source, const ReplicatedModels& models) {
     return false;
   };
   if (GradScaler* scaler = this->scaler()) {
-    const std::string state = scaler->state_dict().dump();
-    scaler->load_state_dict(
-        nlohmann::ordered_json::parse(broadcast_bytes(state_.group(), state, source)));
+    scaler->set_group(state_.group());
+    scaler->adopt_state(source);
   }
   // Schedulers first: what they do to the learning rate is overwritten by what it is.
   for (const auto& known : training_.schedulers) {
@@ -386,17 +393,19 @@ void Accelerator::multiply_gradients(const at::Tensor& factor) {
 }
 
 void Accelerator::unscale_gradients() {
-  for (const auto& known : training_.optimizers) {
-    if (auto optimizer = known.lock()) unscale(*optimizer->optimizer);
-  }
+  if (scaler() != nullptr && sync_gradients()) settle_gradients();
 }
 
-void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) { unscale(*optimizer); }
+void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  if (scaler() == nullptr || !sync_gradients()) return;
+  TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
+  optimizer.shared()->settle_gradients(gradient_state_);
+}
 
-void Accelerator::unscale(torch::optim::Optimizer& optimizer) {
-  GradScaler* scaler = this->scaler();
-  if (scaler == nullptr || !sync_gradients() || scaler->is_unscaled(optimizer)) return;
-  scaler->unscale_(optimizer);
+void Accelerator::settle_gradients() {
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock()) optimizer->settle_gradients(gradient_state_);
+  }
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
@@ -433,15 +442,15 @@ void Accelerator::forget_prepared() {
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         double norm_type, bool error_if_nonfinite) {
   if (!sync_gradients()) return at::zeros({}, at::TensorOptions(device()));
-  unscale_gradients();
-  return at::scalar_tensor(
-      torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite));
+  settle_gradients();
+  return accelerate::clip_grad_norm_(
+      parameters, max_norm, {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!sync_gradients()) return;
-  unscale_gradients();
-  torch::nn::utils::clip_grad_value_(parameters, clip_value);
+  settle_gradients();
+  accelerate::clip_grad_value_(parameters, clip_value);
 }
 
 }  // namespace accelerate

@@ -257,6 +257,13 @@ class Accelerator {
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                              const BackwardOptions& options = {});
 
+  /// The next backward pass of this model synchronises after all, though its forward pass ran
+  /// inside no_sync: for loops that know only then that it was the last. Local.
+  template <typename Module>
+  void trigger_sync_in_backward(const PreparedModel<Module>& model) const {
+    if (DistributedDataParallel* ddp = model.state()->ddp()) ddp->trigger_sync_in_backward();
+  }
+
   /// Scales gradients so that their joint p-norm is at most `max_norm`; returns the norm before, a
   /// 0-dim tensor on the device. In fp16 they are unscaled first. Does nothing and returns 0 while
   /// gradients accumulate. Local: replicas have equal gradients; collective in fp16 and on TPUs.
@@ -460,7 +467,8 @@ class Accelerator {
   void advance_accumulation();
   // Scales the loss, nothing else.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
-  void unscale(torch::optim::Optimizer& optimizer);
+  // Makes those of all prepared optimizers what their step will see.
+  void settle_gradients();
   // The gradients that prepared models have so far.
   void multiply_gradients(const at::Tensor& factor);
   void forget_prepared();

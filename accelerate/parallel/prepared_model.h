@@ -61,12 +61,7 @@ class PreparedModel {
     if (ddp == nullptr) return compute(std::forward<Inputs>(inputs)...);
     ddp->before_forward();
     auto output = compute(std::forward<Inputs>(inputs)...);
-    std::vector<at::Tensor> tensors;
-    if (ddp->needs_outputs()) {
-      tree_for_each(output, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
-    }
-    ddp->after_forward(tensors);
-    return output;
+    return after_forward(*ddp, std::move(output));
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
