@@ -43,7 +43,9 @@ AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler,
                  .plateau = dynamic_cast<optim::ReduceLROnPlateau*>(&scheduler)})),
       gradient_state_(&gradient_state),
       policy_(policy) {
-  shared_->optimizers = driven_by(shared_->ours, std::move(optimizers));
+  // Not owned: whoever frees the optimizer need not think of its scheduler.
+  const Optimizers driven = driven_by(shared_->ours, std::move(optimizers));
+  shared_->optimizers.assign(driven.begin(), driven.end());
 }
 
 void AcceleratedScheduler::step(std::optional<double> metric) {
@@ -59,8 +61,8 @@ void AcceleratedScheduler::step(std::optional<double> metric) {
   if (!gradient_state_->sync_gradients()) {
     if (!gradient_state_->adjust_scheduler()) return;
   } else {
-    for (const auto& optimizer : shared_->optimizers) {
-      if (optimizer->step_was_skipped) return;
+    for (const auto& known : shared_->optimizers) {
+      if (auto optimizer = known.lock(); optimizer && optimizer->step_was_skipped) return;
     }
   }
   const bool once = policy_.split_batches || policy_.unit == SchedulerUnit::kPerOptimizerStep;

@@ -87,7 +87,7 @@ class AcceleratedScheduler {
     torch::optim::LRScheduler* scheduler = nullptr;
     optim::Scheduler* ours = nullptr;             // the same, if it is one
     optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
-    std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers;
+    std::vector<std::weak_ptr<const AcceleratedOptimizer::Shared>> optimizers;
     int64_t steps = 0;        // of the scheduler
     int64_t asked_steps = 0;  // the same, had its length been no limit
     bool warned = false;

@@ -11,6 +11,7 @@
 #include "integration_tests/golden/compare.h"
 #include "integration_tests/golden/env_parsing_rules.h"
 #include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/grad_sync_rules.h"
 #include "integration_tests/golden/operations_rules.h"
 #include "integration_tests/golden/prepared_dataloader_rules.h"
 #include "integration_tests/golden/seedable_sampler_rules.h"
@@ -159,7 +160,7 @@ std::vector<Decision> make_decisions() {
        &starts_without_epoch, &begin_with_epoch_0},
   };
   for (const auto& rules : {seedable_sampler_rules(), prepared_dataloader_rules(),
-                            operations_rules(), env_parsing_rules()}) {
+                            operations_rules(), env_parsing_rules(), grad_sync_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
                          testing::Values("batch_sampler_shard", "env_parsing", "grad_sync",
                                          "iterable_dataset_shard", "operations",
                                          "prepared_dataloader", "process_control",
-                                         "seedable_sampler"),
+                                         "seedable_sampler", "training"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- What the replayer makes of it.
