@@ -122,6 +122,7 @@ class DistributedDataParallel {
   std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
   void broadcast_from(int source, const std::vector<at::Tensor>& tensors) const;
   std::vector<at::Tensor> replica() const;
+  void check_finished() const;
   void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;

@@ -33,10 +33,8 @@ TEST(AverageTensors, TakesAllDtypesShapesAndSizes) {
                                       filled({3}, torch::kFloat).requires_grad_()};
     average_tensors(group, tensors);
     for (const Tensor& tensor : tensors) {
-      EXPECT_TRUE(torch::allclose(tensor.detach().to(torch::kComplexDouble),
-                                  torch::full_like(tensor.detach(), 2).to(torch::kComplexDouble),
-                                  1e-2))
-          << tensor.scalar_type();
+      if (tensor.numel() == 0) continue;
+      EXPECT_LT((tensor.detach() - 2).abs().max().item<double>(), 1e-2) << tensor.scalar_type();
     }
     average_tensors(group, {part.narrow(0, 1, 2)});
     EXPECT_TRUE(torch::allclose(part, torch::tensor({0., 1., 1., 0., 0.}, torch::kFloat)));

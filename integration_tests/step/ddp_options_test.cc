@@ -197,7 +197,11 @@ TEST(StaticGraph, FindsUnusedParametersByItself) {
 }
 
 TEST(StaticGraph, BeginsWithThePassThatSynchronises) {
-  expect_follows({.ddp = {.static_graph = true}, .accumulate = 2}, {.accumulate = 2}, 1e-6);
+  {
+    SCOPED_TRACE("accumulating");
+    expect_follows({.ddp = {.static_graph = true}, .accumulate = 2}, {.accumulate = 2}, 1e-6);
+  }
+  SCOPED_TRACE("idle passes");
   expect_follows({.ddp = {.static_graph = true}, .idle_passes = 2}, {}, 1e-6);
 }
 
