@@ -1,11 +1,11 @@
 #include "accelerate/parallel/communication_hook.h"
 
-#include <optional>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "accelerate/parallel/compression_hooks.h"
+#include "accelerate/parallel/power_sgd.h"
 
 namespace accelerate {
 namespace {
@@ -19,7 +19,11 @@ std::unique_ptr<CommunicationHook> inner_hook(const DistributedDataParallelKwarg
     case Type::kBf16:
       return std::make_unique<CastHook>(at::kBFloat16, std::make_unique<MeanHook>());
     case Type::kPowerSgd:
-    case Type::kBatchedPowerSgd: break;
+      return std::make_unique<PowerSgdHook>(options.comm_state_option,
+                                            PowerSgdHook::Matrices::kParameters);
+    case Type::kBatchedPowerSgd:
+      return std::make_unique<PowerSgdHook>(options.comm_state_option,
+                                            PowerSgdHook::Matrices::kBucket);
   }
   TORCH_CHECK_VALUE(false, "comm_hook: unknown");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -105,10 +106,31 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
 struct DistributedDataParallel::Reducer : c10d::Reducer {
   using c10d::Reducer::Reducer;
 
+  static constexpr int64_t kNotReached = std::numeric_limits<int64_t>::min();
+
+  // Awaits a backward pass that begins at `outputs`.
+  void prepare(const std::vector<at::Tensor>& outputs) {
+    if (static_graph_ && !first_pass_reduced) {
+      // Passes that only accumulated before this one do not count.
+      num_bwd_calls_ = 0;
+      first_autograd_hook_called_ = false;
+      numGradHooksTriggeredMap_.clear();
+    }
+    std::fill(backward_stats_.begin(), backward_stats_.end(), kNotReached);
+    prepare_for_backward(outputs);
+  }
   // With static_graph: the first pass counts how often each parameter is reached, and reduces at
   // its end. All later ones equal it.
-  bool first_pass_begun() const { return num_iterations_ > 0; }
   bool first_pass_reduced = false;
+
+  // Parameters, by index, that the last backward pass should have reached and has not.
+  std::vector<size_t> missing() const {
+    std::vector<size_t> indices;
+    for (size_t i = 0; require_finalize_ && i < params_.size(); ++i) {
+      if (backward_stats_[i] == kNotReached) indices.push_back(i);
+    }
+    return indices;
+  }
 
   bool will_rebuild_buckets() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
 
@@ -267,6 +289,21 @@ void DistributedDataParallel::check_replicas(const std::vector<int>& ended) cons
                                     replicas_);
 }
 
+// As the Reducer does, which knows the names in its debug mode only.
+void DistributedDataParallel::check_finished() const {
+  const std::vector<size_t> missing = reducer_->missing();
+  if (missing.empty()) return;
+  std::string names;
+  for (size_t i : missing) names += (names.empty() ? "" : ", ") + replicas_[i].first;
+  TORCH_CHECK(false, "the last backward pass on rank ", group_->getRank(),
+              " did not reach these parameters, whose gradients the other ranks wait for: ", names,
+              ". ",
+              options_.static_graph
+                  ? "With static_graph every pass uses the same parameters as the first one."
+                  : "If not every pass uses them, set find_unused_parameters; if outputs of the "
+                    "model are left out of the loss, that helps as well.");
+}
+
 void DistributedDataParallel::before_forward() {
   const bool grad = at::GradMode::is_enabled();
   // Ranks whose data has ended know nothing of evaluation, so that it cannot be collective.
@@ -280,9 +317,8 @@ void DistributedDataParallel::before_forward() {
                                    .rebuilds_buckets = reducer_ && reducer_->will_rebuild_buckets(),
                                    .broadcasts_buffers = refresh_buffers});
   }
-  const bool first_again = options_.static_graph && reducer_ && reducer_->first_pass_begun() &&
-                           !reducer_->first_pass_reduced;
-  if (reducer_ && grad && require_sync_ && !first_again) reducer_->prepare_for_forward();
+  if (reducer_ && grad) check_finished();
+  if (reducer_ && grad && require_sync_) reducer_->prepare_for_forward();
   if (reducer_ && grad) reducer_->rebuild_buckets();
   // After the Reducer, which explains an unfinished reduction better than its consequence would be.
   if (reducer_ && grad && require_sync_) check_replicas(peers.ended);
@@ -290,8 +326,7 @@ void DistributedDataParallel::before_forward() {
 }
 
 bool DistributedDataParallel::needs_outputs() const {
-  if (!reducer_) return false;
-  return options_.static_graph ? !reducer_->first_pass_reduced : options_.find_unused_parameters;
+  return reducer_ != nullptr && (options_.static_graph || options_.find_unused_parameters);
 }
 
 std::vector<at::Tensor> DistributedDataParallel::drain(std::vector<at::Tensor> outputs) {
@@ -320,7 +355,7 @@ std::vector<at::Tensor> DistributedDataParallel::after_forward(std::vector<at::T
   if (join_ != nullptr && !grad) return outputs;
   const bool synchronises = grad && require_sync_;
   require_buffer_sync_ = synchronises;
-  if (reducer_ && synchronises) reducer_->prepare_for_backward(outputs);
+  if (reducer_ && synchronises) reducer_->prepare(outputs);
   const bool drains = needs_outputs() && (synchronises || !options_.static_graph);
   return grad && drains ? drain(std::move(outputs)) : outputs;
 }
@@ -335,7 +370,7 @@ void DistributedDataParallel::trigger_sync_in_backward() {
   if (const std::shared_ptr<torch::autograd::Node> sink = last_sink_.lock()) {
     torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})), {sink, 0});
   }
-  reducer_->prepare_for_backward(outputs);
+  reducer_->prepare(outputs);
   require_buffer_sync_ = true;
 }
 

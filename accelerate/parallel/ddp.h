@@ -121,6 +121,7 @@ class DistributedDataParallel {
   // The outputs as a node of ours gives them.
   std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
   std::vector<at::Tensor> replica() const;
+  void check_finished() const;
   void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;

@@ -1,0 +1,291 @@
+#include "accelerate/parallel/power_sgd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate {
+namespace {
+
+using Group = CommunicationHook::Group;
+
+c10::intrusive_ptr<c10d::Work> begin_sum(const Group& group, const at::Tensor& flat) {
+  std::vector<at::Tensor> tensors{flat};
+  return group->allreduce(tensors);
+}
+
+// A step with an infinite gradient, as loss scaling provokes, must not stay in memory.
+void forget_what_is_not_finite(const at::Tensor& memory) {
+  at::nan_to_num_(const_cast<at::Tensor&>(memory), 0, 0, 0);
+}
+
+CommunicationHook::Future done_with(const at::Tensor& buffer) {
+  std::vector<c10::Device> devices;
+  if (!buffer.is_cpu()) devices.push_back(buffer.device());
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
+  future->markCompleted(buffer);
+  return future;
+}
+
+}  // namespace
+
+void internal::orthogonalize(const at::Tensor& matrices, double epsilon) {
+  const bool half = matrices.element_size() < 4;
+  at::Tensor wide = half ? matrices.to(at::kFloat) : matrices;
+  if (epsilon == 0) {
+    // Right for dependent and for zero columns as well.
+    matrices.copy_(std::get<0>(at::linalg_qr(wide)));
+    return;
+  }
+  // Twice: of a column that depends on earlier ones the first pass leaves rounding errors.
+  const int64_t rank = wide.size(2);
+  for (int64_t i = 0; i < 2 * rank; ++i) {
+    const int64_t now = i % rank;
+    at::Tensor column = wide.narrow(2, now, 1);
+    column.div_(at::linalg_vector_norm(column, 2, 1, /*keepdim=*/true).add_(epsilon));
+    at::Tensor later = wide.narrow(2, now + 1, rank - now - 1);
+    later.sub_(at::bmm(column, at::bmm(column.transpose(1, 2), later)));
+  }
+  if (half) matrices.copy_(wide);
+}
+
+at::Tensor PowerSgdHook::Batch::stacked() const {
+  return members.size() == 1 ? members[0].unsqueeze(0) : at::stack(members);
+}
+
+PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options, Matrices matrices)
+    : options_(options),
+      matrices_(matrices),
+      logger_(get_logger("accelerate.parallel.power_sgd")),
+      generator_(at::detail::createCPUGenerator(static_cast<uint64_t>(options.random_seed))) {
+  TORCH_CHECK_VALUE(options.matrix_approximation_rank >= 1,
+                    "PowerSGD: matrix_approximation_rank must be at least 1, got ",
+                    options.matrix_approximation_rank);
+  TORCH_CHECK_VALUE(options.start_powerSGD_iter >= 0,
+                    "PowerSGD: start_powerSGD_iter must not be negative, got ",
+                    options.start_powerSGD_iter);
+  TORCH_CHECK_VALUE(
+      options.start_powerSGD_iter > 1 || !(options.use_error_feedback || options.warm_start),
+      "PowerSGD: with use_error_feedback or warm_start, start_powerSGD_iter must be at least 2, "
+      "because buckets are rebuilt after the first pass; got ",
+      options.start_powerSGD_iter);
+  TORCH_CHECK_VALUE(options.min_compression_rate > 0,
+                    "PowerSGD: min_compression_rate must be positive, got ",
+                    options.min_compression_rate);
+  TORCH_CHECK_VALUE(
+      options.orthogonalization_epsilon >= 0 && std::isfinite(options.orthogonalization_epsilon),
+      "PowerSGD: orthogonalization_epsilon must not be negative, got ",
+      options.orthogonalization_epsilon);
+  TORCH_CHECK_VALUE(options.compression_stats_logging_frequency >= 1,
+                    "PowerSGD: compression_stats_logging_frequency must be at least 1, got ",
+                    options.compression_stats_logging_frequency);
+}
+
+CommunicationHook::Future PowerSgdHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  at::NoGradGuard no_grad;
+  const at::Tensor buffer = bucket.getBuffer();
+  const bool plain = iteration_ < options_.start_powerSGD_iter || buffer.is_complex();
+  Future done;
+  if (plain) {
+    done = plain_.reduce(group, bucket);
+    count(bucket, buffer.numel(), buffer.numel());
+  } else {
+    compress(group, bucket, buffer);
+    done = done_with(buffer);
+  }
+  if (bucket.isLast()) ++iteration_;
+  return done;
+}
+
+// The gradients with what was lost before, where the hook may write.
+at::Tensor PowerSgdHook::take_in(Memory& memory, const at::Tensor& buffer) const {
+  const int64_t used = buffer.numel();
+  int64_t size = used;
+  if (matrices_ == Matrices::kBucket) {
+    auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(used))));
+    size = side * side;
+  }
+  if (!options_.use_error_feedback) {
+    if (size == used) return buffer;
+    const at::Tensor padded = at::zeros({size}, buffer.options());
+    padded.narrow(0, 0, used).copy_(buffer);
+    return padded;
+  }
+  if (!memory.error.defined() || memory.error.numel() != size) {
+    memory.error = at::zeros({size}, buffer.options());
+  }
+  forget_what_is_not_finite(memory.error);
+  memory.error.narrow(0, 0, used).add_(buffer);
+  return memory.error;
+}
+
+bool PowerSgdHook::shrinks(const at::Tensor& matrix) const {
+  const int64_t n = matrix.size(0), m = matrix.size(1);
+  const int64_t rank = std::min({n, m, options_.matrix_approximation_rank});
+  const auto factors = static_cast<double>((n + m) * rank);
+  return factors * options_.min_compression_rate < static_cast<double>(n * m);
+}
+
+PowerSgdHook::Parts PowerSgdHook::take_apart(const c10d::GradBucket& bucket,
+                                             const at::Tensor& source) const {
+  Parts parts;
+  auto add = [&](const at::Tensor& matrix) {
+    auto same = [&](const Batch& batch) { return batch.members[0].sizes() == matrix.sizes(); };
+    auto found = options_.batch_tensors_with_same_shape
+                     ? std::find_if(parts.batches.begin(), parts.batches.end(), same)
+                     : parts.batches.end();
+    if (found == parts.batches.end()) found = parts.batches.insert(found, Batch());
+    found->members.push_back(matrix);
+    found->rank = std::min({matrix.size(0), matrix.size(1), options_.matrix_approximation_rank});
+  };
+  if (matrices_ == Matrices::kBucket) {
+    const auto side = static_cast<int64_t>(std::lround(std::sqrt(source.numel())));
+    add(source.view({side, side}));
+    return parts;
+  }
+  int64_t offset = 0;
+  for (const at::Tensor& parameter : bucket.getParameters()) {
+    const at::Tensor part = source.narrow(0, offset, parameter.numel());
+    offset += parameter.numel();
+    const bool is_matrix = parameter.dim() >= 2 && parameter.numel() > 0;
+    const at::Tensor matrix = is_matrix ? part.view({parameter.size(0), -1}) : at::Tensor();
+    if (is_matrix && shrinks(matrix)) {
+      add(matrix);
+    } else {
+      parts.rest.push_back(part);
+    }
+  }
+  return parts;
+}
+
+// Where the power iteration begins: with what it ended with, or anywhere, but on all ranks alike.
+void PowerSgdHook::begin_with(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q) {
+  const bool warm = memory.q.defined() && memory.q.numel() == q.numel();
+  q.copy_(warm ? memory.q : at::randn({q.numel()}, generator_));
+  forget_what_is_not_finite(q);
+  if (options_.warm_start) memory.q = q;
+  for (Batch& batch : batches) {
+    if (options_.orthogonalization_epsilon > 0) {
+      // A column that vanished with a step's gradients would stay away.
+      const at::Tensor fresh = at::empty_like(batch.q);
+      fresh.copy_(at::randn(batch.q.sizes(), generator_));
+      const at::Tensor vanished = at::linalg_vector_norm(batch.q, 2, 1, /*keepdim=*/true).eq(0);
+      batch.q.copy_(at::where(vanished, fresh, batch.q));
+    }
+    internal::orthogonalize(batch.q, options_.orthogonalization_epsilon);
+  }
+}
+
+void PowerSgdHook::compress(const Group& group, c10d::GradBucket& bucket,
+                            const at::Tensor& buffer) {
+  Memory& memory = memories_[bucket.getIndex()];
+  const at::Tensor source = take_in(memory, buffer);
+  Parts parts = take_apart(bucket, source);
+
+  // What is not compressed travels meanwhile.
+  at::Tensor rest;
+  c10::intrusive_ptr<c10d::Work> rest_travels;
+  if (!parts.rest.empty()) {
+    rest = at::cat(parts.rest).div_(group->getSize());
+    rest_travels = begin_sum(group, rest);
+  }
+
+  int64_t ps = 0, qs = 0;
+  for (const Batch& batch : parts.batches) {
+    const auto members = static_cast<int64_t>(batch.members.size());
+    ps += members * batch.members[0].size(0) * batch.rank;
+    qs += members * batch.members[0].size(1) * batch.rank;
+  }
+  const at::Tensor p = at::empty({ps}, buffer.options()), q = at::empty({qs}, buffer.options());
+  auto slice = [](const at::Tensor& flat, int64_t& offset, const Batch& batch, int64_t dim) {
+    const auto members = static_cast<int64_t>(batch.members.size());
+    const int64_t size = batch.members[0].size(dim);
+    offset += members * size * batch.rank;
+    return flat.narrow(0, offset - members * size * batch.rank, members * size * batch.rank)
+        .view({members, size, batch.rank});
+  };
+  int64_t p_used = 0, q_used = 0;
+  for (Batch& batch : parts.batches) {
+    batch.p = slice(p, p_used, batch, 0);
+    batch.q = slice(q, q_used, batch, 1);
+  }
+
+  if (!parts.batches.empty()) {
+    begin_with(memory, parts.batches, q);
+    for (Batch& batch : parts.batches) at::bmm_out(batch.p, batch.stacked(), batch.q);
+    begin_sum(group, p.div_(group->getSize()))->wait();
+    for (Batch& batch : parts.batches) {
+      internal::orthogonalize(batch.p, options_.orthogonalization_epsilon);
+      at::bmm_out(batch.q, batch.stacked().transpose(1, 2), batch.p);
+    }
+    if (options_.use_error_feedback) {
+      for (Batch& batch : parts.batches) {
+        const at::Tensor mine = at::bmm(batch.p, batch.q.transpose(1, 2));
+        for (size_t i = 0; i < batch.members.size(); ++i) batch.members[i].sub_(mine[i]);
+      }
+    }
+    begin_sum(group, q.div_(group->getSize()))->wait();
+  }
+
+  // The same parts of where the result goes.
+  const bool padded = source.numel() != buffer.numel();
+  const at::Tensor result = padded ? at::empty_like(source) : buffer;
+  Parts results = take_apart(bucket, result);
+  for (size_t i = 0; i < parts.batches.size(); ++i) {
+    const Batch& batch = parts.batches[i];
+    const at::Tensor mean = at::bmm(batch.p, batch.q.transpose(1, 2));
+    std::vector<at::Tensor>& places = results.batches[i].members;
+    for (size_t j = 0; j < places.size(); ++j) places[j].copy_(mean[j]);
+  }
+  if (rest_travels) {
+    rest_travels->wait();
+    int64_t offset = 0;
+    for (size_t i = 0; i < parts.rest.size(); ++i) {
+      const int64_t size = parts.rest[i].numel();
+      if (options_.use_error_feedback) parts.rest[i].zero_();
+      results.rest[i].copy_(rest.narrow(0, offset, size));
+      offset += size;
+    }
+  }
+  if (padded) {
+    buffer.copy_(result.narrow(0, 0, buffer.numel()));
+    if (options_.use_error_feedback) {
+      source.narrow(0, buffer.numel(), source.numel() - buffer.numel()).zero_();
+    }
+  }
+  count(bucket, buffer.numel(), ps + qs + (rest.defined() ? rest.numel() : 0));
+}
+
+void PowerSgdHook::count(const c10d::GradBucket& bucket, int64_t before, int64_t after) {
+  before_ += before;
+  after_ += after;
+  if (!bucket.isLast() || (iteration_ + 1) % options_.compression_stats_logging_frequency != 0) {
+    return;
+  }
+  logger_.info([&] {
+    return absl::StrCat(
+        "PowerSGD after ", iteration_ + 1, " passes: ", before_,
+        " gradients of this rank were sent as ", after_, " numbers, ",
+        static_cast<double>(before_) / static_cast<double>(std::max<int64_t>(after_, 1)), " to 1");
+  });
+  before_ = after_ = 0;
+}
+
+}  // namespace accelerate

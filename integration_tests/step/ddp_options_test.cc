@@ -1,0 +1,415 @@
+// Every field of DistributedDataParallelKwargs, through the Accelerator.
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/log/log_entry.h"
+#include "accelerate/accelerate.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::ClusterError;
+using simulator::Rank;
+using torch::Tensor;
+using Hook = DDPCommunicationHookType;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The second output can be left out of the loss; the last layer may be left out of the pass.
+struct NetImpl : torch::nn::Module {
+  NetImpl()
+      : shared(register_module("shared", torch::nn::Linear(6, 6))),
+        first(register_module("first", torch::nn::Linear(6, 4))),
+        second(register_module("second", torch::nn::Linear(6, 2))),
+        sometimes(register_module("sometimes", torch::nn::Linear(4, 4))) {
+    torch::NoGradGuard no_grad;
+    for (Tensor& parameter : parameters()) {
+      parameter.copy_(torch::sin(torch::arange(1. * parameter.numel())).view_as(parameter) / 2);
+    }
+  }
+  std::tuple<Tensor, Tensor> forward(const Tensor& x, bool all = true) {
+    // A weight that is used twice.
+    const Tensor hidden = torch::tanh(shared(torch::tanh(shared(x))));
+    const Tensor y = first(hidden);
+    return {all ? y + 0.1 * sometimes(y) : y, second(hidden)};
+  }
+  torch::nn::Linear shared, first, second, sometimes;
+};
+TORCH_MODULE(Net);
+
+Tensor input_of(const Accelerator& accelerator, int step) {
+  return torch::sin(torch::arange(24.).reshape({4, 6}) * (1 + accelerator.process_index()) + step)
+      .to(accelerator.device());
+}
+
+Tensor flat(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> parts;
+  for (const Tensor& tensor : tensors) parts.push_back(tensor.detach().flatten());
+  return torch::cat(parts).cpu();
+}
+
+struct Training {
+  DistributedDataParallelKwargs ddp = {};
+  bool uses_all = true;
+  bool loss_of_both = true;
+  int accumulate = 1;
+  int steps = 4;
+  // Forward passes before the first step that nobody differentiates.
+  int idle_passes = 0;
+};
+
+void train(Rank& rank, const Training& setup) {
+  Accelerator accelerator(
+      {.gradient_accumulation_steps = setup.accumulate, .kwargs_handlers = {setup.ddp}});
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int pass = 0; pass < setup.idle_passes; ++pass) model(input_of(accelerator, pass));
+  for (int step = 0; step < setup.steps; ++step) {
+    auto scope = accelerator.accumulate(model);
+    auto [y, z] = model(input_of(accelerator, step), setup.uses_all);
+    accelerator.backward(y.square().mean() +
+                         (setup.loss_of_both ? z.sum() : torch::zeros({}, y.options())));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  rank.report("parameters", flat(net->parameters()));
+}
+
+std::vector<Tensor> trained(const std::string& spec, const Training& setup) {
+  Cluster cluster(spec, {.seed = 3});
+  cluster.run_on_every_rank([&](Rank& rank) { train(rank, setup); });
+  return cluster.reports("parameters");
+}
+
+std::string failure_of(const std::string& spec, const std::function<void(Rank&)>& body) {
+  Cluster cluster(spec, {.seed = 3});
+  try {
+    cluster.run_on_every_rank(body);
+  } catch (const ClusterError& error) {
+    std::string all;
+    for (const auto& failure : error.failures()) all += failure.message + "\n";
+    return all;
+  }
+  return "no error";
+}
+
+void expect_follows(const Training& setup, const Training& plain, double tolerance) {
+  for (const std::string spec : {"1x2", "2x2", "1x3:h100"}) {
+    const std::vector<Tensor> got = trained(spec, setup);
+    const Tensor expected = trained(spec, plain)[0];
+    for (const Tensor& parameters : got) {
+      EXPECT_TRUE(torch::allclose(parameters, expected, tolerance, tolerance)) << spec;
+      EXPECT_TRUE(torch::equal(parameters, got[0])) << spec;
+    }
+    EXPECT_TRUE(torch::equal(trained(spec, setup)[0], got[0])) << spec << ", repeated";
+  }
+}
+
+struct Case {
+  const char* name;
+  DistributedDataParallelKwargs ddp;
+};
+
+class Hooks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Hooks, FollowThePlainAllReduce) {
+  expect_follows({.ddp = GetParam().ddp, .steps = 6}, {.steps = 6}, 1e-2);
+}
+
+TEST_P(Hooks, FollowRanksThatStillTrain) {
+  auto trained_unevenly = [](const DistributedDataParallelKwargs& options) {
+    Cluster cluster("1x3", {.seed = 5});
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.kwargs_handlers = {options}});
+      Net net;
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      {
+        auto scope = accelerator.join_uneven_inputs({.even_batches = false}, model);
+        for (int step = 0; step < 3 + 2 * rank.index(); ++step) {
+          auto [y, z] = model(input_of(accelerator, step));
+          accelerator.backward(y.square().mean() + z.sum());
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      }
+      rank.report("parameters", flat(net->parameters()));
+    });
+    return cluster.reports("parameters");
+  };
+  const std::vector<Tensor> got = trained_unevenly(GetParam().ddp);
+  const Tensor expected = trained_unevenly({})[0];
+  for (const Tensor& parameters : got) {
+    EXPECT_TRUE(torch::equal(parameters, got[0]));
+    EXPECT_TRUE(torch::allclose(parameters, expected, 1e-2, 1e-2));
+  }
+}
+
+constexpr PowerSgdOptions kFull{
+    .matrix_approximation_rank = 64, .start_powerSGD_iter = 2, .min_compression_rate = 1e-3};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Hooks,
+    ::testing::Values(
+        Case{"fp16", {.comm_hook = Hook::kFp16}}, Case{"bf16", {.comm_hook = Hook::kBf16}},
+        Case{"fp16_small_buckets", {.bucket_cap_mb = 1e-4, .comm_hook = Hook::kFp16}},
+        Case{"bf16_views", {.gradient_as_bucket_view = true, .comm_hook = Hook::kBf16}},
+        Case{"bf16_unused", {.find_unused_parameters = true, .comm_hook = Hook::kBf16}},
+        Case{"power_sgd", {.comm_hook = Hook::kPowerSgd, .comm_state_option = kFull}},
+        Case{"batched_power_sgd",
+             {.comm_hook = Hook::kBatchedPowerSgd, .comm_state_option = kFull}},
+        Case{"power_sgd_small_buckets",
+             {.bucket_cap_mb = 1e-4, .comm_hook = Hook::kPowerSgd, .comm_state_option = kFull}},
+        Case{"power_sgd_in_fp16",
+             {.comm_hook = Hook::kPowerSgd,
+              .comm_wrapper = Hook::kFp16,
+              .comm_state_option = kFull}}),
+    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+TEST(StaticGraph, FollowsTheDynamicOne) {
+  for (const bool views : {false, true}) {
+    expect_follows({.ddp = {.gradient_as_bucket_view = views, .static_graph = true}}, {}, 1e-6);
+  }
+  expect_follows({.ddp = {.bucket_cap_mb = 1e-4, .static_graph = true}}, {}, 1e-6);
+  expect_follows({.ddp = {.find_unused_parameters = true, .static_graph = true}}, {}, 1e-6);
+  expect_follows({.ddp = {.static_graph = true, .comm_hook = Hook::kFp16}}, {}, 1e-2);
+}
+
+TEST(StaticGraph, FindsUnusedParametersByItself) {
+  for (const bool loss_of_both : {false, true}) {
+    const Training unused{
+        .ddp = {.find_unused_parameters = true}, .uses_all = false, .loss_of_both = loss_of_both};
+    Training setup = unused;
+    setup.ddp = {.static_graph = true};
+    expect_follows(setup, unused, 1e-6);
+  }
+}
+
+TEST(StaticGraph, BeginsWithThePassThatSynchronises) {
+  {
+    SCOPED_TRACE("accumulating");
+    expect_follows({.ddp = {.static_graph = true}, .accumulate = 2}, {.accumulate = 2}, 1e-6);
+  }
+  SCOPED_TRACE("idle passes");
+  expect_follows({.ddp = {.static_graph = true}, .idle_passes = 2}, {}, 1e-6);
+}
+
+TEST(StaticGraph, IsRefusedWhereRanksJoin) {
+  const std::string failure = failure_of("1x2", [](Rank&) {
+    Accelerator accelerator(
+        {.kwargs_handlers = {DistributedDataParallelKwargs{.static_graph = true}}});
+    auto model = accelerator.prepare(Net());
+    auto scope = accelerator.join_uneven_inputs({.even_batches = false}, model);
+  });
+  EXPECT_THAT(failure, HasSubstr("static_graph"));
+}
+
+TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
+  expect_follows({.ddp = {.find_unused_parameters = true}, .loss_of_both = false},
+                 {.ddp = {.static_graph = true}, .loss_of_both = false}, 1e-6);
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator(
+        {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
+    Net net;
+    auto model = accelerator.prepare(net);
+    for (int step = 0; step < 3; ++step) {
+      std::get<0>(model(input_of(accelerator, step), false)).sum().backward();
+    }
+    // Nobody used it: its gradient is left alone.
+    EXPECT_FALSE(net->second->weight.grad().defined());
+    EXPECT_FALSE(net->sometimes->weight.grad().defined());
+    EXPECT_TRUE(net->first->weight.grad().defined());
+  });
+}
+
+TEST(FindUnusedParameters, AveragesWhatSomeRanksUsed) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(
+        {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
+    Net net;
+    auto model = accelerator.prepare(net);
+    const Tensor y = std::get<0>(model(torch::ones({1, 6}), rank.index() == 0));
+    y.sum().backward();
+    rank.report("gradient", net->sometimes->bias.grad());
+  });
+  for (const Tensor& gradient : cluster.reports("gradient")) {
+    EXPECT_TRUE(torch::allclose(gradient, torch::full({4}, 0.05)));
+  }
+}
+
+TEST(FindUnusedParameters, IsAdvisedWithTheNamesOfThoseMissing) {
+  const std::string failure =
+      failure_of("1x2", [](Rank& rank) { train(rank, {.uses_all = false}); });
+  EXPECT_THAT(failure, AllOf(HasSubstr("find_unused_parameters"), HasSubstr("sometimes.weight"),
+                             HasSubstr("sometimes.bias")));
+}
+
+TEST(BroadcastBuffers, IsWhatTheOptionSays) {
+  for (const bool broadcasts : {true, false}) {
+    Cluster cluster("1x2");
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(
+          {.kwargs_handlers = {DistributedDataParallelKwargs{.broadcast_buffers = broadcasts}}});
+      torch::nn::BatchNorm1d norm(2);
+      auto model = accelerator.prepare(norm);
+      for (int step = 0; step < 2; ++step) {
+        model(torch::ones({4, 2}) * (rank.index() + step)).sum().backward();
+      }
+      model(torch::zeros({4, 2}));
+      rank.report("mean", norm->running_mean);
+    });
+    const std::vector<Tensor> means = cluster.reports("mean");
+    EXPECT_EQ(torch::equal(means[0], means[1]), broadcasts);
+  }
+}
+
+TEST(Options, ThatContradictAreRefused) {
+  auto refusal = [](const DistributedDataParallelKwargs& options, bool sparse = false) {
+    return failure_of("1x2", [&](Rank&) {
+      Accelerator accelerator({.kwargs_handlers = {options}});
+      torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(sparse));
+      accelerator.prepare(table);
+    });
+  };
+  EXPECT_EQ(refusal({.check_reduction = true}), "no error");
+  EXPECT_THAT(refusal({.dim = 1}), HasSubstr("dim=1"));
+  EXPECT_THAT(refusal({.bucket_cap_mb = 0}), HasSubstr("bucket_cap_mb"));
+  EXPECT_THAT(refusal({.comm_hook = Hook::kFp16}, /*sparse=*/true),
+              AllOf(HasSubstr("weight"), HasSubstr("sparse")));
+  EXPECT_THAT(refusal({.comm_wrapper = Hook::kBatchedPowerSgd}), HasSubstr("comm_wrapper"));
+  EXPECT_THAT(
+      refusal({.comm_hook = Hook::kPowerSgd, .comm_state_option = {.start_powerSGD_iter = 1}}),
+      HasSubstr("start_powerSGD_iter"));
+}
+
+TEST(Replicas, AreComparedByNameBeforeTheyAreOne) {
+  auto failure = [](const std::function<torch::nn::Sequential(int)>& made) {
+    return failure_of("1x4", [&](Rank& rank) {
+      Accelerator accelerator;
+      accelerator.prepare(made(rank.index()));
+    });
+  };
+  using torch::nn::Linear;
+  EXPECT_THAT(failure([](int rank) {
+                return torch::nn::Sequential(Linear(2, 3), Linear(3, rank >= 2 ? 5 : 4));
+              }),
+              AllOf(HasSubstr("parameter \"1.weight\": Float [4, 3] on rank 0"),
+                    HasSubstr("Float [5, 3] on rank 2"), HasSubstr("Float [5, 3] on rank 3")));
+  EXPECT_THAT(failure([](int rank) {
+                torch::nn::Sequential net(Linear(2, 3));
+                if (rank == 1) net->to(torch::kDouble);
+                return net;
+              }),
+              AllOf(HasSubstr("Float [3, 2] on rank 0"), HasSubstr("Double [3, 2] on rank 1")));
+  EXPECT_THAT(
+      failure([](int rank) {
+        torch::nn::Sequential net(Linear(2, 3));
+        if (rank == 3) net->push_back(Linear(3, 3));
+        return net;
+      }),
+      AllOf(HasSubstr("nothing on rank 0"), HasSubstr("\"1.weight\""), HasSubstr("rank 3")));
+  EXPECT_THAT(failure([](int rank) {
+                Linear layer(2, 3);
+                layer->weight.set_requires_grad(rank != 1);
+                return torch::nn::Sequential(layer);
+              }),
+              HasSubstr("frozen parameter \"0.weight\""));
+}
+
+TEST(TriggerSync, SynchronisesWhatWasNotPreparedFor) {
+  for (const bool finds_unused : {false, true}) {
+    Cluster cluster("1x2");
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.kwargs_handlers = {DistributedDataParallelKwargs{
+                                   .find_unused_parameters = finds_unused}}});
+      Net net;
+      auto model = accelerator.prepare(net);
+      auto loss = [&](int step) {
+        auto [y, z] = model(input_of(accelerator, step), !finds_unused);
+        return y.square().mean() + z.sum();
+      };
+      {
+        auto scope = accelerator.no_sync(model);
+        const Tensor earlier = loss(0);
+        const Tensor last = loss(1);
+        earlier.backward();
+        rank.report("before", net->first->weight.grad().clone());
+        model.state()->ddp()->trigger_sync_in_backward();
+        last.backward();
+        rank.report("after", net->first->weight.grad().clone());
+        // The scope goes on.
+        net->zero_grad();
+        loss(2).backward();
+        rank.report("still", net->first->weight.grad().clone());
+      }
+      net->zero_grad();
+      loss(3).backward();
+      rank.report("later", net->first->weight.grad().clone());
+    });
+    auto equal = [&](const char* name) {
+      return torch::equal(cluster.reports(name)[0], cluster.reports(name)[1]);
+    };
+    EXPECT_FALSE(equal("before"));
+    EXPECT_TRUE(equal("after"));
+    EXPECT_FALSE(equal("still"));
+    EXPECT_TRUE(equal("later"));
+  }
+}
+
+TEST(TriggerSync, NeedsAFirstPassWithStaticGraph) {
+  const std::string failure = failure_of("1x2", [](Rank&) {
+    Accelerator accelerator(
+        {.kwargs_handlers = {DistributedDataParallelKwargs{.static_graph = true}}});
+    auto model = accelerator.prepare(Net());
+    model.state()->ddp()->trigger_sync_in_backward();
+  });
+  EXPECT_THAT(failure, AllOf(HasSubstr("trigger_sync_in_backward"), HasSubstr("static_graph")));
+}
+
+// Keeps what is logged.
+class Lines : public absl::LogSink {
+ public:
+  void Send(const absl::LogEntry& entry) override { lines.emplace_back(entry.text_message()); }
+  std::vector<std::string> lines;
+};
+
+TEST(PowerSgd, LogsWhatItSavedOnRankZero) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(
+        {.kwargs_handlers = {DistributedDataParallelKwargs{
+             .comm_hook = Hook::kPowerSgd,
+             .comm_state_option = {.start_powerSGD_iter = 2,
+                                   .compression_stats_logging_frequency = 3}}}});
+    auto lines = std::make_shared<Lines>();
+    add_log_sink(lines);
+    get_logger("accelerate.parallel", "info");
+    torch::nn::Linear net(torch::nn::LinearOptions(20, 20).bias(false));
+    auto model = accelerator.prepare(net);
+    for (int step = 0; step < 6; ++step) model(torch::ones({1, 20})).sum().backward();
+    if (rank.index() != 0) {
+      EXPECT_TRUE(lines->lines.empty());
+      return;
+    }
+    EXPECT_THAT(
+        lines->lines,
+        ElementsAre(AllOf(HasSubstr("after 3 passes"), HasSubstr("1200"), HasSubstr("840")),
+                    AllOf(HasSubstr("after 6 passes"), HasSubstr("1200"), HasSubstr("120"))));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
