@@ -7,6 +7,7 @@
 #include "accelerate/config/enums.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
+#include "accelerate/parallel/local_sgd.h"
 #include "accelerate/run.h"
 #include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/state/job_operations.h"

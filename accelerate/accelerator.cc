@@ -3,14 +3,21 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/optimizer.h>
 
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/optimizer_state.h"
+#include "accelerate/parallel/replicate.h"
+#include "accelerate/util/availability.h"
 #include "accelerate/util/os_kernel.h"
 
 namespace accelerate {
@@ -23,12 +30,7 @@ constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 constexpr int kXlaPrefetch = 2;
 
 // Training otherwise than asked for would be silent; better to say so.
-void refuse_what_is_missing(std::optional<PrecisionType> precision,
-                            const Environment& environment) {
-  TORCH_CHECK_VALUE(precision.value_or(PrecisionType::kNo) == PrecisionType::kNo,
-                    "mixed precision \"", to_string(*precision),
-                    "\" was asked for, by the Accelerator's option or ACCELERATE_MIXED_PRECISION; "
-                    "this version trains in full precision only");
+void refuse_what_is_missing(const Environment& environment) {
   for (const char* plugin : {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
                              "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
     TORCH_CHECK_VALUE(!parse_flag_from_env(plugin, false, environment), plugin,
@@ -40,7 +42,17 @@ void refuse_what_is_missing(std::optional<PrecisionType> precision,
                     "\", but this version compiles nothing; set it to \"no\"");
 }
 
-AcceleratorOptions with_environment(AcceleratorOptions options, const Environment& environment) {
+void check_precision(PrecisionType precision, const Runtime& runtime) {
+  TORCH_CHECK_VALUE(precision != PrecisionType::kFp8, "fp8 is refused for now");
+  const bool available = precision == PrecisionType::kNo ||
+                         (precision == PrecisionType::kFp16 ? is_fp16_available(runtime)
+                                                            : is_bf16_available(false, runtime));
+  TORCH_CHECK_VALUE(available, "mixed precision \"", to_string(precision),
+                    "\": this rank's device does not compute in it");
+}
+
+AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime) {
+  const Environment& environment = runtime.environment();
   options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
   if (options.gradient_accumulation_plugin) {
     TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) == 1,
@@ -58,9 +70,10 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Environmen
           GradientAccumulationPlugin{.num_steps = options.gradient_accumulation_steps};
     }
   }
-  refuse_what_is_missing(
-      options.mixed_precision ? options.mixed_precision : mixed_precision_from_env(environment),
-      environment);
+  refuse_what_is_missing(environment);
+  const auto precision =
+      options.mixed_precision ? options.mixed_precision : mixed_precision_from_env(environment);
+  check_precision(precision.value_or(PrecisionType::kNo), runtime);
   if (options.split_batches) {
     TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
                       "split_batches=false contradicts dataloader_config.split_batches=true");
@@ -78,7 +91,7 @@ bool is_trained(const torch::nn::Module& module) {
 }  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
-    : options_(with_environment(std::move(options), runtime.environment())),
+    : options_(with_environment(std::move(options), runtime)),
       handlers_(KwargsHandlers::from_list(options_.kwargs_handlers)),
       state_(AcceleratorState::initialize(runtime, {.mixed_precision = options_.mixed_precision,
                                                     .cpu = options_.cpu,
@@ -91,6 +104,10 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
   if (training_.generation != state_.generation()) {
     training_ = internal::TrainingState{.generation = state_.generation()};
     gradient_state_.reset();
+  }
+  if (mixed_precision() == PrecisionType::kFp16 && !training_.scaler) {
+    training_.scaler = std::make_shared<SharedScaler>(get_grad_scaler(
+        distributed_type(), handlers_.scaler, use_distributed() ? state_.group() : nullptr));
   }
   if (!options_.gradient_accumulation_plugin) return;
   const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
@@ -124,7 +141,12 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   if (known != training_.models.end()) return *known;
   if (options.device_placement.value_or(options_.device_placement)) module->to(device());
   auto model = std::make_shared<ModelState>(module);
-  if (use_distributed() && !options.evaluation_mode && is_trained(*module)) {
+  model->set_autocast(autocast_settings(mixed_precision(), device().type(), handlers_.autocast));
+  if (use_distributed() && !options.evaluation_mode &&
+      distributed_type() == DistributedType::kXla) {
+    replicate(state_.group(), *module);
+  } else if (use_distributed() && !options.evaluation_mode &&
+             (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu)) {
     model->set_ddp(
         std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp));
   }
@@ -135,17 +157,27 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
-  AcceleratedOptimizer prepared(std::move(optimizer), gradient_state_);
+  // On TPUs the step averages, not the backward pass.
+  const bool averages = use_distributed() && distributed_type() == DistributedType::kXla;
+  AcceleratedOptimizer prepared(
+      std::move(optimizer), gradient_state_,
+      {.scaler = training_.scaler, .averages_over = averages ? state_.group() : nullptr});
   std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
   training_.optimizers.push_back(prepared.shared());
   return prepared;
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
+  std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers;
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock()) optimizers.push_back(std::move(optimizer));
+  }
   AcceleratedScheduler prepared(scheduler, gradient_state_,
                                 {.num_processes = num_processes(),
                                  .split_batches = options_.dataloader_config.split_batches,
-                                 .step_with_optimizer = options_.step_scheduler_with_optimizer});
+                                 .step_with_optimizer = options_.step_scheduler_with_optimizer,
+                                 .unit = options_.scheduler_unit},
+                                std::move(optimizers));
   std::erase_if(training_.schedulers, [](const auto& known) { return known.expired(); });
   training_.schedulers.push_back(prepared.shared());
   return prepared;
@@ -177,6 +209,7 @@ UnevenInputsScope::Restorer::~Restorer() {
   // Ranks count their steps from the same one on.
   training->joining = false;
   training->step = 0;
+  if (training->scaler) training->scaler->scaler().set_group(std::move(scaling_group));
 }
 
 UnevenInputsScope Accelerator::join(const JoinOptions& options, const ReplicatedModels& models) {
@@ -187,6 +220,11 @@ UnevenInputsScope Accelerator::join(const JoinOptions& options, const Replicated
   if (uneven) {
     training_.joining = true;
     restorer.training = &training_;
+    // Ranks that have ended do not step; the others have equal gradients.
+    if (GradScaler* scaler = this->scaler()) {
+      restorer.scaling_group = scaler->group();
+      scaler->set_group(nullptr);
+    }
   }
   JoinScope join(std::vector(models.begin(), models.end()), uneven,
                  [this, models](int source) { catch_up(source, models); });
@@ -209,6 +247,10 @@ void Accelerator::catch_up(int source, const ReplicatedModels& models) {
     }
     return false;
   };
+  if (GradScaler* scaler = this->scaler()) {
+    scaler->set_group(state_.group());
+    scaler->adopt_state(source);
+  }
   // Schedulers first: what they do to the learning rate is overwritten by what it is.
   for (const auto& known : training_.schedulers) {
     if (auto scheduler = known.lock()) scheduler->catch_up(state_.group(), source);
@@ -267,6 +309,8 @@ c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() cons
 }
 
 void Accelerator::advance_accumulation() {
+  if (gradient_state_.sync_gradients()) training_.window = {};
+  ++training_.window.steps;
   // Where ranks run different numbers of steps, all must synchronise at the same ones.
   const BatchRound* round = gradient_state_.round();
   const bool end =
@@ -280,13 +324,96 @@ void Accelerator::advance_accumulation() {
   }
 }
 
-void Accelerator::backward(const at::Tensor& loss) {
-  const int64_t steps = gradient_state_.num_steps();
-  if (distributed_type() == DistributedType::kXla && sync_gradients()) {
-    gradient_state_.set_is_xla_gradients_synced(true);
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  internal::AccumulationWindow& window = training_.window;
+  TORCH_CHECK_VALUE(!window.divides_by_tokens,
+                    "backward() after backward_tokens() in the same accumulation window");
+  window.divides_by_steps = window.steps > 0;
+  int64_t steps = gradient_state_.num_steps();
+  if (sync_gradients() && window.steps > 0 && window.steps < steps &&
+      gradient_state_.normalize_partial_window()) {
+    if (!std::exchange(window.rescaled, true)) {
+      multiply_gradients(at::scalar_tensor(static_cast<double>(steps) / window.steps));
+    }
+    steps = window.steps;
   }
-  if (steps == 1) return loss.backward();
-  loss.div(steps).backward();
+  run_backward(steps == 1 ? loss : loss.div(steps), options);
+}
+
+at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
+                                        const BackwardOptions& options) {
+  internal::AccumulationWindow& window = training_.window;
+  TORCH_CHECK_VALUE(n_tokens >= 0, "backward_tokens: a loss over ", n_tokens, " tokens");
+  TORCH_CHECK_VALUE(!window.divides_by_steps,
+                    "backward_tokens() after backward() in the same accumulation window");
+  TORCH_CHECK_VALUE(!window.tokens_are_summed || window.steps == 1,
+                    "backward_tokens: the window's tokens were summed already; a window of several "
+                    "micro-steps has one loss in each");
+  window.divides_by_tokens = window.steps > 0;
+  window.tokens += n_tokens;
+  if (!sync_gradients()) {
+    run_backward(loss_sum, options);
+    return {};
+  }
+  at::Tensor tokens =
+      at::full({1}, std::exchange(window.tokens, 0), at::TensorOptions(device()).dtype(at::kLong));
+  if (use_distributed()) tokens = reduce_tensor(state_.group(), tokens, Reduction::kSum);
+  tokens = tokens.reshape({});
+  // Averaging over ranks divides by their number.
+  const at::Tensor factor =
+      at::reciprocal(tokens.clamp_min(1).to(at::kFloat)).mul_(num_processes());
+  if (window.steps > 1) multiply_gradients(factor);
+  window.tokens_are_summed = window.steps > 0;
+  run_backward(loss_sum.mul(factor.to(loss_sum.options())), options);
+  return tokens;
+}
+
+void Accelerator::run_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  auto run = [&](const at::Tensor& tensor) {
+    if (!options.inputs) {
+      return tensor.backward(options.gradient, options.retain_graph, options.create_graph);
+    }
+    tensor.backward(options.gradient, options.retain_graph, options.create_graph,
+                    at::TensorList(*options.inputs));
+  };
+  if (!training_.scaler) return run(loss);
+  training_.scaler->begin_backward();
+  run(scaler()->scale(loss));
+}
+
+void Accelerator::multiply_gradients(const at::Tensor& factor) {
+  at::NoGradGuard no_grad;
+  for (const auto& model : training_.models) {
+    for (const at::Tensor& parameter : model->module()->parameters()) {
+      if (at::Tensor& gradient = parameter.mutable_grad(); gradient.defined()) {
+        gradient.mul_(factor.to(gradient.device()));
+      }
+    }
+  }
+}
+
+void Accelerator::unscale_gradients() {
+  if (scaler() != nullptr && sync_gradients()) settle_gradients();
+}
+
+void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  if (scaler() == nullptr || !sync_gradients()) return;
+  TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
+  optimizer.shared()->settle_gradients(gradient_state_);
+}
+
+void Accelerator::settle_gradients() {
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock()) optimizer->settle_gradients(gradient_state_);
+  }
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(training_.optimizers.begin(), training_.optimizers.end(),
+                     [](const auto& known) {
+                       auto optimizer = known.lock();
+                       return optimizer && optimizer->step_was_skipped;
+                     });
 }
 
 bool Accelerator::check_trigger() {
@@ -308,13 +435,22 @@ void Accelerator::forget_prepared() {
   training_.optimizers.clear();
   training_.schedulers.clear();
   training_.step = 0;
+  training_.window = {};
   gradient_state_.set_sync_gradients(true);
 }
 
-double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                                    double norm_type) {
-  if (!sync_gradients()) return 0.0;
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                        double norm_type, bool error_if_nonfinite) {
+  if (!sync_gradients()) return at::zeros({}, at::TensorOptions(device()));
+  settle_gradients();
+  return accelerate::clip_grad_norm_(
+      parameters, max_norm, {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!sync_gradients()) return;
+  settle_gradients();
+  accelerate::clip_grad_value_(parameters, clip_value);
 }
 
 }  // namespace accelerate

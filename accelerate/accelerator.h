@@ -30,6 +30,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include "accelerate/accelerator_options.h"
 #include "accelerate/comm/metrics.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -40,6 +41,8 @@
 #include "accelerate/parallel/join.h"
 #include "accelerate/parallel/no_sync.h"
 #include "accelerate/parallel/prepared_model.h"
+#include "accelerate/precision/autocast.h"
+#include "accelerate/precision/grad_scaler.h"
 #include "accelerate/preparable.h"
 #include "accelerate/profiling/profiler.h"
 #include "accelerate/runtime/runtime.h"
@@ -51,47 +54,6 @@
 #include "accelerate/util/random.h"
 
 namespace accelerate {
-
-struct AcceleratorOptions {
-  /// Move prepared models and their batches to the device.
-  bool device_placement = true;
-  /// Absent: ACCELERATE_MIXED_PRECISION, or what an earlier Accelerator on the Runtime said, or
-  /// none. Only `no` can be trained in so far.
-  std::optional<PrecisionType> mixed_precision = std::nullopt;
-  /// Backward passes per optimizer step: 1, or what an earlier Accelerator on the Runtime set.
-  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it.
-  std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
-  /// Instead of gradient_accumulation_steps: how they accumulate as a whole. The environment does
-  /// not override it.
-  std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin = std::nullopt;
-  /// Compute on the CPU whatever there is. ACCELERATE_USE_CPU=true does the same.
-  bool cpu = false;
-  /// `split_batches` can be given here as well; it must not contradict the configuration's.
-  std::optional<bool> split_batches = std::nullopt;
-  DataLoaderConfiguration dataloader_config = {};
-  /// What prepared loaders set to rank 0's state at the start of each pass.
-  std::vector<RNGType> rng_types = {RNGType::kGenerator};
-  /// Off: prepared schedulers advance exactly when they are told to.
-  bool step_scheduler_with_optimizer = true;
-  /// At most one of each class.
-  std::vector<KwargsHandler> kwargs_handlers = {};
-};
-
-struct PrepareOptions {
-  /// One entry per object, in order; empty: the Accelerator's own setting for all.
-  std::vector<bool> device_placement = {};
-};
-
-struct PrepareModelOptions {
-  std::optional<bool> device_placement = std::nullopt;
-  /// The model is not trained: it is placed, but not replicated over ranks.
-  bool evaluation_mode = false;
-};
-
-struct JoinOptions {
-  /// Replaces the configuration's even_batches while joined. Absent: the configuration's.
-  std::optional<bool> even_batches = std::nullopt;
-};
 
 /// While it lives, ranks may have different numbers of batches. See join_uneven_inputs.
 class UnevenInputsScope {
@@ -107,12 +69,16 @@ class UnevenInputsScope {
    public:
     Restorer() = default;
     Restorer(Restorer&& other) noexcept
-        : loaders(std::move(other.loaders)), training(std::exchange(other.training, nullptr)) {}
+        : loaders(std::move(other.loaders)),
+          training(std::exchange(other.training, nullptr)),
+          scaling_group(std::move(other.scaling_group)) {}
     ~Restorer();
     // Their even_batches.
     std::vector<std::pair<std::shared_ptr<internal::LoaderCore>, bool>> loaders;
     // Not null if ranks join.
     internal::TrainingState* training = nullptr;
+    // Of the scaler, outside.
+    ProcessGroupPtr scaling_group;
   };
   UnevenInputsScope(Restorer restorer, JoinScope join)
       : restorer_(std::move(restorer)), join_(std::move(join)) {}
@@ -277,19 +243,70 @@ class Accelerator {
   /// Micro-steps since the last one that synchronised at a loader's end.
   int64_t step() const { return training_.step; }
 
-  /// loss.backward(), the loss divided by the accumulation steps. Collective on a step that
-  /// synchronises.
-  void backward(const at::Tensor& loss);
+  /// loss.backward(), the loss divided by the accumulation steps and, in fp16, scaled. Collective
+  /// on a step that synchronises.
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
-  /// Scales gradients so that their joint p-norm is at most `max_norm`; returns the norm before.
-  /// Does nothing and returns 0 while gradients accumulate. Local: replicas have equal gradients.
-  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                         double norm_type = 2.0);
+  /// For a loss that is a sum over tokens (or whatever is counted): in the end gradients are those
+  /// of the mean over all tokens of the window, whatever its micro-steps and ranks each had.
+  /// `n_tokens` is this rank's number in this micro-step. Returns the window's number on all ranks,
+  /// a 0-dim int64 tensor on the device, on a step that synchronises; otherwise an undefined one.
+  /// A window without tokens leaves gradients of zero. Collective on a step that synchronises.
+  /// Errors: c10::ValueError for a negative number, for backward() in the same window, and for a
+  ///         second call in the step that ends a window of several.
+  at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
+                             const BackwardOptions& options = {});
+
+  /// The next backward pass of this model synchronises after all, though its forward pass ran
+  /// inside no_sync: for loops that know only then that it was the last. Local.
   template <typename Module>
-  double clip_grad_norm_(const PreparedModel<Module>& model, double max_norm,
-                         double norm_type = 2.0) {
-    return clip_grad_norm_(model->parameters(), max_norm, norm_type);
+  void trigger_sync_in_backward(const PreparedModel<Module>& model) const {
+    if (DistributedDataParallel* ddp = model.state()->ddp()) ddp->trigger_sync_in_backward();
   }
+
+  /// Scales gradients so that their joint p-norm is at most `max_norm`; returns the norm before, a
+  /// 0-dim tensor on the device. In fp16 they are unscaled first. Does nothing and returns 0 while
+  /// gradients accumulate. Local: replicas have equal gradients; collective in fp16 and on TPUs.
+  /// A norm that is infinite or not a number makes gradients so too, unless it is to be an error.
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                             double norm_type = 2.0, bool error_if_nonfinite = false);
+  template <typename Module>
+  at::Tensor clip_grad_norm_(const PreparedModel<Module>& model, double max_norm,
+                             double norm_type = 2.0, bool error_if_nonfinite = false) {
+    return clip_grad_norm_(model->parameters(), max_norm, norm_type, error_if_nonfinite);
+  }
+
+  /// Limits each gradient to [-clip_value, clip_value]. As clip_grad_norm_ otherwise.
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  template <typename Module>
+  void clip_grad_value_(const PreparedModel<Module>& model, double clip_value) {
+    clip_grad_value_(model->parameters(), clip_value);
+  }
+
+  // ---- Precision.
+
+  /// While the result lives, operators compute in the job's precision, as prepared models do by
+  /// themselves: for a loss, or a model that is not prepared. Absent: the AutocastKwargs among the
+  /// kwargs_handlers. Local.
+  [[nodiscard]] AutocastScope autocast(
+      const std::optional<AutocastKwargs>& autocast_handler = std::nullopt) const {
+    return AutocastScope(autocast_settings(mixed_precision(), device().type(),
+                                           autocast_handler.value_or(handlers_.autocast)));
+  }
+
+  /// In fp16; otherwise null. Prepared optimizers step by it, and it is updated once per iteration:
+  /// when all of them have stepped, or else before the next backward pass.
+  GradScaler* scaler() const { return training_.scaler ? &training_.scaler->scaler() : nullptr; }
+
+  /// Divides the gradients of one prepared optimizer, or of all, by the scale, so that they can be
+  /// looked at; only on a step that synchronises, and once before it. Without a scaler nothing
+  /// happens. Collective.
+  void unscale_gradients();
+  void unscale_gradients(const AcceleratedOptimizer& optimizer);
+
+  /// Whether a prepared optimizer left out its last step; see GradScaler. The same on all ranks.
+  /// Local.
+  bool optimizer_step_was_skipped() const;
 
   // ---- Talking to the other ranks. Collective.
 
@@ -448,6 +465,12 @@ class Accelerator {
     }
   }
   void advance_accumulation();
+  // Scales the loss, nothing else.
+  void run_backward(const at::Tensor& loss, const BackwardOptions& options);
+  // Makes those of all prepared optimizers what their step will see.
+  void settle_gradients();
+  // The gradients that prepared models have so far.
+  void multiply_gradients(const at::Tensor& factor);
   void forget_prepared();
 
   template <typename... Objects>

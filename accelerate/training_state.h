@@ -14,14 +14,31 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/parallel/prepared_model.h"
+#include "accelerate/precision/shared_scaler.h"
 
 namespace accelerate::internal {
+
+// The micro-steps that one optimizer step is made of.
+struct AccumulationWindow {
+  // That have begun; 0 in loops without accumulate().
+  int64_t steps = 0;
+  // What of it was divided by the planned number of micro-steps was brought to the true one.
+  bool rescaled = false;
+  // Whether losses are divided by micro-steps, or by tokens at the end; both is a mistake.
+  bool divides_by_steps = false;
+  bool divides_by_tokens = false;
+  // This rank's, so far.
+  int64_t tokens = 0;
+  // Their sum was taken.
+  bool tokens_are_summed = false;
+};
 
 struct TrainingState {
   // Of the AcceleratorState that it belongs to.
   int generation = 0;
   bool accumulation_is_set = false;
   int64_t step = 0;
+  AccumulationWindow window;
   // Whether ranks may run different numbers of steps now.
   bool joining = false;
   std::vector<std::shared_ptr<ModelState>> models;
@@ -30,6 +47,8 @@ struct TrainingState {
   // Of prepared optimizers that still have a handle.
   std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
   std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
+  // In fp16.
+  std::shared_ptr<SharedScaler> scaler;
   // Groups of the first ranks, by their number.
   std::map<int, ProcessGroupPtr> first_ranks;
 };

@@ -174,6 +174,9 @@ struct GradientAccumulationPlugin {
   /// Gradients are synchronised in every micro-step: more traffic, less memory where they are kept
   /// in shards.
   bool sync_each_batch = false;
+  /// Where a loader ends within a window, gradients are divided by the micro-steps that there were,
+  /// not by num_steps. The peer has no such option: there the last window weighs less.
+  bool normalize_partial_window = false;
 
   bool operator==(const GradientAccumulationPlugin&) const = default;
 };
@@ -184,6 +187,7 @@ void visit_fields(const GradientAccumulationPlugin& plugin, Visitor&& visit) {
   visit("adjust_scheduler", plugin.adjust_scheduler);
   visit("sync_with_dataloader", plugin.sync_with_dataloader);
   visit("sync_each_batch", plugin.sync_each_batch);
+  visit("normalize_partial_window", plugin.normalize_partial_window);
 }
 
 using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,

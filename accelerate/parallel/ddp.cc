@@ -10,21 +10,25 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "accelerate/parallel/communication_hook.h"
+#include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
 
 constexpr size_t kMebibyte = 1024 * 1024;
-// The peer's figures: a small first bucket starts the communication early; large broadcasts.
+// The peer's figure: a small first bucket starts the communication early.
 constexpr size_t kFirstBucketBytes = kMebibyte;
-constexpr size_t kBroadcastBytes = 250 * kMebibyte;
 constexpr int kMain = 0;
 
 struct Parameters {
@@ -101,6 +105,11 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
 struct DistributedDataParallel::Reducer : c10d::Reducer {
   using c10d::Reducer::Reducer;
 
+  // With static_graph: the first pass counts how often each parameter is reached, and reduces at
+  // its end. All later ones equal it.
+  bool first_pass_begun() const { return num_iterations_ > 0; }
+  bool first_pass_reduced = false;
+
   bool will_rebuild_buckets() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
 
   // Which all-reduce of a backward pass is about to start with `tensor`. On the thread that holds
@@ -110,9 +119,11 @@ struct DistributedDataParallel::Reducer : c10d::Reducer {
                                                                     : next_bucket_);
   }
 
+  bool is_bucket(int64_t slot) const { return slot < static_cast<int64_t>(buckets_.size()); }
+
   // What a rank that computed nothing has to add in that place.
   at::Tensor nothing_for(int64_t slot) const {
-    if (slot == static_cast<int64_t>(buckets_.size())) return at::zeros_like(local_used_map_dev_);
+    if (!is_bucket(slot)) return at::zeros_like(local_used_map_dev_);
     const Bucket& bucket = buckets_.at(slot);
     if (!bucket.expect_sparse_gradient) return at::zeros_like(bucket.gradients);
     // An embedding's gradient: rows of a table, none of them here.
@@ -121,6 +132,13 @@ struct DistributedDataParallel::Reducer : c10d::Reducer {
     rows[0] = 0;
     return at::sparse_coo_tensor(at::empty({1, 0}, table.options().dtype(at::kLong)),
                                  at::empty(rows, table.options()), table.sizes());
+  }
+
+  // What a hook gets in that place.
+  c10d::GradBucket bucket_of(int64_t slot, const at::Tensor& gradients) const {
+    const Bucket& bucket = buckets_.at(slot);
+    return c10d::GradBucket(slot, buckets_.size(), gradients, bucket.offsets, bucket.lengths,
+                            bucket.sizes_vec, bucket.variables, std::nullopt);
   }
 
   // As if a backward pass had reached all parameters: ranks rebuild their buckets together, and
@@ -132,6 +150,47 @@ struct DistributedDataParallel::Reducer : c10d::Reducer {
   }
 };
 
+// Runs the hook where the Reducer would all-reduce.
+class DistributedDataParallel::HookOfReducer final : public c10d::CommHookInterface {
+ public:
+  explicit HookOfReducer(DistributedDataParallel& ddp) : ddp_(ddp) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    if (ddp_.join_ != nullptr) {
+      const auto slot = static_cast<int64_t>(bucket.getIndex());
+      ddp_.join_->before_all_reduce(ddp_, slot, bucket.getBuffer().numel());
+    }
+    return ddp_.hook_->reduce(ddp_.group_, bucket);
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return result.isTensor() ? result.toTensor() : result.toTensorVector().at(0);
+  }
+
+ private:
+  DistributedDataParallel& ddp_;
+};
+
+// All outputs pass through it on their way back, so that a backward pass from any of them reaches
+// what every one was made from: with undefined gradients where an output plays no part in the loss.
+class DistributedDataParallel::Sink final : public torch::autograd::Node {
+ public:
+  explicit Sink(std::weak_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const auto reducer = reducer_.lock();
+    if (reducer && !reducer->first_pass_reduced) {
+      reducer->first_pass_reduced = true;
+      torch::autograd::Engine::get_default_engine().queue_callback([weak = reducer_] {
+        if (const auto alive = weak.lock()) alive->delay_all_reduce();
+      });
+    }
+    return std::move(gradients);
+  }
+
+ private:
+  const std::weak_ptr<Reducer> reducer_;  // empty: nothing to queue
+};
+
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
                                                  c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                  const DistributedDataParallelKwargs& options)
@@ -139,19 +198,26 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
       group_(std::move(group)),
       options_(options),
       ordinal_(next_ordinal(group_->getGroupName())),
-      buffers_(module_->buffers()) {
+      buffers_(module_->buffers()),
+      hook_(make_communication_hook(options)) {
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ",
                     options.bucket_cap_mb);
-  Parameters parameters = trainable_parameters(*module_);
-  c10d::verify_params_across_processes(group_, parameters.tensors, std::nullopt);
-  broadcast_from(kMain, replica());
-  if (parameters.tensors.empty()) return;  // Nothing to reduce; buffers still follow rank 0.
+  TORCH_CHECK_VALUE(options.dim == 0,
+                    "DistributedDataParallelKwargs: batches are spread along dim "
+                    "0 only, got dim=",
+                    options.dim);
+  replicate(group_, *module_);
+  make_reducer();
+}
 
+void DistributedDataParallel::make_reducer() {
+  Parameters parameters = trainable_parameters(*module_);
+  if (parameters.tensors.empty()) return;  // Nothing to reduce; buffers still follow rank 0.
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
     replicas_.emplace_back(parameters.names.at(i), parameters.tensors[i]);
   }
   replicas_name_ = "the model in group \"" + group_->getGroupName() + "\"";
-  const auto cap = static_cast<size_t>(options.bucket_cap_mb * kMebibyte);
+  const auto cap = static_cast<size_t>(options_.bucket_cap_mb * kMebibyte);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters.tensors, {kFirstBucketBytes, cap}, parameters.sparse);
   // Gradients become ready roughly from the last layer to the first.
@@ -159,10 +225,21 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
   std::reverse(limits.begin(), limits.end());
   reducer_ = std::make_shared<Reducer>(
       parameters.tensors, std::move(buckets), limits, group_, parameters.sparse,
-      static_cast<int64_t>(cap), options.find_unused_parameters, options.gradient_as_bucket_view,
+      static_cast<int64_t>(cap), options_.find_unused_parameters, options_.gradient_as_bucket_view,
       std::move(parameters.names), static_cast<int64_t>(kFirstBucketBytes));
   logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
+  if (options_.static_graph) reducer_->set_static_graph();
+  if (hook_) register_hook(parameters.sparse);
+}
+
+void DistributedDataParallel::register_hook(const std::vector<bool>& sparse) {
+  const auto found = std::find(sparse.begin(), sparse.end(), true);
+  TORCH_CHECK_VALUE(found == sparse.end(),
+                    "comm_hook and comm_wrapper need dense gradients, but "
+                    "those of parameter \"",
+                    replicas_[found - sparse.begin()].first, "\" are sparse");
+  reducer_->register_comm_hook(std::make_unique<HookOfReducer>(*this));
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
@@ -177,12 +254,6 @@ std::vector<at::Tensor> DistributedDataParallel::replica() const {
   std::vector<at::Tensor> state = module_->parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   return state;
-}
-
-void DistributedDataParallel::broadcast_from(int source,
-                                             const std::vector<at::Tensor>& tensors) const {
-  at::NoGradGuard no_grad;
-  if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, source);
 }
 
 void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
@@ -209,21 +280,69 @@ void DistributedDataParallel::before_forward() {
                                    .rebuilds_buckets = reducer_ && reducer_->will_rebuild_buckets(),
                                    .broadcasts_buffers = refresh_buffers});
   }
-  if (reducer_ && grad && require_sync_) reducer_->prepare_for_forward();
+  const bool first_again = options_.static_graph && reducer_ && reducer_->first_pass_begun() &&
+                           !reducer_->first_pass_reduced;
+  if (reducer_ && grad && require_sync_ && !first_again) reducer_->prepare_for_forward();
   if (reducer_ && grad) reducer_->rebuild_buckets();
   // After the Reducer, which explains an unfinished reduction better than its consequence would be.
   if (reducer_ && grad && require_sync_) check_replicas(peers.ended);
-  if (refresh_buffers) broadcast_from(peers.leader, buffers_);
+  if (refresh_buffers) broadcast_tensors(group_, buffers_, peers.leader);
 }
 
-void DistributedDataParallel::after_forward(const std::vector<at::Tensor>& outputs) {
+bool DistributedDataParallel::needs_outputs() const {
+  if (!reducer_) return false;
+  return options_.static_graph ? !reducer_->first_pass_reduced : options_.find_unused_parameters;
+}
+
+std::vector<at::Tensor> DistributedDataParallel::drain(std::vector<at::Tensor> outputs) {
+  std::vector<at::Tensor*> differentiable;
+  torch::autograd::edge_list edges;
+  for (at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    differentiable.push_back(&output);
+    edges.push_back(torch::autograd::impl::gradient_edge(output));
+  }
+  if (edges.empty()) return outputs;
+  auto sink = std::shared_ptr<Sink>(
+      new Sink(options_.static_graph ? std::weak_ptr<Reducer>(reducer_) : std::weak_ptr<Reducer>()),
+      torch::autograd::deleteNode);
+  sink->set_next_edges(std::move(edges));
+  last_sink_ = sink;
+  for (at::Tensor* output : differentiable) {
+    *output = output->detach();
+    torch::autograd::create_gradient_edge(*output, sink);
+  }
+  return outputs;
+}
+
+std::vector<at::Tensor> DistributedDataParallel::after_forward(std::vector<at::Tensor> outputs) {
   const bool grad = at::GradMode::is_enabled();
-  if (join_ != nullptr && !grad) return;
-  require_buffer_sync_ = grad && require_sync_;
-  if (reducer_ && require_buffer_sync_) reducer_->prepare_for_backward(outputs);
+  if (join_ != nullptr && !grad) return outputs;
+  const bool synchronises = grad && require_sync_;
+  require_buffer_sync_ = synchronises;
+  if (reducer_ && synchronises) reducer_->prepare_for_backward(outputs);
+  const bool drains = needs_outputs() && (synchronises || !options_.static_graph);
+  return grad && drains ? drain(std::move(outputs)) : outputs;
+}
+
+void DistributedDataParallel::trigger_sync_in_backward() {
+  if (!reducer_) return;
+  TORCH_CHECK(!options_.static_graph || reducer_->first_pass_reduced,
+              "trigger_sync_in_backward: with static_graph the first pass that synchronises "
+              "must do so from its forward pass on");
+  // What the graph of the last forward pass reaches is found from its end.
+  std::vector<at::Tensor> outputs;
+  if (const std::shared_ptr<torch::autograd::Node> sink = last_sink_.lock()) {
+    torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})), {sink, 0});
+  }
+  reducer_->prepare_for_backward(outputs);
+  require_buffer_sync_ = true;
 }
 
 void DistributedDataParallel::set_join(JoinListener* listener) {
+  TORCH_CHECK_VALUE(listener == nullptr || !options_.static_graph,
+                    "join_uneven_inputs: a rank without data cannot follow the first pass of a "
+                    "model with static_graph; leave that option off");
   join_ = listener;
   // Ranks followed different numbers of passes: all refresh their buffers next.
   if (listener == nullptr) require_buffer_sync_ = true;
@@ -244,7 +363,7 @@ void DistributedDataParallel::follow_forward(const JoinListener::Forward& forwar
                 ", whose data has ended: their earlier backward passes were not the same");
     reducer_->rebuild_buckets();
   }
-  if (forward.broadcasts_buffers) broadcast_from(leader, buffers_);
+  if (forward.broadcasts_buffers) broadcast_tensors(group_, buffers_, leader);
 }
 
 void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
@@ -253,10 +372,17 @@ void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
   TORCH_CHECK(nothing[0].numel() == numel, "join_uneven_inputs: bucket ", slot, " has ",
               nothing[0].numel(), " elements on rank ", group_->getRank(),
               ", whose data has ended, and ", numel, " where training goes on");
-  group_->allreduce(nothing)->wait();
+  if (hook_ && reducer_->is_bucket(slot)) {
+    c10d::GradBucket bucket = reducer_->bucket_of(slot, nothing[0]);
+    hook_->reduce(group_, bucket)->waitAndThrow();
+  } else {
+    group_->allreduce(nothing)->wait();
+  }
   reducer_->pretend_all_were_ready(slot);
 }
 
-void DistributedDataParallel::adopt_replica(int source) { broadcast_from(source, replica()); }
+void DistributedDataParallel::adopt_replica(int source) {
+  broadcast_tensors(group_, replica(), source);
+}
 
 }  // namespace accelerate

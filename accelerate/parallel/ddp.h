@@ -3,8 +3,10 @@
 ///
 /// Collective: the constructor (replicas are checked against each other and set to rank 0's), and
 /// each backward pass that follows before_forward/after_forward with synchronisation on.
-/// Errors: c10::Error naming the parameter if replicas differ in shape; the Reducer's own error,
-///         with parameter names, if a backward pass did not reach all parameters.
+/// Errors: c10::ValueError for options that contradict each other or the model, and, on all ranks
+///         alike, naming the first parameter or buffer in which ranks' models differ; c10::Error
+///         with the parameters' names, from the next forward pass, if a backward pass did not reach
+///         all of them.
 /// Threads: the rank's thread.
 /// Mirrors: torch.nn.parallel.DistributedDataParallel.
 #pragma once
@@ -20,11 +22,16 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/util/tree.h"
 
 namespace c10d {
 class Logger;
 class ProcessGroup;
 }  // namespace c10d
+
+namespace torch::autograd {
+struct Node;
+}  // namespace torch::autograd
 
 namespace torch::nn {
 class Module;
@@ -32,6 +39,7 @@ class Module;
 
 namespace accelerate {
 
+class CommunicationHook;
 class DistributedDataParallel;
 
 /// Hears what a model is about to do with its group, before it does: JoinScope's ear.
@@ -69,10 +77,17 @@ class DistributedDataParallel {
   void set_require_sync(bool require_sync) { require_sync_ = require_sync; }
   bool require_sync() const { return require_sync_; }
 
-  /// To be called around every forward pass. `outputs` are needed with find_unused_parameters only.
+  /// To be called around every forward pass. Returns what the caller has to take for the outputs.
+  /// Where needs_outputs() is false, none need to be given.
   void before_forward();
-  void after_forward(const std::vector<at::Tensor>& outputs);
-  bool needs_outputs() const { return options_.find_unused_parameters; }
+  std::vector<at::Tensor> after_forward(std::vector<at::Tensor> outputs);
+  bool needs_outputs() const;
+
+  /// Lets the next backward pass synchronise although its forward pass did not prepare for it: what
+  /// to do when only afterwards it is known that this micro-step was the last. Before that pass
+  /// ranks call it alike; it is local itself. Without trainable parameters it does nothing.
+  /// Errors: c10::Error with static_graph before the first pass that synchronises.
+  void trigger_sync_in_backward();
 
   // ---- For JoinScope.
 
@@ -98,8 +113,13 @@ class DistributedDataParallel {
 
  private:
   struct Reducer;
+  class HookOfReducer;
+  class Sink;
 
-  void broadcast_from(int source, const std::vector<at::Tensor>& tensors) const;
+  void make_reducer();
+  void register_hook(const std::vector<bool>& sparse);
+  // The outputs as a node of ours gives them.
+  std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
   std::vector<at::Tensor> replica() const;
   void check_replicas(const std::vector<int>& ended) const;
 
@@ -113,10 +133,27 @@ class DistributedDataParallel {
   std::shared_ptr<Reducer> reducer_;
   // The Reducer takes for granted that it has one.
   std::shared_ptr<c10d::Logger> logger_;
+  std::unique_ptr<CommunicationHook> hook_;  // null: the Reducer's own all-reduce
   bool require_sync_ = true;
+  // Where the last forward pass's graph ends, with find_unused_parameters.
+  std::weak_ptr<torch::autograd::Node> last_sink_;
   // Buffers only need refreshing after a pass in which ranks could have moved apart.
   bool require_buffer_sync_ = true;
   JoinListener* join_ = nullptr;
 };
+
+/// after_forward for the tensors in any tree.
+template <typename Tree>
+Tree after_forward(DistributedDataParallel& ddp, Tree output) {
+  if (!ddp.needs_outputs()) {
+    ddp.after_forward({});
+    return output;
+  }
+  std::vector<at::Tensor> tensors;
+  tree_for_each(output, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  tensors = ddp.after_forward(std::move(tensors));
+  auto next = tensors.begin();
+  return tree_map(std::move(output), [&next](const at::Tensor& /*tensor*/) { return *next++; });
+}
 
 }  // namespace accelerate

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,9 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/parallel/ddp.h"
+#include "accelerate/precision/autocast.h"
 #include "accelerate/util/tree.h"
+#include "accelerate/util/tree_operations.h"
 
 namespace torch::nn {
 class Module;
@@ -34,9 +37,14 @@ class ModelState {
   DistributedDataParallel* ddp() const { return ddp_.get(); }
   void set_ddp(std::unique_ptr<DistributedDataParallel> ddp) { ddp_ = std::move(ddp); }
 
+  /// What forward passes compute in; where that is set, half-precision results come as float32.
+  const std::optional<AutocastSettings>& autocast() const { return autocast_; }
+  void set_autocast(std::optional<AutocastSettings> settings) { autocast_ = settings; }
+
  private:
   const std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<DistributedDataParallel> ddp_;
+  std::optional<AutocastSettings> autocast_;
 };
 
 template <typename Module>
@@ -45,20 +53,15 @@ class PreparedModel {
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<ModelState> state)
       : module_(std::move(module)), state_(std::move(state)) {}
 
-  /// The module's own forward. Collective while gradients are synchronised.
+  /// The module's own forward, in the job's precision. Collective while gradients are synchronised.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
     DistributedDataParallel* ddp = state_->ddp();
-    if (ddp == nullptr) return module_->forward(std::forward<Inputs>(inputs)...);
+    if (ddp == nullptr) return compute(std::forward<Inputs>(inputs)...);
     ddp->before_forward();
-    auto output = module_->forward(std::forward<Inputs>(inputs)...);
-    std::vector<at::Tensor> tensors;
-    if (ddp->needs_outputs()) {
-      tree_for_each(output, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
-    }
-    ddp->after_forward(tensors);
-    return output;
+    auto output = compute(std::forward<Inputs>(inputs)...);
+    return after_forward(*ddp, std::move(output));
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
@@ -83,6 +86,17 @@ class PreparedModel {
   const std::shared_ptr<ModelState>& state() const { return state_; }
 
  private:
+  template <typename... Inputs>
+  auto compute(Inputs&&... inputs) {
+    const std::optional<AutocastSettings>& autocast = state_->autocast();
+    if (!autocast) return module_->forward(std::forward<Inputs>(inputs)...);
+    auto output = [&] {
+      AutocastScope scope(autocast);
+      return module_->forward(std::forward<Inputs>(inputs)...);
+    }();
+    return convert_to_fp32(std::move(output));
+  }
+
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelState> state_;
 };

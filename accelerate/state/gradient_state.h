@@ -69,6 +69,7 @@ class GradientState {
   bool adjust_scheduler() const { return plugin_.adjust_scheduler.value_or(false); }
   bool sync_with_dataloader() const { return plugin_.sync_with_dataloader; }
   bool sync_each_batch() const { return plugin_.sync_each_batch; }
+  bool normalize_partial_window() const { return plugin_.normalize_partial_window; }
 
   /// Whether this step's gradients are reduced over the ranks already; reset by the optimizer's
   /// step. Kept for XLA devices only, whose optimizers the peer lets reduce them.

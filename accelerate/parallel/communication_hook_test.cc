@@ -1,0 +1,111 @@
+#include "accelerate/parallel/communication_hook.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/parallel/ddp.h"
+#include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using torch::Tensor;
+using Type = DDPCommunicationHookType;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Ranks are threads, which share a generator: nothing is drawn.
+torch::nn::Sequential made_net() {
+  torch::nn::Sequential net(torch::nn::Linear(12, 16), torch::nn::Tanh(), torch::nn::Linear(16, 8),
+                            torch::nn::Tanh(), torch::nn::Linear(8, 4));
+  torch::NoGradGuard no_grad;
+  for (Tensor& parameter : net->parameters()) {
+    parameter.copy_(torch::sin(torch::arange(1. * parameter.numel())).view_as(parameter) / 3);
+  }
+  return net;
+}
+
+// Gradients of all parameters, one after the other, after `steps` steps of SGD.
+Tensor trained(const Group& group, const DistributedDataParallelKwargs& options, int steps) {
+  FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});
+  const RuntimeScope scope(runtime);
+  auto net = made_net();
+  DistributedDataParallel ddp(net.ptr(), group, options);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::vector<Tensor> gradients;
+  for (int step = 0; step < steps; ++step) {
+    net->zero_grad();
+    const Tensor x =
+        torch::sin(torch::arange(72.).reshape({6, 12}) * (1 + group->getRank()) + step);
+    ddp.before_forward();
+    Tensor y = after_forward(ddp, net->forward(x));
+    (y - x.sum(1, true)).square().mean().backward();
+    gradients.clear();
+    for (const Tensor& parameter : net->parameters())
+      gradients.push_back(parameter.grad().flatten());
+    sgd.step();
+  }
+  return torch::cat(gradients);
+}
+
+struct Case {
+  const char* name;
+  DistributedDataParallelKwargs options;
+};
+
+class Hooks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Hooks, GiveWhatAnAllReduceGives) {
+  for (const int ranks : {2, 3}) {
+    run_ranks(ranks, [](const Group& group) {
+      DistributedDataParallelKwargs plain = GetParam().options;
+      plain.comm_hook = plain.comm_wrapper = Type::kNo;
+      const Tensor expected = trained(group, plain, 3);
+      const Tensor got = trained(group, GetParam().options, 3);
+      EXPECT_TRUE(torch::allclose(got, expected, 1e-2, 1e-2 * expected.abs().max().item<double>()));
+      EXPECT_FALSE(torch::equal(got, expected)) << "nothing was compressed";
+      std::vector<std::vector<Tensor>> all(1, std::vector<Tensor>(group->getSize()));
+      for (Tensor& one : all[0]) one = torch::empty_like(got);
+      std::vector<Tensor> mine{got};
+      group->allgather(all, mine)->wait();
+      for (const Tensor& other : all[0]) EXPECT_TRUE(torch::equal(other, got));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Hooks,
+    ::testing::Values(
+        Case{"fp16", {.comm_hook = Type::kFp16}}, Case{"bf16", {.comm_hook = Type::kBf16}},
+        Case{"fp16_small_buckets", {.bucket_cap_mb = 1e-4, .comm_hook = Type::kFp16}},
+        Case{"bf16_views", {.gradient_as_bucket_view = true, .comm_hook = Type::kBf16}},
+        Case{"bf16_unused", {.find_unused_parameters = true, .comm_hook = Type::kBf16}},
+        Case{"static_graph", {.static_graph = true, .comm_hook = Type::kFp16}},
+        Case{"wrapper_alone", {.comm_wrapper = Type::kFp16}},
+        Case{"fp16_in_bf16", {.comm_hook = Type::kFp16, .comm_wrapper = Type::kBf16}}),
+    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+std::string error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(MakeHook, RefusesContradictions) {
+  EXPECT_EQ(make_communication_hook({}), nullptr);
+  EXPECT_THAT(error_of([] { make_communication_hook({.comm_wrapper = Type::kPowerSgd}); }),
+              AllOf(HasSubstr("comm_wrapper"), HasSubstr("power_sgd")));
+}
+
+}  // namespace
+}  // namespace accelerate

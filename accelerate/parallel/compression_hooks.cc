@@ -1,0 +1,35 @@
+#include "accelerate/parallel/compression_hooks.h"
+
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_real.h>
+
+namespace accelerate {
+
+CommunicationHook::Future MeanHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  at::NoGradGuard no_grad;
+  at::Tensor& buffer = bucket.getBufferRef();
+  buffer.div_(group->getSize());
+  std::vector<at::Tensor> tensors{buffer.is_complex() ? at::view_as_real(buffer) : buffer};
+  return group->allreduce(tensors)->getFuture();
+}
+
+CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  at::NoGradGuard no_grad;
+  const at::Tensor buffer = bucket.getBuffer();
+  const at::Tensor wide = buffer.is_complex() ? at::view_as_real(buffer) : buffer;
+  at::Tensor narrow = wide.to(dtype_);
+  bucket.setBuffer(narrow);
+  Future inner = inner_->reduce(group, bucket);
+  return inner->then(
+      [buffer, wide, narrow](c10::ivalue::Future& done) -> c10::IValue {
+        done.value();  // throws what went wrong
+        at::NoGradGuard no_grad;
+        wide.copy_(narrow);
+        return buffer;
+      },
+      c10::TensorType::get());
+}
+
+}  // namespace accelerate

@@ -1,0 +1,66 @@
+/// Local SGD: ranks train by themselves, and average their parameters every few steps.
+///
+///   {
+///     LocalSGD local_sgd(accelerator, model, /*local_sgd_steps=*/8);
+///     for (auto& [x, y] : loader) {
+///       auto scope = accelerator.accumulate(model);
+///       accelerator.backward(loss(model(x), y));
+///       optimizer.step();
+///       optimizer.zero_grad();
+///       local_sgd.step();
+///     }
+///   }  // averages once more
+///
+/// While it lives gradients stay on their rank. Averages are over all ranks and take the model's
+/// parameters, frozen ones included, but not integers, buffers, nor the optimizer's state.
+/// Where there is one rank, or not `enabled`, it only counts. In fp16 each rank leaves out its own
+/// steps, and goes on with rank 0's scale afterwards.
+/// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
+/// Errors: c10::ValueError for fewer than one step, a model that was freed, and kinds of jobs other
+///         than NO and MULTI_*. The destructor throws what averaging throws; left by an exception,
+///         the scope does not average, and the others' collective fails with the backend's error.
+/// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
+/// Threads: the rank's thread.
+/// Mirrors: accelerate local_sgd.py, LocalSGD.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "accelerate/accelerator.h"
+#include "accelerate/parallel/no_sync.h"
+#include "accelerate/parallel/prepared_model.h"
+
+namespace accelerate {
+
+class LocalSGD {
+ public:
+  /// The Accelerator must outlive the scope. Local.
+  template <typename Module>
+  LocalSGD(const Accelerator& accelerator, const PreparedModel<Module>& model,
+           int64_t local_sgd_steps, bool enabled = true)
+      : LocalSGD(accelerator, model.state(), local_sgd_steps, enabled) {}
+  ~LocalSGD() noexcept(false);
+  LocalSGD(const LocalSGD&) = delete;
+  LocalSGD& operator=(const LocalSGD&) = delete;
+
+  /// Says that a micro-step is done, also where gradients only accumulate.
+  void step();
+
+ private:
+  LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelState> model,
+           int64_t local_sgd_steps, bool enabled);
+  void average() const;
+
+  const Accelerator& accelerator_;
+  const std::shared_ptr<ModelState> model_;
+  const int64_t local_sgd_steps_;
+  const bool enabled_;
+  const int exceptions_;  // that were on their way when the scope began
+  int64_t steps_ = 0;
+  std::optional<NoSyncScope> no_sync_;
+  ProcessGroupPtr scaling_group_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,247 @@
+#include "accelerate/precision/grad_scaler.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include <nlohmann/json.hpp>
+#include "accelerate/comm/objects.h"
+
+namespace accelerate {
+namespace {
+
+void check_options(const GradScalerKwargs& options) {
+  TORCH_CHECK_VALUE(options.init_scale > 0, "GradScaler: the scale must be more than 0, got ",
+                    options.init_scale);
+  TORCH_CHECK_VALUE(options.growth_factor > 1,
+                    "GradScaler: growth_factor must be more than 1, got ", options.growth_factor);
+  TORCH_CHECK_VALUE(options.backoff_factor > 0 && options.backoff_factor < 1,
+                    "GradScaler: backoff_factor must be between 0 and 1, got ",
+                    options.backoff_factor);
+  TORCH_CHECK_VALUE(options.growth_interval > 0,
+                    "GradScaler: growth_interval must be more than 0, got ",
+                    options.growth_interval);
+}
+
+at::TensorOptions scalar_on(c10::Device device, at::ScalarType dtype) {
+  return at::TensorOptions(device).dtype(dtype);
+}
+
+template <typename T>
+T field(const nlohmann::ordered_json& state_dict, const char* name) {
+  const auto found = state_dict.find(name);
+  TORCH_CHECK_VALUE(found != state_dict.end() && found->is_number(),
+                    "GradScaler: the state has no ", name);
+  return found->get<T>();
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerKwargs& options, ProcessGroupPtr group)
+    : options_(options), group_(std::move(group)), initial_scale_(options.init_scale) {
+  if (options.enabled) check_options(options);
+}
+
+void GradScaler::keep_scale_on(c10::Device device) {
+  if (scale_.defined()) return;
+  scale_ = at::full({}, initial_scale_, scalar_on(device, at::kFloat));
+  growth_tracker_ = at::full({}, initial_growth_tracker_, scalar_on(device, at::kInt));
+}
+
+at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
+  keep_scale_on(output.device());
+  return at::mul(output, scale_.to(output.device()));
+}
+
+at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimizer) {
+  // By device and dtype, in the order in which they come: the same on all ranks.
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<at::Tensor>>
+      gradients;
+  const auto& groups = optimizer.param_groups();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::vector<at::Tensor>& parameters = groups[i].params();
+    for (size_t j = 0; j < parameters.size(); ++j) {
+      at::Tensor gradient = parameters[j].grad();
+      if (!gradient.defined()) continue;
+      TORCH_CHECK_VALUE(
+          gradient.scalar_type() != at::kHalf, "GradScaler: the gradient of parameter ", j,
+          " of parameter group ", i, " (shape ", gradient.sizes(),
+          ") is fp16, so that it cannot be scaled back without loss. Keep the model's parameters "
+          "in float32 and let mixed_precision=\"fp16\" do the casting");
+      if (gradient.is_sparse()) gradient = gradient._values();
+      gradients[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}]
+          .push_back(std::move(gradient));
+    }
+  }
+  if (gradients.empty()) return {};
+  at::NoGradGuard no_grad;
+  keep_scale_on(gradients.begin()->second.front().device());
+  const at::Tensor inverse = at::reciprocal(scale_.to(at::kDouble)).to(at::kFloat);
+  at::Tensor found_inf;
+  for (auto& [place, tensors] : gradients) {
+    const c10::Device device = tensors.front().device();
+    at::Tensor found = at::zeros({}, scalar_on(device, at::kFloat));
+    at::_amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse.to(device));
+    found = found.to(scale_.device());
+    found_inf = found_inf.defined() ? at::maximum(found_inf, found) : found;
+  }
+  return found_inf;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!is_enabled()) return;
+  const auto known = optimizers_.find(&optimizer);
+  TORCH_CHECK_VALUE(known == optimizers_.end(),
+                    known == optimizers_.end() || known->second.stage == Stage::kUnscaled
+                        ? "GradScaler: unscale_() was called for this optimizer already since the "
+                          "last update()"
+                        : "GradScaler: unscale_() is called after step()");
+  at::Tensor found_inf = unscale_gradients(optimizer);
+  if (group_ != nullptr && group_->getSize() > 1) {
+    // A rank without gradients has its say too: it may not keep the others waiting.
+    if (!found_inf.defined()) {
+      TORCH_CHECK_VALUE(scale_.defined(), "GradScaler: unscale_() before anything was scaled");
+      found_inf = at::zeros({}, scale_.options());
+    }
+    found_inf = reduce_tensor(group_, found_inf.reshape({1}), Reduction::kMax).reshape({});
+  }
+  optimizers_[&optimizer] = {.stage = Stage::kUnscaled, .found_inf = std::move(found_inf)};
+}
+
+bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
+  return optimizers_.contains(&optimizer);
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!is_enabled()) {
+    optimizer.step();
+    return true;
+  }
+  if (!is_unscaled(optimizer)) unscale_(optimizer);
+  OptimizerState& state = optimizers_.at(&optimizer);
+  TORCH_CHECK_VALUE(state.stage != Stage::kStepped,
+                    "GradScaler: step() was called for this optimizer already since the last "
+                    "update()");
+  TORCH_CHECK_VALUE(state.found_inf.defined(),
+                    "GradScaler: none of the optimizer's parameters has a gradient; was backward() "
+                    "called, and for a loss that depends on them?");
+  state.stage = Stage::kStepped;
+  if (state.found_inf.item<float>() != 0) return false;
+  optimizer.step();
+  return true;
+}
+
+int GradScaler::stepped() const {
+  return static_cast<int>(std::count_if(optimizers_.begin(), optimizers_.end(), [](const auto& o) {
+    return o.second.stage == Stage::kStepped;
+  }));
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+  if (!is_enabled()) return;
+  at::NoGradGuard no_grad;
+  if (new_scale) {
+    TORCH_CHECK_VALUE(*new_scale > 0, "GradScaler: the scale must be more than 0, got ",
+                      *new_scale);
+    initial_scale_ = *new_scale;
+    if (scale_.defined()) scale_.fill_(*new_scale);
+  } else {
+    at::Tensor found_inf;
+    for (const auto& [optimizer, state] : optimizers_) {
+      if (!state.found_inf.defined()) continue;
+      found_inf = found_inf.defined() ? at::maximum(found_inf, state.found_inf) : state.found_inf;
+    }
+    TORCH_CHECK_VALUE(found_inf.defined(),
+                      "GradScaler: update() before an optimizer with gradients was unscaled or "
+                      "stepped");
+    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, options_.growth_factor,
+                           options_.backoff_factor, options_.growth_interval);
+  }
+  optimizers_.clear();
+}
+
+double GradScaler::get_scale() const {
+  if (!is_enabled()) return 1.0;
+  return scale_.defined() ? scale_.item<float>() : initial_scale_;
+}
+
+int64_t GradScaler::get_growth_tracker() const {
+  return growth_tracker_.defined() ? growth_tracker_.item<int>() : initial_growth_tracker_;
+}
+
+void GradScaler::set_growth_factor(double new_factor) {
+  GradScalerKwargs options = options_;
+  options.growth_factor = new_factor;
+  check_options(options);
+  options_ = options;
+}
+
+void GradScaler::set_backoff_factor(double new_factor) {
+  GradScalerKwargs options = options_;
+  options.backoff_factor = new_factor;
+  check_options(options);
+  options_ = options;
+}
+
+void GradScaler::set_growth_interval(int64_t new_interval) {
+  GradScalerKwargs options = options_;
+  options.growth_interval = new_interval;
+  check_options(options);
+  options_ = options;
+}
+
+nlohmann::ordered_json GradScaler::state_dict() const {
+  if (!is_enabled()) return nlohmann::ordered_json::object();
+  return {{"scale", get_scale()},
+          {"growth_factor", options_.growth_factor},
+          {"backoff_factor", options_.backoff_factor},
+          {"growth_interval", options_.growth_interval},
+          {"_growth_tracker", get_growth_tracker()}};
+}
+
+void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
+  if (!is_enabled()) return;
+  GradScalerKwargs options = options_;
+  options.init_scale = field<double>(state_dict, "scale");
+  options.growth_factor = field<double>(state_dict, "growth_factor");
+  options.backoff_factor = field<double>(state_dict, "backoff_factor");
+  options.growth_interval = field<int64_t>(state_dict, "growth_interval");
+  const auto growth_tracker = field<int64_t>(state_dict, "_growth_tracker");
+  check_options(options);
+  TORCH_CHECK_VALUE(growth_tracker >= 0, "GradScaler: _growth_tracker is ", growth_tracker);
+  options_ = options;
+  initial_scale_ = options.init_scale;
+  initial_growth_tracker_ = growth_tracker;
+  scale_.reset();
+  growth_tracker_.reset();
+  optimizers_.clear();
+}
+
+void GradScaler::adopt_state(int source) {
+  if (!is_enabled() || group_ == nullptr) return;
+  const std::string state = broadcast_bytes(group_, state_dict().dump(), source);
+  load_state_dict(nlohmann::ordered_json::parse(state));
+}
+
+GradScaler get_grad_scaler(std::optional<DistributedType> distributed_type,
+                           const GradScalerKwargs& options, ProcessGroupPtr group) {
+  TORCH_CHECK_VALUE(distributed_type != DistributedType::kDeepSpeed &&
+                        distributed_type != DistributedType::kMegatronLm,
+                    "get_grad_scaler: ", to_string(*distributed_type), " scales by itself");
+  return GradScaler(options, std::move(group));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,225 @@
+#include "accelerate/precision/grad_scaler.h"
+
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/precision/shared_scaler.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+template <typename Function>
+std::string error_of(Function function) {
+  try {
+    function();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+at::Tensor parameter(std::vector<float> values) { return at::tensor(values).requires_grad_(true); }
+
+torch::optim::SGD sgd(const at::Tensor& weight, double lr = 1.0) {
+  return torch::optim::SGD(std::vector<at::Tensor>{weight}, torch::optim::SGDOptions(lr));
+}
+
+void set_gradient(const at::Tensor& weight, std::vector<float> values) {
+  weight.mutable_grad() = at::tensor(values);
+}
+
+TEST(GradScaler, ScalesTheLossAndUnscalesTheGradients) {
+  GradScaler scaler({.init_scale = 8});
+  at::Tensor weight = parameter({1, 2});
+  auto optimizer = sgd(weight, 0.5);
+  scaler.scale((weight * weight).sum()).backward();
+  EXPECT_TRUE(weight.grad().equal(at::tensor({16.f, 32.f})));
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(weight.grad().equal(at::tensor({2.f, 4.f})));
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_TRUE(weight.equal(at::tensor({0.f, 0.f})));
+}
+
+TEST(GradScaler, ScalesEveryTensorOfATree) {
+  GradScaler scaler({.init_scale = 4});
+  std::map<std::string, std::vector<at::Tensor>> losses = {{"a", {at::ones({2}), at::Tensor()}},
+                                                           {"b", {at::full({1}, 3.0)}}};
+  const auto scaled = scaler.scale(losses);
+  EXPECT_TRUE(scaled.at("a")[0].equal(at::full({2}, 4.0)));
+  EXPECT_FALSE(scaled.at("a")[1].defined());
+  EXPECT_TRUE(scaled.at("b")[0].equal(at::full({1}, 12.0)));
+}
+
+TEST(GradScaler, AStepWithAnInfiniteGradientIsLeftOutAndTheScaleBacksOff) {
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+    at::Tensor weight = parameter({1, 2});
+    auto optimizer = sgd(weight);
+    scaler.scale(weight.sum()).backward();
+    weight.mutable_grad()[1] = bad;
+    EXPECT_FALSE(scaler.step(optimizer));
+    scaler.update();
+    EXPECT_TRUE(weight.equal(at::tensor({1.f, 2.f})));
+    EXPECT_EQ(scaler.get_scale(), 4);
+    EXPECT_EQ(scaler.get_growth_tracker(), 0);
+  }
+}
+
+TEST(GradScaler, GrowsAfterAnIntervalOfGoodSteps) {
+  GradScaler scaler({.init_scale = 8, .growth_factor = 3, .growth_interval = 3});
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  std::vector<double> scales;
+  std::vector<int64_t> trackers;
+  for (int i = 0; i < 7; ++i) {
+    optimizer.zero_grad();
+    scaler.scale(weight.sum()).backward();
+    if (i == 4) weight.mutable_grad().fill_(kInf);
+    scaler.step(optimizer);
+    scaler.update();
+    scales.push_back(scaler.get_scale());
+    trackers.push_back(scaler.get_growth_tracker());
+  }
+  EXPECT_EQ(scales, (std::vector<double>{8, 8, 24, 24, 12, 12, 12}));
+  EXPECT_EQ(trackers, (std::vector<int64_t>{1, 2, 0, 1, 0, 1, 2}));
+}
+
+TEST(GradScaler, CallsOutOfTurnAreNamed) {
+  GradScaler scaler;
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  EXPECT_THAT(error_of([&] { scaler.update(); }), HasSubstr("before an optimizer"));
+  EXPECT_THAT(error_of([&] { scaler.step(optimizer); }), HasSubstr("has a gradient"));
+  scaler.update(2.0);
+  EXPECT_EQ(scaler.get_scale(), 2.0);
+  scaler.scale(weight.sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_THAT(error_of([&] { scaler.unscale_(optimizer); }), HasSubstr("was called"));
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_THAT(error_of([&] { scaler.step(optimizer); }), HasSubstr("step() was called"));
+  EXPECT_THAT(error_of([&] { scaler.unscale_(optimizer); }), HasSubstr("after step()"));
+  scaler.update();
+  EXPECT_NO_THROW(scaler.unscale_(optimizer));
+}
+
+TEST(GradScaler, Float16GradientsAreRefusedByName) {
+  GradScaler scaler;
+  at::Tensor first = parameter({1});
+  at::Tensor second = at::ones({2, 3}, at::kHalf).requires_grad_(true);
+  torch::optim::SGD optimizer(std::vector<at::Tensor>{first, second},
+                              torch::optim::SGDOptions(1.0));
+  set_gradient(first, {1});
+  second.mutable_grad() = at::ones({2, 3}, at::kHalf);
+  EXPECT_THAT(error_of([&] { scaler.unscale_(optimizer); }),
+              AllOf(HasSubstr("parameter 1 of parameter group 0"), HasSubstr("[2, 3]"),
+                    HasSubstr("float32")));
+}
+
+TEST(GradScaler, OptionsOutOfRangeAreNamed) {
+  EXPECT_THAT(error_of([] { GradScaler scaler({.init_scale = 0}); }), HasSubstr("more than 0"));
+  EXPECT_THAT(error_of([] { GradScaler scaler({.growth_factor = 1}); }),
+              HasSubstr("growth_factor"));
+  EXPECT_THAT(error_of([] { GradScaler scaler({.backoff_factor = 1}); }),
+              HasSubstr("backoff_factor"));
+  EXPECT_THAT(error_of([] { GradScaler scaler({.growth_interval = 0}); }),
+              HasSubstr("growth_interval"));
+  GradScaler scaler;
+  EXPECT_THAT(error_of([&] { scaler.set_growth_factor(0.5); }), HasSubstr("growth_factor"));
+  EXPECT_EQ(scaler.get_growth_factor(), 2.0);
+}
+
+TEST(GradScaler, WithoutBeingEnabledItOnlySteps) {
+  GradScaler scaler({.enabled = false});
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  at::Tensor loss = weight.sum();
+  EXPECT_TRUE(scaler.scale(loss).is_same(loss));
+  set_gradient(weight, {kInf});
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_EQ(weight.item<float>(), -kInf);
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 1.0);
+  EXPECT_TRUE(scaler.state_dict().empty());
+}
+
+TEST(GradScaler, StateGoesOnWhereItWas) {
+  GradScaler scaler({.init_scale = 8, .growth_interval = 5});
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  scaler.scale(weight.sum()).backward();
+  scaler.step(optimizer);
+  scaler.update();
+  const auto state = scaler.state_dict();
+  EXPECT_EQ(state.dump(),
+            R"({"scale":8.0,"growth_factor":2.0,"backoff_factor":0.5,"growth_interval":5,)"
+            R"("_growth_tracker":1})");
+  GradScaler other;
+  other.scale(at::ones({}));
+  other.load_state_dict(state);
+  EXPECT_EQ(other.state_dict(), state);
+
+  auto without = state;
+  without.erase("_growth_tracker");
+  EXPECT_THAT(error_of([&] { other.load_state_dict(without); }), HasSubstr("no _growth_tracker"));
+  auto wrong = state;
+  wrong["scale"] = -1;
+  EXPECT_THAT(error_of([&] { other.load_state_dict(wrong); }), HasSubstr("more than 0"));
+  EXPECT_EQ(other.state_dict(), state);
+}
+
+TEST(GradScaler, SparseGradientsAreUnscaled) {
+  GradScaler scaler({.init_scale = 4});
+  at::Tensor table = at::zeros({3, 2}).requires_grad_(true);
+  auto optimizer = sgd(table);
+  scaler.scale(at::embedding(table, at::tensor({1, 1}), -1, false, /*sparse=*/true).sum())
+      .backward();
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_TRUE(table[1].equal(at::tensor({-2.f, -2.f})));
+}
+
+TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
+  auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
+  at::Tensor first = parameter({1}), second = parameter({1});
+  auto one = sgd(first), two = sgd(second);
+  SharedScaler::User user(shared), other(shared);
+  auto iterate = [&] {
+    shared->begin_backward();
+    shared->scaler().scale(first.sum() + second.sum()).backward();
+  };
+  iterate();
+  first.mutable_grad().fill_(kInf);
+  EXPECT_FALSE(user.step(one));
+  EXPECT_EQ(shared->scaler().get_scale(), 8) << "the other one is still to be unscaled";
+  EXPECT_TRUE(other.step(two));
+  EXPECT_EQ(shared->scaler().get_scale(), 4);
+  EXPECT_EQ(second.item<float>(), 0);
+
+  // Where one of them does not step, the iteration ends with the next backward pass.
+  one.zero_grad();
+  iterate();
+  EXPECT_TRUE(user.step(one));
+  EXPECT_EQ(shared->scaler().get_growth_tracker(), 0);
+  iterate();
+  EXPECT_EQ(shared->scaler().get_growth_tracker(), 1);
+  {
+    SharedScaler::User gone = std::move(other);
+  }
+  EXPECT_TRUE(user.step(one));
+  EXPECT_EQ(shared->scaler().get_growth_tracker(), 2) << "nobody else is left";
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,224 @@
+// What accumulating gradients gives: the step of one large batch, whatever the windows and ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::HasSubstr;
+
+template <typename Function>
+std::string error_of(Function function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Its gradient with respect to the weight is the mean of the batch.
+struct DotImpl : torch::nn::Module {
+  DotImpl() { weight = register_parameter("weight", torch::zeros({1})); }
+  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Dot);
+
+float gradient(const Dot& net) { return net->weight.grad().cpu().item<float>(); }
+
+// The gradients of each optimizer step over the batches 1, 2, 3, ..., one number each per rank.
+std::vector<float> gradients_of_steps(Accelerator& accelerator, int64_t batches) {
+  Dot net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto data = torch::arange(1, batches * accelerator.num_processes() + 1).to(torch::kFloat);
+  auto [model, optimizer, loader] =
+      accelerator.prepare(net, sgd, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
+  std::vector<float> steps;
+  for (auto& [x, y] : loader) {
+    auto scope = accelerator.accumulate(model);
+    accelerator.backward(model(x).mean());
+    if (accelerator.sync_gradients()) steps.push_back(gradient(net));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  return steps;
+}
+
+TEST(Accumulation, TheLastWindowWeighsLessUnlessNormalised) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_steps = 4});
+    EXPECT_EQ(gradients_of_steps(accelerator, 6), (std::vector<float>{2.5, 11.0 / 4}));
+  });
+  const GradientAccumulationPlugin normalised{.num_steps = 4, .normalize_partial_window = true};
+  Cluster("1x1").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_plugin = normalised});
+    EXPECT_EQ(gradients_of_steps(accelerator, 6), (std::vector<float>{2.5, 5.5}));
+    EXPECT_EQ(gradients_of_steps(accelerator, 5), (std::vector<float>{2.5, 5.0}));
+    EXPECT_EQ(gradients_of_steps(accelerator, 7), (std::vector<float>{2.5, 6.0}));
+    EXPECT_EQ(gradients_of_steps(accelerator, 8), (std::vector<float>{2.5, 6.5}));
+    EXPECT_EQ(gradients_of_steps(accelerator, 1), (std::vector<float>{1.0}));
+  });
+  Cluster("1x2").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_plugin = normalised});
+    // Each rank's six batches of the twelve: 1 3 5 7 | 9 11 and 2 4 6 8 | 10 12.
+    EXPECT_EQ(gradients_of_steps(accelerator, 6), (std::vector<float>{4.5, 10.5}));
+  });
+}
+
+TEST(Accumulation, SeveralLossesShareANormalisedWindow) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
+                                 .num_steps = 4, .normalize_partial_window = true}});
+    Dot net, other;
+    auto data = torch::tensor({1.f, 3.f});
+    auto [model, second, loader] = accelerator.prepare(
+        net, other, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
+    for (auto& [x, y] : loader) {
+      auto scope = accelerator.accumulate(model, second);
+      accelerator.backward(model(x).mean());
+      accelerator.backward(second(x).mean() * 10);
+    }
+    EXPECT_FLOAT_EQ(gradient(net), 2.0);
+    EXPECT_FLOAT_EQ(gradient(other), 20.0);
+  });
+}
+
+TEST(Accumulation, SynchronisingEachBatchGivesTheSame) {
+  for (const bool each : {false, true}) {
+    Cluster("1x2").run_on_every_rank([&](Rank&) {
+      Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
+                                   .num_steps = 2, .sync_each_batch = each}});
+      EXPECT_EQ(gradients_of_steps(accelerator, 4), (std::vector<float>{2.5, 6.5}));
+    });
+  }
+}
+
+TEST(Accumulation, ALoopThatIsLeftEarlyKeepsItsWindowAndTheNextBatchGoesOn) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    Dot net;
+    auto data = torch::arange(1, 6).to(torch::kFloat);
+    auto [model, loader] =
+        accelerator.prepare(net, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
+    std::vector<bool> synchronised;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (auto& [x, y] : loader) {
+        auto scope = accelerator.accumulate(model);
+        synchronised.push_back(accelerator.sync_gradients());
+        if (epoch == 0 && synchronised.size() == 3) break;
+      }
+    }
+    EXPECT_EQ(synchronised,
+              (std::vector<bool>{false, true, false, true, false, true, false, true}));
+  });
+}
+
+// ---- Losses normalised by tokens.
+
+// Ranks and micro-steps have different numbers of tokens; one rank and step has none.
+constexpr int64_t kTokens[4][2] = {{3, 1}, {0, 5}, {2, 2}, {7, 0}};
+
+torch::Tensor tokens_of(int64_t step, int64_t rank, torch::Device device) {
+  torch::manual_seed(10 * step + rank);
+  return torch::rand({kTokens[step][rank]}).to(device);
+}
+
+TEST(BackwardTokens, GivesTheMeanOverAllTokensOfTheWindow) {
+  for (const char* topology : {"1x2", "1x2:h100"}) {
+    for (const auto precision : {PrecisionType::kNo, PrecisionType::kFp16}) {
+      Cluster(topology).run_on_every_rank([&](Rank& rank) {
+        for (const int64_t window : {1, 2, 4}) {
+          Accelerator accelerator({.mixed_precision = precision});
+          accelerator.set_gradient_accumulation_steps(window);
+          Dot net;
+          torch::optim::SGD sgd(net->parameters(), 1.0);
+          auto [model, optimizer] = accelerator.prepare(net, sgd);
+          for (int64_t begin = 0; begin < 4; begin += window) {
+            torch::Tensor sum = torch::zeros({}, torch::kDouble);
+            int64_t count = 0;
+            for (int64_t step = begin; step < begin + window; ++step) {
+              auto scope = accelerator.accumulate(model);
+              const auto x = tokens_of(step, rank.index(), accelerator.device());
+              const auto total = accelerator.backward_tokens(model(x).sum(), x.numel());
+              for (const int r : {0, 1}) {
+                sum += tokens_of(step, r, torch::kCPU).to(torch::kDouble).sum();
+                count += kTokens[step][r];
+              }
+              EXPECT_EQ(total.defined(), step == begin + window - 1);
+              if (total.defined()) EXPECT_EQ(total.item<int64_t>(), count);
+            }
+            accelerator.unscale_gradients();
+            EXPECT_NEAR(gradient(net), sum.item<double>() / count, 1e-5) << window;
+            net->weight.mutable_grad().zero_();
+            if (accelerator.scaler()) accelerator.scaler()->update();
+          }
+          accelerator.free_memory();
+        }
+      });
+    }
+  }
+}
+
+TEST(BackwardTokens, AWindowWithoutTokensHasNoGradient) {
+  Cluster("1x2").run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    Dot net;
+    auto model = accelerator.prepare(net);
+    accelerator.backward_tokens(model(torch::zeros({0})).sum(), 0);
+    EXPECT_EQ(gradient(net), 0.0);
+  });
+}
+
+TEST(BackwardTokens, MistakesAreNamed) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    Dot net;
+    auto model = accelerator.prepare(net);
+    auto loss = [&] { return model(torch::ones({2})).sum(); };
+    EXPECT_THAT(error_of([&] { accelerator.backward_tokens(loss(), -1); }), HasSubstr("-1 tokens"));
+    {
+      auto scope = accelerator.accumulate(model);
+      accelerator.backward_tokens(loss(), 2);
+      EXPECT_THAT(error_of([&] { accelerator.backward(loss()); }), HasSubstr("same accumulation"));
+    }
+    {
+      auto scope = accelerator.accumulate(model);
+      accelerator.backward_tokens(loss(), 2);
+      EXPECT_THAT(error_of([&] { accelerator.backward_tokens(loss(), 2); }),
+                  HasSubstr("summed already"));
+    }
+    {
+      auto scope = accelerator.accumulate(model);
+      accelerator.backward(loss());
+      EXPECT_THAT(error_of([&] { accelerator.backward_tokens(loss(), 2); }),
+                  HasSubstr("after backward()"));
+    }
+  });
+}
+
+TEST(Backward, PassesAutogradsArgumentsOn) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::Tensor x = torch::tensor({2.f, 3.f}, torch::requires_grad());
+    torch::Tensor y = torch::ones({2}, torch::requires_grad());
+    torch::Tensor cube = x * x * x * y;
+    accelerator.backward(cube, {.gradient = torch::tensor({1.f, 10.f}),
+                                .retain_graph = true,
+                                .create_graph = true,
+                                .inputs = std::vector<torch::Tensor>{x}});
+    EXPECT_TRUE(x.grad().equal(torch::tensor({12.f, 270.f})));
+    EXPECT_FALSE(y.grad().defined());
+    EXPECT_TRUE(x.grad().requires_grad());
+    EXPECT_NO_THROW(accelerator.backward(cube.sum()));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,202 @@
+// LocalSGD: ranks drift apart between averages and are one afterwards.
+#include <stdexcept>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::ClusterError;
+using simulator::Rank;
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+Tensor flat(const torch::nn::Module& module) {
+  std::vector<Tensor> parts;
+  for (const Tensor& parameter : module.parameters()) parts.push_back(parameter.detach().flatten());
+  return torch::cat(parts).cpu();
+}
+
+Tensor input_of(int rank, int step) {
+  return torch::sin(torch::arange(12.).reshape({4, 3}) + 5 * rank + step);
+}
+
+torch::nn::Linear made_net() {
+  torch::nn::Linear net(3, 2);
+  torch::NoGradGuard no_grad;
+  net->weight.copy_(torch::arange(6.).reshape({2, 3}) / 10);
+  net->bias.zero_();
+  return net;
+}
+
+void train_step(torch::nn::Linear& net, torch::optim::Optimizer& sgd, const Tensor& x) {
+  (net(x) - 1).square().mean().backward();
+  sgd.step();
+  sgd.zero_grad();
+}
+
+// The same without anything of ours: as many nets as there are ranks.
+std::vector<Tensor> by_hand(int ranks, int steps, int every) {
+  std::vector<torch::nn::Linear> nets;
+  std::vector<torch::optim::SGD> optimizers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    nets.push_back(made_net());
+    optimizers.emplace_back(nets.back()->parameters(), 0.1);
+  }
+  std::vector<Tensor> after;
+  auto average = [&] {
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < nets[0]->parameters().size(); ++i) {
+      Tensor mean = torch::zeros_like(nets[0]->parameters()[i]);
+      for (auto& net : nets) mean += net->parameters()[i] / ranks;
+      for (auto& net : nets) net->parameters()[i].copy_(mean);
+    }
+  };
+  for (int step = 1; step <= steps; ++step) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      train_step(nets[rank], optimizers[rank], input_of(rank, step));
+    }
+    if (step % every == 0) average();
+    for (auto& net : nets) after.push_back(flat(*net));
+  }
+  average();
+  for (auto& net : nets) after.push_back(flat(*net));
+  return after;
+}
+
+class LocalSgdOn : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LocalSgdOn, AveragesEveryFewStepsAndAtTheEnd) {
+  constexpr int kSteps = 5, kEvery = 2;
+  Cluster cluster(GetParam());
+  const int ranks = cluster.world_size();
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator;
+    auto net = made_net();
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    std::vector<Tensor> after;
+    {
+      LocalSGD local_sgd(accelerator, model, kEvery);
+      for (int step = 1; step <= kSteps; ++step) {
+        auto scope = accelerator.accumulate(model);
+        const Tensor x = input_of(rank.index(), step).to(accelerator.device());
+        accelerator.backward((model(x) - 1).square().mean());
+        optimizer.step();
+        optimizer.zero_grad();
+        local_sgd.step();
+        after.push_back(flat(*net));
+      }
+    }
+    after.push_back(flat(*net));
+    rank.report("parameters", torch::stack(after));
+    // Afterwards gradients are averaged again.
+    model(input_of(rank.index(), 0).to(accelerator.device())).sum().backward();
+    rank.report("gradient", net->weight.grad());
+  });
+  const std::vector<Tensor> expected = by_hand(ranks, kSteps, kEvery);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensor got = cluster.reports("parameters")[rank];
+    for (int step = 0; step <= kSteps; ++step) {
+      EXPECT_TRUE(torch::allclose(got[step], expected[step * ranks + rank], 1e-5, 1e-6))
+          << "rank " << rank << ", step " << step + 1;
+    }
+    EXPECT_TRUE(torch::equal(got[kSteps], cluster.reports("parameters")[0][kSteps]));
+    EXPECT_TRUE(torch::equal(cluster.reports("gradient")[rank], cluster.reports("gradient")[0]));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Clusters, LocalSgdOn, ::testing::Values("1x2", "2x2", "1x3:h100"));
+
+TEST(LocalSgd, NeverReducesGradientsWhateverAccumulates) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
+                                 .num_steps = 2, .sync_each_batch = true}});
+    auto net = made_net();
+    auto model = accelerator.prepare(net);
+    LocalSGD local_sgd(accelerator, model, 100);
+    for (int step = 0; step < 3; ++step) {
+      auto scope = accelerator.accumulate(model);
+      accelerator.backward(model(input_of(rank.index(), step)).square().sum());
+    }
+    rank.report("gradient", net->weight.grad());
+  });
+  EXPECT_FALSE(torch::allclose(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+}
+
+TEST(LocalSgd, OnlyCountsWhereItIsOff) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    auto net = made_net();
+    auto model = accelerator.prepare(net);
+    LocalSGD local_sgd(accelerator, model, 1, /*enabled=*/false);
+    model(input_of(rank.index(), 0)).sum().backward();
+    rank.report("gradient", net->weight.grad());
+    // Only one rank steps: nothing is collective.
+    if (rank.index() == 0) local_sgd.step();
+  });
+  EXPECT_TRUE(torch::equal(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+}
+
+TEST(LocalSgd, WorksOnOneRank) {
+  Cluster cluster("1x1");
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    auto net = made_net();
+    auto model = accelerator.prepare(net);
+    LocalSGD local_sgd(accelerator, model, 1);
+    local_sgd.step();
+    EXPECT_TRUE(torch::equal(net->weight, made_net()->weight));
+  });
+}
+
+TEST(LocalSgd, RefusesWhatItCannotDo) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    auto model = accelerator.prepare(made_net());
+    EXPECT_THROW(LocalSGD(accelerator, model, 0), c10::ValueError);
+    EXPECT_THROW(LocalSGD(accelerator, model, -1, /*enabled=*/false), c10::ValueError);
+    model.reset();
+    EXPECT_THROW(LocalSGD(accelerator, model, 1), c10::ValueError);
+  });
+  Cluster tpus("tpu-v4:2x1");
+  tpus.run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    auto model = accelerator.prepare(made_net());
+    try {
+      LocalSGD local_sgd(accelerator, model, 1);
+      FAIL() << "accepted on TPUs";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("XLA"));
+    }
+  });
+}
+
+TEST(LocalSgd, EndsWithTheErrorThatLeavesIt) {
+  Cluster cluster("1x2");
+  try {
+    cluster.run_on_every_rank([](Rank& rank) {
+      Accelerator accelerator;
+      auto model = accelerator.prepare(made_net());
+      LocalSGD local_sgd(accelerator, model, 10);
+      if (rank.index() == 1) throw std::runtime_error("the data is gone");
+    });
+    FAIL() << "nobody noticed";
+  } catch (const ClusterError& error) {
+    EXPECT_EQ(error.failures().front().rank, 1);
+    EXPECT_THAT(error.what(), HasSubstr("the data is gone"));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate
