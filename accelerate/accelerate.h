@@ -12,6 +12,7 @@
 #include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/state/job_operations.h"
 #include "accelerate/util/availability.h"
+#include "accelerate/util/checkpoint.h"
 #include "accelerate/util/environment_report.h"
 #include "accelerate/util/environment_scope.h"
 #include "accelerate/util/executable_batch_size.h"

@@ -237,7 +237,12 @@ UnevenInputsScope::Restorer::~Restorer() {
 
 UnevenInputsScope Accelerator::join(const JoinOptions& options, const ReplicatedModels& models) {
   UnevenInputsScope::Restorer restorer;
-  if (!use_distributed()) return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
+  if (distributed_type() == DistributedType::kXla && use_distributed()) {
+    TORCH_WARN_ONCE("join_uneven_inputs has no effect on TPUs, whose optimizers step together");
+  }
+  if (!use_distributed() || distributed_type() == DistributedType::kXla) {
+    return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
+  }
   if (options.even_batches) override_even_batches(*options.even_batches, restorer);
   const bool uneven = !options.even_batches.value_or(options_.dataloader_config.even_batches);
   if (uneven) {

@@ -224,8 +224,8 @@ class Accelerator {
   /// those that stopped early are brought up to date. Gradients are divided by the number of all
   /// ranks, also of those that ended. It does so where the effective even_batches is off; where
   /// `options` say so it is set on every prepared loader of map-style data that is not dispatched,
-  /// until the scope ends. Without replicated models it does nothing else. The Accelerator must
-  /// outlive the scope. Collective, as is the scope's end.
+  /// until the scope ends. Without replicated models it does nothing else, and on TPUs nothing,
+  /// with a warning. The Accelerator must outlive the scope. Collective, as is the scope's end.
   /// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
