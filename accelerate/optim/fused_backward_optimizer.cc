@@ -1,0 +1,155 @@
+#include "accelerate/optim/fused_backward_optimizer.h"
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace accelerate::optim {
+namespace {
+
+using torch::autograd::PostAccumulateGradHook;
+
+// Calls a function when a parameter's gradient is complete, after the hook that was there before.
+struct GradientHook : PostAccumulateGradHook {
+  void operator()(const at::Tensor& parameter) override {
+    if (previous != nullptr) (*previous)(parameter);
+    at::NoGradGuard no_grad;
+    std::lock_guard<std::mutex> lock(*mutex);
+    at::Tensor changeable = parameter;
+    if (changeable.grad().defined()) (*on_gradient)(changeable);
+  }
+
+  std::unique_ptr<PostAccumulateGradHook> previous;
+  std::mutex* mutex = nullptr;
+  const std::function<void(at::Tensor&)>* on_gradient = nullptr;
+};
+
+// Hooks on parameters for a scope.
+class HookScope {
+ public:
+  explicit HookScope(std::mutex& mutex) : mutex_(mutex) {}
+  ~HookScope() {
+    for (size_t i = hooked_.size(); i-- > 0;) {
+      std::unique_ptr<PostAccumulateGradHook>& slot =
+          torch::autograd::impl::post_acc_grad_hooks(hooked_[i]);
+      slot = std::move(static_cast<GradientHook&>(*slot).previous);
+    }
+  }
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+  void add(const at::Tensor& parameter, const std::function<void(at::Tensor&)>& on_gradient) {
+    auto hook = std::make_unique<GradientHook>();
+    hook->previous = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
+    hook->mutex = &mutex_;
+    hook->on_gradient = &on_gradient;
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(hook));
+    hooked_.push_back(parameter);
+  }
+
+ private:
+  std::mutex& mutex_;
+  std::vector<at::Tensor> hooked_;
+};
+
+void check_lr(double lr) {
+  TORCH_CHECK_VALUE(std::isfinite(lr) && lr >= 0,
+                    "the learning rate must be a finite number of at least 0, it is ", lr);
+}
+
+}  // namespace
+
+void FusedBackwardOptimizer::run_backward(const at::Tensor& loss, bool retain_graph,
+                                          const OnGradient& on_gradient) {
+  TORCH_CHECK_VALUE(loss.defined(), "a backward pass needs a loss");
+  std::mutex mutex;
+  std::vector<std::function<void(at::Tensor&)>> by_group;
+  by_group.reserve(param_groups_.size());
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    by_group.push_back(
+        [&on_gradient, group](at::Tensor& parameter) { on_gradient(parameter, group); });
+  }
+  HookScope hooks(mutex);
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    for (const at::Tensor& parameter : param_groups_[group].params()) {
+      if (parameter.requires_grad()) hooks.add(parameter, by_group[group]);
+    }
+  }
+  torch::autograd::backward({loss}, {}, retain_graph);
+}
+
+// Taken from the parameter, and averaged over the group.
+at::Tensor FusedBackwardOptimizer::reduced_gradient(const at::Tensor& parameter) const {
+  at::Tensor grad = std::move(parameter.mutable_grad());
+  parameter.mutable_grad().reset();
+  TORCH_CHECK_VALUE(grad.layout() == at::kStrided, "the gradient of a parameter of shape ",
+                    parameter.sizes(), " is sparse, which a fused backward pass does not support");
+  if (group_ == nullptr || group_->getSize() == 1) return grad;
+  grad = grad.contiguous();
+  std::vector<at::Tensor> tensors{grad};
+  group_->allreduce(tensors)->wait();
+  return grad.div_(group_->getSize());
+}
+
+void FusedBackwardOptimizer::fused_backward(const at::Tensor& loss, std::optional<double> lr) {
+  if (lr.has_value()) check_lr(*lr);
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    check_lr(group.options().get_lr());
+  }
+  const Clipping clip = clipping();
+  TORCH_CHECK(clip.norm == 0 || clip_factor_.defined(),
+              "clip_grad_norm is set: call grad_norm(loss) before fused_backward(loss, lr), each "
+              "time");
+  const at::Tensor factor = std::exchange(clip_factor_, at::Tensor());
+  run_backward(loss, /*retain_graph=*/false, [&](at::Tensor& parameter, size_t group) {
+    at::Tensor grad = reduced_gradient(parameter);
+    if (clip.value > 0) grad.clamp_(-clip.value, clip.value);
+    if (factor.defined()) grad.mul_(factor.to(grad.device()));
+    const torch::optim::OptimizerOptions& options = param_groups_[group].options();
+    update(parameter, std::move(grad), lr.value_or(options.get_lr()), options);
+  });
+}
+
+at::Tensor FusedBackwardOptimizer::grad_norm(const at::Tensor& loss) {
+  std::vector<at::Tensor> norms;
+  const Clipping clip = clipping();
+  run_backward(loss, /*retain_graph=*/true, [&](at::Tensor& parameter, size_t) {
+    at::Tensor grad = reduced_gradient(parameter);
+    if (clip.value > 0) grad.clamp_(-clip.value, clip.value);
+    norms.push_back(at::linalg_vector_norm(grad, 2));
+  });
+  at::NoGradGuard no_grad;
+  at::Tensor total = at::scalar_tensor(0.0);
+  if (!norms.empty()) {
+    const c10::Device device = norms.front().device();
+    for (at::Tensor& norm : norms) norm = norm.to(device);
+    total = at::linalg_vector_norm(at::stack(norms), 2);
+  }
+  if (clip.norm > 0) {
+    clip_factor_ = total.add(1e-6).reciprocal_().mul_(clip.norm).clamp_max_(1.0);
+  }
+  return total;
+}
+
+at::Tensor FusedBackwardOptimizer::step(LossClosure closure) {
+  TORCH_CHECK_VALUE(closure == nullptr,
+                    "this optimizer takes its steps in fused_backward; step takes no closure");
+  return {};
+}
+
+void FusedBackwardOptimizer::set_process_group(c10::intrusive_ptr<c10d::ProcessGroup> group) {
+  group_ = std::move(group);
+}
+
+}  // namespace accelerate::optim

@@ -1,0 +1,79 @@
+/// What options and parameter states of an optimizer of ours owe to LibTorch (copying, archives, a
+/// learning rate), written once from a list of their fields:
+///
+///     struct LionOptions : internal::OptionsOf<LionOptions> {
+///       TORCH_ARG(double, lr) = 1e-4;
+///       template <typename Self, typename Fn>
+///       static void for_each_field(Self& self, Fn&& fn) { fn("lr", self.lr()); }
+///     };
+///
+/// Errors: c10::Error naming the field that an archive does not have.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize/archive.h>
+
+namespace accelerate::internal {
+
+template <typename T>
+void write_fields(torch::serialize::OutputArchive& archive, const T& value) {
+  T::for_each_field(value, [&archive](const char* name, const auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, at::Tensor>) {
+      if (!field.defined()) return;
+    }
+    archive.write(name, c10::IValue(field));
+  });
+}
+
+template <typename T>
+void read_fields(torch::serialize::InputArchive& archive, T& value) {
+  T::for_each_field(value, [&archive](const char* name, auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    c10::IValue read;
+    if (archive.try_read(name, read)) {
+      field = read.to<Field>();
+    } else {
+      TORCH_CHECK((std::is_same_v<Field, at::Tensor>), "an optimizer's archive has no \"", name,
+                  "\"");
+    }
+  });
+}
+
+template <typename Derived>
+struct OptionsOf : torch::optim::OptimizerCloneableOptions<Derived> {
+  void serialize(torch::serialize::InputArchive& archive) override {
+    read_fields(archive, static_cast<Derived&>(*this));
+  }
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    write_fields(archive, static_cast<const Derived&>(*this));
+  }
+  double get_lr() const override { return static_cast<const Derived&>(*this).lr(); }
+  void set_lr(const double lr) override { static_cast<Derived&>(*this).lr(lr); }
+};
+
+template <typename Derived>
+struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
+  void serialize(torch::serialize::InputArchive& archive) override {
+    read_fields(archive, static_cast<Derived&>(*this));
+  }
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    write_fields(archive, static_cast<const Derived&>(*this));
+  }
+};
+
+/// The parameter's state, made where there is none.
+template <typename State>
+State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
+  if (slot == nullptr) slot = std::make_unique<State>();
+  return static_cast<State&>(*slot);
+}
+
+}  // namespace accelerate::internal
