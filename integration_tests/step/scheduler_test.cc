@@ -1,5 +1,5 @@
 // Prepared schedulers in a job: how far ranks advance them, and that they agree.
-#include <string>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 
-// A rate of 1 - n / 10 after n steps; the loop has a step for each entry of `moves`.
+// A training whose rate is 1 - n / 10 after n steps of the schedule.
 class Job {
  public:
   explicit Job(const AcceleratorOptions& options)
