@@ -1,0 +1,203 @@
+// When a prepared scheduler moves, and by how much.
+#include "accelerate/optim/accelerated_scheduler.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/optim/schedulers/schedulers.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct Warnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+  std::vector<std::string> texts;
+  c10::WarningUtils::WarningHandlerGuard guard{this};
+};
+
+template <typename Function>
+std::string error_of(Function&& function) {
+  try {
+    function();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no ValueError";
+}
+
+torch::optim::SGD made_sgd() {
+  return torch::optim::SGD({at::zeros({1})}, torch::optim::SGDOptions(1.0));
+}
+
+AcceleratedOptimizer prepared(torch::optim::SGD& sgd, GradientState& state) {
+  return AcceleratedOptimizer(
+      std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &sgd), state);
+}
+
+struct PreparedSchedule : testing::Test {
+  AcceleratedScheduler prepare(SchedulerPolicy policy) { return {schedule, state, policy}; }
+
+  GradientState state;
+  torch::optim::SGD sgd = made_sgd();
+  optim::LambdaLR schedule{sgd, [](int64_t step) { return 1 - static_cast<double>(step) / 10; }};
+};
+
+TEST_F(PreparedSchedule, AdvancesOncePerProcess) {
+  AcceleratedScheduler scheduler = prepare({.num_processes = 3});
+  scheduler.step();
+  EXPECT_DOUBLE_EQ(scheduler.get_last_lr()[0], 1 - 3 / 10.0);
+}
+
+TEST_F(PreparedSchedule, AdvancesOnceWhereBatchesAreSplit) {
+  AcceleratedScheduler scheduler = prepare({.num_processes = 3, .split_batches = true});
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 1);
+}
+
+TEST_F(PreparedSchedule, AdvancesOnceWhereItCountsOptimizerSteps) {
+  AcceleratedScheduler scheduler =
+      prepare({.num_processes = 3, .unit = SchedulerUnit::kPerOptimizerStep});
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 1);
+}
+
+TEST_F(PreparedSchedule, StandsStillWhileGradientsAccumulate) {
+  AcceleratedScheduler scheduler = prepare({.num_processes = 2});
+  state.set_sync_gradients(false);
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 0);
+  state.set_plugin({.num_steps = 2, .adjust_scheduler = true});
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 2);
+}
+
+TEST_F(PreparedSchedule, ForwardsEveryCallWhereItIsNotTiedToOptimizers) {
+  AcceleratedScheduler scheduler = prepare({.num_processes = 3, .step_with_optimizer = false});
+  state.set_sync_gradients(false);
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 1);
+}
+
+TEST_F(PreparedSchedule, FollowsTheStepsOfItsOwnOptimizer) {
+  torch::optim::SGD other_sgd = made_sgd();
+  torch::optim::StepLR any(sgd, 1, 0.5);
+  const AcceleratedOptimizer own = prepared(sgd, state), other = prepared(other_sgd, state);
+  AcceleratedScheduler scheduler(schedule, state, {}, {other.shared(), own.shared()});
+  AcceleratedScheduler of_any(any, state, {}, {other.shared(), own.shared()});
+  other.shared()->step_was_skipped = true;
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 1);
+  of_any.step();
+  EXPECT_EQ(of_any.shared()->steps, 0) << "LibTorch's do not say which they drive";
+  other.shared()->step_was_skipped = false;
+  own.shared()->step_was_skipped = true;
+  scheduler.step();
+  EXPECT_EQ(schedule.last_epoch(), 1);
+}
+
+TEST_F(PreparedSchedule, KeepsNoOptimizerAlive) {
+  auto owned = std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{at::zeros({1})}, 0.1);
+  const std::weak_ptr<torch::optim::SGD> watched = owned;
+  AcceleratedOptimizer optimizer(std::move(owned), state);
+  torch::optim::StepLR step(*optimizer, 1);
+  AcceleratedScheduler scheduler(step, state, {}, {optimizer.shared()});
+  optimizer.reset();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(PreparedSchedule, ForwardsItsState) {
+  AcceleratedScheduler scheduler = prepare({.num_processes = 4});
+  scheduler.step();
+  const nlohmann::ordered_json saved = scheduler.state_dict();
+  EXPECT_EQ(saved.at("last_epoch"), 4);
+  scheduler.step();
+  scheduler.load_state_dict(saved);
+  EXPECT_EQ(schedule.last_epoch(), 4);
+  torch::optim::StepLR step(sgd, 1);
+  const AcceleratedScheduler others(step, state, {});
+  EXPECT_THAT(error_of([&] { others.state_dict(); }), HasSubstr("LibTorch's own schedulers"));
+  EXPECT_THAT(error_of([&] { others.get_last_lr(); }), HasSubstr("LibTorch's own schedulers"));
+}
+
+TEST(PreparedOneCycle, IsNotSteppedBeyondItsLength) {
+  GradientState state;
+  torch::optim::SGD sgd = made_sgd();
+  optim::OneCycleLR cycle(sgd, {.max_lr = 1, .total_steps = 5});
+  AcceleratedScheduler scheduler(cycle, state, {.num_processes = 2});
+  for (int i = 0; i < 4; ++i) scheduler.step();
+  EXPECT_EQ(cycle.last_epoch(), 5);
+  AcceleratedScheduler untied(cycle, state, {.step_with_optimizer = false});
+  EXPECT_THAT(error_of([&] { untied.step(); }), HasSubstr("total_steps is 5"));
+}
+
+TEST(PreparedPlateau, GoesByEachMetricOnce) {
+  GradientState state;
+  torch::optim::SGD sgd = made_sgd();
+  optim::ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 1});
+  const AcceleratedOptimizer optimizer = prepared(sgd, state);
+  AcceleratedScheduler scheduler(plateau, state, {.num_processes = 4}, {optimizer.shared()});
+  scheduler.step(1.0);
+  state.set_sync_gradients(false);
+  optimizer.shared()->step_was_skipped = true;
+  scheduler.step(1.0);
+  EXPECT_EQ(plateau.num_bad_epochs(), 1);
+  scheduler.step(1.0);
+  EXPECT_THAT(scheduler.get_last_lr(), ElementsAre(0.5));
+  EXPECT_THAT(error_of([&] { scheduler.step(); }), HasSubstr("stepped with the metric"));
+  optim::StepLR step(sgd, {.step_size = 1});
+  AcceleratedScheduler other(step, state, {});
+  EXPECT_THAT(error_of([&] { other.step(1.0); }), HasSubstr("this scheduler takes none"));
+}
+
+// ---- The warning about a schedule that is over too early.
+
+constexpr int64_t kSteps = 20;
+
+// What is warned of when a schedule of `length` steps is used for kSteps optimizer steps.
+std::vector<std::string> warnings_of(int64_t length, SchedulerPolicy policy,
+                                     int64_t optimizer_steps = kSteps) {
+  Warnings warnings;
+  GradientState state;
+  torch::optim::SGD sgd = made_sgd();
+  optim::LambdaLR schedule = optim::get_linear_schedule_with_warmup(sgd, 2, length);
+  AcceleratedScheduler scheduler(schedule, state, policy);
+  for (int64_t i = 0; i < optimizer_steps; ++i) scheduler.step();
+  return warnings.texts;
+}
+
+TEST(PreparedScheduleThatIsOver, SaysSoOnce) {
+  const auto texts = warnings_of(kSteps, {.num_processes = 4});
+  ASSERT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(texts[0], HasSubstr("over after its 20 steps, which 4 processes used up in 5 "
+                                  "optimizer steps, and training goes on"));
+  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4}, 8), IsEmpty());
+  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4}, 9), SizeIs(1));
+}
+
+TEST(PreparedScheduleThatIsOver, IsNoneWhereItsUnitIsRight) {
+  EXPECT_THAT(warnings_of(4 * kSteps, {.num_processes = 4}), IsEmpty());
+  // Padding makes epochs a little longer.
+  EXPECT_THAT(warnings_of(4 * kSteps, {.num_processes = 4}, kSteps + 4), IsEmpty());
+  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4, .unit = SchedulerUnit::kPerOptimizerStep}),
+              IsEmpty());
+  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4, .split_batches = true}), IsEmpty());
+  // Without other processes nobody changed the schedule.
+  EXPECT_THAT(warnings_of(3, {}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,111 @@
+// Prepared schedulers in a job: how far ranks advance them, and that they agree.
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/optim/schedulers/schedulers.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+
+// A training whose rate is 1 - n / 10 after n steps of the schedule.
+class Job {
+ public:
+  explicit Job(const AcceleratorOptions& options)
+      : accelerator(options), prepared_model(accelerator.prepare(net)) {}
+
+  void micro_step(double value = 1.0) {
+    auto scope = accelerator.accumulate(prepared_model);
+    const auto x = torch::full({1, 1}, value, torch::TensorOptions(accelerator.device()));
+    accelerator.backward(prepared_model(x).sum());
+    optimizer.step();
+    scheduler.step();
+    optimizer.zero_grad();
+  }
+
+  double rate() { return sgd.param_groups()[0].options().get_lr(); }
+
+  Accelerator accelerator;
+  torch::nn::Linear net{1, 1};
+  torch::optim::SGD sgd{net->parameters(), 1.0};
+  optim::LambdaLR schedule{sgd, [](int64_t step) { return 1 - static_cast<double>(step) / 10; }};
+  PreparedModel<torch::nn::LinearImpl> prepared_model;
+  AcceleratedOptimizer optimizer = accelerator.prepare(sgd);
+  AcceleratedScheduler scheduler = accelerator.prepare(schedule);
+};
+
+class Schedules : public testing::TestWithParam<const char*> {};
+
+TEST_P(Schedules, AdvanceByTheirUnit) {
+  auto rate_after_one_step = [](const AcceleratorOptions& options) {
+    double rate = 0;
+    Cluster cluster(GetParam());
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Job job(options);
+      job.micro_step();
+      if (rank.index() == 0) rate = job.rate();
+      EXPECT_EQ(job.rate(), job.scheduler.get_last_lr()[0]);
+    });
+    return rate;
+  };
+  int world = 0;
+  Cluster(GetParam()).run_on_every_rank([&](Rank&) { world = Accelerator().num_processes(); });
+  EXPECT_DOUBLE_EQ(rate_after_one_step({}), 1 - world / 10.0);
+  EXPECT_DOUBLE_EQ(rate_after_one_step({.split_batches = true}), 0.9);
+  EXPECT_DOUBLE_EQ(rate_after_one_step({.step_scheduler_with_optimizer = false}), 0.9);
+  EXPECT_DOUBLE_EQ(rate_after_one_step({.scheduler_unit = SchedulerUnit::kPerOptimizerStep}), 0.9);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Schedules, testing::Values("1x1", "1x2", "2x4"));
+
+TEST(Schedule, WaitsForTheOptimizer) {
+  Cluster("1x2").run_on_every_rank([](Rank&) {
+    Job job({.gradient_accumulation_steps = 3});
+    for (const double expected : {1.0, 1.0, 0.8, 0.8, 0.8, 0.6}) {
+      job.micro_step();
+      EXPECT_DOUBLE_EQ(job.rate(), expected);
+    }
+  });
+}
+
+TEST(Schedule, DoesNotCountSkippedSteps) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Job job({.mixed_precision = PrecisionType::kFp16});
+    job.micro_step(rank.index() == 1 ? std::numeric_limits<double>::infinity() : 1.0);
+    EXPECT_TRUE(job.optimizer.step_was_skipped());
+    EXPECT_EQ(job.rate(), 1.0);
+    job.micro_step(1e-4);
+    EXPECT_FALSE(job.optimizer.step_was_skipped());
+    EXPECT_DOUBLE_EQ(job.rate(), 0.8);
+  });
+}
+
+// Rank 1's data ended early: it has seen fewer metrics.
+TEST(Schedule, AMetricsReaderCatchesUpWithItsState) {
+  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1, 1);
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    optim::ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 0});
+    AcceleratedScheduler scheduler = accelerator.prepare(plateau);
+    scheduler.step(1.0);
+    if (rank.index() == 0) {
+      scheduler.step(1.0);
+      scheduler.step(0.5);
+    }
+    scheduler.shared()->catch_up(accelerator.state().group(), /*source=*/0);
+    EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
+    EXPECT_EQ(plateau.best(), 0.5);
+    EXPECT_EQ(plateau.last_epoch(), 3);
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
