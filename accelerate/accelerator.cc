@@ -10,14 +10,14 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
-#include <nlohmann/json.hpp>
 
-#include "accelerate/comm/objects.h"
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/optimizer_state.h"
+#include "accelerate/parallel/replicate.h"
+#include "accelerate/precision/fp8_model.h"
 #include "accelerate/util/availability.h"
 #include "accelerate/util/os_kernel.h"
 
@@ -44,12 +44,18 @@ void refuse_what_is_missing(const Environment& environment) {
 }
 
 void check_precision(PrecisionType precision, const Runtime& runtime) {
-  TORCH_CHECK_VALUE(precision != PrecisionType::kFp8, "fp8 is refused for now");
   const bool available = precision == PrecisionType::kNo ||
                          (precision == PrecisionType::kFp16 ? is_fp16_available(runtime)
                                                             : is_bf16_available(false, runtime));
   TORCH_CHECK_VALUE(available, "mixed precision \"", to_string(precision),
                     "\": this rank's device does not compute in it");
+}
+
+PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime& runtime) {
+  if (options.mixed_precision) return *options.mixed_precision;
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  if (earlier != nullptr && earlier->initialized()) return earlier->mixed_precision();
+  return mixed_precision_from_env(runtime.environment()).value_or(PrecisionType::kNo);
 }
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime) {
@@ -72,15 +78,19 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& r
     }
   }
   refuse_what_is_missing(environment);
-  const auto precision =
-      options.mixed_precision ? options.mixed_precision : mixed_precision_from_env(environment);
-  check_precision(precision.value_or(PrecisionType::kNo), runtime);
+  options.mixed_precision = chosen_precision(options, runtime);
+  check_precision(*options.mixed_precision, runtime);
   if (options.split_batches) {
     TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
                       "split_batches=false contradicts dataloader_config.split_batches=true");
     options.dataloader_config.split_batches = *options.split_batches;
   }
   return options;
+}
+
+KwargsHandlers checked(KwargsHandlers handlers, const AcceleratorOptions& options) {
+  check_fp8_handlers(handlers.fp8, *options.mixed_precision);
+  return handlers;
 }
 
 bool is_trained(const torch::nn::Module& module) {
@@ -93,7 +103,7 @@ bool is_trained(const torch::nn::Module& module) {
 
 Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     : options_(with_environment(std::move(options), runtime)),
-      handlers_(KwargsHandlers::from_list(options_.kwargs_handlers)),
+      handlers_(checked(KwargsHandlers::from_list(options_.kwargs_handlers), options_)),
       state_(AcceleratorState::initialize(runtime, {.mixed_precision = options_.mixed_precision,
                                                     .cpu = options_.cpu,
                                                     .init = handlers_.init})),
@@ -109,6 +119,14 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
   if (mixed_precision() == PrecisionType::kFp16 && !training_.scaler) {
     training_.scaler = std::make_shared<SharedScaler>(get_grad_scaler(
         distributed_type(), handlers_.scaler, use_distributed() ? state_.group() : nullptr));
+  }
+  if (mixed_precision() == PrecisionType::kFp8 && (!training_.fp8 || handlers_.fp8.any())) {
+    Fp8Plan plan = resolve_fp8(handlers_.fp8, runtime.environment());
+    TORCH_CHECK_VALUE(!training_.fp8 || training_.fp8->backend() == plan.backend(), "fp8 by ",
+                      to_string(plan.backend()),
+                      " contradicts an earlier Accelerator on this Runtime, which chose ",
+                      to_string(training_.fp8->backend()));
+    if (!training_.fp8) training_.fp8 = std::move(plan);
   }
   if (!options_.gradient_accumulation_plugin) return;
   const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
@@ -143,9 +161,17 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   if (options.device_placement.value_or(options_.device_placement)) module->to(device());
   auto model = std::make_shared<ModelState>(module);
   model->set_autocast(autocast_settings(mixed_precision(), device().type(), handlers_.autocast));
-  if (use_distributed() && !options.evaluation_mode && is_trained(*module)) {
+  if (use_distributed() && !options.evaluation_mode &&
+      distributed_type() == DistributedType::kXla) {
+    replicate(state_.group(), *module);
+  } else if (use_distributed() && !options.evaluation_mode &&
+             (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu)) {
     model->set_ddp(
         std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp));
+  }
+  if (training_.fp8) {
+    model->set_fp8(
+        Fp8Model::convert(*module, *training_.fp8, model->ddp() ? state_.group() : nullptr));
   }
   training_.models.push_back(model);
   return model;
@@ -154,17 +180,27 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
-  AcceleratedOptimizer prepared(std::move(optimizer), gradient_state_, training_.scaler);
+  // On TPUs the step averages, not the backward pass.
+  const bool averages = use_distributed() && distributed_type() == DistributedType::kXla;
+  AcceleratedOptimizer prepared(
+      std::move(optimizer), gradient_state_,
+      {.scaler = training_.scaler, .averages_over = averages ? state_.group() : nullptr});
   std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
   training_.optimizers.push_back(prepared.shared());
   return prepared;
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
+  std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers;
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock()) optimizers.push_back(std::move(optimizer));
+  }
   AcceleratedScheduler prepared(scheduler, gradient_state_,
                                 {.num_processes = num_processes(),
                                  .split_batches = options_.dataloader_config.split_batches,
-                                 .step_with_optimizer = options_.step_scheduler_with_optimizer});
+                                 .step_with_optimizer = options_.step_scheduler_with_optimizer,
+                                 .unit = options_.scheduler_unit},
+                                std::move(optimizers));
   std::erase_if(training_.schedulers, [](const auto& known) { return known.expired(); });
   training_.schedulers.push_back(prepared.shared());
   return prepared;
@@ -235,9 +271,8 @@ void Accelerator::catch_up(int source, const ReplicatedModels& models) {
     return false;
   };
   if (GradScaler* scaler = this->scaler()) {
-    const std::string state = scaler->state_dict().dump();
-    scaler->load_state_dict(
-        nlohmann::ordered_json::parse(broadcast_bytes(state_.group(), state, source)));
+    scaler->set_group(state_.group());
+    scaler->adopt_state(source);
   }
   // Schedulers first: what they do to the learning rate is overwritten by what it is.
   for (const auto& known : training_.schedulers) {
@@ -381,17 +416,19 @@ void Accelerator::multiply_gradients(const at::Tensor& factor) {
 }
 
 void Accelerator::unscale_gradients() {
-  for (const auto& known : training_.optimizers) {
-    if (auto optimizer = known.lock()) unscale(*optimizer->optimizer);
-  }
+  if (scaler() != nullptr && sync_gradients()) settle_gradients();
 }
 
-void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) { unscale(*optimizer); }
+void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  if (scaler() == nullptr || !sync_gradients()) return;
+  TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
+  optimizer.shared()->settle_gradients(gradient_state_);
+}
 
-void Accelerator::unscale(torch::optim::Optimizer& optimizer) {
-  GradScaler* scaler = this->scaler();
-  if (scaler == nullptr || !sync_gradients() || scaler->is_unscaled(optimizer)) return;
-  scaler->unscale_(optimizer);
+void Accelerator::settle_gradients() {
+  for (const auto& known : training_.optimizers) {
+    if (auto optimizer = known.lock()) optimizer->settle_gradients(gradient_state_);
+  }
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
@@ -428,15 +465,15 @@ void Accelerator::forget_prepared() {
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         double norm_type, bool error_if_nonfinite) {
   if (!sync_gradients()) return at::zeros({}, at::TensorOptions(device()));
-  unscale_gradients();
-  return at::scalar_tensor(
-      torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite));
+  settle_gradients();
+  return accelerate::clip_grad_norm_(
+      parameters, max_norm, {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!sync_gradients()) return;
-  unscale_gradients();
-  torch::nn::utils::clip_grad_value_(parameters, clip_value);
+  settle_gradients();
+  accelerate::clip_grad_value_(parameters, clip_value);
 }
 
 }  // namespace accelerate

@@ -112,6 +112,10 @@ class Accelerator {
   /// Whether several ranks compute on accelerators of one kind, other than TPUs.
   bool multi_device() const;
   PrecisionType mixed_precision() const { return state_.mixed_precision(); }
+  /// Which way of computing in fp8 was chosen; `no` in other precisions.
+  FP8BackendType fp8_backend() const {
+    return training_.fp8 ? training_.fp8->backend() : FP8BackendType::kNo;
+  }
 
   // ---- How it was set up. Local.
 
@@ -256,6 +260,13 @@ class Accelerator {
   ///         second call in the step that ends a window of several.
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                              const BackwardOptions& options = {});
+
+  /// The next backward pass of this model synchronises after all, though its forward pass ran
+  /// inside no_sync: for loops that know only then that it was the last. Local.
+  template <typename Module>
+  void trigger_sync_in_backward(const PreparedModel<Module>& model) const {
+    if (DistributedDataParallel* ddp = model.state()->ddp()) ddp->trigger_sync_in_backward();
+  }
 
   /// Scales gradients so that their joint p-norm is at most `max_norm`; returns the norm before, a
   /// 0-dim tensor on the device. In fp16 they are unscaled first. Does nothing and returns 0 while
@@ -460,7 +471,8 @@ class Accelerator {
   void advance_accumulation();
   // Scales the loss, nothing else.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
-  void unscale(torch::optim::Optimizer& optimizer);
+  // Makes those of all prepared optimizers what their step will see.
+  void settle_gradients();
   // The gradients that prepared models have so far.
   void multiply_gradients(const at::Tensor& factor);
   void forget_prepared();

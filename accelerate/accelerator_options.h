@@ -10,6 +10,7 @@
 #include "accelerate/config/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/data_loader_options.h"
+#include "accelerate/optim/accelerated_scheduler.h"
 
 namespace accelerate {
 
@@ -34,6 +35,8 @@ struct AcceleratorOptions {
   std::vector<RNGType> rng_types = {RNGType::kGenerator};
   /// Off: prepared schedulers advance exactly when they are told to.
   bool step_scheduler_with_optimizer = true;
+  /// What a step of prepared schedulers stands for; the peer knows the first one only.
+  SchedulerUnit scheduler_unit = SchedulerUnit::kPerProcessBatch;
   /// At most one of each class.
   std::vector<KwargsHandler> kwargs_handlers = {};
 };

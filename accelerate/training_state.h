@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -47,6 +49,8 @@ struct TrainingState {
   // Of prepared optimizers that still have a handle.
   std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
   std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
+  // In fp8.
+  std::optional<Fp8Plan> fp8;
   // In fp16.
   std::shared_ptr<SharedScaler> scaler;
   // Groups of the first ranks, by their number.

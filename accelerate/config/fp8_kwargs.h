@@ -1,10 +1,13 @@
-/// How 8-bit floating point is computed: the options of the three ways that the peer knows.
+/// How 8-bit floating point is computed: the options of the three ways that the peer knows, and
+/// which of them a job uses.
 ///
-/// A field that is absent is what its environment variable says, or the default named beside it.
-/// Giving one of these without mixed_precision fp8 is an error, and so is giving two that differ in
-/// backend.
+/// A field that is absent is what its environment variable says, or the default named beside it;
+/// the variables are called ACCELERATE_FP8 and what the field's comment ends with. Giving one of
+/// these without mixed_precision fp8 is an error, and so is giving two of them.
+/// Errors: c10::ValueError naming the field, or the variable and its text.
+/// Threads: those of the Environment. Everything is local.
 /// Mirrors: accelerate utils/dataclasses.py, TERecipeKwargs, MSAMPRecipeKwargs, AORecipeKwargs and
-///          the deprecated FP8RecipeKwargs, with their environment variables (ACCELERATE_FP8_*).
+///          the deprecated FP8RecipeKwargs; accelerator.py, fp8_backend.
 #pragma once
 
 #include <array>
@@ -12,6 +15,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <variant>
+
+#include "accelerate/config/enums.h"
+#include "accelerate/runtime/environment.h"
 
 namespace torch::nn {
 class Module;
@@ -39,9 +46,24 @@ struct TERecipeKwargs {
   std::optional<std::array<bool, 3>> override_linear_precision = std::nullopt;
   /// A power of two as scale for each 32 values: false. _USE_MXFP8_BLOCK_SCALING
   std::optional<bool> use_mxfp8_block_scaling = std::nullopt;
+  /// The first and the last Linear layer stay in high precision. Only here, without a variable.
+  bool keep_first_and_last = false;
 
   bool operator==(const TERecipeKwargs&) const = default;
 };
+
+template <typename Visitor>
+void visit_fields(const TERecipeKwargs& kwargs, Visitor&& visit) {
+  visit("use_autocast_during_eval", kwargs.use_autocast_during_eval);
+  visit("margin", kwargs.margin);
+  visit("interval", kwargs.interval);
+  visit("fp8_format", kwargs.fp8_format);
+  visit("amax_history_len", kwargs.amax_history_len);
+  visit("amax_compute_algo", kwargs.amax_compute_algo);
+  visit("override_linear_precision", kwargs.override_linear_precision);
+  visit("use_mxfp8_block_scaling", kwargs.use_mxfp8_block_scaling);
+  visit("keep_first_and_last", kwargs.keep_first_and_last);
+}
 
 /// Gradients (O1) and the optimizer's moments (O2) in few bits.
 struct MSAMPRecipeKwargs {
@@ -51,24 +73,61 @@ struct MSAMPRecipeKwargs {
   bool operator==(const MSAMPRecipeKwargs&) const = default;
 };
 
+template <typename Visitor>
+void visit_fields(const MSAMPRecipeKwargs& kwargs, Visitor&& visit) {
+  visit("opt_level", kwargs.opt_level);
+}
+
 /// One scale per tensor, computed from the tensor itself.
 struct AORecipeKwargs {
   /// Whether a Linear layer, by its name, is computed in fp8. Absent: all but the first and the
   /// last one.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> module_filter_func =
       {};
-  /// Fill up inner dimensions that are no multiple of 16: true. _PAD_INNER_DIM
+  /// Fill up dimensions that are no multiple of 16, where the filter chooses such a layer: true.
+  /// _PAD_INNER_DIM
   std::optional<bool> pad_inner_dim = std::nullopt;
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER
   std::optional<bool> enable_fsdp_float8_all_gather = std::nullopt;
 };
 
-/// Deprecated: says TE or MSAMP, with the fields of both.
-struct FP8RecipeKwargs : TERecipeKwargs {
+template <typename Visitor>
+void visit_fields(const AORecipeKwargs& kwargs, Visitor&& visit) {
+  visit("module_filter_func", kwargs.module_filter_func);
+  visit("pad_inner_dim", kwargs.pad_inner_dim);
+  visit("enable_fsdp_float8_all_gather", kwargs.enable_fsdp_float8_all_gather);
+}
+
+/// Deprecated: TERecipeKwargs or MSAMPRecipeKwargs, as `backend` says, with the fields of both.
+struct FP8RecipeKwargs {
   /// "TE" or "MSAMP". Absent: ACCELERATE_FP8_BACKEND, else MSAMP where opt_level is given, else TE.
   std::optional<std::string> backend = std::nullopt;
   std::optional<std::string> opt_level = std::nullopt;
+  std::optional<bool> use_autocast_during_eval = std::nullopt;
+  std::optional<int64_t> margin = std::nullopt;
+  std::optional<int64_t> interval = std::nullopt;
+  std::optional<std::string> fp8_format = std::nullopt;
+  std::optional<int64_t> amax_history_len = std::nullopt;
+  std::optional<std::string> amax_compute_algo = std::nullopt;
+  std::optional<std::array<bool, 3>> override_linear_precision = std::nullopt;
+  std::optional<bool> use_mxfp8_block_scaling = std::nullopt;
+
+  bool operator==(const FP8RecipeKwargs&) const = default;
 };
+
+template <typename Visitor>
+void visit_fields(const FP8RecipeKwargs& kwargs, Visitor&& visit) {
+  visit("backend", kwargs.backend);
+  visit("opt_level", kwargs.opt_level);
+  visit("use_autocast_during_eval", kwargs.use_autocast_during_eval);
+  visit("margin", kwargs.margin);
+  visit("interval", kwargs.interval);
+  visit("fp8_format", kwargs.fp8_format);
+  visit("amax_history_len", kwargs.amax_history_len);
+  visit("amax_compute_algo", kwargs.amax_compute_algo);
+  visit("override_linear_precision", kwargs.override_linear_precision);
+  visit("use_mxfp8_block_scaling", kwargs.use_mxfp8_block_scaling);
+}
 
 /// Those that were given.
 struct Fp8Handlers {
@@ -76,6 +135,27 @@ struct Fp8Handlers {
   std::optional<MSAMPRecipeKwargs> msamp;
   std::optional<AORecipeKwargs> ao;
   std::optional<FP8RecipeKwargs> recipe;
+
+  bool any() const { return te || msamp || ao || recipe; }
 };
+
+/// How a job computes in fp8: one of the three, all its fields given and right.
+struct Fp8Plan {
+  std::variant<TERecipeKwargs, MSAMPRecipeKwargs, AORecipeKwargs> recipe;
+
+  FP8BackendType backend() const;
+};
+
+/// With every absent field filled in, texts in their usual case, and values checked.
+TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment);
+MSAMPRecipeKwargs resolve(MSAMPRecipeKwargs kwargs, const Environment& environment);
+AORecipeKwargs resolve(AORecipeKwargs kwargs, const Environment& environment);
+
+/// The handler's, else that of ACCELERATE_FP8_BACKEND, else the first of AO, TE and MSAMP that this
+/// build has: AO, for it has all.
+Fp8Plan resolve_fp8(const Fp8Handlers& handlers, const Environment& environment);
+
+/// Refuses handlers in a job that computes in another precision.
+void check_fp8_handlers(const Fp8Handlers& handlers, PrecisionType precision);
 
 }  // namespace accelerate

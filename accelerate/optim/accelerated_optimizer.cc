@@ -1,21 +1,41 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 
 #include <utility>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
+
+#include "accelerate/parallel/gradient_average.h"
 
 namespace accelerate {
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                           GradientState& gradient_state,
-                                           std::shared_ptr<SharedScaler> scaler)
-    : optimizer_(std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer),
-                                                 .scaler = SharedScaler::User(std::move(scaler))})),
+                                           GradientState& gradient_state, OptimizerPolicy policy)
+    : optimizer_(
+          std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer),
+                                          .scaler = SharedScaler::User(std::move(policy.scaler)),
+                                          .averages_over = std::move(policy.averages_over)})),
       gradient_state_(&gradient_state) {}
+
+void AcceleratedOptimizer::Shared::average_gradients(GradientState& gradient_state) {
+  if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
+  std::vector<at::Tensor> parameters;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  accelerate::average_gradients(averages_over, parameters);
+  gradient_state.set_is_xla_gradients_synced(true);
+}
+
+void AcceleratedOptimizer::Shared::settle_gradients(GradientState& gradient_state) {
+  average_gradients(gradient_state);
+  if (scaler) scaler.unscale(*optimizer);
+}
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
   torch::optim::Optimizer& inner = *optimizer();
+  optimizer_->average_gradients(*gradient_state_);
   at::Tensor loss;
   if (optimizer_->scaler) {
     TORCH_CHECK_VALUE(!closure, "step: a closure would be evaluated without the scale of fp16");
@@ -23,6 +43,7 @@ at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closu
   } else {
     loss = inner.step(std::move(closure));
   }
+  optimizer_->are_averaged = false;
   gradient_state_->set_is_xla_gradients_synced(false);
   return loss;
 }

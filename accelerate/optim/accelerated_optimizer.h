@@ -10,18 +10,24 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/precision/shared_scaler.h"
 #include "accelerate/state/gradient_state.h"
 
 namespace accelerate {
 
+struct OptimizerPolicy {
+  /// In fp16: shared by all prepared optimizers of the rank.
+  std::shared_ptr<SharedScaler> scaler = nullptr;
+  /// Where the backward pass leaves gradients to their rank, as on TPUs: whom to average with.
+  ProcessGroupPtr averages_over = nullptr;
+};
+
 class AcceleratedOptimizer {
  public:
-  /// `gradient_state` outlives the handle. In fp16 there is a `scaler`, which prepared optimizers
-  /// share.
+  /// `gradient_state` outlives the handle.
   AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                       GradientState& gradient_state,
-                       std::shared_ptr<SharedScaler> scaler = nullptr);
+                       GradientState& gradient_state, OptimizerPolicy policy = {});
 
   /// The optimizer's own step, on a synchronising step; otherwise an undefined tensor. In fp16 it
   /// is left out where a gradient is infinite or not a number; collective then.
@@ -47,8 +53,15 @@ class AcceleratedOptimizer {
   /// For the library: lives as long as a handle does, also where the optimizer is not owned.
   struct Shared {
     std::shared_ptr<torch::optim::Optimizer> optimizer;
+    SharedScaler::User scaler;
+    ProcessGroupPtr averages_over;
+    bool are_averaged = false;  // the gradients of this step
     bool step_was_skipped = false;
-    SharedScaler::User scaler = {};
+
+    /// Makes gradients what step() will see: averaged over ranks where the backward pass did not do
+    /// it, and without the scale. Once per step. Collective.
+    void settle_gradients(GradientState& gradient_state);
+    void average_gradients(GradientState& gradient_state);
   };
   const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 

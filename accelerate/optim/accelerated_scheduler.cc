@@ -1,27 +1,115 @@
 #include "accelerate/optim/accelerated_scheduler.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/comm/objects.h"
+#include "accelerate/optim/schedulers/plateau.h"
+#include "accelerate/optim/schedulers/scheduler.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+namespace {
+
+using Optimizers = std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>>;
+
+// The one that the scheduler drives if it is known and among them, else all.
+Optimizers driven_by(const optim::Scheduler* scheduler, Optimizers optimizers) {
+  if (scheduler == nullptr) return optimizers;
+  for (const auto& known : optimizers) {
+    if (known->optimizer.get() == &scheduler->optimizer()) return {known};
+  }
+  return optimizers;
+}
+
+bool is_first_rank() {
+  const Runtime* runtime = Runtime::find_current();
+  return runtime == nullptr || runtime->topology().rank == 0;
+}
+
+}  // namespace
 
 AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler,
                                            const GradientState& gradient_state,
-                                           SchedulerPolicy policy)
-    : shared_(std::make_shared<Shared>(Shared{.scheduler = &scheduler})),
+                                           SchedulerPolicy policy, Optimizers optimizers)
+    : shared_(std::make_shared<Shared>(
+          Shared{.scheduler = &scheduler,
+                 .ours = dynamic_cast<optim::Scheduler*>(&scheduler),
+                 .plateau = dynamic_cast<optim::ReduceLROnPlateau*>(&scheduler)})),
       gradient_state_(&gradient_state),
-      policy_(policy) {}
+      policy_(policy) {
+  shared_->optimizers = driven_by(shared_->ours, std::move(optimizers));
+}
 
-void AcceleratedScheduler::step() {
+void AcceleratedScheduler::step(std::optional<double> metric) {
   TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
+  if (metric) {
+    TORCH_CHECK_VALUE(shared_->plateau != nullptr,
+                      "a metric is for a prepared ReduceLROnPlateau; this scheduler takes none");
+    return shared_->plateau->step(*metric);
+  }
+  TORCH_CHECK_VALUE(shared_->plateau == nullptr,
+                    "a prepared ReduceLROnPlateau is stepped with the metric that it goes by");
   if (!policy_.step_with_optimizer) return shared_->step();
-  if (!gradient_state_->sync_gradients() && !gradient_state_->adjust_scheduler()) return;
-  const int steps = policy_.split_batches ? 1 : policy_.num_processes;
-  for (int i = 0; i < steps; ++i) shared_->step();
+  if (!gradient_state_->sync_gradients()) {
+    if (!gradient_state_->adjust_scheduler()) return;
+  } else {
+    for (const auto& optimizer : shared_->optimizers) {
+      if (optimizer->step_was_skipped) return;
+    }
+  }
+  const bool once = policy_.split_batches || policy_.unit == SchedulerUnit::kPerOptimizerStep;
+  advance(once ? 1 : policy_.num_processes);
+}
+
+void AcceleratedScheduler::advance(int steps) {
+  if (steps > 1) warn_if_over(steps);
+  shared_->asked_steps += steps;
+  const optim::Scheduler* ours = shared_->ours;
+  const std::optional<int64_t> total = ours != nullptr ? ours->total_steps() : std::nullopt;
+  for (int i = 0; i < steps; ++i) {
+    if (total && ours->step_count() > *total) return;
+    shared_->step();
+  }
+}
+
+void AcceleratedScheduler::warn_if_over(int steps) {
+  if (shared_->warned || shared_->ours == nullptr) return;
+  const std::optional<int64_t> end = shared_->ours->end();
+  // A padded last batch in each epoch makes training somewhat longer than a right schedule.
+  if (!end || shared_->asked_steps < *end + (*end + 1) / 2) return;
+  shared_->warned = true;
+  if (!is_first_rank()) return;
+  TORCH_WARN("the learning-rate schedule was over after its ", *end, " steps, which ", steps,
+             " processes used up in ", (*end + steps - 1) / steps,
+             " optimizer steps, and training goes on. A prepared scheduler advances once for each "
+             "process: make the schedule ",
+             steps,
+             " times longer, or have it count optimizer steps with "
+             "SchedulerUnit::kPerOptimizerStep");
+}
+
+optim::Scheduler& AcceleratedScheduler::ours() const {
+  TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
+  TORCH_CHECK_VALUE(shared_->ours != nullptr,
+                    "LibTorch's own schedulers have no rates to ask for and no state; use "
+                    "accelerate::optim's of the same name");
+  return *shared_->ours;
+}
+
+const std::vector<double>& AcceleratedScheduler::get_last_lr() const {
+  return ours().get_last_lr();
+}
+
+nlohmann::ordered_json AcceleratedScheduler::state_dict() const { return ours().state_dict(); }
+
+void AcceleratedScheduler::load_state_dict(const nlohmann::ordered_json& state) {
+  ours().load_state_dict(state);
 }
 
 void AcceleratedScheduler::Shared::step() {
@@ -31,6 +119,12 @@ void AcceleratedScheduler::Shared::step() {
 
 void AcceleratedScheduler::Shared::catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                             int source) {
+  if (plateau != nullptr) {
+    // Its steps cannot be made again without their metrics.
+    const std::string state = broadcast_bytes(group, plateau->state_dict().dump(), source);
+    plateau->load_state_dict(nlohmann::ordered_json::parse(state));
+    return optim::set_rates(plateau->optimizer(), plateau->get_last_lr());
+  }
   const int64_t target = std::stoll(broadcast_bytes(group, std::to_string(steps), source));
   while (steps < target) step();
 }

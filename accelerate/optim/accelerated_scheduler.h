@@ -1,18 +1,27 @@
-/// A user's learning-rate scheduler after `Accelerator::prepare`.
+/// A user's learning-rate scheduler after `Accelerator::prepare`: one call of `step` per
+/// micro-step, and it moves only where the optimizer did.
 ///
-/// The unit: one call of `step` per optimizer step, and per call the user's scheduler advances once
-/// for each process, because a schedule written for one process counts that process's batches. With
-/// `split_batches` the batches are the same ones, and it advances once. While gradients accumulate
-/// it stands still, unless GradientAccumulationPlugin::adjust_scheduler says otherwise.
-/// Mirrors: accelerate scheduler.py, AcceleratedScheduler.
+/// By how much is its SchedulerUnit. While gradients accumulate it stands still, unless
+/// GradientAccumulationPlugin::adjust_scheduler says otherwise, and a step that an optimizer
+/// skipped does not count. A scheduler that knows its length (total_steps) is not stepped beyond
+/// it.
+///
+/// A schedule of optimizer steps in a job that counts every process's batches is over too early,
+/// and nothing would say so: rank 0 warns, once, when training has gone on for half as long again
+/// as a schedule of this library lasted (Scheduler::end). Mirrors: accelerate scheduler.py,
+/// AcceleratedScheduler. accelerate/docs/schedulers.md has more.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
+#include <nlohmann/json_fwd.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/state/gradient_state.h"
 
 namespace torch::optim {
@@ -21,20 +30,48 @@ class LRScheduler;
 
 namespace accelerate {
 
+namespace optim {
+class ReduceLROnPlateau;
+class Scheduler;
+}  // namespace optim
+
+/// What one step of a prepared scheduler's schedule stands for.
+enum class SchedulerUnit {
+  /// One batch of one process: an optimizer step advances it by as many as there are data-parallel
+  /// processes, or by one with split_batches. For schedules written for one process.
+  kPerProcessBatch,
+  /// One optimizer step, whatever the number of processes.
+  kPerOptimizerStep,
+};
+
 struct SchedulerPolicy {
+  /// How many processes train on different data.
   int num_processes = 1;
   bool split_batches = false;
   /// Off: every call is forwarded as it comes.
   bool step_with_optimizer = true;
+  SchedulerUnit unit = SchedulerUnit::kPerProcessBatch;
 };
 
 class AcceleratedScheduler {
  public:
-  /// Both references outlive the handle.
-  AcceleratedScheduler(torch::optim::LRScheduler& scheduler, const GradientState& gradient_state,
-                       SchedulerPolicy policy);
+  /// `scheduler` and `gradient_state` outlive the handle. Of the optimizers, whose skipped steps do
+  /// not count, only that which it drives matters, if it is known and among them.
+  AcceleratedScheduler(
+      torch::optim::LRScheduler& scheduler, const GradientState& gradient_state,
+      SchedulerPolicy policy,
+      std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers = {});
 
-  void step();
+  /// With a `metric`, for ReduceLROnPlateau: one step, whenever it is called and whatever the unit,
+  /// because it counts evaluations. All ranks must pass the same metric. Local.
+  /// Errors: c10::ValueError for a metric where none is needed, or none where one is.
+  void step(std::optional<double> metric = std::nullopt);
+
+  /// Of a scheduler of this library; LibTorch's own have none. See optim::Scheduler.
+  /// Errors: c10::ValueError for LibTorch's.
+  const std::vector<double>& get_last_lr() const;
+  nlohmann::ordered_json state_dict() const;
+  void load_state_dict(const nlohmann::ordered_json& state);
 
   /// The user's scheduler.
   torch::optim::LRScheduler& operator*() const { return *shared_->scheduler; }
@@ -48,15 +85,24 @@ class AcceleratedScheduler {
   /// For the library: lives as long as a handle does.
   struct Shared {
     torch::optim::LRScheduler* scheduler = nullptr;
-    int64_t steps = 0;
+    optim::Scheduler* ours = nullptr;             // the same, if it is one
+    optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
+    std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers;
+    int64_t steps = 0;        // of the scheduler
+    int64_t asked_steps = 0;  // the same, had its length been no limit
+    bool warned = false;
 
     void step();
-    /// Advances to as many steps as rank `source` has. Collective.
+    /// Brings it to where rank `source`'s is. Collective.
     void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
   };
   const std::shared_ptr<Shared>& shared() const { return shared_; }
 
  private:
+  void advance(int steps);
+  void warn_if_over(int steps);
+  optim::Scheduler& ours() const;
+
   std::shared_ptr<Shared> shared_;
   const GradientState* gradient_state_;
   SchedulerPolicy policy_;

@@ -21,16 +21,15 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "accelerate/parallel/communication_hook.h"
-#include "accelerate/parallel/replica_check.h"
+#include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
 
 constexpr size_t kMebibyte = 1024 * 1024;
-// The peer's figures: a small first bucket starts the communication early; large broadcasts.
+// The peer's figure: a small first bucket starts the communication early.
 constexpr size_t kFirstBucketBytes = kMebibyte;
-constexpr size_t kBroadcastBytes = 250 * kMebibyte;
 constexpr int kMain = 0;
 
 struct Parameters {
@@ -229,8 +228,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
                     "DistributedDataParallelKwargs: batches are spread along dim "
                     "0 only, got dim=",
                     options.dim);
-  check_same_model(group_, *module_);
-  broadcast_from(kMain, replica());
+  replicate(group_, *module_);
   make_reducer();
 }
 
@@ -280,12 +278,6 @@ std::vector<at::Tensor> DistributedDataParallel::replica() const {
   return state;
 }
 
-void DistributedDataParallel::broadcast_from(int source,
-                                             const std::vector<at::Tensor>& tensors) const {
-  at::NoGradGuard no_grad;
-  if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, source);
-}
-
 void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
   std::string name = replicas_name_;
   // Ranks that ended are behind. The others are compared among themselves, under a name that the
@@ -330,7 +322,7 @@ void DistributedDataParallel::before_forward() {
   if (reducer_ && grad) reducer_->rebuild_buckets();
   // After the Reducer, which explains an unfinished reduction better than its consequence would be.
   if (reducer_ && grad && require_sync_) check_replicas(peers.ended);
-  if (refresh_buffers) broadcast_from(peers.leader, buffers_);
+  if (refresh_buffers) broadcast_tensors(group_, buffers_, peers.leader);
 }
 
 bool DistributedDataParallel::needs_outputs() const {
@@ -406,7 +398,7 @@ void DistributedDataParallel::follow_forward(const JoinListener::Forward& forwar
                 ", whose data has ended: their earlier backward passes were not the same");
     reducer_->rebuild_buckets();
   }
-  if (forward.broadcasts_buffers) broadcast_from(leader, buffers_);
+  if (forward.broadcasts_buffers) broadcast_tensors(group_, buffers_, leader);
 }
 
 void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
@@ -424,6 +416,8 @@ void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
   reducer_->pretend_all_were_ready(slot);
 }
 
-void DistributedDataParallel::adopt_replica(int source) { broadcast_from(source, replica()); }
+void DistributedDataParallel::adopt_replica(int source) {
+  broadcast_tensors(group_, replica(), source);
+}
 
 }  // namespace accelerate

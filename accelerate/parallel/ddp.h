@@ -120,7 +120,6 @@ class DistributedDataParallel {
   void register_hook(const std::vector<bool>& sparse);
   // The outputs as a node of ours gives them.
   std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
-  void broadcast_from(int source, const std::vector<at::Tensor>& tensors) const;
   std::vector<at::Tensor> replica() const;
   void check_finished() const;
   void check_replicas(const std::vector<int>& ended) const;

@@ -39,10 +39,18 @@ LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelState> m
                     local_sgd_steps);
   if (!enabled_ || model_->ddp() == nullptr) return;
   no_sync_.emplace(c10::SmallVector<DistributedDataParallel*, 4>{model_->ddp()});
+  if (GradScaler* scaler = accelerator.scaler()) {
+    scaling_group_ = scaler->group();
+    scaler->set_group(nullptr);
+  }
 }
 
 LocalSGD::~LocalSGD() noexcept(false) {
-  if (enabled_ && std::uncaught_exceptions() == exceptions_) average();
+  if (!enabled_) return;
+  if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
+  if (std::uncaught_exceptions() != exceptions_) return;
+  average();
+  if (scaling_group_ != nullptr) accelerator_.scaler()->adopt_state(/*source=*/0);
 }
 
 void LocalSGD::step() {

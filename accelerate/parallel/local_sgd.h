@@ -13,7 +13,8 @@
 ///
 /// While it lives gradients stay on their rank. Averages are over all ranks and take the model's
 /// parameters, frozen ones included, but not integers, buffers, nor the optimizer's state.
-/// Where there is one rank, or not `enabled`, it only counts.
+/// Where there is one rank, or not `enabled`, it only counts. In fp16 each rank leaves out its own
+/// steps, and goes on with rank 0's scale afterwards.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
 /// Errors: c10::ValueError for fewer than one step, a model that was freed, and kinds of jobs other
 ///         than NO and MULTI_*. The destructor throws what averaging throws; left by an exception,
@@ -59,6 +60,7 @@ class LocalSGD {
   const int exceptions_;  // that were on their way when the scope began
   int64_t steps_ = 0;
   std::optional<NoSyncScope> no_sync_;
+  ProcessGroupPtr scaling_group_;
 };
 
 }  // namespace accelerate

@@ -2,10 +2,19 @@
 
 #include <torch/nn/module.h>
 
+#include "accelerate/precision/fp8_model.h"
+
 namespace accelerate {
 
 ModelState::ModelState(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
 
 ModelState::~ModelState() = default;
+
+PrecisionScope::PrecisionScope(const ModelState& model)
+    : autocast_(model.autocast()),
+      linear_(model.fp8() ? model.fp8()->forward_scope(model.ddp() != nullptr &&
+                                                       model.ddp()->require_sync() &&
+                                                       !model.ddp()->joined())
+                          : LinearModeScope(nullptr)) {}
 
 }  // namespace accelerate

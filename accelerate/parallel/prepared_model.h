@@ -16,6 +16,7 @@
 
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/precision/autocast.h"
+#include "accelerate/precision/linear_mode.h"
 #include "accelerate/util/tree.h"
 #include "accelerate/util/tree_operations.h"
 
@@ -24,6 +25,8 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+
+class Fp8Model;
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
@@ -41,10 +44,26 @@ class ModelState {
   const std::optional<AutocastSettings>& autocast() const { return autocast_; }
   void set_autocast(std::optional<AutocastSettings> settings) { autocast_ = settings; }
 
+  /// Null where no layer is computed in fp8.
+  const std::shared_ptr<Fp8Model>& fp8() const { return fp8_; }
+  void set_fp8(std::shared_ptr<Fp8Model> fp8) { fp8_ = std::move(fp8); }
+
  private:
   const std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::optional<AutocastSettings> autocast_;
+  std::shared_ptr<Fp8Model> fp8_;
+};
+
+/// While it lives, operators compute in the model's precision. Collective where layers in fp8 agree
+/// on their scales: in passes that synchronise.
+class PrecisionScope {
+ public:
+  explicit PrecisionScope(const ModelState& model);
+
+ private:
+  AutocastScope autocast_;
+  LinearModeScope linear_;
 };
 
 template <typename Module>
@@ -88,10 +107,10 @@ class PreparedModel {
  private:
   template <typename... Inputs>
   auto compute(Inputs&&... inputs) {
-    const std::optional<AutocastSettings>& autocast = state_->autocast();
-    if (!autocast) return module_->forward(std::forward<Inputs>(inputs)...);
+    // fp8 comes with autocast.
+    if (!state_->autocast()) return module_->forward(std::forward<Inputs>(inputs)...);
     auto output = [&] {
-      AutocastScope scope(autocast);
+      PrecisionScope scope(*state_);
       return module_->forward(std::forward<Inputs>(inputs)...);
     }();
     return convert_to_fp32(std::move(output));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -15,7 +16,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
+
 #include <nlohmann/json.hpp>
+#include "accelerate/comm/objects.h"
 
 namespace accelerate {
 namespace {
@@ -225,6 +228,12 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   scale_.reset();
   growth_tracker_.reset();
   optimizers_.clear();
+}
+
+void GradScaler::adopt_state(int source) {
+  if (!is_enabled() || group_ == nullptr) return;
+  const std::string state = broadcast_bytes(group_, state_dict().dump(), source);
+  load_state_dict(nlohmann::ordered_json::parse(state));
 }
 
 GradScaler get_grad_scaler(std::optional<DistributedType> distributed_type,

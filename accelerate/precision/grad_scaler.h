@@ -42,7 +42,7 @@ class GradScaler {
   bool is_enabled() const { return options_.enabled; }
 
   /// The ranks that step together from now on; null: each decides for itself. Ranks that come
-  /// together again need one state: see load_state_dict. Local.
+  /// together again need one state: see adopt_state. Local.
   void set_group(ProcessGroupPtr group) { group_ = std::move(group); }
   const ProcessGroupPtr& group() const { return group_; }
 
@@ -90,6 +90,9 @@ class GradScaler {
   nlohmann::ordered_json state_dict() const;
   /// Errors: c10::ValueError naming the field that is missing or out of range; nothing is changed.
   void load_state_dict(const nlohmann::ordered_json& state_dict);
+
+  /// Gives all ranks of the group rank `source`'s state. Collective.
+  void adopt_state(int source);
 
  private:
   enum class Stage { kUnscaled, kStepped };

@@ -41,6 +41,11 @@ class SharedScaler {
 
     explicit operator bool() const { return shared_ != nullptr; }
 
+    /// As GradScaler::unscale_, but not twice.
+    void unscale(torch::optim::Optimizer& optimizer) {
+      if (!shared_->scaler_.is_unscaled(optimizer)) shared_->scaler_.unscale_(optimizer);
+    }
+
     /// As GradScaler::step.
     bool step(torch::optim::Optimizer& optimizer) {
       const bool done = shared_->scaler_.step(optimizer);

@@ -9,7 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kTolerance = 1e-6;
 constexpr size_t kMaxLine = 200;
 
 std::string on_one_line(const json& value) {
@@ -24,19 +23,21 @@ std::string on_one_line(const json& value) {
   return text;
 }
 
-bool same_number(const json& expected, const json& got) {
+bool same_number(const json& expected, const json& got, const Tolerance& tolerance) {
   if (expected.is_number_float() || got.is_number_float()) {
     const double a = expected.get<double>();
     const double b = got.get<double>();
-    return a == b || std::abs(a - b) <= kTolerance * std::max(std::abs(a), std::abs(b));
+    const double allowed =
+        std::max(tolerance.absolute, tolerance.relative * std::max(std::abs(a), std::abs(b)));
+    return a == b || std::abs(a - b) <= allowed;
   }
   const bool negative = !expected.is_number_unsigned() && expected.get<int64_t>() < 0;
   const bool got_negative = !got.is_number_unsigned() && got.get<int64_t>() < 0;
   return negative == got_negative && expected.get<uint64_t>() == got.get<uint64_t>();
 }
 
-bool same_scalar(const json& expected, const json& got) {
-  if (expected.is_number() && got.is_number()) return same_number(expected, got);
+bool same_scalar(const json& expected, const json& got, const Tolerance& tolerance) {
+  if (expected.is_number() && got.is_number()) return same_number(expected, got, tolerance);
   return expected.type() == got.type() && expected == got;
 }
 
@@ -48,6 +49,8 @@ bool is_flat(const json& list) {
 // Appends to `path` on its way down and restores it, unless it finds something.
 class Walk {
  public:
+  explicit Walk(const Tolerance& tolerance) : tolerance_(tolerance) {}
+
   std::optional<Difference> compare(const json& expected, const json& got) {
     if (is_error(expected)) {
       const bool met = is_error(got) && got["error"].value("ours", false);
@@ -56,7 +59,7 @@ class Walk {
     if (is_error(got)) return differ(expected, got);
     if (expected.is_object() && got.is_object()) return compare_objects(expected, got);
     if (expected.is_array() && got.is_array()) return compare_lists(expected, got);
-    if (same_scalar(expected, got)) return std::nullopt;
+    if (same_scalar(expected, got, tolerance_)) return std::nullopt;
     return differ(expected, got);
   }
 
@@ -97,6 +100,7 @@ class Walk {
     return std::nullopt;
   }
 
+  Tolerance tolerance_;
   std::string path_;
 };
 
@@ -107,8 +111,9 @@ bool is_error(const json& expected) {
          expected["error"].is_object();
 }
 
-std::optional<Difference> first_difference(const json& expected, const json& got) {
-  return Walk().compare(expected, got);
+std::optional<Difference> first_difference(const json& expected, const json& got,
+                                           const Tolerance& tolerance) {
+  return Walk(tolerance).compare(expected, got);
 }
 
 }  // namespace accelerate::golden

@@ -1,7 +1,7 @@
 /// Compares a recorded answer with the one that is got.
 ///
-/// Integers are equal exactly. Where one of two numbers is a float, they may differ by 1e-6 of the
-/// larger. An object that only has an `error` is met by any error of the library's at that place;
+/// Integers are equal exactly. Where one of two numbers is a float, they may differ by a tolerance.
+/// An object that only has an `error` is met by any error of the library's at that place;
 /// messages are not compared. Everything else must be equal.
 /// Threads: pure functions.
 #pragma once
@@ -21,9 +21,16 @@ struct Difference {
   std::string got;
 };
 
+/// By how much floats may differ: a part of the larger one, or a number.
+struct Tolerance {
+  double relative = 1e-6;
+  double absolute = 0;
+};
+
 /// The first place in document order (of objects: by key) where the two differ; nothing if none.
 std::optional<Difference> first_difference(const nlohmann::json& expected,
-                                           const nlohmann::json& got);
+                                           const nlohmann::json& got,
+                                           const Tolerance& tolerance = {});
 
 /// Whether an expectation is an error.
 bool is_error(const nlohmann::json& expected);

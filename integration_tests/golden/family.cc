@@ -6,25 +6,26 @@ namespace accelerate::golden {
 namespace {
 
 // Made at the first registration, whichever source file's that is.
-std::map<std::string, RunCase>& families() {
-  static auto* const families = new std::map<std::string, RunCase>();
+std::map<std::string, Family>& families() {
+  static auto* const families = new std::map<std::string, Family>();
   return *families;
 }
 
 }  // namespace
 
-FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run) {
-  families()[name] = run;
+FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run,
+                                       ToleranceOf tolerance) {
+  families()[name] = {run, tolerance};
 }
 
-RunCase find_family(const std::string& name) {
+const Family* find_family(const std::string& name) {
   auto found = families().find(name);
-  return found == families().end() ? nullptr : found->second;
+  return found == families().end() ? nullptr : &found->second;
 }
 
 std::vector<std::string> family_names() {
   std::vector<std::string> names;
-  for (const auto& [name, run] : families()) names.push_back(name);
+  for (const auto& [name, family] : families()) names.push_back(name);
   return names;
 }
 

@@ -13,18 +13,30 @@
 
 #include <nlohmann/json.hpp>
 
+#include "integration_tests/golden/compare.h"
+
 namespace accelerate::golden {
 
 /// Gives the library's answer to a case's `in`. May throw what the library throws, and CaseError.
 using RunCase = nlohmann::json (*)(const nlohmann::json& in);
 
+/// How closely a case's answer must be met.
+using ToleranceOf = Tolerance (*)(const nlohmann::json& in);
+
+struct Family {
+  RunCase run_case = nullptr;
+  ToleranceOf tolerance = nullptr;
+};
+
 class FamilyRegistration {
  public:
-  FamilyRegistration(const std::string& name, RunCase run);
+  FamilyRegistration(
+      const std::string& name, RunCase run,
+      ToleranceOf tolerance = [](const nlohmann::json& /*in*/) { return Tolerance(); });
 };
 
 /// Null for a name that no family has.
-RunCase find_family(const std::string& name);
+const Family* find_family(const std::string& name);
 
 /// In alphabetical order.
 std::vector<std::string> family_names();

@@ -55,6 +55,12 @@ int64_t to_int(const json& value, const std::string& place) {
 
 int64_t int_field(const json& in, const char* name) { return to_int(field(in, name), name); }
 
+double double_field(const json& in, const char* name) {
+  const json& value = field(in, name);
+  if (!value.is_number()) fail(name, "a number", value);
+  return value.get<double>();
+}
+
 bool bool_field(const json& in, const char* name) {
   const json& value = field(in, name);
   if (!value.is_boolean()) fail(name, "true or false", value);

@@ -27,6 +27,7 @@ void expect_fields(const nlohmann::json& in, std::initializer_list<const char*> 
 
 const nlohmann::json& field(const nlohmann::json& in, const char* name);
 int64_t int_field(const nlohmann::json& in, const char* name);
+double double_field(const nlohmann::json& in, const char* name);
 bool bool_field(const nlohmann::json& in, const char* name);
 std::string string_field(const nlohmann::json& in, const char* name);
 /// Nothing for null.

@@ -102,13 +102,13 @@ void Replayer::print_failure(const std::string& id, const std::string& path,
 }
 
 Totals Replayer::replay(const GoldenFile& file) {
-  const RunCase run_case = find_family(file.family);
+  const Family& family = *find_family(file.family);
   Totals totals;
   for (const json& one : file.cases) {
     const auto id = one["id"].get<std::string>();
     const json got = [&] {
       try {
-        return run_case(one["in"]);
+        return family.run_case(one["in"]);
       } catch (...) {
         return current_error();
       }
@@ -123,7 +123,7 @@ Totals Replayer::replay(const GoldenFile& file) {
       ++totals.failed;
       continue;
     }
-    if (auto difference = first_difference(expectation.out, got)) {
+    if (auto difference = first_difference(expectation.out, got, family.tolerance(one["in"]))) {
       print_failure(id, difference->path, difference->expected, difference->got,
                     expectation.decisions);
       ++totals.failed;

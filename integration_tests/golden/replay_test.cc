@@ -104,7 +104,7 @@ TEST_P(RecordedFamily, HasNoFailure) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
-                         testing::Values("batch_sampler_shard", "env_parsing",
+                         testing::Values("batch_sampler_shard", "env_parsing", "grad_sync",
                                          "iterable_dataset_shard", "operations",
                                          "prepared_dataloader", "process_control",
                                          "seedable_sampler"),
@@ -330,8 +330,9 @@ std::set<std::string> decisions_with_a_case() {
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
   for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
-  for (const char* family : {"batch_sampler_shard", "env_parsing", "iterable_dataset_shard",
-                             "operations", "prepared_dataloader", "seedable_sampler"}) {
+  for (const char* family :
+       {"batch_sampler_shard", "env_parsing", "grad_sync", "iterable_dataset_shard", "operations",
+        "prepared_dataloader", "seedable_sampler"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }
@@ -391,7 +392,7 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
   EXPECT_THAT(status.err, HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                                    "env_parsing, iterable_dataset_shard, "));
+                                    "env_parsing, grad_sync, iterable_dataset_shard, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {

@@ -1,0 +1,235 @@
+#include "accelerate/optim/clip_grad.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using Tensors = std::vector<torch::Tensor>;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const std::vector<double> kNormTypes = {1, 2, 3, 0.5, kInf, -kInf, 0, -1};
+
+torch::Tensor with_gradient(torch::Tensor gradient) {
+  torch::Tensor parameter = torch::zeros_like(gradient).requires_grad_();
+  parameter.mutable_grad() = std::move(gradient);
+  return parameter;
+}
+
+// Several shapes, one without a gradient, one without elements.
+Tensors make_parameters(at::ScalarType dtype = at::kDouble) {
+  torch::manual_seed(2);
+  Tensors parameters;
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{3}, {}, {2, 5}, {0, 4}, {17}, {4, 2, 3}}) {
+    parameters.push_back(with_gradient(torch::randn(shape).to(dtype)));
+  }
+  parameters.insert(parameters.begin() + 2, torch::ones({4}).to(dtype).requires_grad_());
+  return parameters;
+}
+
+std::vector<double> elements_of(const Tensors& parameters) {
+  std::vector<double> elements;
+  for (const torch::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    const torch::Tensor flat = parameter.grad().to(torch::kDouble).reshape({-1}).contiguous();
+    elements.insert(elements.end(), flat.data_ptr<double>(),
+                    flat.data_ptr<double>() + flat.numel());
+  }
+  return elements;
+}
+
+// From the definition; the elements of all gradients are one vector.
+double expected_norm(const Tensors& parameters, double p) {
+  double sum = 0;
+  double largest = 0;
+  double smallest = kInf;
+  for (double element : elements_of(parameters)) {
+    sum += std::pow(std::abs(element), p);
+    largest = std::max(largest, std::abs(element));
+    smallest = std::min(smallest, std::abs(element));
+  }
+  if (p == kInf) return largest;
+  if (p == -kInf) return smallest;
+  return std::pow(sum, 1 / p);
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(ClipGradNorm, ReturnsTheNormOfAllGradientsAndScalesThem) {
+  for (double p : kNormTypes) {
+    for (double max_norm : {0.0, 0.3, 1e6}) {
+      const Tensors parameters = make_parameters();
+      const std::vector<double> before = elements_of(parameters);
+      // With order 0, PyTorch counts gradients.
+      const double expected = p == 0 ? 5 : expected_norm(parameters, p);
+      const torch::Tensor norm = clip_grad_norm_(parameters, max_norm, {.norm_type = p});
+      EXPECT_EQ(norm.dim(), 0);
+      EXPECT_NEAR(norm.item<double>(), expected, 1e-12 * expected) << p;
+      const double factor = std::min(1.0, max_norm / (expected + 1e-6));
+      const std::vector<double> after = elements_of(parameters);
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_NEAR(after[i], before[i] * factor, 1e-12 * std::abs(before[i])) << p;
+      }
+    }
+  }
+}
+
+TEST(ClipGradNorm, EqualsLibTorchs) {
+  for (double p : {1.0, 2.0, 3.0, kInf}) {
+    const Tensors ours = make_parameters(at::kFloat);
+    Tensors theirs = make_parameters(at::kFloat);
+    theirs.erase(theirs.begin() + 4);  // which it cannot take
+    const double norm = torch::nn::utils::clip_grad_norm_(theirs, 0.5, p);
+    EXPECT_FLOAT_EQ(clip_grad_norm_(ours, 0.5, {.norm_type = p}).item<float>(), norm);
+    EXPECT_THAT(elements_of(ours), ::testing::Pointwise(::testing::FloatEq(), elements_of(theirs)));
+  }
+}
+
+TEST(ClipGradNorm, TakesSeveralTypes) {
+  Tensors parameters = make_parameters(at::kFloat);
+  for (const torch::Tensor& parameter : make_parameters(at::kBFloat16)) {
+    parameters.push_back(parameter);
+  }
+  for (const torch::Tensor& parameter : make_parameters()) parameters.push_back(parameter);
+  const double expected = expected_norm(parameters, 2);
+  const torch::Tensor norm = clip_grad_norm_(parameters, 0.5);
+  EXPECT_NEAR(norm.item<double>(), expected, 0.01 * expected);
+  EXPECT_NEAR(expected_norm(parameters, 2), 0.5, 0.01);
+  EXPECT_EQ(parameters[7].grad().scalar_type(), at::kBFloat16);
+}
+
+TEST(ClipGradNorm, WithoutGradientsIsZero) {
+  EXPECT_EQ(clip_grad_norm_({}, 1.0).item<double>(), 0);
+  const Tensors parameters{torch::ones({3}).requires_grad_(), with_gradient(torch::ones({0}))};
+  for (double p : kNormTypes) {
+    EXPECT_EQ(clip_grad_norm_(parameters, 1.0, {.norm_type = p}).item<double>(), 0);
+  }
+}
+
+TEST(ClipGradNorm, TakesOneTensor) {
+  const torch::Tensor parameter = with_gradient(torch::full({4}, 3.0));
+  EXPECT_FLOAT_EQ(clip_grad_norm_(parameter, 1.0).item<float>(), 6);
+  EXPECT_TRUE(torch::allclose(parameter.grad(), torch::full({4}, 0.5)));
+}
+
+TEST(ClipGradNorm, NotANumberSpreadsToAllGradients) {
+  const Tensors parameters = make_parameters();
+  parameters[0].mutable_grad()[1] = NAN;
+  EXPECT_TRUE(std::isnan(clip_grad_norm_(parameters, 1.0).item<double>()));
+  for (double element : elements_of(parameters)) EXPECT_TRUE(std::isnan(element));
+}
+
+TEST(ClipGradNorm, ErrorIfNonfiniteNamesTheParameterAndChangesNothing) {
+  for (double bad : {static_cast<double>(NAN), kInf}) {
+    for (double p : {1.0, 2.0, kInf}) {
+      const Tensors parameters = make_parameters();
+      parameters[5].mutable_grad()[3] = bad;
+      const torch::Tensor kept = parameters[0].grad().clone();
+      EXPECT_THAT(message_of([&] {
+                    clip_grad_norm_(parameters, 0.1, {.norm_type = p, .error_if_nonfinite = true});
+                  }),
+                  HasSubstr("gradient of parameter 5 of 7"));
+      EXPECT_TRUE(torch::equal(parameters[0].grad(), kept));
+    }
+  }
+  // Finite elements whose norm is not.
+  const Tensors large{with_gradient(torch::full({4}, 3e38))};
+  EXPECT_THAT(message_of([&] { get_total_norm(large, {.error_if_nonfinite = true}); }),
+              HasSubstr("though all gradients are finite"));
+}
+
+TEST(ClipGradNorm, RefusesWhatMakesNoSense) {
+  Tensors parameters = make_parameters();
+  EXPECT_THROW(clip_grad_norm_(parameters, -1), c10::ValueError);
+  EXPECT_THROW(clip_grad_norm_(parameters, NAN), c10::ValueError);
+  EXPECT_THROW(clip_grad_norm_(parameters, 1, {.norm_type = NAN}), c10::ValueError);
+  EXPECT_THROW(clip_grad_value_(parameters, -1), c10::ValueError);
+  EXPECT_THROW(clip_grads_with_norm_(parameters, 1, torch::ones({2})), c10::ValueError);
+  torch::Tensor sparse = torch::ones({3}).requires_grad_();
+  sparse.mutable_grad() = torch::ones({3}).to_sparse();
+  parameters.push_back(sparse);
+  const std::vector<std::function<void()>> calls{
+      [&] { clip_grad_norm_(parameters, 1); }, [&] { get_total_norm(parameters); },
+      [&] { grad_norm_power(parameters, 2); }, [&] { clip_grad_value_(parameters, 1); }};
+  for (const auto& call : calls) {
+    EXPECT_THAT(message_of(call), HasSubstr("gradient of parameter 7 is sparse"));
+  }
+  parameters.pop_back();
+  EXPECT_EQ(elements_of(parameters), elements_of(make_parameters()));
+}
+
+// As two ranks with half of the elements each would.
+TEST(GradNormPower, PartsMakeTheNormOfTheWhole) {
+  const Tensors whole = make_parameters();
+  for (double p : kNormTypes) {
+    if (p == 0) continue;
+    Tensors parts[2];
+    for (const torch::Tensor& parameter : whole) {
+      if (!parameter.grad().defined()) continue;
+      const torch::Tensor flat = parameter.grad().reshape({-1});
+      const int64_t middle = flat.numel() / 2;
+      parts[0].push_back(with_gradient(flat.slice(0, 0, middle)));
+      parts[1].push_back(with_gradient(flat.slice(0, middle)));
+    }
+    const torch::Tensor both =
+        torch::stack({grad_norm_power(parts[0], p), grad_norm_power(parts[1], p)});
+    const torch::Tensor power = p == kInf ? both.max() : p == -kInf ? both.min() : both.sum();
+    EXPECT_NEAR(norm_from_power(power, p).item<double>(), expected_norm(whole, p),
+                1e-12 * expected_norm(whole, p))
+        << p;
+    // A rank without any adds nothing.
+    const double none = grad_norm_power({}, p).item<double>();
+    EXPECT_EQ(none, p == -kInf ? kInf : 0);
+  }
+  EXPECT_EQ(grad_norm_power(whole, 0).item<double>(), elements_of(whole).size());
+}
+
+TEST(GradNormPower, HalfPrecisionDoesNotOverflow) {
+  const Tensors parameters{with_gradient(torch::full({4}, 3e4, at::kHalf))};
+  EXPECT_FLOAT_EQ(grad_norm_power(parameters, 2).item<float>(), 3.6e9);
+}
+
+TEST(ClipGradsWithNorm, UsesTheGivenNorm) {
+  const torch::Tensor parameter = with_gradient(torch::full({4}, 3.0));
+  clip_grads_with_norm_(parameter, 1.0, torch::full({}, 10.0));
+  EXPECT_TRUE(torch::allclose(parameter.grad(), torch::full({4}, 0.3)));
+}
+
+TEST(ClipGradValue, LimitsEachElement) {
+  Tensors parameters = make_parameters();
+  parameters[0].mutable_grad()[1] = NAN;
+  parameters[0].mutable_grad()[2] = -kInf;
+  const std::vector<double> before = elements_of(parameters);
+  clip_grad_value_(parameters, 0.25);
+  const std::vector<double> after = elements_of(parameters);
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (std::isnan(before[i])) {
+      EXPECT_TRUE(std::isnan(after[i]));
+    } else {
+      EXPECT_EQ(after[i], std::clamp(before[i], -0.25, 0.25));
+    }
+  }
+  clip_grad_value_({}, 1);
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,100 @@
+/// What the multi-tensor optimizers have in common: parameters sorted into the lists that one call
+/// of a fused kernel takes.
+///
+/// The lists are filled anew in every step, so nothing in them can be out of date, whatever became
+/// of parameters, gradients, groups and state since the last one. That is cheap because they borrow
+/// the tensors and keep their memory. Between steps they hold no tensor of anybody's.
+/// Threads: as an optimizer, one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/optim/optimizer.h>
+
+namespace accelerate::internal {
+
+/// A list of tensors that others keep alive while it is used. Counts no references.
+class BorrowedTensors {
+ public:
+  BorrowedTensors() = default;
+  BorrowedTensors(BorrowedTensors&&) = default;
+  BorrowedTensors& operator=(BorrowedTensors&&) = delete;
+  ~BorrowedTensors() { clear(); }
+
+  void add(const at::Tensor& tensor) {
+    using Pointer = c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
+    tensors_.push_back(at::Tensor(Pointer::reclaim(tensor.unsafeGetTensorImpl())));
+  }
+  void clear() {
+    for (at::Tensor& tensor : tensors_) tensor.unsafeReleaseTensorImpl();
+    tensors_.clear();
+  }
+  at::TensorList list() const { return tensors_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+};
+
+/// What one call takes: tensors of one group, device and dtype that are at the same step.
+struct FusedBatch {
+  static constexpr size_t kMaxStates = 3;
+
+  c10::Device device;
+  at::ScalarType dtype;
+  int64_t step;
+  BorrowedTensors parameters;
+  BorrowedTensors grads;
+  BorrowedTensors states[kMaxStates];
+  /// The batch's step number as the kernels want it: a float tensor on the device for each
+  /// parameter, here the same one.
+  BorrowedTensors steps;
+  at::Tensor step_tensor;
+};
+
+class FusedBatches {
+ public:
+  /// `op` is the fused kernel's operator.
+  explicit FusedBatches(const c10::OperatorHandle& op) : op_(op) {}
+
+  void begin_step() { used_ = group_begin_ = 0; }
+  void begin_group() { group_begin_ = used_; }
+
+  /// The current group's batch for a parameter; null where the device has no fused kernel for it.
+  FusedBatch* find(const at::Tensor& parameter, int64_t step);
+
+  /// Calls run(batch) for the group's batches, then marks their parameters as changed in place.
+  template <typename Run>
+  void run_group(Run&& run) {
+    for (size_t i = group_begin_; i < used_; ++i) {
+      run(batches_[i]);
+      finish(batches_[i]);
+    }
+  }
+
+  /// Sets `batch.steps` to the step number of each parameter.
+  static void fill_steps(FusedBatch& batch);
+
+ private:
+  static void finish(FusedBatch& batch);
+
+  c10::OperatorHandle op_;
+  std::vector<FusedBatch> batches_;
+  size_t used_ = 0;
+  size_t group_begin_ = 0;
+};
+
+/// Whether a kernel that walks through the memory of both in step sees corresponding elements.
+bool same_layout(const at::Tensor& parameter, const at::Tensor& other);
+
+/// The closure's loss, computed with gradients on; undefined without a closure.
+at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure);
+
+/// Errors: c10::Error naming the parameter whose gradient is sparse.
+void check_gradients_are_dense(const char* optimizer,
+                               const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+}  // namespace accelerate::internal

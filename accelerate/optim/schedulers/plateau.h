@@ -1,0 +1,94 @@
+/// ReduceLROnPlateau: a smaller rate when a metric stops improving.
+///
+///   ReduceLROnPlateau scheduler(optimizer, {.patience = 2});
+///   ...
+///   scheduler.step(validation_loss);   // after each evaluation
+///
+/// Mirrors: torch.optim.lr_scheduler, ReduceLROnPlateau.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "accelerate/config/enum_text.h"
+#include "accelerate/optim/schedulers/per_group.h"
+#include "accelerate/optim/schedulers/scheduler.h"
+
+namespace accelerate::optim {
+
+enum class PlateauMode { kMin, kMax };
+enum class ThresholdMode { kRel, kAbs };
+
+struct ReduceLROnPlateauOptions {
+  /// Whether a small or a large metric is good.
+  PlateauMode mode = PlateauMode::kMin;
+  double factor = 0.1;
+  /// So many steps without improvement are borne; the next one reduces the rate.
+  int64_t patience = 10;
+  /// What counts as an improvement: a part of the best metric, or a difference from it.
+  double threshold = 1e-4;
+  ThresholdMode threshold_mode = ThresholdMode::kRel;
+  /// Steps after a reduction that count neither way.
+  int64_t cooldown = 0;
+  PerGroup min_lr = 0.0;
+  /// A rate that would change by no more than this stays.
+  double eps = 1e-8;
+};
+
+/// Errors: c10::ValueError for a factor of 1 or more, a negative patience or cooldown, and for a
+///         step without a metric.
+class ReduceLROnPlateau final : public Scheduler {
+ public:
+  using Options = ReduceLROnPlateauOptions;
+  explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, const Options& options = {});
+
+  /// A metric that is not a number is no improvement.
+  void step(double metric);
+
+  double best() const { return best_; }
+  int64_t num_bad_epochs() const { return num_bad_epochs_; }
+
+ private:
+  bool is_better(double metric) const;
+
+  std::vector<double> rates_at(int64_t epoch) override;
+  void archive(StateArchive& state) override;
+  void check() const override;
+
+  Options options_;
+  std::vector<double> min_lrs_;
+  double best_;
+  int64_t num_bad_epochs_ = 0;
+  int64_t cooldown_counter_ = 0;
+  std::optional<double> metric_;  // of the step being made
+};
+
+}  // namespace accelerate::optim
+
+namespace accelerate {
+
+template <>
+struct EnumTable<optim::PlateauMode> {
+  using E = optim::PlateauMode;
+  static constexpr char kName[] = "PlateauMode";
+  static constexpr bool kAnyCase = false;
+  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
+      {E::kMin, "min"},
+      {E::kMax, "max"},
+  });
+};
+
+template <>
+struct EnumTable<optim::ThresholdMode> {
+  using E = optim::ThresholdMode;
+  static constexpr char kName[] = "ThresholdMode";
+  static constexpr bool kAnyCase = false;
+  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
+      {E::kRel, "rel"},
+      {E::kAbs, "abs"},
+  });
+};
+
+}  // namespace accelerate

@@ -1,0 +1,96 @@
+/// The base of this library's learning-rate schedulers: LibTorch's LRScheduler with PyTorch's
+/// counters and state.
+///
+/// Whatever takes a torch::optim::LRScheduler takes these; `step()` is LibTorch's. Construction
+/// makes the initial step, as PyTorch's does: afterwards last_epoch is 0, step_count is 1, and the
+/// optimizer has the schedule's first rates. The rates that it had before are the base rates.
+/// Most kinds compute a rate from the group's present one, so several schedulers can drive one
+/// optimizer, and rates set by hand stay. A group added later keeps its own rate where the schedule
+/// goes by base rates.
+/// Errors:  c10::ValueError for bad arguments and states; a scheduler whose step throws has not
+///          moved.
+/// Threads: the rank's thread.
+/// Mirrors: torch.optim.lr_scheduler, LRScheduler.
+/// Differs: no `last_epoch` argument: construct, then load_state_dict. A second scheduler on an
+///          optimizer takes the present rates for base rates (there are no `initial_lr`);
+///          SequentialLR and ChainedScheduler give all of theirs the same ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <nlohmann/json_fwd.hpp>
+
+namespace accelerate::optim {
+
+class StateArchive;
+
+/// Gives the first groups these rates. \pre There are as many.
+void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
+
+class Scheduler : public torch::optim::LRScheduler {
+ public:
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  torch::optim::Optimizer& optimizer() const { return *driven_; }
+
+  /// How often step() was called; -1 in a SequentialLR where its turn is still to come.
+  int64_t last_epoch() const { return last_epoch_; }
+  /// The same with the initial step: PyTorch's `_step_count`.
+  int64_t step_count() const { return step_count_; }
+  /// How many steps it may be taken in all; absent: any number.
+  virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
+  /// The step at which it has run its course, and training is meant to be over: the rate has
+  /// decayed for good, or rises again. Absent where going on is meant, as after a warm-up.
+  virtual std::optional<int64_t> end() const { return total_steps(); }
+
+  const std::vector<double>& base_lrs() const { return base_lrs_; }
+  /// What the last step gave the groups.
+  const std::vector<double>& get_last_lr() const { return last_lr_; }
+
+  /// Arguments (without functions) and counters by PyTorch's names.
+  nlohmann::ordered_json state_dict() const;
+  /// Goes on from there; as in PyTorch the arguments become the saved ones too, and the optimizer's
+  /// rates are its own state, so they stay. A state that does not fit changes nothing.
+  void load_state_dict(const nlohmann::ordered_json& state);
+
+ protected:
+  explicit Scheduler(torch::optim::Optimizer& optimizer);
+
+  /// The initial step; the last line of a kind's constructor.
+  void start();
+
+  /// The rates at `epoch`, one per group (groups beyond them keep theirs), from those of the epoch
+  /// before, which the groups have, or from base_lrs().
+  virtual std::vector<double> rates_at(int64_t epoch) = 0;
+  /// Whether it begins from the base rates where it takes over from another one.
+  virtual bool begins_from_base() const { return true; }
+  /// Lists the arguments.
+  virtual void archive(StateArchive& state) = 0;
+  /// Throws for arguments that make no sense together.
+  virtual void check() const {}
+
+  void set_base_lrs(std::vector<double> base_lrs) { base_lrs_ = std::move(base_lrs); }
+
+  /// The groups' rates, or base rates, times a factor.
+  std::vector<double> current_times(double factor) const;
+  std::vector<double> base_times(double factor) const;
+
+ private:
+  friend class Combined;  // drives others
+
+  // A step to epoch 0.
+  void take_over();
+  std::vector<double> get_lrs() final;
+  void archive_all(StateArchive& state);
+
+  torch::optim::Optimizer* driven_;
+  std::vector<double> base_lrs_;
+  std::vector<double> last_lr_;
+  int64_t last_epoch_ = -1;
+};
+
+}  // namespace accelerate::optim

@@ -1,0 +1,83 @@
+/// Delayed scaling: scales that follow from the largest absolute values ("amax") of past steps.
+///
+/// All layers' values are kept in one tensor, so that ranks agree on them in one collective per
+/// step however many layers there are.
+///
+///   scale = fp8_max / (amax x 2^margin)      amax: the largest of the history, or its newest
+///
+/// A scale stays as it was where the amax is 0, or is not finite on any rank. Scales are 1 until a
+/// first step was seen.
+/// Mirrors: the DelayedScaling recipe of NVIDIA's Transformer Engine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/precision/fp8_quantize.h"
+
+namespace c10d {
+class ProcessGroup;
+}  // namespace c10d
+
+namespace accelerate {
+
+/// Which of a layer's tensors.
+enum class Fp8Role { kInput, kWeight, kGradient };
+
+struct DelayedScalingOptions {
+  int64_t margin = 0;
+  /// Steps between two computations of the scales.
+  int64_t interval = 1;
+  int64_t amax_history_len = 1024;
+  /// The largest of the history counts, not the newest.
+  bool use_max = false;
+  at::ScalarType gradient_format = kE5M2;
+};
+
+class DelayedScales {
+ public:
+  /// Errors: c10::ValueError for options that make no sense.
+  DelayedScales(int64_t num_layers, const DelayedScalingOptions& options);
+
+  /// Where they are used; nothing to do where they are there already.
+  void to(c10::Device device);
+
+  /// A scalar in float32, good until the next step.
+  const at::Tensor& scale(int64_t layer, Fp8Role role) const;
+
+  /// Notes a tensor's amax; the largest of a step counts. No amax crosses to the host.
+  void record(int64_t layer, Fp8Role role, const at::Tensor& amax);
+
+  /// Begins a step: takes what was noted since the last one into the history and computes the
+  /// scales anew. Collective over `group`, local where that is null. The first step has nothing to
+  /// take and is local always.
+  void begin_step(c10d::ProcessGroup* group);
+
+  /// Copies on the CPU: "scales" [layers, 3], "amax" [layers, 3], "history" [length, layers, 3]
+  /// and "steps" [1]. Local.
+  std::map<std::string, at::Tensor> state_dict() const;
+  /// Errors: c10::ValueError naming what is missing or has another shape; nothing has changed then.
+  void load_state_dict(const std::map<std::string, at::Tensor>& state);
+
+ private:
+  static constexpr int64_t kRoles = 3;
+  using Views = std::vector<at::Tensor>;
+
+  void set_scales(at::Tensor scales);
+  void set_amax(at::Tensor amax);
+
+  const DelayedScalingOptions options_;
+  at::Tensor formats_max_;  // [3]
+  at::Tensor scales_;       // [layers, 3]
+  at::Tensor amax_;         // [layers, 3], of this step
+  at::Tensor history_;      // [length, layers, 3], a ring
+  Views scale_views_, amax_views_;
+  int64_t steps_ = 0;  // begun
+};
+
+}  // namespace accelerate
