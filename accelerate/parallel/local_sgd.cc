@@ -46,11 +46,11 @@ LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelState> m
 }
 
 LocalSGD::~LocalSGD() noexcept(false) {
-  if (!enabled_ || std::uncaught_exceptions() != exceptions_) return;
+  if (!enabled_) return;
+  if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
+  if (std::uncaught_exceptions() != exceptions_) return;
   average();
-  if (scaling_group_ == nullptr) return;
-  accelerator_.scaler()->set_group(scaling_group_);
-  accelerator_.scaler()->adopt_state(/*source=*/0);
+  if (scaling_group_ != nullptr) accelerator_.scaler()->adopt_state(/*source=*/0);
 }
 
 void LocalSGD::step() {
