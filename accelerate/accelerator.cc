@@ -15,6 +15,7 @@
 #include "accelerate/config/env_parsing.h"
 #include "accelerate/config/fields.h"
 #include "accelerate/optim/clip_grad.h"
+#include "accelerate/optim/fused_backward_optimizer.h"
 #include "accelerate/optim/optimizer_state.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/precision/fp8_model.h"
@@ -91,6 +92,19 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& r
 KwargsHandlers checked(KwargsHandlers handlers, const AcceleratorOptions& options) {
   check_fp8_handlers(handlers.fp8, *options.mixed_precision);
   return handlers;
+}
+
+bool trains(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
+  std::unordered_set<const at::TensorImpl*> parameters;
+  for (const at::Tensor& parameter : module.parameters()) {
+    parameters.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameters.contains(parameter.unsafeGetTensorImpl())) return true;
+    }
+  }
+  return false;
 }
 
 bool is_trained(const torch::nn::Module& module) {
@@ -174,19 +188,30 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
         Fp8Model::convert(*module, *training_.fp8, model->ddp() ? state_.group() : nullptr));
   }
   training_.models.push_back(model);
+  leave_gradients_to_lomo();
   return model;
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
+  auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
+  if (lomo != nullptr) {
+    TORCH_CHECK_VALUE(!training_.scaler,
+                      "an optimizer that steps during the backward pass would use the scaled "
+                      "gradients of mixed_precision=\"fp16\"; use bf16");
+    lomo->set_process_group(use_distributed() ? state_.group() : nullptr);
+    training_.steps_in_backward = true;
+  }
   // On TPUs the step averages, not the backward pass.
-  const bool averages = use_distributed() && distributed_type() == DistributedType::kXla;
+  const bool averages =
+      use_distributed() && distributed_type() == DistributedType::kXla && lomo == nullptr;
   AcceleratedOptimizer prepared(
       std::move(optimizer), gradient_state_,
       {.scaler = training_.scaler, .averages_over = averages ? state_.group() : nullptr});
   std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
   training_.optimizers.push_back(prepared.shared());
+  if (lomo != nullptr) leave_gradients_to_lomo();
   return prepared;
 }
 
@@ -260,20 +285,11 @@ UnevenInputsScope Accelerator::join(const JoinOptions& options, const Replicated
 }
 
 void Accelerator::catch_up(int source, const ReplicatedModels& models) {
-  std::unordered_set<const at::TensorImpl*> parameters;
-  for (const auto& model : training_.models) {
-    if (std::find(models.begin(), models.end(), model->ddp()) == models.end()) continue;
-    for (const at::Tensor& parameter : model->module()->parameters()) {
-      parameters.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
   auto is_joined = [&](const torch::optim::Optimizer& optimizer) {
-    for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        if (parameters.contains(parameter.unsafeGetTensorImpl())) return true;
-      }
-    }
-    return false;
+    return std::any_of(training_.models.begin(), training_.models.end(), [&](const auto& model) {
+      return std::find(models.begin(), models.end(), model->ddp()) != models.end() &&
+             trains(optimizer, *model->module());
+    });
   };
   if (GradScaler* scaler = this->scaler()) {
     scaler->set_group(state_.group());
@@ -368,6 +384,37 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   run_backward(steps == 1 ? loss : loss.div(steps), options);
 }
 
+std::vector<optim::FusedBackwardOptimizer*> Accelerator::lomo_optimizers() const {
+  std::vector<optim::FusedBackwardOptimizer*> found;
+  for (const auto& known : training_.optimizers) {
+    auto prepared = known.lock();
+    if (!prepared) continue;
+    auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(prepared->optimizer.get());
+    if (lomo != nullptr) found.push_back(lomo);
+  }
+  return found;
+}
+
+void Accelerator::lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate) {
+  const auto optimizers = lomo_optimizers();
+  TORCH_CHECK_VALUE(!optimizers.empty(),
+                    "lomo_backward: no prepared optimizer steps during the backward pass; was a "
+                    "LOMO optimizer passed to prepare?");
+  TORCH_CHECK_VALUE(optimizers.size() == 1, "lomo_backward: ", optimizers.size(),
+                    " prepared optimizers step during the backward pass, which there is one of");
+  optimizers.front()->fused_backward(loss, learning_rate);
+}
+
+void Accelerator::leave_gradients_to_lomo() {
+  for (optim::FusedBackwardOptimizer* lomo : lomo_optimizers()) {
+    for (const auto& model : training_.models) {
+      if (model->ddp() != nullptr && trains(*lomo, *model->module())) {
+        model->ddp()->set_require_sync(false);
+      }
+    }
+  }
+}
+
 at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                                         const BackwardOptions& options) {
   internal::AccumulationWindow& window = training_.window;
@@ -404,9 +451,15 @@ void Accelerator::run_backward(const at::Tensor& loss, const BackwardOptions& op
     tensor.backward(options.gradient, options.retain_graph, options.create_graph,
                     at::TensorList(*options.inputs));
   };
-  if (!training_.scaler) return run(loss);
-  training_.scaler->begin_backward();
-  run(scaler()->scale(loss));
+  if (training_.scaler) {
+    training_.scaler->begin_backward();
+    return run(scaler()->scale(loss));
+  }
+  if (!has_lomo_optimizer()) return run(loss);
+  TORCH_CHECK_VALUE(!options.gradient.defined() && !options.retain_graph && !options.inputs &&
+                        !options.create_graph,
+                    "backward: an optimizer that steps meanwhile takes none of autograd's options");
+  lomo_backward(loss, options.learning_rate);
 }
 
 void Accelerator::multiply_gradients(const at::Tensor& factor) {
@@ -462,6 +515,7 @@ void Accelerator::forget_prepared() {
   training_.loaders.clear();
   training_.optimizers.clear();
   training_.schedulers.clear();
+  training_.steps_in_backward = false;
   training_.step = 0;
   training_.window = {};
   gradient_state_.set_sync_gradients(true);

@@ -55,6 +55,10 @@
 
 namespace accelerate {
 
+namespace optim {
+class FusedBackwardOptimizer;
+}  // namespace optim
+
 /// While it lives, ranks may have different numbers of batches. See join_uneven_inputs.
 class UnevenInputsScope {
  public:
@@ -250,6 +254,15 @@ class Accelerator {
   /// loss.backward(), the loss divided by the accumulation steps and, in fp16, scaled. Collective
   /// on a step that synchronises.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
+
+  /// loss.backward() for a prepared optimizer that steps meanwhile (LOMO, AdaLOMO), which
+  /// backward() does by itself. Absent: the learning rates of its parameter groups. The loss is not
+  /// divided here. Collective in every micro-step.
+  /// Errors: c10::ValueError if there is no such optimizer, or more than one.
+  void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate = std::nullopt);
+  bool has_lomo_optimizer() const {
+    return training_.steps_in_backward && !lomo_optimizers().empty();
+  }
 
   /// For a loss that is a sum over tokens (or whatever is counted): in the end gradients are those
   /// of the mean over all tokens of the window, whatever its micro-steps and ranks each had.
@@ -468,6 +481,9 @@ class Accelerator {
       return found;
     }
   }
+  std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
+  // Gradients that an optimizer reduces by itself, as it gets them, are not the Reducer's.
+  void leave_gradients_to_lomo();
   void advance_accumulation();
   // Scales the loss, nothing else.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);

@@ -66,7 +66,7 @@ struct BackwardOptions {
   bool create_graph = false;
   /// Only these get gradients.
   std::optional<std::vector<at::Tensor>> inputs = std::nullopt;
-  /// For an optimizer that steps during the backward pass (LOMO): as lomo_backward.
+  /// For an optimizer that steps during the backward pass (LOMO). Absent: that of its groups.
   std::optional<double> learning_rate = std::nullopt;
 };
 

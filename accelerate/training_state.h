@@ -49,6 +49,8 @@ struct TrainingState {
   // Of prepared optimizers that still have a handle.
   std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
   std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
+  // Whether an optimizer was prepared that steps during the backward pass.
+  bool steps_in_backward = false;
   // In fp8.
   std::optional<Fp8Plan> fp8;
   // In fp16.
