@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "accelerate/optim/train_mode.h"
 #include "accelerate/parallel/gradient_average.h"
 
 namespace accelerate {
@@ -63,6 +64,14 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
       }
     }
   }
+}
+
+void AcceleratedOptimizer::train() const {
+  if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->train();
+}
+
+void AcceleratedOptimizer::eval() const {
+  if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->eval();
 }
 
 }  // namespace accelerate

@@ -37,6 +37,11 @@ class AcceleratedOptimizer {
   /// Forgets gradients, or sets them to zero; only on a synchronising step.
   void zero_grad(bool set_to_none = true);
 
+  /// Forwarded to optimizers that have other values for evaluation than for training
+  /// (optim::TrainMode); the others have one mode.
+  void train() const;
+  void eval() const;
+
   /// The user's optimizer.
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
   torch::optim::Optimizer* operator->() const { return optimizer().get(); }

@@ -1,0 +1,149 @@
+// Optimizers with ways of their own behind the Accelerator: those that step during the backward
+// pass, and those with other values for training than for evaluation.
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/optim/adalomo.h"
+#include "accelerate/optim/lomo.h"
+#include "accelerate/optim/schedule_free_adamw.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::HasSubstr;
+
+template <typename Function>
+std::string error_of(Function function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+torch::nn::Linear made_net(uint64_t seed) {
+  torch::manual_seed(seed);
+  return torch::nn::Linear(3, 2);
+}
+
+torch::Tensor input_of(int rank, int step, torch::Device device) {
+  torch::manual_seed(100 * step + rank);
+  return torch::randn({4, 3}).to(device);
+}
+
+torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
+
+// Ranks average; one rank that takes the mean over all ranks' inputs must come out the same.
+TEST(Lomo, StepsDuringTheBackwardPassOnAllRanksAlike) {
+  torch::nn::Linear expected = made_net(0);
+  torch::optim::SGD sgd(expected->parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    torch::Tensor loss = torch::zeros({});
+    for (int rank = 0; rank < 2; ++rank) {
+      loss = loss + loss_of(expected(input_of(rank, step, torch::kCPU))) / 2;
+    }
+    sgd.zero_grad();
+    loss.backward();
+    sgd.step();
+  }
+  for (const char* topology : {"1x2", "1x2:h100"}) {
+    for (const bool model_first : {true, false}) {
+      Cluster(topology).run_on_every_rank([&](Rank& rank) {
+        Accelerator accelerator;
+        torch::nn::Linear net = made_net(rank.index());
+        // Moved by hand, because preparing the optimizer first is to be tried as well.
+        net->to(accelerator.device());
+        optim::Lomo lomo(net->parameters(), 0.1);
+        auto train = [&](auto model, auto optimizer) {
+          EXPECT_TRUE(accelerator.has_lomo_optimizer());
+          for (int step = 0; step < 3; ++step) {
+            const torch::Tensor x = input_of(rank.index(), step, accelerator.device());
+            accelerator.backward(loss_of(model(x)), {.learning_rate = 0.1});
+            EXPECT_FALSE(net->weight.grad().defined());
+            optimizer.step();
+            optimizer.zero_grad();
+          }
+        };
+        if (model_first) {
+          auto [model, optimizer] = accelerator.prepare(net, lomo);
+          train(model, optimizer);
+        } else {
+          auto [optimizer, model] = accelerator.prepare(lomo, net);
+          train(model, optimizer);
+        }
+        EXPECT_TRUE(torch::allclose(net->weight.cpu(), expected->weight, 1e-5, 1e-6));
+        EXPECT_TRUE(torch::allclose(net->bias.cpu(), expected->bias, 1e-5, 1e-6));
+      });
+    }
+  }
+}
+
+TEST(Lomo, FollowsItsGroupsRatesAndMistakesAreNamed) {
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net = made_net(0);
+    EXPECT_THAT(error_of([&] { accelerator.lomo_backward(net(torch::ones({1, 3})).sum()); }),
+                HasSubstr("was a LOMO optimizer passed to prepare?"));
+    optim::Lomo lomo(net->parameters(), 0.5), second(net->parameters(), 0.5);
+    auto [model, optimizer] = accelerator.prepare(net, lomo);
+    const torch::Tensor before = net->bias.detach().clone();
+    accelerator.backward(model(torch::ones({1, 3})).sum());
+    EXPECT_TRUE(torch::allclose(net->bias, before - 0.5));
+    EXPECT_THAT(error_of([&] {
+                  accelerator.backward(model(torch::ones({1, 3})).sum(), {.create_graph = true});
+                }),
+                HasSubstr("none of autograd's options"));
+    EXPECT_THAT(error_of([&] {
+                  accelerator.backward(model(torch::ones({1, 3})).sum(),
+                                       {.learning_rate = std::numeric_limits<double>::quiet_NaN()});
+                }),
+                HasSubstr("learning rate"));
+    auto other = accelerator.prepare(second);
+    EXPECT_THAT(error_of([&] { accelerator.backward(model(torch::ones({1, 3})).sum()); }),
+                HasSubstr("2 prepared optimizers step"));
+  });
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.mixed_precision = PrecisionType::kFp16});
+    torch::nn::Linear net = made_net(0);
+    optim::AdaLomo adalomo(net->parameters(), 0.5);
+    EXPECT_THAT(error_of([&] { accelerator.prepare(net, adalomo); }), HasSubstr("use bf16"));
+  });
+}
+
+TEST(ScheduleFree, TrainsAndEvaluatesThroughThePreparedOptimizer) {
+  Cluster("1x2").run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net = made_net(0);
+    optim::ScheduleFreeAdamW adamw(net->parameters(), optim::ScheduleFreeAdamWOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    optimizer.train();
+    for (int step = 0; step < 4; ++step) {
+      accelerator.backward(loss_of(model(torch::ones({4, 3}) * step)));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const torch::Tensor training = net->weight.detach().clone();
+    optimizer.eval();
+    EXPECT_FALSE(net->weight.equal(training));
+    accelerator.backward(loss_of(model(torch::ones({4, 3}))));
+    EXPECT_THAT(error_of([&] { optimizer.step(); }), HasSubstr("train()"));
+    optimizer.train();
+    EXPECT_TRUE(torch::allclose(net->weight, training, 1e-6, 1e-7));
+    // Others have one mode, which is both.
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    EXPECT_NO_THROW(accelerator.prepare(sgd).eval());
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
