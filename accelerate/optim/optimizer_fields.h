@@ -11,7 +11,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <tuple>
 #include <type_traits>
 
 #include <ATen/core/ivalue.h>
@@ -74,6 +74,15 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
   auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
   if (slot == nullptr) slot = std::make_unique<State>();
   return static_cast<State&>(*slot);
+}
+
+/// What LibTorch's optimizers demand of these. Errors: c10::ValueError.
+inline void check_rates(double lr, const std::tuple<double, double>& betas, double weight_decay) {
+  TORCH_CHECK_VALUE(lr >= 0, "Invalid learning rate: ", lr);
+  const auto [beta1, beta2] = betas;
+  TORCH_CHECK_VALUE(0 <= beta1 && beta1 < 1, "Invalid beta parameter at index 0: ", beta1);
+  TORCH_CHECK_VALUE(0 <= beta2 && beta2 < 1, "Invalid beta parameter at index 1: ", beta2);
+  TORCH_CHECK_VALUE(weight_decay >= 0, "Invalid weight_decay value: ", weight_decay);
 }
 
 }  // namespace accelerate::internal
