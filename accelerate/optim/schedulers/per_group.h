@@ -6,8 +6,8 @@
 /// Errors: c10::ValueError where a list has another length than there are groups.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -9,7 +9,9 @@
 #pragma once
 
 #include <concepts>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
