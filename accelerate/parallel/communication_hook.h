@@ -21,8 +21,8 @@ class CommunicationHook {
 
   virtual ~CommunicationHook() = default;
 
-  /// Begins to put the mean over ranks into the bucket's buffer; the future is done, or fails, with
-  /// it. Collective: ranks reduce buckets in the same order.
+  /// Begins to put the mean over ranks into the bucket's buffer. The future is that buffer, once it
+  /// is done, or what went wrong. Collective: ranks reduce buckets in the same order.
   virtual Future reduce(const Group& group, c10d::GradBucket& bucket) = 0;
 };
 

@@ -92,6 +92,27 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fp16_in_bf16", {.comm_hook = Type::kFp16, .comm_wrapper = Type::kBf16}}),
     [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
+TEST(MakeHook, TakesComplexGradients) {
+  for (const Type type : {Type::kFp16, Type::kBf16, Type::kPowerSgd}) {
+    run_ranks(2, [type](const Group& group) {
+      FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});
+      const RuntimeScope scope(runtime);
+      const auto hook = make_communication_hook(
+          {.comm_hook = type, .comm_state_option = {.start_powerSGD_iter = 2}});
+      const Tensor parameter = torch::zeros({3, 4}, torch::kComplexFloat);
+      for (int step = 0; step < 4; ++step) {
+        const Tensor part = torch::full({12}, 1. + 2 * group->getRank());
+        c10d::GradBucket bucket(0, 1, torch::complex(part, -part), {0}, {12}, {parameter.sizes()},
+                                {parameter}, std::nullopt);
+        auto done = hook->reduce(group, bucket);
+        done->waitAndThrow();
+        const Tensor two = torch::full({12}, 2.);
+        EXPECT_TRUE(torch::allclose(done->value().toTensor(), torch::complex(two, -two), 1e-2));
+      }
+    });
+  }
+}
+
 std::string error_of(const std::function<void()>& run) {
   try {
     run();

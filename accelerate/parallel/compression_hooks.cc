@@ -9,10 +9,15 @@ namespace accelerate {
 
 CommunicationHook::Future MeanHook::reduce(const Group& group, c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
-  at::Tensor& buffer = bucket.getBufferRef();
+  at::Tensor buffer = bucket.getBuffer();
   buffer.div_(group->getSize());
   std::vector<at::Tensor> tensors{buffer.is_complex() ? at::view_as_real(buffer) : buffer};
-  return group->allreduce(tensors)->getFuture();
+  return group->allreduce(tensors)->getFuture()->then(
+      [buffer](c10::ivalue::Future& done) -> c10::IValue {
+        done.value();  // throws what went wrong
+        return buffer;
+      },
+      c10::TensorType::get());
 }
 
 CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket& bucket) {
@@ -24,7 +29,7 @@ CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket&
   Future inner = inner_->reduce(group, bucket);
   return inner->then(
       [buffer, wide, narrow](c10::ivalue::Future& done) -> c10::IValue {
-        done.value();  // throws what went wrong
+        done.value();
         at::NoGradGuard no_grad;
         wide.copy_(narrow);
         return buffer;

@@ -184,9 +184,7 @@ class DistributedDataParallel::HookOfReducer final : public c10d::CommHookInterf
     }
     return ddp_.hook_->reduce(ddp_.group_, bucket);
   }
-  at::Tensor parseHookResult(const c10::IValue& result) override {
-    return result.isTensor() ? result.toTensor() : result.toTensorVector().at(0);
-  }
+  at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
 
  private:
   DistributedDataParallel& ddp_;
@@ -345,6 +343,8 @@ std::vector<at::Tensor> DistributedDataParallel::drain(std::vector<at::Tensor> o
   last_sink_ = sink;
   for (at::Tensor* output : differentiable) {
     *output = output->detach();
+    // As any other output it may change its shape in place.
+    output->unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
     torch::autograd::create_gradient_edge(*output, sink);
   }
   return outputs;

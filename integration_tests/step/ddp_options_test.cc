@@ -234,6 +234,28 @@ TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
   });
 }
 
+TEST(FindUnusedParameters, GivesOutputsThatCanBeChangedInPlace) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(
+        {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
+    Net net;
+    auto model = accelerator.prepare(net);
+    const Tensor x = torch::ones({2, 6}) + rank.index();
+    const Tensor expected = torch::autograd::grad({std::get<1>(net->forward(x)).mul(3).sum()},
+                                                  {net->second->weight})[0];
+    auto [y, z] = model(x);
+    z.mul_(3).unsqueeze_(0);
+    z.sum().backward();
+    rank.report("expected", expected);
+    rank.report("gradient", net->second->weight.grad());
+  });
+  const std::vector<Tensor> expected = cluster.reports("expected");
+  for (const Tensor& gradient : cluster.reports("gradient")) {
+    EXPECT_TRUE(torch::allclose(gradient, (expected[0] + expected[1]) / 2));
+  }
+}
+
 TEST(FindUnusedParameters, AveragesWhatSomeRanksUsed) {
   Cluster cluster("1x2");
   cluster.run_on_every_rank([](Rank& rank) {
