@@ -35,5 +35,7 @@ double microseconds(Fn&& fn) {
 void measure_loop();
 /// Steps of 400 tensors of 64, 1,024 and 16,384 elements.
 void measure_optimizers();
+/// A step of 25 million parameters; on each of two ranks, of which the first prints.
+void measure_data_parallel();
 
 }  // namespace accelerate::step_benchmark
