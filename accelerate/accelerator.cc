@@ -131,9 +131,15 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     gradient_state_.reset();
   }
   if (mixed_precision() == PrecisionType::kFp16 && !training_.scaler) {
+    training_.scaler_kwargs = handlers_.scaler;
     training_.scaler = std::make_shared<SharedScaler>(get_grad_scaler(
         distributed_type(), handlers_.scaler, use_distributed() ? state_.group() : nullptr));
   }
+  TORCH_CHECK_VALUE(!training_.scaler || handlers_.scaler == GradScalerKwargs() ||
+                        handlers_.scaler == training_.scaler_kwargs,
+                    "GradScalerKwargs ", to_kwargs(handlers_.scaler).dump(),
+                    " contradict an earlier Accelerator on this Runtime, which had ",
+                    to_kwargs(training_.scaler_kwargs).dump());
   if (mixed_precision() == PrecisionType::kFp8 && (!training_.fp8 || handlers_.fp8.any())) {
     Fp8Plan plan = resolve_fp8(handlers_.fp8, runtime.environment());
     TORCH_CHECK_VALUE(!training_.fp8 || training_.fp8->backend() == plan.backend(), "fp8 by ",

@@ -12,6 +12,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/fp8_kwargs.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -55,6 +56,7 @@ struct TrainingState {
   std::optional<Fp8Plan> fp8;
   // In fp16.
   std::shared_ptr<SharedScaler> scaler;
+  GradScalerKwargs scaler_kwargs;
   // Groups of the first ranks, by their number.
   std::map<int, ProcessGroupPtr> first_ranks;
 };
