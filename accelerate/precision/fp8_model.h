@@ -16,19 +16,22 @@
 ///   MSAMP  all Linear; one scale per tensor, from the tensor itself.
 ///   AO     all Linear but the first and the last, or what the filter says; scales as with MSAMP;
 ///          in evaluation too.
-/// A layer with a dimension that is no multiple of 16 stays in high precision, and so does a
-/// parametrised layer whose weight is another's: it shares that one's state.
+/// A layer with a dimension that is no multiple of 16 stays in high precision. Layers that share
+/// their weight are one.
 ///
 /// Delayed scales are computed at the start of each training forward from what was seen since the
 /// last one, backward passes included. That is the only collective, and one for all layers.
 /// Activation checkpointing computes layers again outside of the scope; whoever does that installs
 /// current_linear_handlers() around it, as the library's own does.
+/// Mirrors: accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
+///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao.
 /// Threads: those of the module. The Fp8Model may go before the graph of a forward pass.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -111,5 +114,13 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   std::shared_ptr<DelayedScales> scales_;
   std::optional<c10::Device> device_;
 };
+
+/// Whether any layer is computed as TransformerEngine, or torchao, would.
+inline bool has_transformer_engine_layers(const Fp8Model& model) {
+  return model.report().backend == FP8BackendType::kTe && !model.weights().empty();
+}
+inline bool has_ao_layers(const Fp8Model& model) {
+  return model.report().backend == FP8BackendType::kAo && !model.weights().empty();
+}
 
 }  // namespace accelerate

@@ -95,6 +95,9 @@ TEST(Fp8Model, ChoosesLayersByTheRecipe) {
   EXPECT_THAT(te.fp8->report().converted, ElementsAre("first", "inner.2", "last"));
   EXPECT_THAT(skipped(*te.fp8), ElementsAre("odd", "inner.0"));
   EXPECT_THAT(ends.fp8->report().converted, ElementsAre("inner.2"));
+  EXPECT_TRUE(has_transformer_engine_layers(*te.fp8));
+  EXPECT_FALSE(has_ao_layers(*te.fp8));
+  EXPECT_TRUE(has_ao_layers(*ao.fp8));
   EXPECT_THAT(msamp.fp8->report().converted, ElementsAre("first", "inner.2", "last"));
   EXPECT_THAT(te.fp8->report().to_string(),
               HasSubstr("odd: not, [24, 32] is not made of multiples of 16"));

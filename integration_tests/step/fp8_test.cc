@@ -82,13 +82,13 @@ TEST_P(Fp8Scales, AreThoseOfTheLargestValueOfAllRanks) {
     const auto fp8 = Fp8Model::convert(*net, plan_of({}), accelerator.state().group());
     const auto forward = [&](bool agrees) {
       const Fp8Model::Scope scope = fp8->forward_scope(agrees);
-      model(batch(rank.rank(), 0).to(accelerator.device())).sum().backward();
+      model(batch(rank.index(), 0).to(accelerator.device())).sum().backward();
     };
     forward(true);
     forward(true);
-    agreed[rank.rank()] = fp8->state_dict().at("scales");
+    agreed[rank.index()] = fp8->state_dict().at("scales");
     forward(false);
-    own[rank.rank()] = fp8->state_dict().at("scales");
+    own[rank.index()] = fp8->state_dict().at("scales");
   });
   const int last = static_cast<int>(agreed.size()) - 1;
   for (int rank = 0; rank <= last; ++rank) {
