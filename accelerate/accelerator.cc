@@ -17,7 +17,10 @@
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/fused_backward_optimizer.h"
 #include "accelerate/optim/optimizer_state.h"
+#include "accelerate/parallel/communication_hook.h"
+#include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/precision/fp8_gradients.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/util/availability.h"
 #include "accelerate/util/os_kernel.h"
@@ -130,7 +133,17 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     training_ = internal::TrainingState{.generation = state_.generation()};
     gradient_state_.reset();
   }
-  if (mixed_precision() == PrecisionType::kFp16 && !training_.scaler) {
+  if (mixed_precision() == PrecisionType::kFp8 && (!training_.fp8 || handlers_.fp8.any())) {
+    Fp8Plan plan = resolve_fp8(handlers_.fp8, runtime.environment());
+    TORCH_CHECK_VALUE(!training_.fp8 || training_.fp8->backend() == plan.backend(), "fp8 by ",
+                      to_string(plan.backend()),
+                      " contradicts an earlier Accelerator on this Runtime, which chose ",
+                      to_string(training_.fp8->backend()));
+    if (!training_.fp8) training_.fp8 = std::move(plan);
+  }
+  const bool scales =
+      mixed_precision() == PrecisionType::kFp16 || fp8_backend() == FP8BackendType::kMsamp;
+  if (scales && !training_.scaler) {
     training_.scaler_kwargs = handlers_.scaler;
     training_.scaler = std::make_shared<SharedScaler>(get_grad_scaler(
         distributed_type(), handlers_.scaler, use_distributed() ? state_.group() : nullptr));
@@ -140,14 +153,6 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
                     "GradScalerKwargs ", to_kwargs(handlers_.scaler).dump(),
                     " contradict an earlier Accelerator on this Runtime, which had ",
                     to_kwargs(training_.scaler_kwargs).dump());
-  if (mixed_precision() == PrecisionType::kFp8 && (!training_.fp8 || handlers_.fp8.any())) {
-    Fp8Plan plan = resolve_fp8(handlers_.fp8, runtime.environment());
-    TORCH_CHECK_VALUE(!training_.fp8 || training_.fp8->backend() == plan.backend(), "fp8 by ",
-                      to_string(plan.backend()),
-                      " contradicts an earlier Accelerator on this Runtime, which chose ",
-                      to_string(training_.fp8->backend()));
-    if (!training_.fp8) training_.fp8 = std::move(plan);
-  }
   if (!options_.gradient_accumulation_plugin) return;
   const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
   TORCH_CHECK_VALUE(!training_.accumulation_is_set || plugin == gradient_state_.plugin(),
@@ -181,17 +186,24 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   if (options.device_placement.value_or(options_.device_placement)) module->to(device());
   auto model = std::make_shared<ModelState>(module);
   model->set_autocast(autocast_settings(mixed_precision(), device().type(), handlers_.autocast));
-  if (use_distributed() && !options.evaluation_mode &&
-      distributed_type() == DistributedType::kXla) {
-    replicate(state_.group(), *module);
-  } else if (use_distributed() && !options.evaluation_mode &&
-             (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu)) {
-    model->set_ddp(
-        std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp));
-  }
+  const bool spreads = use_distributed() && !options.evaluation_mode;
+  const bool averages_later = distributed_type() == DistributedType::kXla;
+  const bool is_replicated =
+      spreads && !averages_later &&
+      (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu);
+  if (spreads && averages_later) replicate(state_.group(), *module);
   if (training_.fp8) {
     model->set_fp8(
-        Fp8Model::convert(*module, *training_.fp8, model->ddp() ? state_.group() : nullptr));
+        Fp8Model::convert(*module, *training_.fp8, is_replicated ? state_.group() : nullptr));
+  }
+  if (is_replicated) {
+    auto hook = make_communication_hook(handlers_.ddp);
+    if (fp8_backend() == FP8BackendType::kMsamp) {
+      if (hook == nullptr) hook = std::make_unique<MeanHook>();
+      hook = std::make_unique<Fp8GradientHook>(model->fp8()->weights(), std::move(hook));
+    }
+    model->set_ddp(std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp,
+                                                             std::move(hook)));
   }
   training_.models.push_back(model);
   leave_gradients_to_lomo();
@@ -205,16 +217,19 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
   if (lomo != nullptr) {
     TORCH_CHECK_VALUE(!training_.scaler,
                       "an optimizer that steps during the backward pass would use the scaled "
-                      "gradients of mixed_precision=\"fp16\"; use bf16");
+                      "gradients of mixed_precision=\"fp16\" and of MS-AMP; use bf16");
     lomo->set_process_group(use_distributed() ? state_.group() : nullptr);
     training_.steps_in_backward = true;
   }
   // On TPUs the step averages, not the backward pass.
   const bool averages =
       use_distributed() && distributed_type() == DistributedType::kXla && lomo == nullptr;
-  AcceleratedOptimizer prepared(
-      std::move(optimizer), gradient_state_,
-      {.scaler = training_.scaler, .averages_over = averages ? state_.group() : nullptr});
+  const auto* msamp =
+      training_.fp8 ? std::get_if<MSAMPRecipeKwargs>(&training_.fp8->recipe) : nullptr;
+  AcceleratedOptimizer prepared(std::move(optimizer), gradient_state_,
+                                {.scaler = training_.scaler,
+                                 .averages_over = averages ? state_.group() : nullptr,
+                                 .packs_moments = msamp != nullptr && msamp->opt_level == "O2"});
   std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
   training_.optimizers.push_back(prepared.shared());
   if (lomo != nullptr) leave_gradients_to_lomo();
@@ -307,7 +322,9 @@ void Accelerator::catch_up(int source, const ReplicatedModels& models) {
   }
   for (const auto& known : training_.optimizers) {
     if (auto prepared = known.lock(); prepared && is_joined(*prepared->optimizer)) {
+      if (prepared->moments) prepared->moments->unpack();
       broadcast_optimizer_state(state_.group(), *prepared->optimizer, source, device());
+      if (prepared->moments) prepared->moments->pack();
     }
   }
 }

@@ -16,7 +16,11 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
           std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer),
                                           .scaler = SharedScaler::User(std::move(policy.scaler)),
                                           .averages_over = std::move(policy.averages_over)})),
-      gradient_state_(&gradient_state) {}
+      gradient_state_(&gradient_state) {
+  if (policy.packs_moments) {
+    optimizer_->moments = std::make_unique<Fp8Moments>(*optimizer_->optimizer);
+  }
+}
 
 void AcceleratedOptimizer::Shared::average_gradients(GradientState& gradient_state) {
   if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
@@ -33,17 +37,20 @@ void AcceleratedOptimizer::Shared::settle_gradients(GradientState& gradient_stat
   if (scaler) scaler.unscale(*optimizer);
 }
 
+at::Tensor AcceleratedOptimizer::Shared::step(torch::optim::Optimizer::LossClosure closure) {
+  if (!scaler) return optimizer->step(std::move(closure));
+  TORCH_CHECK_VALUE(!closure, "step: a closure would be evaluated without the scale of its loss");
+  step_was_skipped = !scaler.step(*optimizer);
+  return {};
+}
+
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
-  torch::optim::Optimizer& inner = *optimizer();
+  optimizer();  // that it was not freed
   optimizer_->average_gradients(*gradient_state_);
-  at::Tensor loss;
-  if (optimizer_->scaler) {
-    TORCH_CHECK_VALUE(!closure, "step: a closure would be evaluated without the scale of fp16");
-    optimizer_->step_was_skipped = !optimizer_->scaler.step(inner);
-  } else {
-    loss = inner.step(std::move(closure));
-  }
+  if (optimizer_->moments) optimizer_->moments->unpack();
+  at::Tensor loss = optimizer_->step(std::move(closure));
+  if (optimizer_->moments) optimizer_->moments->pack();
   optimizer_->are_averaged = false;
   gradient_state_->set_is_xla_gradients_synced(false);
   return loss;

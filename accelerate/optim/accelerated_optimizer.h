@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/shared_scaler.h"
 #include "accelerate/state/gradient_state.h"
 
@@ -21,6 +22,8 @@ struct OptimizerPolicy {
   std::shared_ptr<SharedScaler> scaler = nullptr;
   /// Where the backward pass leaves gradients to their rank, as on TPUs: whom to average with.
   ProcessGroupPtr averages_over = nullptr;
+  /// An Adam's moments are kept in few bits between its steps; see Fp8Moments.
+  bool packs_moments = false;
 };
 
 class AcceleratedOptimizer {
@@ -60,9 +63,12 @@ class AcceleratedOptimizer {
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     SharedScaler::User scaler;
     ProcessGroupPtr averages_over;
-    bool are_averaged = false;  // the gradients of this step
+    std::unique_ptr<Fp8Moments> moments;  // packed but during a step; null: as usual
+    bool are_averaged = false;            // the gradients of this step
     bool step_was_skipped = false;
 
+    /// The optimizer's own step.
+    at::Tensor step(torch::optim::Optimizer::LossClosure closure);
     /// Makes gradients what step() will see: averaged over ranks where the backward pass did not do
     /// it, and without the scale. Once per step. Collective.
     void settle_gradients(GradientState& gradient_state);

@@ -214,12 +214,19 @@ class DistributedDataParallel::Sink final : public torch::autograd::Node {
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
                                                  c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                  const DistributedDataParallelKwargs& options)
+    : DistributedDataParallel(std::move(module), std::move(group), options,
+                              make_communication_hook(options)) {}
+
+DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
+                                                 c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                                 const DistributedDataParallelKwargs& options,
+                                                 std::unique_ptr<CommunicationHook> hook)
     : module_(std::move(module)),
       group_(std::move(group)),
       options_(options),
       ordinal_(next_ordinal(group_->getGroupName())),
       buffers_(module_->buffers()),
-      hook_(make_communication_hook(options)) {
+      hook_(std::move(hook)) {
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ",
                     options.bucket_cap_mb);
   TORCH_CHECK_VALUE(options.dim == 0,

@@ -70,6 +70,11 @@ class DistributedDataParallel {
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
                           c10::intrusive_ptr<c10d::ProcessGroup> group,
                           const DistributedDataParallelKwargs& options);
+  /// With a hook in place of that of `options`.
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
+                          c10::intrusive_ptr<c10d::ProcessGroup> group,
+                          const DistributedDataParallelKwargs& options,
+                          std::unique_ptr<CommunicationHook> hook);
   ~DistributedDataParallel();
 
   /// Whether the next forward pass prepares a synchronising backward pass. Off, gradients only

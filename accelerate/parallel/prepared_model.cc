@@ -10,6 +10,8 @@ ModelState::ModelState(std::shared_ptr<torch::nn::Module> module) : module_(std:
 
 ModelState::~ModelState() = default;
 
+const Fp8Report* ModelState::fp8_report() const { return fp8_ ? &fp8_->report() : nullptr; }
+
 PrecisionScope::PrecisionScope(const ModelState& model)
     : autocast_(model.autocast()),
       linear_(model.fp8() ? model.fp8()->forward_scope(model.ddp() != nullptr &&

@@ -27,6 +27,7 @@ class Module;
 namespace accelerate {
 
 class Fp8Model;
+struct Fp8Report;
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
@@ -47,6 +48,7 @@ class ModelState {
   /// Null where no layer is computed in fp8.
   const std::shared_ptr<Fp8Model>& fp8() const { return fp8_; }
   void set_fp8(std::shared_ptr<Fp8Model> fp8) { fp8_ = std::move(fp8); }
+  const Fp8Report* fp8_report() const;
 
  private:
   const std::shared_ptr<torch::nn::Module> module_;
@@ -92,6 +94,9 @@ class PreparedModel {
 
   /// The user's module, as it was given to prepare.
   const std::shared_ptr<Module>& module() const { return module_; }
+
+  /// Which layers are computed in fp8, and why others are not; null in other precisions.
+  const Fp8Report* fp8_report() const { return state_ ? state_->fp8_report() : nullptr; }
 
   /// Whether it was not reset.
   explicit operator bool() const { return module_ != nullptr; }

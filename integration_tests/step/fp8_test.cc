@@ -100,5 +100,82 @@ TEST_P(Fp8Scales, AreThoseOfTheLargestValueOfAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Fp8Scales, testing::Values("1x1:h100", "1x2:h100", "2x4:h100"));
 
+// ---- Behind the Accelerator.
+
+struct Job {
+  std::vector<KwargsHandler> handlers = {};
+  PrecisionType precision = PrecisionType::kFp8;
+};
+
+// The losses of a few steps, rank by rank.
+std::vector<double> losses_of(const char* topology, const Job& job) {
+  Cluster cluster(topology, {.seed = 1});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.mixed_precision = job.precision, .kwargs_handlers = job.handlers});
+    torch::manual_seed(7);
+    torch::nn::Sequential net(torch::nn::Linear(16, 64), torch::nn::Tanh(),
+                              torch::nn::Linear(64, 32), torch::nn::Tanh(),
+                              torch::nn::Linear(32, 16));
+    torch::optim::Adam adam(net->parameters(), 0.01);
+    auto [model, optimizer] = accelerator.prepare(net.ptr(), adam);
+    std::vector<double> losses;
+    for (int step = 0; step < 12; ++step) {
+      const Tensor x = batch(0, rank.index()).to(accelerator.device());
+      const Tensor output = model(x);
+      EXPECT_EQ(output.scalar_type(), torch::kFloat);
+      const Tensor loss = torch::mse_loss(output, 0.5 * x);
+      accelerator.backward(loss);
+      accelerator.clip_grad_norm_(model, 10.0);
+      optimizer.step();
+      optimizer.zero_grad();
+      losses.push_back(loss.item<double>());
+    }
+    rank.report("losses", torch::tensor(losses, torch::kDouble));
+    rank.report("weights", net->parameters()[0].detach().cpu());
+  });
+  const auto weights = cluster.reports("weights");
+  for (const Tensor& weight : weights) EXPECT_TRUE(weight.equal(weights[0]));
+  const Tensor losses = cluster.reports("losses")[0];
+  return {losses.const_data_ptr<double>(), losses.const_data_ptr<double>() + losses.numel()};
+}
+
+TEST(Fp8Training, FollowsBf16OnOneRankAndOnTwo) {
+  for (const char* topology : {"1x1:h100", "1x2:h100", "1x2"}) {
+    const auto expected = losses_of(topology, {.precision = PrecisionType::kBf16});
+    for (const KwargsHandler& handler : std::vector<KwargsHandler>{
+             AORecipeKwargs{}, TERecipeKwargs{}, TERecipeKwargs{.use_mxfp8_block_scaling = true},
+             MSAMPRecipeKwargs{.opt_level = "O1"}, MSAMPRecipeKwargs{.opt_level = "O2"}}) {
+      const auto losses = losses_of(topology, {.handlers = {handler}});
+      EXPECT_LT(losses.back(), losses.front() / 2) << topology << " " << handler.index();
+      EXPECT_NEAR(losses.back(), expected.back(), 0.1 * expected.front())
+          << topology << " " << handler.index();
+    }
+  }
+}
+
+TEST(Fp8Training, SaysWhichLayersItComputesAndRefusesContradictions) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    const auto scope = patch_environment({{"ACCELERATE_FP8_BACKEND", "te"}});
+    Accelerator accelerator({.mixed_precision = PrecisionType::kFp8});
+    EXPECT_EQ(accelerator.fp8_backend(), FP8BackendType::kTe);
+    EXPECT_EQ(accelerator.scaler(), nullptr);
+    torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Linear(32, 3));
+    auto model = accelerator.prepare(net.ptr());
+    ASSERT_NE(model.fp8_report(), nullptr);
+    EXPECT_EQ(model.fp8_report()->converted, std::vector<std::string>{"0"});
+    EXPECT_EQ(model.fp8_report()->skipped.at(0).name, "1");
+    EXPECT_THROW(Accelerator({.kwargs_handlers = {MSAMPRecipeKwargs{}}}), c10::ValueError);
+  });
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    EXPECT_THROW(Accelerator({.mixed_precision = PrecisionType::kBf16,
+                              .kwargs_handlers = {TERecipeKwargs{}}}),
+                 c10::ValueError);
+    Accelerator accelerator;
+    EXPECT_EQ(accelerator.fp8_backend(), FP8BackendType::kNo);
+    torch::nn::Linear net(16, 16);
+    EXPECT_EQ(accelerator.prepare(net).fp8_report(), nullptr);
+  });
+}
+
 }  // namespace
 }  // namespace accelerate
