@@ -176,5 +176,9 @@ TEST(Replicas, ThatDriftApartAreAnErrorThatNamesTheParameter) {
   }
 }
 
+TEST(Replicas, MayDriftWhereThatIsMeant) {
+  EXPECT_EQ(error_of("1x4", train_and_drift, {.detect_drift = false}), "");
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -36,6 +36,8 @@ class Fabric {
     Recorder* recorder = nullptr;
     /// Whether tensors are watched from a call to its wait.
     bool detect_races = true;
+    /// Whether replicas are compared.
+    bool detect_drift = true;
   };
   Fabric(const ClusterSpec& spec, Options options);
   ~Fabric();
@@ -49,6 +51,7 @@ class Fabric {
   const Network& network() const { return network_; }
   Recorder* recorder() const { return options_.recorder; }
   bool detects_races() const { return options_.detect_races; }
+  bool detects_drift() const { return options_.detect_drift; }
   /// Whether communication takes time: the specification names a device.
   bool models_time() const { return models_time_; }
 

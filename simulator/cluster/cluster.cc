@@ -81,7 +81,8 @@ class Run {
         fabric_(
             std::make_shared<Fabric>(spec, Fabric::Options{.headline = std::move(headline),
                                                            .recorder = recorder,
-                                                           .detect_races = options.detect_races})),
+                                                           .detect_races = options.detect_races,
+                                                           .detect_drift = options.detect_drift})),
         states_(world_size_),
         failures_(world_size_),
         scheduler_(world_size_, options.seed,

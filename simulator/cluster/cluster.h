@@ -96,6 +96,8 @@ struct ClusterOptions {
   bool detect_races = true;
   /// Fails programs whose ranks end while their devices hold memory.
   bool detect_leaks = true;
+  /// Fails programs whose replicas of a model differ when they are about to synchronise.
+  bool detect_drift = true;
 };
 
 class Cluster {
