@@ -1,5 +1,6 @@
 #include "accelerate/precision/fp8_scales.h"
 
+#include <cmath>
 #include <limits>
 #include <map>
 #include <string>

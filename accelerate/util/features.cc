@@ -51,6 +51,7 @@ struct Entry {
 constexpr char kPython[] = "a Python package; nothing here needs it";
 constexpr char kNoReplacement[] = "a Python package without a native replacement";
 constexpr char kNoEngine[] = "its native replacement is not in this build";
+constexpr char kFp8Engine[] = "layers in fp8 are computed natively";
 constexpr char kNoTracker[] = "no tracker of that name is in this build";
 
 // Sorted by name.
@@ -74,7 +75,7 @@ constexpr Entry kEntries[] = {
     {"matplotlib", FeatureKind::kPackage, no, kPython},
     {"megatron_lm", FeatureKind::kEngine, no, kNoEngine},
     {"mlflow", FeatureKind::kTracker, no, kNoTracker},
-    {"msamp", FeatureKind::kEngine, no, kNoEngine},
+    {"msamp", FeatureKind::kEngine, yes, kFp8Engine},
     {"numpy", FeatureKind::kPackage, no, "tensors take its place"},
     {"pandas", FeatureKind::kPackage, no, kPython},
     {"peft", FeatureKind::kPackage, no, kNoReplacement},
@@ -89,15 +90,15 @@ constexpr Entry kEntries[] = {
     {"tensorboard", FeatureKind::kTracker, no, kNoTracker},
     {"timm", FeatureKind::kPackage, no, kNoReplacement},
     {"torch_distributed", FeatureKind::kBuild, yes, "c10d is part of LibTorch"},
-    {"torchao", FeatureKind::kEngine, no, kNoEngine},
+    {"torchao", FeatureKind::kEngine, yes, kFp8Engine},
     {"torchdata", FeatureKind::kPackage, yes, "loaders save and restore their position themselves"},
     {"torchdata_stateful_dataloader", FeatureKind::kPackage, yes,
      "loaders save and restore their position themselves"},
     {"torchvision", FeatureKind::kPackage, no, kPython},
     {"tqdm", FeatureKind::kPackage, yes, "ProgressBar takes its place"},
     {"trackio", FeatureKind::kTracker, no, kNoTracker},
-    {"transformer_engine", FeatureKind::kEngine, no, kNoEngine},
-    {"transformer_engine_mxfp8", FeatureKind::kEngine, no, kNoEngine},
+    {"transformer_engine", FeatureKind::kEngine, yes, kFp8Engine},
+    {"transformer_engine_mxfp8", FeatureKind::kEngine, yes, kFp8Engine},
     {"transformers", FeatureKind::kPackage, no, kNoReplacement},
     {"triton", FeatureKind::kPackage, no, kPython},
     {"wandb", FeatureKind::kTracker, no, kNoTracker},

@@ -55,6 +55,8 @@ TEST(Features, AnswerForWhatTakesAPackagesPlace) {
   EXPECT_TRUE(is_tqdm_available(*runtime));
   EXPECT_TRUE(is_torchdata_stateful_dataloader_available(*runtime));
   EXPECT_FALSE(is_numpy_available(*runtime));
+  EXPECT_TRUE(is_torchao_available(*runtime));
+  EXPECT_TRUE(is_fp8_available(*runtime));
   EXPECT_FALSE(is_ipex_available(*runtime));
 }
 
