@@ -46,7 +46,13 @@ void train(Rank& rank, const Training& setup) {
       {.gradient_accumulation_steps = setup.accumulate,
        .kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
   Net net(0.1 * rank.index());  // prepare makes it rank 0's
-  torch::optim::SGD sgd(setup.two_optimizers ? net->second->parameters() : net->parameters(),
+  std::vector<Tensor> rest;     // each parameter belongs to an optimizer
+  for (const Tensor& parameter : net->parameters()) {
+    if (!parameter.is_same(net->first->weight) && !parameter.is_same(net->first->bias)) {
+      rest.push_back(parameter);
+    }
+  }
+  torch::optim::SGD sgd(setup.two_optimizers ? rest : net->parameters(),
                         torch::optim::SGDOptions(0.1).momentum(0.9));
   torch::optim::SGD other(net->first->parameters(), 0.05);
   auto [model, optimizer, second] = accelerator.prepare(net, sgd, other);
@@ -57,7 +63,7 @@ void train(Rank& rank, const Training& setup) {
     auto scope = accelerator.accumulate(model);
     // One rank leaves a layer out, and nobody uses another.
     accelerator.backward(model(x, rank.index() == 0).square().mean());
-    if (setup.clips) norms.push_back(accelerator.clip_grad_norm_(model, 0.1));
+    if (setup.clips) norms.push_back(accelerator.clip_grad_norm_(model, 0.1).item<double>());
     optimizer.step();
     if (setup.two_optimizers) second.step();
     optimizer.zero_grad();
