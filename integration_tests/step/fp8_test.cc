@@ -153,6 +153,44 @@ TEST(Fp8Training, FollowsBf16OnOneRankAndOnTwo) {
   }
 }
 
+// What a checkpoint computes again, it computes in fp8 too.
+TEST(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
+  struct BlocksImpl : torch::nn::Module {
+    explicit BlocksImpl(bool saves_memory) : saves_memory(saves_memory) {
+      torch::manual_seed(5);
+      a = register_module("a", torch::nn::Linear(16, 32));
+      b = register_module("b", torch::nn::Linear(32, 32));
+      c = register_module("c", torch::nn::Linear(32, 16));
+    }
+    Tensor forward(const Tensor& x) {
+      const auto block = [this](const Tensor& y) { return torch::relu(b(torch::tanh(y))); };
+      const Tensor y = a(x);
+      return c(saves_memory ? checkpoint(block, y) : block(y));
+    }
+    bool saves_memory;
+    torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
+  };
+  for (const KwargsHandler& handler :
+       std::vector<KwargsHandler>{AORecipeKwargs{}, TERecipeKwargs{}}) {
+    std::map<bool, Tensor> gradients;
+    for (const bool saves_memory : {false, true}) {
+      Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+        Accelerator accelerator(
+            {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {handler}});
+        auto net = std::make_shared<BlocksImpl>(saves_memory);
+        auto model = accelerator.prepare(net);
+        EXPECT_FALSE(model.fp8_report()->converted.empty());
+        for (int step = 0; step < 2; ++step) {
+          net->zero_grad();
+          accelerator.backward(model(batch(0, step).to(accelerator.device())).square().mean());
+        }
+        gradients[saves_memory] = net->b->weight.grad().cpu();
+      });
+    }
+    EXPECT_TRUE(gradients.at(false).equal(gradients.at(true))) << handler.index();
+  }
+}
+
 TEST(Fp8Training, SaysWhichLayersItComputesAndRefusesContradictions) {
   Cluster("1x1:h100").run_on_every_rank([](Rank&) {
     const auto scope = patch_environment({{"ACCELERATE_FP8_BACKEND", "te"}});
