@@ -112,17 +112,24 @@ TEST(Prepare, WantsAPlacementForEachObjectOrNone) {
   });
 }
 
-TEST(Prepare, ReplicatesOnlyWhatIsTrained) {
-  on_each_rank("1x2", [](Rank&) {
+TEST(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
+  const auto frozen_ddp = [](Accelerator& accelerator) {
+    torch::nn::Linear frozen(1, 1);
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    return accelerator.prepare_model(frozen).state()->ddp();
+  };
+  on_each_rank("1x2:h100", [&](Rank&) {
+    Accelerator accelerator;
+    EXPECT_EQ(frozen_ddp(accelerator), nullptr);
+  });
+  on_each_rank("1x2", [&](Rank&) {
     Accelerator accelerator;
     EXPECT_NE(accelerator.prepare_model(torch::nn::Linear(1, 1)).state()->ddp(), nullptr);
     EXPECT_EQ(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})
                   .state()
                   ->ddp(),
               nullptr);
-    torch::nn::Linear frozen(1, 1);
-    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-    EXPECT_EQ(accelerator.prepare_model(frozen).state()->ddp(), nullptr);
+    EXPECT_NE(frozen_ddp(accelerator), nullptr);
   });
 }
 
@@ -134,7 +141,7 @@ TEST(Construction, ReadsTheEnvironment) {
     }
     for (auto [name, value] : {std::pair("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "none"),
                                std::pair("ACCELERATE_USE_CPU", "perhaps"),
-                               std::pair("ACCELERATE_MIXED_PRECISION", "fp16")}) {
+                               std::pair("ACCELERATE_MIXED_PRECISION", "fp12")}) {
       const auto scope = patch_environment({{name, value}});
       EXPECT_THAT(error_of([] { Accelerator(); }), AllOf(HasSubstr(name), HasSubstr(value)));
     }
