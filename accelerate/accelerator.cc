@@ -57,9 +57,11 @@ void check_precision(PrecisionType precision, const Runtime& runtime) {
 
 PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime& runtime) {
   if (options.mixed_precision) return *options.mixed_precision;
+  // Asked for a mistake in it even where it no longer matters.
+  const auto from_environment = mixed_precision_from_env(runtime.environment());
   const auto* earlier = runtime.find_shared<AcceleratorState>();
   if (earlier != nullptr && earlier->initialized()) return earlier->mixed_precision();
-  return mixed_precision_from_env(runtime.environment()).value_or(PrecisionType::kNo);
+  return from_environment.value_or(PrecisionType::kNo);
 }
 
 AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime) {
