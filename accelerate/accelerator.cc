@@ -51,6 +51,9 @@ void check_precision(PrecisionType precision, const Runtime& runtime) {
   const bool available = precision == PrecisionType::kNo ||
                          (precision == PrecisionType::kFp16 ? is_fp16_available(runtime)
                                                             : is_bf16_available(false, runtime));
+  TORCH_CHECK_VALUE(
+      precision != PrecisionType::kFp16 || !is_torch_xla_available(true, false, runtime),
+      "mixed precision \"fp16\": TPUs compute in bf16; use mixed_precision=\"bf16\"");
   TORCH_CHECK_VALUE(available, "mixed precision \"", to_string(precision),
                     "\": this rank's device does not compute in it");
 }
@@ -94,22 +97,34 @@ AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& r
   return options;
 }
 
+std::string text_of(const Fp8Plan& plan) {
+  const std::string recipe =
+      std::visit([](const auto& kwargs) { return to_dict(kwargs).dump(); }, plan.recipe);
+  return std::string(to_string(plan.backend())) + " " + recipe;
+}
+
+// Of numbers that gradients are multiplied by.
+at::ScalarType factor_dtype(c10::Device device) {
+  return device.is_mps() ? at::kFloat : at::kDouble;
+}
+
 KwargsHandlers checked(KwargsHandlers handlers, const AcceleratorOptions& options) {
   check_fp8_handlers(handlers.fp8, *options.mixed_precision);
   return handlers;
 }
 
+bool has(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return std::any_of(group.params().begin(), group.params().end(),
+                       [&](const at::Tensor& other) { return other.is_same(parameter); });
+  });
+}
+
 bool trains(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
-  std::unordered_set<const at::TensorImpl*> parameters;
-  for (const at::Tensor& parameter : module.parameters()) {
-    parameters.insert(parameter.unsafeGetTensorImpl());
-  }
-  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameters.contains(parameter.unsafeGetTensorImpl())) return true;
-    }
-  }
-  return false;
+  const std::vector<at::Tensor> parameters = module.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const at::Tensor& parameter) { return has(optimizer, parameter); });
 }
 
 bool is_trained(const torch::nn::Module& module) {
@@ -157,12 +172,15 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
                     to_kwargs(training_.scaler_kwargs).dump());
   if (!options_.gradient_accumulation_plugin) return;
   const GradientAccumulationPlugin& plugin = *options_.gradient_accumulation_plugin;
-  TORCH_CHECK_VALUE(!training_.accumulation_is_set || plugin == gradient_state_.plugin(),
+  if (!training_.accumulation) {
+    gradient_state_.set_plugin(plugin);
+    training_.accumulation = plugin;
+  }
+  // Setters may have changed it since; what counts is what was asked for.
+  TORCH_CHECK_VALUE(plugin == *training_.accumulation || plugin == gradient_state_.plugin(),
                     "gradient accumulation with ", to_kwargs(plugin).dump(),
                     " contradicts an earlier Accelerator on this Runtime, which set ",
                     to_kwargs(gradient_state_.plugin()).dump());
-  gradient_state_.set_plugin(plugin);
-  training_.accumulation_is_set = true;
 }
 
 bool Accelerator::multi_device() const {
@@ -184,38 +202,44 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
   auto known = std::find_if(training_.models.begin(), training_.models.end(),
                             [&](const auto& model) { return model->module() == module; });
-  if (known != training_.models.end()) return *known;
-  if (options.device_placement.value_or(options_.device_placement)) module->to(device());
-  auto model = std::make_shared<ModelState>(module);
-  model->set_autocast(autocast_settings(mixed_precision(), device().type(), handlers_.autocast));
-  const bool spreads = use_distributed() && !options.evaluation_mode;
-  const bool averages_later = distributed_type() == DistributedType::kXla;
-  const bool is_replicated =
-      spreads && !averages_later &&
-      (is_trained(*module) || distributed_type() == DistributedType::kMultiCpu);
-  if (spreads && averages_later) replicate(state_.group(), *module);
-  if (training_.fp8) {
-    model->set_fp8(
-        Fp8Model::convert(*module, *training_.fp8, is_replicated ? state_.group() : nullptr));
+  if (known == training_.models.end()) {
+    if (options.device_placement.value_or(options_.device_placement)) module->to(device());
+    auto model = std::make_shared<ModelState>(module);
+    model->set_autocast(autocast_settings(mixed_precision(), device().type(), handlers_.autocast));
+    known = training_.models.insert(training_.models.end(), std::move(model));
   }
-  if (is_replicated) {
-    auto hook = make_communication_hook(handlers_.ddp);
+  // Of a model that was prepared for evaluation only, this may be the first preparation to train.
+  const std::shared_ptr<ModelState> model = *known;
+  if (!options.evaluation_mode && !std::exchange(model->is_trained, true)) spread(*model);
+  if (training_.fp8 && !model->fp8()) {
+    model->set_fp8(Fp8Model::convert(*module, *training_.fp8, nullptr));
+  }
+  return model;
+}
+
+void Accelerator::spread(ModelState& model) {
+  const std::shared_ptr<torch::nn::Module>& module = model.module();
+  if (!use_distributed()) return;
+  if (distributed_type() == DistributedType::kXla) return replicate(state_.group(), *module);
+  if (!is_trained(*module) && distributed_type() != DistributedType::kMultiCpu) return;
+  auto hook = make_communication_hook(handlers_.ddp);
+  if (training_.fp8) {
+    model.set_fp8(Fp8Model::convert(*module, *training_.fp8, state_.group()));
     if (fp8_backend() == FP8BackendType::kMsamp) {
       if (hook == nullptr) hook = std::make_unique<MeanHook>();
-      hook = std::make_unique<Fp8GradientHook>(model->fp8()->weights(), std::move(hook));
+      hook = std::make_unique<Fp8GradientHook>(model.fp8()->weights(), std::move(hook));
     }
-    model->set_ddp(std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp,
-                                                             std::move(hook)));
   }
-  training_.models.push_back(model);
+  model.set_ddp(std::make_unique<DistributedDataParallel>(module, state_.group(), handlers_.ddp,
+                                                          std::move(hook)));
   leave_gradients_to_lomo();
-  return model;
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
+  if (options_.device_placement) move_optimizer_state(*optimizer, device());
   if (lomo != nullptr) {
     TORCH_CHECK_VALUE(!training_.scaler,
                       "an optimizer that steps during the backward pass would use the scaled "
@@ -234,7 +258,10 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
                                  .packs_moments = msamp != nullptr && msamp->opt_level == "O2"});
   std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
   training_.optimizers.push_back(prepared.shared());
-  if (lomo != nullptr) leave_gradients_to_lomo();
+  leave_gradients_to_lomo();
+  for (const auto& known : training_.schedulers) {
+    if (auto scheduler = known.lock()) scheduler->add(prepared.shared());
+  }
   return prepared;
 }
 
@@ -286,7 +313,7 @@ UnevenInputsScope::Restorer::~Restorer() {
 UnevenInputsScope Accelerator::join(const JoinOptions& options, const ReplicatedModels& models) {
   UnevenInputsScope::Restorer restorer;
   if (distributed_type() == DistributedType::kXla && use_distributed()) {
-    TORCH_WARN_ONCE("join_uneven_inputs has no effect on TPUs, whose optimizers step together");
+    TORCH_WARN("join_uneven_inputs has no effect on TPUs, whose optimizers step together");
   }
   if (!use_distributed() || distributed_type() == DistributedType::kXla) {
     return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
@@ -308,12 +335,13 @@ UnevenInputsScope Accelerator::join(const JoinOptions& options, const Replicated
 }
 
 void Accelerator::catch_up(int source, const ReplicatedModels& models) {
-  auto is_joined = [&](const torch::optim::Optimizer& optimizer) {
-    return std::any_of(training_.models.begin(), training_.models.end(), [&](const auto& model) {
-      return std::find(models.begin(), models.end(), model->ddp()) != models.end() &&
-             trains(optimizer, *model->module());
-    });
-  };
+  for (const auto& model : training_.models) {
+    if (std::find(models.begin(), models.end(), model->ddp()) == models.end()) continue;
+    adopt_training_state(*model, source);
+  }
+}
+
+void Accelerator::adopt_training_state(const ModelState& model, int source) {
   if (GradScaler* scaler = this->scaler()) {
     scaler->set_group(state_.group());
     scaler->adopt_state(source);
@@ -323,11 +351,11 @@ void Accelerator::catch_up(int source, const ReplicatedModels& models) {
     if (auto scheduler = known.lock()) scheduler->catch_up(state_.group(), source);
   }
   for (const auto& known : training_.optimizers) {
-    if (auto prepared = known.lock(); prepared && is_joined(*prepared->optimizer)) {
-      if (prepared->moments) prepared->moments->unpack();
-      broadcast_optimizer_state(state_.group(), *prepared->optimizer, source, device());
-      if (prepared->moments) prepared->moments->pack();
-    }
+    auto prepared = known.lock();
+    if (!prepared || !trains(*prepared->optimizer, *model.module())) continue;
+    if (prepared->moments) prepared->moments->unpack();
+    broadcast_optimizer_state(state_.group(), *prepared->optimizer, source, device());
+    if (prepared->moments) prepared->moments->pack();
   }
 }
 
@@ -377,9 +405,10 @@ c10::SmallVector<DistributedDataParallel*, 4> Accelerator::all_replicated() cons
   return replicated;
 }
 
-void Accelerator::advance_accumulation() {
+void Accelerator::advance_accumulation(std::initializer_list<const ModelState*> models) {
   if (gradient_state_.sync_gradients()) training_.window = {};
   ++training_.window.steps;
+  training_.window.models.assign(models.begin(), models.end());
   // Where ranks run different numbers of steps, all must synchronise at the same ones.
   const BatchRound* round = gradient_state_.round();
   const bool end =
@@ -402,7 +431,8 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   if (sync_gradients() && window.steps > 0 && window.steps < steps &&
       gradient_state_.normalize_partial_window()) {
     if (!std::exchange(window.rescaled, true)) {
-      multiply_gradients(at::scalar_tensor(static_cast<double>(steps) / window.steps));
+      multiply_gradients(
+          at::scalar_tensor(static_cast<double>(steps) / window.steps, factor_dtype(at::kCPU)));
     }
     steps = window.steps;
   }
@@ -431,12 +461,22 @@ void Accelerator::lomo_backward(const at::Tensor& loss, std::optional<double> le
 }
 
 void Accelerator::leave_gradients_to_lomo() {
-  for (optim::FusedBackwardOptimizer* lomo : lomo_optimizers()) {
-    for (const auto& model : training_.models) {
-      if (model->ddp() != nullptr && trains(*lomo, *model->module())) {
-        model->ddp()->set_require_sync(false);
-      }
+  const auto optimizers = lomo_optimizers();
+  for (const auto& model : training_.models) {
+    if (model->ddp() == nullptr) continue;
+    const bool leaves = std::any_of(optimizers.begin(), optimizers.end(), [&](const auto* lomo) {
+      return trains(*lomo, *model->module());
+    });
+    if (leaves == model->is_left_to_lomo) continue;
+    for (const at::Tensor& parameter : model->module()->parameters()) {
+      TORCH_CHECK_VALUE(!leaves || !parameter.requires_grad() ||
+                            std::any_of(optimizers.begin(), optimizers.end(),
+                                        [&](const auto* lomo) { return has(*lomo, parameter); }),
+                        "an optimizer that steps during the backward pass takes all parameters of "
+                        "a model that ranks train together, or none of them");
     }
+    model->is_left_to_lomo = leaves;
+    leaves ? model->ddp()->silence() : model->ddp()->unsilence();
   }
 }
 
@@ -444,6 +484,10 @@ at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_to
                                         const BackwardOptions& options) {
   internal::AccumulationWindow& window = training_.window;
   TORCH_CHECK_VALUE(n_tokens >= 0, "backward_tokens: a loss over ", n_tokens, " tokens");
+  TORCH_CHECK_VALUE(
+      !training_.joining,
+      "backward_tokens: ranks whose data has ended would not count along inside "
+      "join_uneven_inputs; use even batches, or zero tokens in the batches that fill up");
   TORCH_CHECK_VALUE(!window.divides_by_steps,
                     "backward_tokens() after backward() in the same accumulation window");
   TORCH_CHECK_VALUE(!window.tokens_are_summed || window.steps == 1,
@@ -452,7 +496,11 @@ at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_to
   window.divides_by_tokens = window.steps > 0;
   window.tokens += n_tokens;
   if (!sync_gradients()) {
-    run_backward(loss_sum, options);
+    // Nearly a mean, which fp16 needs; not where ranks are averaged before the end.
+    if (window.token_unit == 0) {
+      window.token_unit = gradient_state_.sync_each_batch() ? 1 : std::max<int64_t>(1, n_tokens);
+    }
+    run_backward(window.token_unit == 1 ? loss_sum : loss_sum.div(window.token_unit), options);
     return {};
   }
   at::Tensor tokens =
@@ -461,8 +509,9 @@ at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_to
   tokens = tokens.reshape({});
   // Averaging over ranks divides by their number.
   const at::Tensor factor =
-      at::reciprocal(tokens.clamp_min(1).to(at::kFloat)).mul_(num_processes());
-  if (window.steps > 1) multiply_gradients(factor);
+      at::reciprocal(tokens.clamp_min(1).to(factor_dtype(device()))).mul_(num_processes());
+  if (window.token_unit != 0) multiply_gradients(factor.mul(window.token_unit));
+  window.token_unit = 0;
   window.tokens_are_summed = window.steps > 0;
   run_backward(loss_sum.mul(factor.to(loss_sum.options())), options);
   return tokens;
@@ -476,6 +525,12 @@ void Accelerator::run_backward(const at::Tensor& loss, const BackwardOptions& op
     tensor.backward(options.gradient, options.retain_graph, options.create_graph,
                     at::TensorList(*options.inputs));
   };
+  if (distributed_type() == DistributedType::kXla) {
+    // What comes now is still to be averaged.
+    for (const auto& known : training_.optimizers) {
+      if (auto optimizer = known.lock()) optimizer->are_averaged = false;
+    }
+  }
   if (training_.scaler) {
     training_.scaler->begin_backward();
     return run(scaler()->scale(loss));
@@ -489,11 +544,30 @@ void Accelerator::run_backward(const at::Tensor& loss, const BackwardOptions& op
 
 void Accelerator::multiply_gradients(const at::Tensor& factor) {
   at::NoGradGuard no_grad;
+  const auto& named = training_.window.models;
+  std::unordered_set<const at::TensorImpl*> seen;
+  auto multiply = [&](const at::Tensor& parameter) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second && gradient.defined()) {
+      gradient.mul_(factor.to(gradient.device()));
+    }
+  };
   for (const auto& model : training_.models) {
+    const bool is_named =
+        named.empty() || std::find(named.begin(), named.end(), model.get()) != named.end();
     for (const at::Tensor& parameter : model->module()->parameters()) {
-      if (at::Tensor& gradient = parameter.mutable_grad(); gradient.defined()) {
-        gradient.mul_(factor.to(gradient.device()));
+      if (is_named) {
+        multiply(parameter);
+      } else {
+        seen.insert(parameter.unsafeGetTensorImpl());
       }
+    }
+  }
+  for (const auto& known : training_.optimizers) {
+    auto prepared = known.lock();
+    if (!prepared) continue;
+    for (const torch::optim::OptimizerParamGroup& group : prepared->optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) multiply(parameter);
     }
   }
 }

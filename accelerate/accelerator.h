@@ -19,6 +19,7 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -208,7 +209,7 @@ class Accelerator {
   /// synchronising otherwise. Without models: all that were prepared. Local.
   template <typename... Modules>
   [[nodiscard]] NoSyncScope accumulate(const PreparedModel<Modules>&... models) {
-    advance_accumulation();
+    advance_accumulation({models.state().get()...});
     if (gradient_state_.sync_gradients() || gradient_state_.sync_each_batch()) {
       return NoSyncScope({});
     }
@@ -269,8 +270,8 @@ class Accelerator {
   /// `n_tokens` is this rank's number in this micro-step. Returns the window's number on all ranks,
   /// a 0-dim int64 tensor on the device, on a step that synchronises; otherwise an undefined one.
   /// A window without tokens leaves gradients of zero. Collective on a step that synchronises.
-  /// Errors: c10::ValueError for a negative number, for backward() in the same window, and for a
-  ///         second call in the step that ends a window of several.
+  /// Errors: c10::ValueError for a negative number, for backward() in the same window, for a second
+  ///         call in the step that ends a window of several, and inside join_uneven_inputs.
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                              const BackwardOptions& options = {});
 
@@ -428,6 +429,12 @@ class Accelerator {
   /// end if there is an output_trace_dir. Absent: the ProfileKwargs among the kwargs_handlers.
   [[nodiscard]] Profiler profile(std::optional<ProfileKwargs> profile_handler = std::nullopt) const;
 
+  // ---- For the library.
+
+  /// After ranks trained this model by themselves: the optimizers that train it, the schedulers and
+  /// the scaler take rank `source`'s state. Collective.
+  void adopt_training_state(const ModelState& model, int source);
+
   // ---- Ending.
 
   /// Forgets everything that was prepared, empties the given handles, begins counting steps anew
@@ -460,7 +467,7 @@ class Accelerator {
   ShardOptions shard_options(bool device_placement) const;
   UnevenInputsScope join(const JoinOptions& options,
                          const c10::SmallVector<DistributedDataParallel*, 4>& models);
-  // Brings optimizers of these models, and schedulers, to where rank `source`'s are.
+  // Brings optimizers of these models, schedulers and the scaler to where rank `source`'s are.
   void catch_up(int source, const c10::SmallVector<DistributedDataParallel*, 4>& models);
   void override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer);
   // The ranks that have a batch in this round.
@@ -481,15 +488,17 @@ class Accelerator {
       return found;
     }
   }
+  // Makes ranks train it together.
+  void spread(ModelState& model);
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
   // Gradients that an optimizer reduces by itself, as it gets them, are not the Reducer's.
   void leave_gradients_to_lomo();
-  void advance_accumulation();
+  void advance_accumulation(std::initializer_list<const ModelState*> models);
   // Scales the loss, nothing else.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
   // Makes those of all prepared optimizers what their step will see.
   void settle_gradients();
-  // The gradients that prepared models have so far.
+  // What the window's models and the prepared optimizers' parameters have so far.
   void multiply_gradients(const at::Tensor& factor);
   void forget_prepared();
 

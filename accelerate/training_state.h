@@ -10,6 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include <c10/util/SmallVector.h>
+
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -25,6 +27,8 @@ namespace accelerate::internal {
 struct AccumulationWindow {
   // That have begun; 0 in loops without accumulate().
   int64_t steps = 0;
+  // That accumulate() was told of; empty: all. Not dereferenced.
+  c10::SmallVector<const ModelState*, 4> models;
   // What of it was divided by the planned number of micro-steps was brought to the true one.
   bool rescaled = false;
   // Whether losses are divided by micro-steps, or by tokens at the end; both is a mistake.
@@ -32,6 +36,8 @@ struct AccumulationWindow {
   bool divides_by_tokens = false;
   // This rank's, so far.
   int64_t tokens = 0;
+  // What the losses that accumulated were divided by meanwhile; 0: none did.
+  int64_t token_unit = 0;
   // Their sum was taken.
   bool tokens_are_summed = false;
 };
@@ -39,7 +45,8 @@ struct AccumulationWindow {
 struct TrainingState {
   // Of the AcceleratorState that it belongs to.
   int generation = 0;
-  bool accumulation_is_set = false;
+  // As an Accelerator was asked for it.
+  std::optional<GradientAccumulationPlugin> accumulation;
   int64_t step = 0;
   AccumulationWindow window;
   // Whether ranks may run different numbers of steps now.

@@ -12,11 +12,10 @@ namespace accelerate {
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            GradientState& gradient_state, OptimizerPolicy policy)
-    : optimizer_(
-          std::make_shared<Shared>(Shared{.optimizer = std::move(optimizer),
-                                          .scaler = SharedScaler::User(std::move(policy.scaler)),
-                                          .averages_over = std::move(policy.averages_over)})),
+    : optimizer_(std::make_shared<Shared>(Shared{
+          .optimizer = std::move(optimizer), .averages_over = std::move(policy.averages_over)})),
       gradient_state_(&gradient_state) {
+  optimizer_->scaler = SharedScaler::User(std::move(policy.scaler), *optimizer_->optimizer);
   if (policy.packs_moments) {
     optimizer_->moments = std::make_unique<Fp8Moments>(*optimizer_->optimizer);
   }
@@ -34,30 +33,33 @@ void AcceleratedOptimizer::Shared::average_gradients(GradientState& gradient_sta
 
 void AcceleratedOptimizer::Shared::settle_gradients(GradientState& gradient_state) {
   average_gradients(gradient_state);
-  if (scaler) scaler.unscale(*optimizer);
+  if (scaler) scaler.unscale();
 }
 
 at::Tensor AcceleratedOptimizer::Shared::step(torch::optim::Optimizer::LossClosure closure) {
   if (!scaler) return optimizer->step(std::move(closure));
-  TORCH_CHECK_VALUE(!closure, "step: a closure would be evaluated without the scale of its loss");
-  step_was_skipped = !scaler.step(*optimizer);
+  step_was_skipped = !scaler.step();
   return {};
 }
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
   optimizer();  // that it was not freed
+  TORCH_CHECK_VALUE(!closure || (!optimizer_->scaler && optimizer_->averages_over == nullptr),
+                    "step: what a closure computes would be neither scaled nor averaged");
   optimizer_->average_gradients(*gradient_state_);
+  optimizer_->are_averaged = false;
   if (optimizer_->moments) optimizer_->moments->unpack();
   at::Tensor loss = optimizer_->step(std::move(closure));
   if (optimizer_->moments) optimizer_->moments->pack();
-  optimizer_->are_averaged = false;
   gradient_state_->set_is_xla_gradients_synced(false);
   return loss;
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!gradient_state_->sync_gradients()) return;
+  optimizer();  // that it was not freed
+  if (optimizer_->scaler) optimizer_->scaler.forget_gradients();
   for (torch::optim::OptimizerParamGroup& group : optimizer()->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       at::Tensor& grad = parameter.mutable_grad();

@@ -34,7 +34,7 @@ class AcceleratedOptimizer {
 
   /// The optimizer's own step, on a synchronising step; otherwise an undefined tensor. In fp16 it
   /// is left out where a gradient is infinite or not a number; collective then.
-  /// Errors: c10::ValueError for a closure in fp16.
+  /// Errors: c10::ValueError for a closure in fp16, and on TPUs.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
 
   /// Forgets gradients, or sets them to zero; only on a synchronising step.

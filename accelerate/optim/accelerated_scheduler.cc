@@ -18,15 +18,6 @@ namespace {
 
 using Optimizers = std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>>;
 
-// The one that the scheduler drives if it is known and among them, else all.
-Optimizers driven_by(const optim::Scheduler* scheduler, Optimizers optimizers) {
-  if (scheduler == nullptr) return optimizers;
-  for (const auto& known : optimizers) {
-    if (known->optimizer.get() == &scheduler->optimizer()) return {known};
-  }
-  return optimizers;
-}
-
 bool is_first_rank() {
   const Runtime* runtime = Runtime::find_current();
   return runtime == nullptr || runtime->topology().rank == 0;
@@ -43,9 +34,16 @@ AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler,
                  .plateau = dynamic_cast<optim::ReduceLROnPlateau*>(&scheduler)})),
       gradient_state_(&gradient_state),
       policy_(policy) {
-  // Not owned: whoever frees the optimizer need not think of its scheduler.
-  const Optimizers driven = driven_by(shared_->ours, std::move(optimizers));
-  shared_->optimizers.assign(driven.begin(), driven.end());
+  for (const auto& optimizer : optimizers) shared_->add(optimizer);
+}
+
+void AcceleratedScheduler::Shared::add(
+    const std::shared_ptr<const AcceleratedOptimizer::Shared>& optimizer) {
+  // Once the one that it drives is known, no other one matters.
+  const bool drives = ours != nullptr && optimizer->optimizer.get() == &ours->optimizer();
+  if (drives) optimizers.clear();
+  if (drives || !knows_its_own) optimizers.push_back(optimizer);
+  knows_its_own = knows_its_own || drives;
 }
 
 void AcceleratedScheduler::step(std::optional<double> metric) {

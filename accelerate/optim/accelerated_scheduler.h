@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <nlohmann/json_fwd.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -74,8 +75,11 @@ class AcceleratedScheduler {
   void load_state_dict(const nlohmann::ordered_json& state);
 
   /// The user's scheduler.
-  torch::optim::LRScheduler& operator*() const { return *shared_->scheduler; }
-  torch::optim::LRScheduler* operator->() const { return shared_->scheduler; }
+  torch::optim::LRScheduler& operator*() const {
+    TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
+    return *shared_->scheduler;
+  }
+  torch::optim::LRScheduler* operator->() const { return &**this; }
 
   /// Whether it was not reset.
   explicit operator bool() const { return shared_ != nullptr; }
@@ -87,12 +91,16 @@ class AcceleratedScheduler {
     torch::optim::LRScheduler* scheduler = nullptr;
     optim::Scheduler* ours = nullptr;             // the same, if it is one
     optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
+    // Not owned: whoever frees the optimizer need not think of its scheduler.
     std::vector<std::weak_ptr<const AcceleratedOptimizer::Shared>> optimizers;
-    int64_t steps = 0;        // of the scheduler
-    int64_t asked_steps = 0;  // the same, had its length been no limit
+    bool knows_its_own = false;  // they are the one that it drives
+    int64_t steps = 0;           // of the scheduler
+    int64_t asked_steps = 0;     // the same, had its length been no limit
     bool warned = false;
 
     void step();
+    /// An optimizer that was prepared after it, whose skipped steps may not count.
+    void add(const std::shared_ptr<const AcceleratedOptimizer::Shared>& optimizer);
     /// Brings it to where rank `source`'s is. Collective.
     void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
   };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -28,9 +29,10 @@ struct Group {
 
 std::vector<Group> gradients_of(at::TensorList parameters) {
   std::vector<Group> groups;
+  std::unordered_set<const at::TensorImpl*> seen;  // tied parameters come several times
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& grad = parameters[i].grad();
-    if (!grad.defined()) continue;
+    if (!grad.defined() || !seen.insert(grad.unsafeGetTensorImpl()).second) continue;
     TORCH_CHECK_VALUE(grad.layout() == at::kStrided, "the gradient of parameter ", i,
                       " is sparse, which clipping does not support");
     if (grad.numel() == 0) continue;

@@ -1,9 +1,10 @@
 /// Clipping gradients by their norm or their value, all at once.
 ///
 /// Parameters may be on several devices and of several types; those without a gradient are left
-/// out, and so are gradients without elements. Nothing waits for a device unless said below.
-/// Everything here is local: replicas of a model have equal gradients and so equal norms. Where
-/// gradients are spread over ranks, ranks reduce grad_norm_power among themselves:
+/// out, and so are gradients without elements. One that comes several times counts once. Nothing
+/// waits for a device unless said below. Everything here is local: replicas of a model have equal
+/// gradients and so equal norms. Where gradients are spread over ranks, ranks reduce
+/// grad_norm_power among themselves:
 ///
 ///     at::Tensor power = grad_norm_power(parameters, p);   // then summed over ranks
 ///     clip_grads_with_norm_(parameters, max_norm, norm_from_power(power, p));

@@ -11,18 +11,29 @@
 #include "accelerate/comm/objects.h"
 
 namespace accelerate {
+namespace {
+
+std::string saved(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  return out.str();
+}
+
+void load(torch::optim::Optimizer& optimizer, const std::string& bytes, c10::Device device) {
+  std::istringstream in(bytes);
+  torch::serialize::InputArchive archive;
+  archive.load_from(in, device);
+  optimizer.load(archive);
+}
+
+}  // namespace
 
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                torch::optim::Optimizer& optimizer, int source, c10::Device device) {
   const bool sends = group->getRank() == source;
-  std::string bytes;
-  if (sends) {
-    torch::serialize::OutputArchive archive;
-    optimizer.save(archive);
-    std::ostringstream out;
-    archive.save_to(out);
-    bytes = out.str();
-  }
+  const std::string bytes = sends ? saved(optimizer) : "";
   // In pieces, because a large model's state is larger than one object may be.
   constexpr size_t kPiece = size_t{1} << 30;
   const size_t size = std::stoull(broadcast_bytes(group, std::to_string(bytes.size()), source));
@@ -33,10 +44,11 @@ void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
     if (!sends) received += piece;
   }
   if (sends) return;
-  std::istringstream in(received);
-  torch::serialize::InputArchive archive;
-  archive.load_from(in, device);
-  optimizer.load(archive);
+  load(optimizer, received, device);
+}
+
+void move_optimizer_state(torch::optim::Optimizer& optimizer, c10::Device device) {
+  if (!optimizer.state().empty() && !device.is_cpu()) load(optimizer, saved(optimizer), device);
 }
 
 }  // namespace accelerate

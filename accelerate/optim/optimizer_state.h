@@ -19,4 +19,8 @@ namespace accelerate {
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                torch::optim::Optimizer& optimizer, int source, c10::Device device);
 
+/// Moves the state that the optimizer has (loaded before the model went to its device, say).
+/// Without any nothing happens. Local.
+void move_optimizer_state(torch::optim::Optimizer& optimizer, c10::Device device);
+
 }  // namespace accelerate

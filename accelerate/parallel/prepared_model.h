@@ -50,6 +50,11 @@ class ModelState {
   void set_fp8(std::shared_ptr<Fp8Model> fp8) { fp8_ = std::move(fp8); }
   const Fp8Report* fp8_report() const;
 
+  /// Whether it was prepared to be trained.
+  bool is_trained = false;
+  /// Whether its gradients are reduced by an optimizer that steps during the backward pass.
+  bool is_left_to_lomo = false;
+
  private:
   const std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<DistributedDataParallel> ddp_;
@@ -89,8 +94,11 @@ class PreparedModel {
     return forward(std::forward<Inputs>(inputs)...);
   }
 
-  Module* operator->() const { return module_.get(); }
-  Module& operator*() const { return *module_; }
+  Module* operator->() const { return &**this; }
+  Module& operator*() const {
+    TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
+    return *module_;
+  }
 
   /// The user's module, as it was given to prepare.
   const std::shared_ptr<Module>& module() const { return module_; }
@@ -107,7 +115,10 @@ class PreparedModel {
   }
 
   /// For the library.
-  const std::shared_ptr<ModelState>& state() const { return state_; }
+  const std::shared_ptr<ModelState>& state() const {
+    TORCH_CHECK(state_ != nullptr, "this prepared model was freed");
+    return state_;
+  }
 
  private:
   template <typename... Inputs>

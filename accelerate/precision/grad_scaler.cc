@@ -1,9 +1,9 @@
 #include "accelerate/precision/grad_scaler.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -40,6 +40,12 @@ at::TensorOptions scalar_on(c10::Device device, at::ScalarType dtype) {
   return at::TensorOptions(device).dtype(dtype);
 }
 
+// Either may be undefined.
+at::Tensor larger(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() ? a : b;
+  return at::maximum(a, b);
+}
+
 template <typename T>
 T field(const nlohmann::ordered_json& state_dict, const char* name) {
   const auto found = state_dict.find(name);
@@ -71,11 +77,12 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<at::Tensor>>
       gradients;
   const auto& groups = optimizer.param_groups();
+  std::unordered_set<const at::TensorImpl*> seen;  // tied parameters come several times
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::vector<at::Tensor>& parameters = groups[i].params();
     for (size_t j = 0; j < parameters.size(); ++j) {
       at::Tensor gradient = parameters[j].grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || !seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
       TORCH_CHECK_VALUE(
           gradient.scalar_type() != at::kHalf, "GradScaler: the gradient of parameter ", j,
           " of parameter group ", i, " (shape ", gradient.sizes(),
@@ -95,8 +102,7 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
     const c10::Device device = tensors.front().device();
     at::Tensor found = at::zeros({}, scalar_on(device, at::kFloat));
     at::_amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse.to(device));
-    found = found.to(scale_.device());
-    found_inf = found_inf.defined() ? at::maximum(found_inf, found) : found;
+    found_inf = larger(found_inf, found.to(scale_.device()));
   }
   return found_inf;
 }
@@ -144,10 +150,11 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   return true;
 }
 
-int GradScaler::stepped() const {
-  return static_cast<int>(std::count_if(optimizers_.begin(), optimizers_.end(), [](const auto& o) {
-    return o.second.stage == Stage::kStepped;
-  }));
+void GradScaler::renew(const torch::optim::Optimizer& optimizer) {
+  const auto known = optimizers_.find(&optimizer);
+  if (known == optimizers_.end()) return;
+  found_inf_ = larger(found_inf_, known->second.found_inf);
+  optimizers_.erase(known);
 }
 
 void GradScaler::update(std::optional<double> new_scale) {
@@ -159,10 +166,9 @@ void GradScaler::update(std::optional<double> new_scale) {
     initial_scale_ = *new_scale;
     if (scale_.defined()) scale_.fill_(*new_scale);
   } else {
-    at::Tensor found_inf;
+    at::Tensor found_inf = found_inf_;
     for (const auto& [optimizer, state] : optimizers_) {
-      if (!state.found_inf.defined()) continue;
-      found_inf = found_inf.defined() ? at::maximum(found_inf, state.found_inf) : state.found_inf;
+      found_inf = larger(found_inf, state.found_inf);
     }
     TORCH_CHECK_VALUE(found_inf.defined(),
                       "GradScaler: update() before an optimizer with gradients was unscaled or "
@@ -171,6 +177,7 @@ void GradScaler::update(std::optional<double> new_scale) {
                            options_.backoff_factor, options_.growth_interval);
   }
   optimizers_.clear();
+  found_inf_.reset();
 }
 
 double GradScaler::get_scale() const {
@@ -228,6 +235,7 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   scale_.reset();
   growth_tracker_.reset();
   optimizers_.clear();
+  found_inf_.reset();
 }
 
 void GradScaler::adopt_state(int source) {

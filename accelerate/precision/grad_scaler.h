@@ -71,8 +71,9 @@ class GradScaler {
   /// Adapts the scale to what the steps since the last update found, or sets it. Local.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  /// How many optimizers have stepped, or left their step out, since the last update.
-  int stepped() const;
+  /// The optimizer's gradients are scaled ones again: it can be unscaled and stepped once more
+  /// before update(), for which what was found in the old ones still counts. Local.
+  void renew(const torch::optim::Optimizer& optimizer);
 
   /// 1 where it is not enabled. Waits for the device.
   double get_scale() const;
@@ -116,6 +117,8 @@ class GradScaler {
   int64_t initial_growth_tracker_ = 0;
   // Of the optimizers that were unscaled or stepped since the last update.
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> optimizers_;
+  // Of those that were renewed.
+  at::Tensor found_inf_;
 };
 
 /// The scaler for this kind of job. Sharded kinds will have one of their own.

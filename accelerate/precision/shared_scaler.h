@@ -1,5 +1,9 @@
-/// One GradScaler for all the optimizers of a rank, whose scale adapts once per iteration: when the
-/// last of them has stepped or, where not all do in each iteration, before the next backward pass.
+/// One GradScaler for all the optimizers of a rank.
+///
+/// Its scale adapts once per iteration: when the last of them has stepped. Where one has stepped
+/// twice meanwhile, not all of them step in each iteration, and it adapts before the next backward
+/// pass. Gradients that were unscaled for a look get their scale back before a backward pass adds
+/// to them, so it does no harm to look and not to step.
 ///
 /// Threads: the rank's thread.
 /// Mirrors: nothing in the peer, where each prepared optimizer's step updates the scale.
@@ -7,6 +11,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "accelerate/precision/grad_scaler.h"
 
@@ -15,51 +20,44 @@ namespace accelerate {
 class SharedScaler {
  public:
   explicit SharedScaler(GradScaler scaler) : scaler_(std::move(scaler)) {}
+  SharedScaler(const SharedScaler&) = delete;
+  SharedScaler& operator=(const SharedScaler&) = delete;
 
   GradScaler& scaler() { return scaler_; }
 
   /// To be called before a loss is scaled.
-  void begin_backward() {
-    if (scaler_.stepped() > 0) scaler_.update();
-  }
+  void begin_backward();
 
   /// An optimizer's share in it, as long as that is in use.
   class User {
    public:
-    User() = default;
-    explicit User(std::shared_ptr<SharedScaler> shared) : shared_(std::move(shared)) {
-      if (shared_) ++shared_->users_;
-    }
-    User(User&& other) noexcept = default;
-    User& operator=(User&& other) noexcept {
-      std::swap(shared_, other.shared_);
-      return *this;
-    }
-    ~User() {
-      if (shared_) --shared_->users_;
-    }
+    User();
+    User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer);
+    ~User();
+    User(User&& other) noexcept;
+    User& operator=(User&& other) noexcept;
 
     explicit operator bool() const { return shared_ != nullptr; }
 
     /// As GradScaler::unscale_, but not twice.
-    void unscale(torch::optim::Optimizer& optimizer) {
-      if (!shared_->scaler_.is_unscaled(optimizer)) shared_->scaler_.unscale_(optimizer);
-    }
-
+    void unscale();
     /// As GradScaler::step.
-    bool step(torch::optim::Optimizer& optimizer) {
-      const bool done = shared_->scaler_.step(optimizer);
-      if (shared_->scaler_.stepped() >= shared_->users_) shared_->scaler_.update();
-      return done;
-    }
+    bool step();
+    /// Its gradients are gone.
+    void forget_gradients();
 
    private:
+    struct Entry;
+    friend class SharedScaler;
     std::shared_ptr<SharedScaler> shared_;
+    std::unique_ptr<Entry> entry_;
   };
 
  private:
+  void update();
+
   GradScaler scaler_;
-  int users_ = 0;
+  std::vector<User::Entry*> users_;
 };
 
 }  // namespace accelerate

@@ -1,0 +1,101 @@
+#include "accelerate/precision/shared_scaler.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/optimizer.h>
+
+namespace accelerate {
+namespace {
+
+void multiply_gradients(const torch::optim::Optimizer& optimizer, double factor) {
+  at::NoGradGuard no_grad;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined() || !seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
+      gradient.mul_(factor);
+    }
+  }
+}
+
+}  // namespace
+
+struct SharedScaler::User::Entry {
+  torch::optim::Optimizer* optimizer;
+  bool is_unscaled = false;  // its gradients
+  int steps = 0;             // since the last update
+};
+
+SharedScaler::User::User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer)
+    : shared_(std::move(shared)) {
+  if (!shared_) return;
+  entry_ = std::make_unique<Entry>(Entry{.optimizer = &optimizer});
+  shared_->users_.push_back(entry_.get());
+}
+
+SharedScaler::User::User() = default;
+
+SharedScaler::User::User(User&& other) noexcept = default;
+
+SharedScaler::User& SharedScaler::User::operator=(User&& other) noexcept {
+  std::swap(shared_, other.shared_);
+  std::swap(entry_, other.entry_);
+  return *this;
+}
+
+SharedScaler::User::~User() {
+  if (!shared_) return;
+  std::erase(shared_->users_, entry_.get());
+  // Another optimizer may come to be at the same address.
+  shared_->scaler_.renew(*entry_->optimizer);
+}
+
+void SharedScaler::User::unscale() {
+  if (shared_->scaler_.is_unscaled(*entry_->optimizer)) return;
+  shared_->scaler_.unscale_(*entry_->optimizer);
+  entry_->is_unscaled = true;
+}
+
+bool SharedScaler::User::step() {
+  const bool done = shared_->scaler_.step(*entry_->optimizer);
+  entry_->is_unscaled = true;
+  ++entry_->steps;
+  const auto& users = shared_->users_;
+  if (std::all_of(users.begin(), users.end(), [](const Entry* user) { return user->steps > 0; })) {
+    shared_->update();
+  }
+  return done;
+}
+
+void SharedScaler::User::forget_gradients() { entry_->is_unscaled = false; }
+
+void SharedScaler::update() {
+  scaler_.update();
+  for (User::Entry* user : users_) user->steps = 0;
+}
+
+void SharedScaler::begin_backward() {
+  if (!scaler_.is_enabled()) return;
+  const bool is_over = std::any_of(users_.begin(), users_.end(),
+                                   [](const User::Entry* user) { return user->steps > 1; });
+  double growth = 1;
+  if (is_over) {
+    const double before = scaler_.get_scale();
+    update();
+    growth = scaler_.get_scale() / before;
+  }
+  for (User::Entry* user : users_) {
+    if (user->is_unscaled) {
+      multiply_gradients(*user->optimizer, scaler_.get_scale());
+    } else if (growth != 1) {
+      multiply_gradients(*user->optimizer, growth);
+    }
+    user->is_unscaled = false;
+    scaler_.renew(*user->optimizer);
+  }
+}
+
+}  // namespace accelerate
