@@ -30,6 +30,7 @@ namespace {
 constexpr size_t kMebibyte = 1024 * 1024;
 // The peer's figure: a small first bucket starts the communication early.
 constexpr size_t kFirstBucketBytes = kMebibyte;
+constexpr double kMaxBucketMebibytes = 1 << 30;  // whose bytes an int64_t holds
 constexpr int kMain = 0;
 
 struct Parameters {
@@ -211,6 +212,17 @@ class DistributedDataParallel::Sink final : public torch::autograd::Node {
   const std::weak_ptr<Reducer> reducer_;  // empty: nothing to queue
 };
 
+void check_ddp_options(const DistributedDataParallelKwargs& options) {
+  TORCH_CHECK_VALUE(options.dim == 0,
+                    "DistributedDataParallelKwargs: batches are spread along dim "
+                    "0 only, got dim=",
+                    options.dim);
+  TORCH_CHECK_VALUE(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= kMaxBucketMebibytes,
+                    "bucket_cap_mb must be positive and at most ", kMaxBucketMebibytes, ", got ",
+                    options.bucket_cap_mb);
+  make_communication_hook(options);  // checks comm_hook, comm_wrapper and comm_state_option
+}
+
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
                                                  c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                  const DistributedDataParallelKwargs& options)
@@ -227,12 +239,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
       ordinal_(next_ordinal(group_->getGroupName())),
       buffers_(module_->buffers()),
       hook_(std::move(hook)) {
-  TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ",
-                    options.bucket_cap_mb);
-  TORCH_CHECK_VALUE(options.dim == 0,
-                    "DistributedDataParallelKwargs: batches are spread along dim "
-                    "0 only, got dim=",
-                    options.dim);
+  check_ddp_options(options_);
   replicate(group_, *module_);
   make_reducer();
 }
@@ -284,14 +291,15 @@ std::vector<at::Tensor> DistributedDataParallel::replica() const {
 }
 
 void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
-  std::string name = replicas_name_;
+  Runtime& runtime = Runtime::current();
+  if (ended.empty()) return runtime.check_replicas(replicas_name_, group_->getSize(), replicas_);
   // Ranks that ended are behind. The others are compared among themselves, under a name that the
   // same ranks always share: who checks in is counted by name.
+  std::string name = replicas_name_;
   for (size_t i = 0; i < ended.size(); ++i) {
     name += (i == 0 ? ", without ranks " : ", ") + std::to_string(ended[i]);
   }
-  Runtime::current().check_replicas(name, group_->getSize() - static_cast<int>(ended.size()),
-                                    replicas_);
+  runtime.check_replicas(name, group_->getSize() - static_cast<int>(ended.size()), replicas_);
 }
 
 // As the Reducer does, which knows the names in its debug mode only.
@@ -318,15 +326,15 @@ void DistributedDataParallel::before_forward() {
   JoinListener::Peers peers{.leader = kMain};
   if (join_ != nullptr) {
     peers = join_->before_forward(*this,
-                                  {.synchronises = require_sync_,
+                                  {.synchronises = require_sync(),
                                    .rebuilds_buckets = reducer_ && reducer_->will_rebuild_buckets(),
                                    .broadcasts_buffers = refresh_buffers});
   }
   if (reducer_ && grad) check_finished();
-  if (reducer_ && grad && require_sync_) reducer_->prepare_for_forward();
+  if (reducer_ && grad && require_sync()) reducer_->prepare_for_forward();
   if (reducer_ && grad) reducer_->rebuild_buckets();
   // After the Reducer, which explains an unfinished reduction better than its consequence would be.
-  if (reducer_ && grad && require_sync_) check_replicas(peers.ended);
+  if (reducer_ && grad && require_sync()) check_replicas(peers.ended);
   if (refresh_buffers) broadcast_tensors(group_, buffers_, peers.leader);
 }
 
@@ -360,7 +368,7 @@ std::vector<at::Tensor> DistributedDataParallel::drain(std::vector<at::Tensor> o
 std::vector<at::Tensor> DistributedDataParallel::after_forward(std::vector<at::Tensor> outputs) {
   const bool grad = at::GradMode::is_enabled();
   if (join_ != nullptr && !grad) return outputs;
-  const bool synchronises = grad && require_sync_;
+  const bool synchronises = grad && require_sync();
   require_buffer_sync_ = synchronises;
   if (reducer_ && synchronises) reducer_->prepare(outputs);
   const bool drains = needs_outputs() && (synchronises || !options_.static_graph);

@@ -65,6 +65,11 @@ class JoinListener {
   virtual void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) = 0;
 };
 
+/// What can be said of options without a model and a group: a job whose models are not wrapped,
+/// with one rank or on TPUs, should refuse them too. Local. Errors: c10::ValueError naming an
+/// option that is out of range or contradicts another.
+void check_ddp_options(const DistributedDataParallelKwargs& options);
+
 class DistributedDataParallel {
  public:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
@@ -77,10 +82,12 @@ class DistributedDataParallel {
                           std::unique_ptr<CommunicationHook> hook);
   ~DistributedDataParallel();
 
-  /// Whether the next forward pass prepares a synchronising backward pass. Off, gradients only
-  /// accumulate on their rank.
-  void set_require_sync(bool require_sync) { require_sync_ = require_sync; }
-  bool require_sync() const { return require_sync_; }
+  /// Lets gradients only accumulate on their rank, until silences() is counted down again; that
+  /// outlives the model for who holds it. See NoSyncScope. Local.
+  void silence() { ++*silences_; }
+  const std::shared_ptr<int>& silences() const { return silences_; }
+  /// Whether the next forward pass prepares a synchronising backward pass: nobody silences it.
+  bool require_sync() const { return *silences_ == 0; }
 
   /// To be called around every forward pass. Returns what the caller has to take for the outputs.
   /// Where needs_outputs() is false, none need to be given.
@@ -140,7 +147,7 @@ class DistributedDataParallel {
   // The Reducer takes for granted that it has one.
   std::shared_ptr<c10d::Logger> logger_;
   std::unique_ptr<CommunicationHook> hook_;  // null: the Reducer's own all-reduce
-  bool require_sync_ = true;
+  const std::shared_ptr<int> silences_ = std::make_shared<int>(0);
   // Where the last forward pass's graph ends, with find_unused_parameters.
   std::weak_ptr<torch::autograd::Node> last_sink_;
   // Buffers only need refreshing after a pass in which ranks could have moved apart.

@@ -24,7 +24,7 @@ bool is_supported(DistributedType type) {
 
 }  // namespace
 
-LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelState> model,
+LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
                    int64_t local_sgd_steps, bool enabled)
     : accelerator_(accelerator),
       model_(std::move(model)),
@@ -50,7 +50,7 @@ LocalSGD::~LocalSGD() noexcept(false) {
   if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
   if (std::uncaught_exceptions() != exceptions_) return;
   average();
-  if (scaling_group_ != nullptr) accelerator_.scaler()->adopt_state(/*source=*/0);
+  accelerator_.adopt_training_state(*model_, /*source=*/0);
 }
 
 void LocalSGD::step() {

@@ -14,7 +14,9 @@
 /// While it lives gradients stay on their rank. Averages are over all ranks and take the model's
 /// parameters, frozen ones included, but not integers, buffers, nor the optimizer's state.
 /// Where there is one rank, or not `enabled`, it only counts. In fp16 each rank leaves out its own
-/// steps, and goes on with rank 0's scale afterwards.
+/// steps. At the end all ranks take over rank 0's training state, so that equal gradients make
+/// equal steps again: of the optimizers that train the model, of the schedulers and of the scaler.
+/// Accelerator::adopt_training_state is what does it.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
 /// Errors: c10::ValueError for fewer than one step, a model that was freed, and kinds of jobs other
 ///         than NO and MULTI_*. The destructor throws what averaging throws; left by an exception,
@@ -38,8 +40,8 @@ class LocalSGD {
  public:
   /// The Accelerator must outlive the scope. Local.
   template <typename Module>
-  LocalSGD(const Accelerator& accelerator, const PreparedModel<Module>& model,
-           int64_t local_sgd_steps, bool enabled = true)
+  LocalSGD(Accelerator& accelerator, const PreparedModel<Module>& model, int64_t local_sgd_steps,
+           bool enabled = true)
       : LocalSGD(accelerator, model.state(), local_sgd_steps, enabled) {}
   ~LocalSGD() noexcept(false);
   LocalSGD(const LocalSGD&) = delete;
@@ -49,11 +51,11 @@ class LocalSGD {
   void step();
 
  private:
-  LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelState> model,
-           int64_t local_sgd_steps, bool enabled);
+  LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model, int64_t local_sgd_steps,
+           bool enabled);
   void average() const;
 
-  const Accelerator& accelerator_;
+  Accelerator& accelerator_;
   const std::shared_ptr<ModelState> model_;
   const int64_t local_sgd_steps_;
   const bool enabled_;

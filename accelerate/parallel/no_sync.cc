@@ -1,22 +1,18 @@
 #include "accelerate/parallel/no_sync.h"
 
-#include <algorithm>
-
 #include "accelerate/parallel/ddp.h"
 
 namespace accelerate {
 
-NoSyncScope::NoSyncScope(c10::SmallVector<DistributedDataParallel*, 4> models)
-    : models_(std::move(models)) {
-  // A model that an outer scope silenced stays that scope's to wake.
-  auto silent = std::remove_if(models_.begin(), models_.end(),
-                               [](auto* model) { return !model->require_sync(); });
-  models_.erase(silent, models_.end());
-  for (DistributedDataParallel* model : models_) model->set_require_sync(false);
+NoSyncScope::NoSyncScope(const c10::SmallVector<DistributedDataParallel*, 4>& models) {
+  for (DistributedDataParallel* model : models) {
+    model->silence();
+    silences_.push_back(model->silences());
+  }
 }
 
 NoSyncScope::~NoSyncScope() {
-  for (DistributedDataParallel* model : models_) model->set_require_sync(true);
+  for (const std::shared_ptr<int>& silences : silences_) --*silences;
 }
 
 }  // namespace accelerate

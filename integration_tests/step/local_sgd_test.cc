@@ -1,4 +1,6 @@
 // LocalSGD: ranks drift apart between averages and are one afterwards.
+#include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -130,6 +132,60 @@ TEST(LocalSgd, NeverReducesGradientsWhateverAccumulates) {
     rank.report("gradient", net->weight.grad());
   });
   EXPECT_FALSE(torch::allclose(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+}
+
+TEST(LocalSgd, MayBeginInsideAnAccumulateScope) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    auto net = made_net();
+    auto model = accelerator.prepare(net);
+    std::optional<NoSyncScope> accumulating = accelerator.accumulate(model);
+    ASSERT_FALSE(accelerator.sync_gradients());
+    LocalSGD local_sgd(accelerator, model, 100);
+    accumulating.reset();
+    accelerator.backward(model(input_of(rank.index(), 0)).square().sum());
+    rank.report("gradient", net->weight.grad());
+  });
+  EXPECT_FALSE(torch::allclose(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+}
+
+// In fp16 rank 1 leaves a step out, which halves its scale and holds its scheduler back; momentum
+// differs in any case.
+TEST(LocalSgd, LeavesRanksThatGoOnAlike) {
+  for (const char* precision : {"no", "fp16"}) {
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.mixed_precision = precision});
+      auto net = made_net();
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      torch::optim::StepLR halving(sgd, 1, 0.5);
+      auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, halving);
+      auto train = [&](int step, bool overflows) {
+        const Tensor x = input_of(rank.index(), step).to(accelerator.device());
+        const Tensor loss = (model(x) - 1).square().mean();
+        accelerator.backward(overflows ? loss * INFINITY : loss);
+        optimizer.step();
+        scheduler.step();
+        optimizer.zero_grad();
+      };
+      {
+        LocalSGD local_sgd(accelerator, model, 2);
+        for (int step = 0; step < 3; ++step) {
+          const bool fp16 = accelerator.scaler() != nullptr;
+          train(step, /*overflows=*/fp16 && rank.index() == 1 && step == 1);
+          local_sgd.step();
+        }
+      }
+      for (int step = 3; step < 6; ++step) train(step, /*overflows=*/false);
+      rank.report("parameters", flat(*net));
+      rank.report("rate", torch::scalar_tensor(sgd.param_groups()[0].options().get_lr()));
+    });
+    for (const char* what : {"parameters", "rate"}) {
+      EXPECT_TRUE(torch::equal(cluster.reports(what)[0], cluster.reports(what)[1]))
+          << what << " in precision " << precision;
+    }
+  }
 }
 
 TEST(LocalSgd, OnlyCountsWhereItIsOff) {
