@@ -110,6 +110,7 @@ at::ScalarType factor_dtype(c10::Device device) {
 
 KwargsHandlers checked(KwargsHandlers handlers, const AcceleratorOptions& options) {
   check_fp8_handlers(handlers.fp8, *options.mixed_precision);
+  check_ddp_options(handlers.ddp);
   return handlers;
 }
 
@@ -476,7 +477,11 @@ void Accelerator::leave_gradients_to_lomo() {
                         "a model that ranks train together, or none of them");
     }
     model->is_left_to_lomo = leaves;
-    leaves ? model->ddp()->silence() : model->ddp()->unsilence();
+    if (leaves) {
+      model->ddp()->silence();
+    } else {
+      --*model->ddp()->silences();
+    }
   }
 }
 

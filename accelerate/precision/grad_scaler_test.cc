@@ -194,31 +194,63 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
   at::Tensor first = parameter({1}), second = parameter({1});
   auto one = sgd(first), two = sgd(second);
-  SharedScaler::User user(shared), other(shared);
+  SharedScaler::User user(shared, one), other(shared, two);
   auto iterate = [&] {
     shared->begin_backward();
     shared->scaler().scale(first.sum() + second.sum()).backward();
   };
+  auto end = [&] {
+    for (SharedScaler::User* each : {&user, &other}) each->forget_gradients();
+    one.zero_grad();
+    two.zero_grad();
+  };
   iterate();
   first.mutable_grad().fill_(kInf);
-  EXPECT_FALSE(user.step(one));
+  EXPECT_FALSE(user.step());
   EXPECT_EQ(shared->scaler().get_scale(), 8) << "the other one is still to be unscaled";
-  EXPECT_TRUE(other.step(two));
+  EXPECT_TRUE(other.step());
   EXPECT_EQ(shared->scaler().get_scale(), 4);
   EXPECT_EQ(second.item<float>(), 0);
+  end();
 
-  // Where one of them does not step, the iteration ends with the next backward pass.
-  one.zero_grad();
-  iterate();
-  EXPECT_TRUE(user.step(one));
-  EXPECT_EQ(shared->scaler().get_growth_tracker(), 0);
-  iterate();
-  EXPECT_EQ(shared->scaler().get_growth_tracker(), 1);
+  // Where one of them does not step, the iteration ends when the other is a step ahead.
+  for (const int64_t tracker : {0, 0, 1, 1, 2}) {
+    iterate();
+    EXPECT_EQ(shared->scaler().get_growth_tracker(), tracker);
+    EXPECT_TRUE(user.step());
+    end();
+  }
   {
     SharedScaler::User gone = std::move(other);
   }
-  EXPECT_TRUE(user.step(one));
-  EXPECT_EQ(shared->scaler().get_growth_tracker(), 2) << "nobody else is left";
+  iterate();
+  EXPECT_TRUE(user.step());
+  EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "nobody else is left";
+}
+
+// Also where the scale changes meanwhile.
+TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
+  auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8, .growth_interval = 1}));
+  at::Tensor weight = parameter({0}), waiting = parameter({0});
+  auto optimizer = sgd(weight), waits = sgd(waiting);
+  SharedScaler::User user(shared, optimizer), other(shared, waits);
+  auto backward = [&](const at::Tensor& loss) {
+    shared->begin_backward();
+    shared->scaler().scale(loss).backward();
+  };
+  backward(weight.sum() + waiting.sum());
+  other.unscale();
+  EXPECT_EQ(waiting.grad().item<float>(), 1);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(user.step());
+    user.forget_gradients();
+    optimizer.zero_grad();
+    backward(weight.sum());
+  }
+  EXPECT_EQ(shared->scaler().get_scale(), 16);
+  EXPECT_EQ(waiting.grad().item<float>(), 16);
+  EXPECT_TRUE(other.step());
+  EXPECT_EQ(waiting.item<float>(), -1);
 }
 
 }  // namespace
