@@ -210,7 +210,7 @@ TEST(Fp8Model, FrozenPartsOfATrainingPassHaveScales) {
   for (int step = 0; step < 2; ++step) {
     const Fp8Model::Scope scope = fp8->forward_scope();
     const torch::NoGradGuard no_grad;
-    layer(torch::full({16, 16}, 7));
+    layer(torch::full({16, 16}, 7.));
   }
   EXPECT_EQ(fp8->state_dict().at("scales")[0][0].item<float>(), 64);
 }
