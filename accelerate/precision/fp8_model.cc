@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -140,7 +141,8 @@ Fp8Model::Scope Fp8Model::forward_scope(bool agrees) {
     return Scope(std::shared_ptr<LinearHandler>());
   }
   use_device();
-  if (scales_ && !evaluates) scales_->begin_step(agrees ? group_.get() : nullptr);
+  takes_step_ = !evaluates && at::GradMode::is_enabled();
+  if (scales_ && takes_step_) scales_->begin_step(agrees ? group_.get() : nullptr);
   return Scope(shared_from_this());
 }
 
@@ -152,7 +154,9 @@ std::optional<at::Tensor> Fp8Model::linear(const at::Tensor& input, const at::Te
       input.size(-1) != weight.size(1) || input.device() != weight.device()) {
     return std::nullopt;
   }
-  return fp8_linear(input, weight, bias, found->second, module_.is_training());
+  // Without gradients a training pass may have a frozen part, or one that is computed again later.
+  const bool records = module_.is_training() && (takes_step_ || at::GradMode::is_enabled());
+  return fp8_linear(input, weight, bias, found->second, records);
 }
 
 std::map<std::string, at::Tensor> Fp8Model::state_dict() const {

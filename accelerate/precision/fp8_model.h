@@ -19,8 +19,9 @@
 /// A layer with a dimension that is no multiple of 16 stays in high precision. Layers that share
 /// their weight are one.
 ///
-/// Delayed scales are computed at the start of each training forward from what was seen since the
-/// last one, backward passes included. That is the only collective, and one for all layers.
+/// Delayed scales are computed at the start of each training forward with gradients from what was
+/// seen since the last one, backward passes included. That is the only collective, and one for all
+/// layers. A pass without gradients (NoGradGuard, InferenceMode) leaves them alone.
 /// Activation checkpointing computes layers again outside of the scope; whoever does that installs
 /// current_linear_handlers() around it, as the library's own does.
 /// Mirrors: accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
@@ -86,10 +87,10 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
 
   using Scope = LinearModeScope;
 
-  /// To be held around the module's forward. With delayed scaling in training collective over the
-  /// group, unless `agrees` is false: then this rank's scales follow its own values until the next
-  /// forward that agrees. For passes that ranks do not all make, as on uneven inputs, and where
-  /// communication is to be avoided.
+  /// To be held around the module's forward. With delayed scaling, in training and with gradients,
+  /// collective over the group, unless `agrees` is false: then this rank's scales follow its own
+  /// values until the next forward that agrees. For passes that ranks do not all make, as on uneven
+  /// inputs, and where communication is to be avoided, as in those that only accumulate.
   [[nodiscard]] Scope forward_scope(bool agrees = true);
 
   /// What delayed scaling knows; nothing with other recipes. Local.
@@ -113,6 +114,7 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   std::unordered_map<at::TensorImpl*, c10::intrusive_ptr<Fp8Layer>> layers_;
   std::shared_ptr<DelayedScales> scales_;
   std::optional<c10::Device> device_;
+  bool takes_step_ = false;  // the latest pass
 };
 
 /// Whether any layer is computed as TransformerEngine, or torchao, would.

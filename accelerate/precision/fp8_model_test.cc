@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/precision/fp8_filters.h"
+#include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
 namespace {
@@ -174,6 +175,44 @@ TEST(Fp8Model, EvaluationLeavesScalesAlone) {
   f.model->train();
   f.in_fp8();
   EXPECT_FALSE(f.fp8->state_dict().at("scales").equal(before.at("scales")));
+}
+
+TEST(Fp8Model, PassesWithoutGradientsInTrainingLeaveScalesAloneAndAreLocal) {
+  run_ranks(2, [](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    torch::nn::Linear layer(16, 16);
+    const auto fp8 = Fp8Model::convert(*layer, plan_of(TERecipeKwargs{}), group);
+    const auto forward = [&](double factor) {
+      const Fp8Model::Scope scope = fp8->forward_scope();
+      return layer(torch::full({16, 16}, factor));
+    };
+    forward(7);
+    const auto before = fp8->state_dict();
+    if (group->getRank() == 0) {
+      {
+        const torch::NoGradGuard no_grad;
+        forward(28);
+      }
+      const c10::InferenceMode inference;
+      forward(28);
+    }
+    for (const auto& [name, value] : fp8->state_dict()) {
+      EXPECT_TRUE(value.equal(before.at(name))) << name;
+    }
+    forward(7);
+    EXPECT_EQ(fp8->state_dict().at("scales")[0][0].item<float>(), 64);
+    EXPECT_EQ(fp8->state_dict().at("steps").item<int64_t>(), 2);
+  });
+}
+
+TEST(Fp8Model, FrozenPartsOfATrainingPassHaveScales) {
+  torch::nn::Linear layer(16, 16);
+  const auto fp8 = Fp8Model::convert(*layer, plan_of(TERecipeKwargs{}));
+  for (int step = 0; step < 2; ++step) {
+    const Fp8Model::Scope scope = fp8->forward_scope();
+    const torch::NoGradGuard no_grad;
+    layer(torch::full({16, 16}, 7.));
+  }
+  EXPECT_EQ(fp8->state_dict().at("scales")[0][0].item<float>(), 64);
 }
 
 TEST(Fp8Model, LeavesOtherModelsAloneAndNests) {

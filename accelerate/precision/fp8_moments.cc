@@ -2,7 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/exp2.h>
+#include <ATen/ops/where.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
@@ -11,12 +14,22 @@
 namespace accelerate {
 namespace {
 
+constexpr int64_t kBlock = 128;
 constexpr double kHalfMax = 65504;
+constexpr double kLeastHalf = 1.0 / (1 << 14);  // that has all its bits
+// Bits of float32's fraction that the formats lack.
+constexpr int64_t kE4M3Lacks = 20;
+constexpr int64_t kHalfLacks = 13;
+// 2^32 times irrational numbers: multiples of them fill [0, 2^32) evenly.
+constexpr int64_t kByStep = 2654435769;
+constexpr int64_t kByPlace = 3242174889;
 
-// The largest power of two with which nothing saturates.
-at::Tensor power_of_two(const at::Tensor& tensor, double limit) {
-  const at::Tensor amax = fp8_amax(tensor).clamp_min_(kLeastFp8Amax);
-  return at::exp2((amax.reciprocal() * limit).log2_().floor_());
+// Drops the last `bits` of each float32's fraction, up or down as often as they say over the steps.
+at::Tensor drop_bits(const at::Tensor& values, int64_t bits, int64_t step) {
+  const int64_t last = (int64_t{1} << bits) - 1;
+  at::Tensor offset = at::arange(values.numel(), values.options().dtype(at::kLong));
+  offset.mul_(kByPlace).add_(step * kByStep).__irshift__(32 - bits).bitwise_and_(last);
+  return values.view(at::kInt).add(offset.to(at::kInt)).bitwise_and_(~last).view(at::kFloat);
 }
 
 // Calls with a parameter's state as what it is.
@@ -35,16 +48,43 @@ Fp8Moments::Fp8Moments(torch::optim::Optimizer& optimizer) : optimizer_(optimize
                     "this optimizer is neither. Use O1");
 }
 
+Fp8Moments::Blocks Fp8Moments::round(const at::Tensor& tensor, at::ScalarType type, int64_t step) {
+  const double limit = type == kE4M3 ? fp8_max(kE4M3) : kHalfMax;
+  const int64_t size = tensor.numel(), blocks = (size + kBlock - 1) / kBlock;
+  const at::Tensor values =
+      at::constant_pad_nd(tensor.to(at::kFloat).flatten(), {0, blocks * kBlock - size})
+          .view({blocks, kBlock});
+  // The largest power of two with which nothing saturates.
+  const at::Tensor amax = values.abs().amax(1, /*keepdim=*/true).clamp_min_(kLeastFp8Amax);
+  const at::Tensor scales = at::exp2(amax.reciprocal().mul_(limit).log2_().floor_());
+  at::Tensor scaled = (values * scales).clamp_(-limit, limit).flatten().narrow(0, 0, size);
+  if (type == at::kHalf) scaled = at::where(scaled > 0, scaled.clamp_min(kLeastHalf), scaled);
+  return {drop_bits(scaled, type == kE4M3 ? kE4M3Lacks : kHalfLacks, step).to(type), scales};
+}
+
+at::Tensor Fp8Moments::restore(const Blocks& blocks, at::IntArrayRef sizes) {
+  const int64_t size = blocks.data.numel(), padded = blocks.scales.numel() * kBlock;
+  at::Tensor values = at::constant_pad_nd(blocks.data.to(at::kFloat), {0, padded - size});
+  values = values.view({-1, kBlock}) / blocks.scales;
+  return values.flatten().narrow(0, 0, size).reshape(sizes).clone();
+}
+
+void Fp8Moments::forget_replaced() {
+  std::erase_if(packed_, [this](const auto& entry) {
+    const auto found = optimizer_.state().find(entry.first);
+    return found == optimizer_.state().end() || found->second.get() != entry.second.state;
+  });
+}
+
 void Fp8Moments::pack() {
   at::NoGradGuard no_grad;
+  forget_replaced();
   for (auto& [key, state] : optimizer_.state()) {
-    with_adam_state(*state, [&, key = key](auto& moments) {
-      if (!moments.exp_avg().defined()) return;
+    with_adam_state(*state, [&, key = key, owner = state.get()](auto& moments) {
       const at::Tensor first = moments.exp_avg(), second = moments.exp_avg_sq();
-      const at::Tensor first_scale = power_of_two(first, fp8_max(kE4M3)),
-                       second_scale = power_of_two(second, kHalfMax);
-      packed_[key] = {fp8_cast(first, first_scale, kE4M3), first_scale,
-                      (second.to(at::kFloat) * second_scale).to(at::kHalf), second_scale};
+      if (!first.defined()) return;
+      packed_[key] = {owner, first.sizes().vec(), round(first, kE4M3, moments.step()),
+                      round(second.sqrt(), at::kHalf, moments.step())};
       moments.exp_avg({});
       moments.exp_avg_sq({});
     });
@@ -53,13 +93,17 @@ void Fp8Moments::pack() {
 
 void Fp8Moments::unpack() {
   at::NoGradGuard no_grad;
+  forget_replaced();
   for (auto& [key, state] : optimizer_.state()) {
-    const auto packed = packed_.find(key);
-    if (packed == packed_.end()) continue;
-    const Packed& kept = packed->second;
-    with_adam_state(*state, [&](auto& moments) {
-      moments.exp_avg(kept.first.to(at::kFloat) / kept.first_scale);
-      moments.exp_avg_sq(kept.second.to(at::kFloat) / kept.second_scale);
+    with_adam_state(*state, [&, key = key](auto& moments) {
+      if (moments.exp_avg().defined()) return;
+      const auto found = packed_.find(key);
+      TORCH_CHECK_VALUE(found != packed_.end(),
+                        "MSAMPRecipeKwargs: the optimizer's state has no moments: it was saved "
+                        "while they were packed. Save it after Fp8Moments::unpack()");
+      const Packed& packed = found->second;
+      moments.exp_avg(restore(packed.first, packed.sizes));
+      moments.exp_avg_sq(restore(packed.second_root, packed.sizes).square_());
     });
   }
   packed_.clear();
@@ -68,9 +112,8 @@ void Fp8Moments::unpack() {
 int64_t Fp8Moments::packed_bytes() const {
   int64_t bytes = 0;
   for (const auto& [key, packed] : packed_) {
-    for (const at::Tensor& tensor :
-         {packed.first, packed.first_scale, packed.second, packed.second_scale}) {
-      bytes += static_cast<int64_t>(tensor.nbytes());
+    for (const Blocks& blocks : {packed.first, packed.second_root}) {
+      bytes += static_cast<int64_t>(blocks.data.nbytes() + blocks.scales.nbytes());
     }
   }
   return bytes;

@@ -76,8 +76,7 @@ void DelayedScales::record(int64_t layer, Fp8Role role, const at::Tensor& amax) 
 }
 
 void DelayedScales::begin_step(c10d::ProcessGroup* group) {
-  if (steps_++ == 0) return;
-  const int64_t done = steps_ - 1;
+  const int64_t done = steps_++;
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
   // NaN has no order, and a rank that has one must not decide otherwise than the others.

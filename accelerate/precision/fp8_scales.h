@@ -54,8 +54,8 @@ class DelayedScales {
   void record(int64_t layer, Fp8Role role, const at::Tensor& amax);
 
   /// Begins a step: takes what was noted since the last one into the history and computes the
-  /// scales anew. Collective over `group`, local where that is null. The first step has nothing to
-  /// take and is local always.
+  /// scales anew. Collective over `group`, local where that is null. The first step is no
+  /// exception, for another rank may have made steps of its own before.
   void begin_step(c10d::ProcessGroup* group);
 
   /// Copies on the CPU: "scales" [layers, 3], "amax" [layers, 3], "history" [length, layers, 3]

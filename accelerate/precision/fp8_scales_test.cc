@@ -118,6 +118,21 @@ TEST(DelayedScales, AreTheSameOnAllRanks) {
   });
 }
 
+TEST(DelayedScales, AgreeInARanksFirstStepToo) {
+  run_ranks(2, [](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    DelayedScales scales(1, {});
+    if (group->getRank() == 0) {  // makes a step alone before
+      scales.begin_step(nullptr);
+      record(scales, 0, Fp8Role::kInput, 7);
+    }
+    scales.begin_step(group.get());
+    EXPECT_EQ(scale(scales), 64);
+    record(scales, 0, Fp8Role::kInput, group->getRank() == 0 ? 7 : 14);
+    scales.begin_step(group.get());
+    EXPECT_EQ(scale(scales), 32);
+  });
+}
+
 TEST(DelayedScales, ContinueFromTheirState) {
   const DelayedScalingOptions options{.interval = 2, .amax_history_len = 3, .use_max = true};
   DelayedScales one(1, options);
