@@ -30,7 +30,7 @@ namespace {
 constexpr size_t kMebibyte = 1024 * 1024;
 // The peer's figure: a small first bucket starts the communication early.
 constexpr size_t kFirstBucketBytes = kMebibyte;
-constexpr double kMaxBucketMebibytes = 1 << 30;  // whose bytes an int64_t holds
+constexpr double kMaxBucketMebibytes = 1 << 30;  // of which a size_t holds the bytes
 constexpr int kMain = 0;
 
 struct Parameters {
