@@ -8,7 +8,7 @@
 /// where the ratio is 1 if one of the norms is zero.
 /// Errors: c10::Error in step() naming the parameter whose gradient is sparse; nothing has changed.
 /// Threads: one at a time.
-/// Mirrors: apex.optimizers.FusedLAMB without its clipping of gradients; see clip_grad.h.
+/// Mirrors: apex.optimizers.FusedLAMB with use_nvlamb, without its clipping; see clip_grad.h.
 #pragma once
 
 #include <cstdint>
