@@ -153,7 +153,7 @@ TEST(LocalSgd, MayBeginInsideAnAccumulateScope) {
 // In fp16 rank 1 leaves a step out, which halves its scale and holds its scheduler back; momentum
 // differs in any case.
 TEST(LocalSgd, LeavesRanksThatGoOnAlike) {
-  for (const char* precision : {"no", "fp16"}) {
+  for (const PrecisionType precision : {PrecisionType::kNo, PrecisionType::kFp16}) {
     Cluster cluster("1x2:h100");
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator({.mixed_precision = precision});
@@ -183,7 +183,7 @@ TEST(LocalSgd, LeavesRanksThatGoOnAlike) {
     });
     for (const char* what : {"parameters", "rate"}) {
       EXPECT_TRUE(torch::equal(cluster.reports(what)[0], cluster.reports(what)[1]))
-          << what << " in precision " << precision;
+          << what << " in precision " << to_string(precision);
     }
   }
 }
