@@ -153,6 +153,37 @@ TEST(Fp8Training, FollowsBf16OnOneRankAndOnTwo) {
   }
 }
 
+// Passes that only accumulate, and those without gradients, may be this rank's alone, also before
+// the first that averages.
+TEST(Fp8Training, AgreesOnScalesOnlyInPassesThatAverage) {
+  Cluster cluster("1x2:h100", {.seed = 1});
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(
+        {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {TERecipeKwargs{}}});
+    Fp8Net net;
+    auto model = accelerator.prepare(net);
+    const auto loss = [&] {
+      return model(batch(rank.index(), 0).to(accelerator.device())).square().mean();
+    };
+    if (rank.index() == 1) {
+      const auto accumulates = accelerator.no_sync(model);
+      accelerator.backward(loss());
+    }
+    net->zero_grad();
+    for (int step = 0; step < 3; ++step) {
+      if (rank.index() == 0) {
+        const torch::NoGradGuard no_grad;
+        loss();
+      }
+      accelerator.backward(loss());
+    }
+    rank.report("gradient", net->a->weight.grad().cpu());
+  });
+  const auto gradients = cluster.reports("gradient");
+  EXPECT_TRUE(gradients.at(0).isfinite().all().item<bool>());
+  EXPECT_TRUE(gradients.at(0).equal(gradients.at(1)));
+}
+
 // What a checkpoint computes again, it computes in fp8 too.
 TEST(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
   struct BlocksImpl : torch::nn::Module {
