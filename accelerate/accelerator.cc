@@ -153,10 +153,9 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
   }
   if (mixed_precision() == PrecisionType::kFp8 && (!training_.fp8 || handlers_.fp8.any())) {
     Fp8Plan plan = resolve_fp8(handlers_.fp8, runtime.environment());
-    TORCH_CHECK_VALUE(!training_.fp8 || training_.fp8->backend() == plan.backend(), "fp8 by ",
-                      to_string(plan.backend()),
-                      " contradicts an earlier Accelerator on this Runtime, which chose ",
-                      to_string(training_.fp8->backend()));
+    TORCH_CHECK_VALUE(
+        !training_.fp8 || text_of(*training_.fp8) == text_of(plan), "fp8 by ", text_of(plan),
+        " contradicts an earlier Accelerator on this Runtime, which has ", text_of(*training_.fp8));
     if (!training_.fp8) training_.fp8 = std::move(plan);
   }
   const bool scales =
