@@ -31,7 +31,6 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
       local_sgd_steps_(local_sgd_steps),
       enabled_(enabled && accelerator.use_distributed()),
       exceptions_(std::uncaught_exceptions()) {
-  TORCH_CHECK_VALUE(model_ != nullptr, "LocalSGD: the prepared model was freed");
   TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
                     to_string(accelerator.distributed_type()),
                     " job cannot train by themselves; only those of NO and MULTI_* can");

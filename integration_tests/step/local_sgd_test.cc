@@ -223,7 +223,7 @@ TEST(LocalSgd, RefusesWhatItCannotDo) {
     EXPECT_THROW(LocalSGD(accelerator, model, 0), c10::ValueError);
     EXPECT_THROW(LocalSGD(accelerator, model, -1, /*enabled=*/false), c10::ValueError);
     model.reset();
-    EXPECT_THROW(LocalSGD(accelerator, model, 1), c10::ValueError);
+    EXPECT_THROW(LocalSGD(accelerator, model, 1), c10::Error);
   });
   Cluster tpus("tpu-v4:2x1");
   tpus.run_on_every_rank([](Rank&) {
