@@ -18,7 +18,7 @@
 /// equal steps again: of the optimizers that train the model, of the schedulers and of the scaler.
 /// Accelerator::adopt_training_state is what does it.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
-/// Errors: c10::ValueError for fewer than one step, a model that was freed, and kinds of jobs other
+/// Errors: c10::ValueError for fewer than one step, and kinds of jobs other
 ///         than NO and MULTI_*. The destructor throws what averaging throws; left by an exception,
 ///         the scope does not average, and the others' collective fails with the backend's error.
 /// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
