@@ -60,7 +60,7 @@ void check_precision(PrecisionType precision, const Runtime& runtime) {
 
 PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime& runtime) {
   if (options.mixed_precision) return *options.mixed_precision;
-  // Asked for a mistake in it even where it no longer matters.
+  // Read in any case: a mistake in it is named even where it no longer matters.
   const auto from_environment = mixed_precision_from_env(runtime.environment());
   const auto* earlier = runtime.find_shared<AcceleratorState>();
   if (earlier != nullptr && earlier->initialized()) return earlier->mixed_precision();
@@ -132,6 +132,40 @@ bool is_trained(const torch::nn::Module& module) {
   const std::vector<at::Tensor> parameters = module.parameters();
   return std::any_of(parameters.begin(), parameters.end(),
                      [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+}
+
+// fn(object) for each that still has a handle.
+template <typename T, typename Fn>
+void for_each_alive(const std::vector<std::weak_ptr<T>>& known, Fn&& fn) {
+  for (const std::weak_ptr<T>& each : known) {
+    if (const std::shared_ptr<T> alive = each.lock()) fn(alive);
+  }
+}
+
+template <typename T>
+void remember(std::vector<std::weak_ptr<T>>& known, const std::shared_ptr<T>& object) {
+  std::erase_if(known, [](const auto& each) { return each.expired(); });
+  known.push_back(object);
+}
+
+// The scaler, the schedulers and the optimizers that are meant take rank `source`'s state.
+// Collective.
+template <typename IsMeant>
+void adopt_state(const internal::TrainingState& training, const ProcessGroupPtr& group, int source,
+                 c10::Device device, IsMeant&& is_meant) {
+  if (training.scaler) {
+    training.scaler->scaler().set_group(group);
+    training.scaler->scaler().adopt_state(source);
+  }
+  // Schedulers first: what they do to the learning rate is overwritten by what it is.
+  for_each_alive(training.schedulers,
+                 [&](const auto& scheduler) { scheduler->catch_up(group, source); });
+  for_each_alive(training.optimizers, [&](const auto& prepared) {
+    if (!is_meant(*prepared->optimizer)) return;
+    if (prepared->moments) prepared->moments->unpack();
+    broadcast_optimizer_state(group, *prepared->optimizer, source, device);
+    if (prepared->moments) prepared->moments->pack();
+  });
 }
 
 }  // namespace
@@ -256,28 +290,24 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
                                 {.scaler = training_.scaler,
                                  .averages_over = averages ? state_.group() : nullptr,
                                  .packs_moments = msamp != nullptr && msamp->opt_level == "O2"});
-  std::erase_if(training_.optimizers, [](const auto& known) { return known.expired(); });
-  training_.optimizers.push_back(prepared.shared());
+  remember(training_.optimizers, prepared.shared());
   leave_gradients_to_lomo();
-  for (const auto& known : training_.schedulers) {
-    if (auto scheduler = known.lock()) scheduler->add(prepared.shared());
-  }
+  for_each_alive(training_.schedulers,
+                 [&](const auto& scheduler) { scheduler->add(prepared.shared()); });
   return prepared;
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
   std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers;
-  for (const auto& known : training_.optimizers) {
-    if (auto optimizer = known.lock()) optimizers.push_back(std::move(optimizer));
-  }
+  for_each_alive(training_.optimizers,
+                 [&](const auto& optimizer) { optimizers.push_back(optimizer); });
   AcceleratedScheduler prepared(scheduler, gradient_state_,
                                 {.num_processes = num_processes(),
                                  .split_batches = options_.dataloader_config.split_batches,
                                  .step_with_optimizer = options_.step_scheduler_with_optimizer,
                                  .unit = options_.scheduler_unit},
                                 std::move(optimizers));
-  std::erase_if(training_.schedulers, [](const auto& known) { return known.expired(); });
-  training_.schedulers.push_back(prepared.shared());
+  remember(training_.schedulers, prepared.shared());
   return prepared;
 }
 
@@ -335,42 +365,29 @@ UnevenInputsScope Accelerator::join(const JoinOptions& options, const Replicated
 }
 
 void Accelerator::catch_up(int source, const ReplicatedModels& models) {
-  for (const auto& model : training_.models) {
-    if (std::find(models.begin(), models.end(), model->ddp()) == models.end()) continue;
-    adopt_training_state(*model, source);
-  }
+  adopt_state(training_, state_.group(), source, device(), [&](const auto& optimizer) {
+    return std::any_of(training_.models.begin(), training_.models.end(), [&](const auto& model) {
+      return std::find(models.begin(), models.end(), model->ddp()) != models.end() &&
+             trains(optimizer, *model->module());
+    });
+  });
 }
 
 void Accelerator::adopt_training_state(const ModelState& model, int source) {
-  if (GradScaler* scaler = this->scaler()) {
-    scaler->set_group(state_.group());
-    scaler->adopt_state(source);
-  }
-  // Schedulers first: what they do to the learning rate is overwritten by what it is.
-  for (const auto& known : training_.schedulers) {
-    if (auto scheduler = known.lock()) scheduler->catch_up(state_.group(), source);
-  }
-  for (const auto& known : training_.optimizers) {
-    auto prepared = known.lock();
-    if (!prepared || !trains(*prepared->optimizer, *model.module())) continue;
-    if (prepared->moments) prepared->moments->unpack();
-    broadcast_optimizer_state(state_.group(), *prepared->optimizer, source, device());
-    if (prepared->moments) prepared->moments->pack();
-  }
+  adopt_state(training_, state_.group(), source, device(),
+              [&](const auto& optimizer) { return trains(optimizer, *model.module()); });
 }
 
 void Accelerator::override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer) {
   bool some_keep_theirs = false;
-  for (const auto& known : training_.loaders) {
-    std::shared_ptr<internal::LoaderCore> loader = known.lock();
-    if (!loader) continue;
+  for_each_alive(training_.loaders, [&](const auto& loader) {
     if (!loader->can_set_even_batches()) {
       some_keep_theirs = true;
-      continue;
+      return;
     }
     restorer.loaders.emplace_back(loader, loader->even_batches());
     loader->set_even_batches(even_batches);
-  }
+  });
   if (some_keep_theirs) {
     TORCH_WARN(
         "join_uneven_inputs: even_batches can only be set for map-style data that is not "
@@ -379,8 +396,7 @@ void Accelerator::override_even_batches(bool even_batches, UnevenInputsScope::Re
 }
 
 void Accelerator::remember_loader(const std::shared_ptr<internal::LoaderCore>& loader) {
-  std::erase_if(training_.loaders, [](const auto& known) { return known.expired(); });
-  training_.loaders.push_back(loader);
+  remember(training_.loaders, loader);
 }
 
 ProcessGroupPtr Accelerator::metrics_group(const BatchRound* round) const {
@@ -441,12 +457,10 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
 
 std::vector<optim::FusedBackwardOptimizer*> Accelerator::lomo_optimizers() const {
   std::vector<optim::FusedBackwardOptimizer*> found;
-  for (const auto& known : training_.optimizers) {
-    auto prepared = known.lock();
-    if (!prepared) continue;
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
     auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(prepared->optimizer.get());
     if (lomo != nullptr) found.push_back(lomo);
-  }
+  });
   return found;
 }
 
@@ -531,9 +545,8 @@ void Accelerator::run_backward(const at::Tensor& loss, const BackwardOptions& op
   };
   if (distributed_type() == DistributedType::kXla) {
     // What comes now is still to be averaged.
-    for (const auto& known : training_.optimizers) {
-      if (auto optimizer = known.lock()) optimizer->are_averaged = false;
-    }
+    for_each_alive(training_.optimizers,
+                   [](const auto& optimizer) { optimizer->are_averaged = false; });
   }
   if (training_.scaler) {
     training_.scaler->begin_backward();
@@ -567,13 +580,11 @@ void Accelerator::multiply_gradients(const at::Tensor& factor) {
       }
     }
   }
-  for (const auto& known : training_.optimizers) {
-    auto prepared = known.lock();
-    if (!prepared) continue;
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
     for (const torch::optim::OptimizerParamGroup& group : prepared->optimizer->param_groups()) {
       for (const at::Tensor& parameter : group.params()) multiply(parameter);
     }
-  }
+  });
 }
 
 void Accelerator::unscale_gradients() {
@@ -587,9 +598,8 @@ void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
 }
 
 void Accelerator::settle_gradients() {
-  for (const auto& known : training_.optimizers) {
-    if (auto optimizer = known.lock()) optimizer->settle_gradients(gradient_state_);
-  }
+  for_each_alive(training_.optimizers,
+                 [&](const auto& optimizer) { optimizer->settle_gradients(gradient_state_); });
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
