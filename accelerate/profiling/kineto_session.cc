@@ -203,7 +203,7 @@ class KinetoSession::Impl {
     const std::string path = absl::StrCat(folder.path(), "/trace.json");
     result_->save(path);
     // Kineto only logs what went wrong.
-    absl::StatusOr<std::string> text = runtime_.read_file(path);
+    absl::StatusOr<std::string> text = read_file(runtime_.files(), path);
     TORCH_CHECK(text.ok() && is_whole_trace(*text), "rank ", runtime_.topology().rank,
                 ": LibTorch could not write its trace into ", folder.path());
     return label_kineto_trace(*text, runtime_.topology(), notes_);

@@ -116,7 +116,7 @@ class Profiler::Impl {
   }
 
   void write(const std::string& path) {
-    const absl::Status written = runtime().write_file(path, trace_text());
+    const absl::Status written = write_file(runtime().files(), path, trace_text());
     TORCH_CHECK(written.ok(), "rank ", rank(), " cannot write its trace: ", written.ToString());
   }
 

@@ -164,14 +164,6 @@ uint64_t RealRuntime::random_bits() {
   return bits;
 }
 
-absl::StatusOr<std::string> RealRuntime::read_file(const std::string& path) {
-  return host::read_file(path);
-}
-
-absl::Status RealRuntime::write_file(const std::string& path, std::string_view contents) {
-  return host::write_file(path, contents);
-}
-
 void RealRuntime::write_console(ConsoleStream stream, std::string_view text) {
   host::write_console(stream, text);
 }

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "accelerate/runtime/host_files.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -37,8 +38,7 @@ class RealRuntime final : public Runtime {
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override;
-  absl::StatusOr<std::string> read_file(const std::string& path) override;
-  absl::Status write_file(const std::string& path, std::string_view contents) override;
+  FileSystem& files() override { return files_; }
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;
@@ -60,6 +60,7 @@ class RealRuntime final : public Runtime {
   RealRuntime(Topology topology, Environment environment, c10::Device device, std::string host,
               uint16_t port);
 
+  HostFiles files_;
   const c10::Device device_;
   const std::string master_addr_;
   const uint16_t master_port_;

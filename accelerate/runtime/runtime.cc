@@ -1,7 +1,11 @@
 #include "accelerate/runtime/runtime.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include <c10/core/DeviceType.h>
@@ -13,6 +17,41 @@
 namespace accelerate {
 namespace {
 thread_local Runtime* current_runtime = nullptr;
+
+// How soon a step that had nothing to do is asked again.
+constexpr auto kPoll = std::chrono::milliseconds(5);
+
+class ThreadTask final : public BackgroundTask {
+ public:
+  ThreadTask(Runtime& runtime, BackgroundStep step)
+      : thread_([this, &runtime, step = std::move(step)] {
+          const RuntimeScope scope(runtime);
+          try {
+            while (!step()) std::this_thread::sleep_for(kPoll);
+          } catch (...) {
+            error_ = std::current_exception();
+          }
+          done_.store(true, std::memory_order_release);
+        }) {}
+  ~ThreadTask() override { join(); }
+
+  bool is_done() override { return done_.load(std::memory_order_acquire); }
+
+  void wait() override {
+    join();
+    if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  }
+
+ private:
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::exception_ptr error_;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
 }  // namespace
 
 Runtime::Runtime(Topology topology, Environment environment)
@@ -39,8 +78,8 @@ std::string Runtime::device_family() const {
   }
 }
 
-absl::Status Runtime::write_file(const std::string& path, std::string_view) {
-  return absl::UnimplementedError(absl::StrCat("cannot write ", path, ": read-only Runtime"));
+std::unique_ptr<BackgroundTask> Runtime::start_background(BackgroundStep step) {
+  return std::make_unique<ThreadTask>(*this, std::move(step));
 }
 
 std::vector<std::string> Runtime::accelerator_families() const {

@@ -23,10 +23,10 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "accelerate/runtime/background_task.h"
 #include "accelerate/runtime/environment.h"
+#include "accelerate/runtime/file_system.h"
 #include "accelerate/runtime/topology.h"
 
 namespace at {
@@ -135,12 +135,11 @@ class Runtime {
   /// 64 fresh random bits. In a simulation they follow from the seed and the rank.
   virtual uint64_t random_bits() = 0;
 
-  /// A whole file. Errors: NotFound, PermissionDenied, ... naming the path.
-  virtual absl::StatusOr<std::string> read_file(const std::string& path) = 0;
+  /// The disk.
+  virtual FileSystem& files() = 0;
 
-  /// Writes a whole file: it appears with all its contents or not at all. Missing folders are made.
-  /// Errors: PermissionDenied, ResourceExhausted (disk full), ... naming the path.
-  virtual absl::Status write_file(const std::string& path, std::string_view contents);
+  /// Begins work behind the rank's own; see BackgroundTask. The Runtime outlives the result.
+  virtual std::unique_ptr<BackgroundTask> start_background(BackgroundStep step);
 
   /// Writes text at once, unbuffered by the library.
   virtual void write_console(ConsoleStream stream, std::string_view text) = 0;

@@ -2,14 +2,11 @@
 /// Tests derive from it what they need.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -23,9 +20,7 @@ class FakeRuntime : public Runtime {
   absl::Time now() override { return absl::UnixEpoch(); }
   void sleep_for(absl::Duration) override {}
   uint64_t random_bits() override { return 4; }
-  absl::StatusOr<std::string> read_file(const std::string& path) override {
-    return absl::NotFoundError(path);
-  }
+  FileSystem& files() override { TORCH_CHECK(false, "no files"); }
   void write_console(ConsoleStream, std::string_view) override {}
   bool is_terminal(ConsoleStream) const override { return false; }
   c10::intrusive_ptr<c10d::Store> store() override { TORCH_CHECK(false, "no store"); }

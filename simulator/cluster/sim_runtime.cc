@@ -81,14 +81,6 @@ absl::Time SimRuntime::now() {
 
 void SimRuntime::sleep_for(absl::Duration duration) { fabric_->scheduler().sleep_for(duration); }
 
-absl::StatusOr<std::string> SimRuntime::read_file(const std::string& path) {
-  return host::read_file(path);
-}
-
-absl::Status SimRuntime::write_file(const std::string& path, std::string_view contents) {
-  return host::write_file(path, contents);
-}
-
 void SimRuntime::write_console(ConsoleStream stream, std::string_view text) {
   host::write_console(stream, text);
 }

@@ -1,6 +1,7 @@
 /// The Runtime of one simulated rank.
 #pragma once
 
+#include "accelerate/runtime/host_files.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/core/random.h"
@@ -28,8 +29,7 @@ class SimRuntime final : public Runtime {
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override { return random_.next(); }
-  absl::StatusOr<std::string> read_file(const std::string& path) override;
-  absl::Status write_file(const std::string& path, std::string_view contents) override;
+  FileSystem& files() override { return files_; }
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;
@@ -37,6 +37,7 @@ class SimRuntime final : public Runtime {
 
  private:
   const std::shared_ptr<Fabric> fabric_;
+  HostFiles files_{/*parallelism=*/1};
   DeterministicRandom random_;
   SimDevice* const device_;
   const c10::Device torch_device_;

@@ -69,7 +69,7 @@ Split rows(const at::Tensor& table, const at::Tensor& which) {
 }  // namespace
 
 Dataset load(accelerate::Runtime& runtime, const std::string& path, uint64_t seed) {
-  absl::StatusOr<std::string> file = runtime.read_file(path);
+  absl::StatusOr<std::string> file = read_file(runtime.files(), path);
   TORCH_CHECK(file.ok(), file.status().message());
   std::vector<int64_t> values = parsed(inflated(*file, path), path);
   const at::Tensor table = at::from_blob(

@@ -1,0 +1,75 @@
+#include "accelerate/runtime/file_system.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate {
+namespace {
+
+absl::Status write_durably(FileSystem& files, const std::string& path, std::string_view contents) {
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
+  if (!file.ok()) return file.status();
+  absl::Status written = (*file)->write_at(
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(contents.data()), contents.size()));
+  if (written.ok()) written = (*file)->sync();
+  written.Update((*file)->close());
+  return written;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
+  if (!file.ok()) return file.status();
+  std::string contents((*file)->size(), '\0');
+  const absl::Status read = (*file)->read_at(
+      0, absl::MakeSpan(reinterpret_cast<std::byte*>(contents.data()), contents.size()));
+  if (!read.ok()) return read;
+  return contents;
+}
+
+absl::Status write_file(FileSystem& files, const std::string& path, std::string_view contents) {
+  const std::string folder = parent_path(path);
+  absl::Status status = files.make_directories(folder);
+  if (!status.ok()) return status;
+  const std::string partial = files.temporary_name(path);
+  status = write_durably(files, partial, contents);
+  if (status.ok()) status = files.rename(partial, path);
+  if (status.ok()) return files.sync_directory(folder);
+  files.remove(partial).IgnoreError();
+  return status;
+}
+
+absl::StatusOr<bool> exists(FileSystem& files, const std::string& path) {
+  const absl::StatusOr<FileInfo> info = files.info(path);
+  if (info.ok()) return true;
+  if (absl::IsNotFound(info.status())) return false;
+  return info.status();
+}
+
+absl::Status remove_all(FileSystem& files, const std::string& path) {
+  const absl::StatusOr<FileInfo> info = files.info(path);
+  if (absl::IsNotFound(info.status())) return absl::OkStatus();
+  if (!info.ok()) return info.status();
+  if (info->is_directory) {
+    absl::StatusOr<std::vector<std::string>> names = files.list(path);
+    if (!names.ok()) return names.status();
+    for (const std::string& name : *names) {
+      const absl::Status removed = remove_all(files, join_path(path, name));
+      if (!removed.ok()) return removed;
+    }
+  }
+  return files.remove(path);
+}
+
+std::string join_path(const std::string& folder, const std::string& name) {
+  return absl::StrCat(folder, folder.ends_with('/') ? "" : "/", name);
+}
+
+std::string parent_path(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,120 @@
+/// Files as the library sees them: the machine's own, or a simulated disk that can fail.
+///
+/// What is durable: a file's bytes after its `sync`, and a name (made, renamed or removed) after
+/// `sync_directory` of its folder. A crash of the machine may lose everything else, in any order.
+/// Renaming is atomic: at any time there is the old state or the new one.
+///
+/// Errors:  absl::Status naming the path: NotFound, PermissionDenied, ResourceExhausted (disk
+/// full),
+///          DataLoss (the disk cannot read or write), AlreadyExists, FailedPrecondition (a folder
+///          that is not empty, a file where a folder is expected, ...).
+/// Threads: any; a WritableFile's `write_at` may run on several at once for ranges that are
+///          disjoint.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace accelerate {
+
+struct FileInfo {
+  bool is_directory = false;
+  /// Bytes; 0 for folders.
+  int64_t size = 0;
+};
+
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+
+  /// As it was when the file was opened.
+  virtual int64_t size() const = 0;
+
+  /// Fills `out` from `offset` on. Errors: OutOfRange if the file ends before.
+  virtual absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const = 0;
+
+  /// All its bytes without a copy, as long as anybody holds the result; they are not to be changed.
+  /// A file that is cut short meanwhile by others kills the process that touches what is gone.
+  virtual absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const = 0;
+};
+
+class WritableFile {
+ public:
+  /// Closes it; what was written is not lost, but errors are.
+  virtual ~WritableFile() = default;
+
+  /// Writes all of `data`, growing the file where needed; a gap reads as zeros.
+  virtual absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) = 0;
+
+  /// Returns when all that was written is durable.
+  virtual absl::Status sync() = 0;
+
+  /// Call it once, last: some disks say only then that they are full.
+  virtual absl::Status close() = 0;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  virtual absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) = 0;
+
+  /// An empty file, also where there was one. The folder must exist.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) = 0;
+
+  virtual absl::StatusOr<FileInfo> info(const std::string& path) = 0;
+
+  /// The names in a folder, sorted.
+  virtual absl::StatusOr<std::vector<std::string>> list(const std::string& directory) = 0;
+
+  /// With all folders above it; no error where there is one.
+  virtual absl::Status make_directories(const std::string& path) = 0;
+
+  /// Replaces a file at `to`, and an empty folder there if `from` is a folder.
+  virtual absl::Status rename(const std::string& from, const std::string& to) = 0;
+
+  /// Swaps the names of two files or folders, at once. Errors: Unimplemented where the disk cannot.
+  virtual absl::Status exchange(const std::string& first, const std::string& second) = 0;
+
+  /// A file, or an empty folder.
+  virtual absl::Status remove(const std::string& path) = 0;
+
+  /// Makes the folder's names durable.
+  virtual absl::Status sync_directory(const std::string& path) = 0;
+
+  /// A name beside `path` that no other process or rank uses.
+  virtual std::string temporary_name(const std::string& path) const = 0;
+
+  /// How many threads profit from reading or writing at once; 1 where the order of operations is
+  /// to be the same in each run.
+  virtual int parallelism() const = 0;
+};
+
+/// Local, like all below. Errors: as FileSystem's.
+absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path);
+
+/// Writes a whole file, durably: it appears with all its contents or not at all. Missing folders
+/// are made.
+absl::Status write_file(FileSystem& files, const std::string& path, std::string_view contents);
+
+/// Whether there is a file or folder. Errors: other than NotFound.
+absl::StatusOr<bool> exists(FileSystem& files, const std::string& path);
+
+/// A file, or a folder with all that is in it; no error where there is none.
+absl::Status remove_all(FileSystem& files, const std::string& path);
+
+/// `folder`/`name`.
+std::string join_path(const std::string& folder, const std::string& name);
+
+/// What comes before the last name; "." where there is one name only.
+std::string parent_path(const std::string& path);
+
+}  // namespace accelerate
