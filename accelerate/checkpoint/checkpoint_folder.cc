@@ -1,0 +1,300 @@
+#include "accelerate/checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <cctype>
+#include <memory>
+#include <utility>
+
+#include "absl/crc/crc32c.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kStaging[] = ".tmp";
+// On its way out, and no checkpoint any more.
+constexpr char kRemoved[] = ".removed";
+constexpr size_t kChunk = size_t{1} << 20;
+
+absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
+  if (!file.ok()) return file.status();
+  std::string buffer(kChunk, '\0');
+  absl::crc32c_t crc(0);
+  for (int64_t at = 0; at < (*file)->size(); at += kChunk) {
+    const size_t size = std::min<int64_t>(kChunk, (*file)->size() - at);
+    const absl::Status read =
+        (*file)->read_at(at, absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.data()), size));
+    if (!read.ok()) return read;
+    crc = absl::ExtendCrc32c(crc, absl::string_view(buffer.data(), size));
+  }
+  return static_cast<uint32_t>(crc);
+}
+
+// Every file below `folder`, by its path from there.
+absl::Status list_files(FileSystem& files, const std::string& folder, const std::string& prefix,
+                        std::vector<std::string>& found) {
+  absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::string path = join_path(folder, name);
+    absl::StatusOr<FileInfo> info = files.info(path);
+    if (!info.ok()) return info.status();
+    if (!info->is_directory) {
+      found.push_back(prefix + name);
+      continue;
+    }
+    const absl::Status below = list_files(files, path, absl::StrCat(prefix, name, "/"), found);
+    if (!below.ok()) return below;
+  }
+  return files.sync_directory(folder);
+}
+
+// Completes the manifest by what ranks did not list, and makes all names durable.
+absl::Status complete_manifest(FileSystem& files, const std::string& staging, Manifest& manifest) {
+  std::vector<std::string> found;
+  if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
+  for (const std::string& name : found) {
+    const std::string path = join_path(staging, name);
+    absl::StatusOr<FileInfo> info = files.info(path);
+    if (!info.ok()) return info.status();
+    const auto known = manifest.files.find(name);
+    if (known != manifest.files.end() && known->second.size == info->size) continue;
+    if (known != manifest.files.end()) {
+      return absl::DataLossError(absl::StrCat(path, " has ", info->size, " bytes, but ",
+                                              known->second.size, " were written"));
+    }
+    absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
+    if (!crc.ok()) return crc.status();
+    manifest.files[name] = {.size = info->size, .crc32c = *crc};
+  }
+  for (const auto& [name, file] : manifest.files) {
+    if (std::binary_search(found.begin(), found.end(), name)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("a rank wrote ", join_path(staging, name),
+                     ", but it cannot be seen from here; if nodes share no disk, set "
+                     "ProjectConfiguration::save_on_each_node"));
+  }
+  return absl::OkStatus();
+}
+
+// What of `from` is not a checkpoint's own moves to `to`, unless something of that name is there.
+absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
+                                  const std::string& to) {
+  const absl::StatusOr<std::string> text = read_file(files, join_path(from, kManifestName));
+  Manifest own;
+  if (text.ok()) {
+    absl::StatusOr<Manifest> manifest = parse_manifest(*text);
+    if (manifest.ok()) own = *std::move(manifest);
+  }
+  absl::StatusOr<std::vector<std::string>> names = files.list(from);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    // The first file at or below that name.
+    const auto next = own.files.lower_bound(name);
+    const bool is_own =
+        name == kManifestName ||
+        (next != own.files.end() && (next->first == name || next->first.starts_with(name + "/")));
+    if (is_own) continue;
+    const std::string target = join_path(to, name);
+    const absl::StatusOr<bool> taken = exists(files, target);
+    if (!taken.ok()) return taken.status();
+    if (*taken) continue;
+    if (absl::Status moved = files.rename(join_path(from, name), target); !moved.ok()) return moved;
+  }
+  return absl::OkStatus();
+}
+
+// Gives `staging` the name of the folder at `checkpoint`, which gets the staging one.
+absl::Status replace(FileSystem& files, const std::string& staging, const std::string& checkpoint) {
+  absl::Status exchanged = files.exchange(staging, checkpoint);
+  if (!absl::IsUnimplemented(exchanged)) return exchanged;
+  const std::string removed = checkpoint + kRemoved;
+  absl::Status status = remove_all(files, removed);
+  if (status.ok()) status = files.rename(checkpoint, removed);
+  if (status.ok()) status = files.rename(staging, checkpoint);
+  if (status.ok()) status = files.rename(removed, staging);
+  return status;
+}
+
+}  // namespace
+
+std::string staging_path(const std::string& checkpoint) {
+  return std::string(absl::StripSuffix(checkpoint, "/")) + kStaging;
+}
+
+std::optional<int64_t> checkpoint_number(const std::string& name) {
+  const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+  const auto begin = std::find_if(name.begin(), name.end(), digit);
+  const auto end = std::find_if_not(begin, name.end(), digit);
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(std::string(begin, end), &number)) return std::nullopt;
+  return number;
+}
+
+absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const std::string staging = staging_path(checkpoint);
+  absl::StatusOr<FileInfo> there = files.info(checkpoint);
+  if (there.ok() && !there->is_directory) {
+    return absl::FailedPreconditionError(absl::StrCat(checkpoint, " is a file"));
+  }
+  absl::StatusOr<bool> is_left = exists(files, staging);
+  if (!is_left.ok()) return is_left.status();
+  if (*is_left && there.ok()) {
+    // A save died after it had put the new checkpoint into its place.
+    if (absl::Status kept = keep_foreign_entries(files, staging, checkpoint); !kept.ok()) {
+      return kept;
+    }
+  }
+  absl::Status status = *is_left ? remove_all(files, staging) : absl::OkStatus();
+  if (status.ok()) status = files.make_directories(staging);
+  return status;
+}
+
+absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
+                                Manifest manifest) {
+  const std::string staging = staging_path(checkpoint);
+  absl::Status status = complete_manifest(files, staging, manifest);
+  if (status.ok()) {
+    status = write_file(files, join_path(staging, kManifestName), manifest_text(manifest));
+  }
+  if (!status.ok()) return status;
+  const absl::StatusOr<bool> taken = exists(files, checkpoint);
+  if (!taken.ok()) return taken.status();
+  status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
+  if (status.ok()) status = files.sync_directory(parent_path(checkpoint));
+  if (!status.ok() || !*taken) return status;
+  status = keep_foreign_entries(files, staging, checkpoint);
+  if (status.ok()) status = files.sync_directory(checkpoint);
+  if (status.ok()) status = remove_all(files, staging);
+  return status;
+}
+
+absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  return remove_all(files, staging_path(checkpoint));
+}
+
+absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const absl::StatusOr<FileInfo> folder = files.info(checkpoint);
+  if (!folder.ok()) return folder.status();
+  const std::string path = join_path(checkpoint, kManifestName);
+  const absl::StatusOr<std::string> text = read_file(files, path);
+  if (absl::IsNotFound(text.status())) {
+    return absl::DataLossError(
+        absl::StrCat(checkpoint, " is not a complete checkpoint: it has no ", kManifestName));
+  }
+  if (!text.ok()) return text.status();
+  absl::StatusOr<Manifest> manifest = parse_manifest(*text);
+  if (!manifest.ok()) {
+    return absl::DataLossError(absl::StrCat(path, ": ", manifest.status().message()));
+  }
+  for (const auto& [name, file] : manifest->files) {
+    const std::string file_path = join_path(checkpoint, name);
+    const absl::StatusOr<FileInfo> info = files.info(file_path);
+    if (absl::IsNotFound(info.status())) {
+      return absl::DataLossError(absl::StrCat(file_path, " is missing"));
+    }
+    if (!info.ok()) return info.status();
+    if (info->size != file.size || info->is_directory) {
+      return absl::DataLossError(absl::StrCat(file_path, " has ", info->size, " bytes instead of ",
+                                              file.size));
+    }
+  }
+  return manifest;
+}
+
+absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  absl::StatusOr<Manifest> manifest = check_checkpoint(files, checkpoint);
+  if (!manifest.ok()) return manifest;
+  for (const auto& [name, file] : manifest->files) {
+    const std::string path = join_path(checkpoint, name);
+    const absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
+    if (!crc.ok()) return crc.status();
+    if (*crc != file.crc32c) {
+      return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
+                                              checksum_text(*crc), " instead of ",
+                                              checksum_text(file.crc32c)));
+    }
+  }
+  return manifest;
+}
+
+absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::string& folder) {
+  FoundCheckpoints found;
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (absl::IsNotFound(names.status())) return found;
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::optional<int64_t> number = checkpoint_number(name);
+    if (!number) continue;
+    const std::string path = join_path(folder, name);
+    const absl::StatusOr<FileInfo> info = files.info(path);
+    if (!info.ok() || !info->is_directory) continue;
+    if (name.ends_with(kStaging) || name.ends_with(kRemoved)) {
+      found.skipped.emplace_back(path, absl::StrCat(path, " was left by a save that died"));
+      continue;
+    }
+    absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
+    if (manifest.ok()) {
+      found.complete.push_back({.path = path, .number = *number, .manifest = *std::move(manifest)});
+    } else {
+      found.skipped.emplace_back(path, std::string(manifest.status().message()));
+    }
+  }
+  std::stable_sort(found.complete.begin(), found.complete.end(),
+                   [](const auto& a, const auto& b) { return a.number < b.number; });
+  return found;
+}
+
+absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
+    FileSystem& files, const std::string& folder,
+    std::vector<std::pair<std::string, std::string>>* skipped) {
+  absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
+  if (!found.ok()) return found.status();
+  std::optional<FoundCheckpoint> latest;
+  if (!found->complete.empty()) latest = std::move(found->complete.back());
+  if (skipped != nullptr) {
+    for (auto& [path, why] : found->skipped) {
+      const size_t name = path.rfind('/') + 1;
+      if (latest && checkpoint_number(path.substr(name)).value_or(0) < latest->number) continue;
+      skipped->emplace_back(std::move(path), std::move(why));
+    }
+  }
+  return latest;
+}
+
+absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
+                                const std::string& newest) {
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  std::vector<std::pair<int64_t, std::string>> kept;
+  for (const std::string& name : *names) {
+    const std::string path = join_path(folder, name);
+    // Half removed by a rotation that died.
+    if (name.ends_with(kRemoved) && checkpoint_number(name)) {
+      if (absl::Status removed = remove_all(files, path); !removed.ok()) return removed;
+      continue;
+    }
+    const std::optional<int64_t> number = checkpoint_number(name);
+    const absl::StatusOr<bool> is_ours = exists(files, join_path(path, kManifestName));
+    if (!number || name.ends_with(kStaging) || !is_ours.ok() || !*is_ours) continue;
+    kept.emplace_back(*number, path);
+  }
+  std::stable_sort(kept.begin(), kept.end());
+  int64_t surplus = static_cast<int64_t>(kept.size()) - std::max<int64_t>(limit, 1);
+  for (const auto& [number, path] : kept) {
+    if (surplus <= 0) break;
+    if (path == newest) continue;
+    // It loses its name at once, and then its files: it is never half a checkpoint.
+    const std::string removed = path + kRemoved;
+    absl::Status status = files.rename(path, removed);
+    if (status.ok()) status = remove_all(files, removed);
+    if (!status.ok()) return status;
+    --surplus;
+  }
+  return files.sync_directory(folder);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,79 @@
+/// Checkpoints as folders: how they come into being, which of them are complete, which go.
+///
+/// A checkpoint is written into NAME.tmp and gets its name when everything in it is durable, with
+/// its manifest written last. Whatever dies, and whenever: a folder without a manifest, or whose
+/// files are not as the manifest says, is not taken for a checkpoint, and the one before is still
+/// there, because it goes only after the new one is complete.
+///
+/// Errors:  absl::Status naming the path.
+/// Threads: any; two at once on one folder are two programs' mistake. Knows nothing of LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "accelerate/checkpoint/manifest.h"
+#include "accelerate/runtime/file_system.h"
+
+namespace accelerate {
+
+/// Where a checkpoint is written before it gets its name.
+std::string staging_path(const std::string& checkpoint);
+
+/// The first number in a folder's own name; nothing where there is none, or too large a one.
+std::optional<int64_t> checkpoint_number(const std::string& name);
+
+/// An empty staging folder for `checkpoint`, with what another save that died left there gone; see
+/// also publish_checkpoint.
+absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint);
+
+/// Adds the manifest and gives the staged checkpoint its name. `manifest` lists what ranks wrote;
+/// what else lies in the staging folder is added to it. A checkpoint or folder of that name is
+/// replaced at once; what was in it besides a checkpoint's own files is kept.
+/// Errors: FailedPrecondition naming a file of the manifest that cannot be seen from here.
+absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
+                                Manifest manifest);
+
+/// Removes what was staged.
+absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint);
+
+/// The manifest of a complete checkpoint: all its files are there, with the right sizes. What is in
+/// them is verified by whoever reads them, or by verify_checkpoint.
+/// Errors: NotFound, or DataLoss saying what is missing or wrong.
+absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint);
+
+/// The same, with every file's checksum. Reads everything.
+absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint);
+
+struct FoundCheckpoint {
+  std::string path;
+  int64_t number = 0;
+  Manifest manifest;
+};
+struct FoundCheckpoints {
+  /// Complete ones, by number.
+  std::vector<FoundCheckpoint> complete;
+  /// What looks like a checkpoint and is none: its path, and why.
+  std::vector<std::pair<std::string, std::string>> skipped;
+};
+
+/// Looks through the folders in `folder` that have a number in their names. A folder that is not
+/// there has none.
+absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::string& folder);
+
+/// The complete checkpoint with the highest number; nothing where there is none. `skipped` gets
+/// those that are not complete and newer.
+absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
+    FileSystem& files, const std::string& folder,
+    std::vector<std::pair<std::string, std::string>>* skipped = nullptr);
+
+/// Removes the oldest checkpoints in `folder` until `limit` are left. `newest` stays in any case;
+/// folders without a manifest, which are not ours or were never complete, stay and do not count.
+absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
+                                const std::string& newest);
+
+}  // namespace accelerate

@@ -1,0 +1,159 @@
+#include "accelerate/checkpoint/checkpoint_parts.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "absl/crc/crc32c.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/safetensors.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kTensors[] = ".safetensors";
+constexpr char kJson[] = ".json";
+// The key of a StateDict's JSON in a file's metadata.
+constexpr char kValues[] = "values";
+
+absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
+                                        const nlohmann::ordered_json& values) {
+  std::string text;
+  try {
+    text = values.dump(2) + "\n";
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.what()));
+  }
+  if (absl::Status written = write_file(files, path, text); !written.ok()) return written;
+  return ManifestFile{.size = static_cast<int64_t>(text.size()),
+                      .crc32c = static_cast<uint32_t>(absl::ComputeCrc32c(text))};
+}
+
+absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,
+                                           const StateDict& state,
+                                           const std::function<void(int64_t)>& on_progress) {
+  SafetensorsMetadata metadata = {{"format", "pt"}};
+  if (!state.values.is_null()) metadata[kValues] = state.values.dump();
+  absl::StatusOr<WrittenFile> written =
+      write_safetensors(files, path, state.tensors, metadata, {.progress = on_progress});
+  if (!written.ok()) return written.status();
+  return ManifestFile{.size = written->size,
+                      .crc32c = written->crc32c,
+                      .header = written->checksums.header,
+                      .tensors = std::move(written->checksums.tensors)};
+}
+
+nlohmann::ordered_json parse_values(const std::string& text, const std::string& path) {
+  auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (values.is_discarded()) throw CheckpointError(absl::StrCat(path, " holds no valid JSON"));
+  return values;
+}
+
+SafetensorsFile open_verified(FileSystem& files, const std::string& path,
+                              const ManifestFile& entry) {
+  if (!entry.header) throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
+  return internal::value_or_throw(
+      SafetensorsFile::open(files, path, SafetensorsChecksums{*entry.header, entry.tensors}));
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
+    FileSystem& files, const std::string& folder, const std::vector<CheckpointPart>& parts,
+    const std::function<void(int64_t)>& on_progress) {
+  std::map<std::string, ManifestFile> written;
+  for (const CheckpointPart& part : parts) {
+    const bool has_tensors = !part.state.tensors.empty();
+    const std::string name = part.name + (has_tensors ? kTensors : kJson);
+    const std::string path = join_path(folder, name);
+    absl::StatusOr<ManifestFile> file = has_tensors
+                                            ? write_tensors(files, path, part.state, on_progress)
+                                            : write_json(files, path, part.state.values);
+    if (!file.ok()) return file.status();
+    written[name] = *std::move(file);
+  }
+  return written;
+}
+
+void SnapshotBuffers::take(std::vector<CheckpointPart>& parts) {
+  const at::NoGradGuard no_grad;
+  std::map<std::pair<std::string, std::string>, at::Tensor> used;
+  for (CheckpointPart& part : parts) {
+    for (auto& [name, tensor] : part.state.tensors) {
+      at::Tensor& buffer = used[{part.name, name}];
+      if (const auto old = buffers_.find({part.name, name}); old != buffers_.end()) {
+        buffer = std::move(old->second);
+      }
+      if (!buffer.defined() || buffer.sizes() != tensor.sizes() ||
+          buffer.dtype() != tensor.dtype()) {
+        buffer = at::empty(tensor.sizes(), at::TensorOptions(tensor.dtype()));
+      }
+      buffer.copy_(tensor);
+      tensor = buffer;
+    }
+  }
+  buffers_ = std::move(used);
+}
+
+std::optional<std::string> CheckpointReader::find(const std::string& name) const {
+  for (const char* extension : {kTensors, kJson}) {
+    if (manifest_.files.contains(name + extension)) return join_path(folder_, name + extension);
+  }
+  return std::nullopt;
+}
+
+StateDict CheckpointReader::read(const std::string& name) const {
+  const std::optional<std::string> path = find(name);
+  if (!path) {
+    throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors,
+                                       " and no ", name, kJson));
+  }
+  StateDict state;
+  if (path->ends_with(kTensors)) {
+    const SafetensorsFile file =
+        open_verified(files_, *path, manifest_.files.at(name + kTensors));
+    state.tensors = internal::value_or_throw(file.read_all());
+    const auto& metadata = file.header().metadata;
+    if (!metadata) return state;
+    const auto values = metadata->find(kValues);
+    if (values != metadata->end()) state.values = parse_values(values->second, *path);
+    return state;
+  }
+  const ManifestFile& entry = manifest_.files.at(name + kJson);
+  std::string text = internal::value_or_throw(read_file(files_, *path));
+  uint32_t crc = static_cast<uint32_t>(absl::ComputeCrc32c(text));
+  if (crc != entry.crc32c) {
+    // It may have been damaged on the way here only.
+    text = internal::value_or_throw(read_file(files_, *path));
+    crc = static_cast<uint32_t>(absl::ComputeCrc32c(text));
+  }
+  if (crc != entry.crc32c) {
+    throw CheckpointError(absl::StrCat(*path, " is damaged: its checksum is ", checksum_text(crc),
+                                       " instead of ", checksum_text(entry.crc32c)));
+  }
+  state.values = parse_values(text, *path);
+  return state;
+}
+
+std::vector<std::string> CheckpointReader::read_into(
+    const std::string& name,
+    const std::function<at::Tensor(const std::string& tensor)>& destination) const {
+  const std::optional<std::string> path = find(name);
+  const auto entry = manifest_.files.find(name + kTensors);
+  if (!path || entry == manifest_.files.end()) {
+    throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors));
+  }
+  const SafetensorsFile file = open_verified(files_, *path, entry->second);
+  std::vector<std::string> names;
+  NamedTensors destinations;
+  for (const SafetensorsEntry& tensor : file.header().tensors) {
+    names.push_back(tensor.name);
+    if (at::Tensor into = destination(tensor.name); into.defined()) {
+      destinations.emplace_back(tensor.name, std::move(into));
+    }
+  }
+  internal::check_ok(file.read_into(destinations));
+  return names;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,63 @@
+/// What makes a folder a checkpoint: manifest.json, written last. It lists every other file with
+/// its size and checksum, and ends with its own.
+///
+///   {"format": "accelerate-checkpoint", "version": 1, "world_size": 2, "iteration": 3, "step": 40,
+///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1, ...},
+///    "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
+///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}}, ...},
+///    "checksum": "0be1d1a5"}
+///
+/// Checksums are CRC-32C. The manifest's own is that of its JSON without it, keys sorted and
+/// without white space. What it does not know it ignores, and does not write.
+/// Errors:  absl::DataLoss saying what is wrong with the text.
+/// Threads: values. Knows nothing of LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace accelerate {
+
+inline constexpr char kManifestName[] = "manifest.json";
+
+struct ManifestFile {
+  int64_t size = 0;
+  uint32_t crc32c = 0;
+  /// Of files that hold tensors: of what comes before them, and each tensor's.
+  std::optional<uint32_t> header;
+  std::map<std::string, uint32_t> tensors;
+
+  bool operator==(const ManifestFile&) const = default;
+};
+
+struct Manifest {
+  int64_t world_size = 1;
+  /// The number of this checkpoint, and of micro-steps before it.
+  int64_t iteration = 0;
+  int64_t step = 0;
+  /// Of the software that wrote it.
+  std::map<std::string, std::string> versions;
+  /// How many there are of each kind of object: "model", "optimizer", ...
+  std::map<std::string, int64_t> counts;
+  /// By name, relative to the folder.
+  std::map<std::string, ManifestFile> files;
+
+  bool operator==(const Manifest&) const = default;
+};
+
+std::string manifest_text(const Manifest& manifest);
+absl::StatusOr<Manifest> parse_manifest(absl::string_view text);
+
+/// One file's entry, to travel between ranks.
+std::string manifest_files_text(const std::map<std::string, ManifestFile>& files);
+absl::StatusOr<std::map<std::string, ManifestFile>> parse_manifest_files(absl::string_view text);
+
+/// As manifests write it: eight hexadecimal digits.
+std::string checksum_text(uint32_t crc32c);
+
+}  // namespace accelerate

@@ -1,0 +1,67 @@
+/// One rank's share of writing a checkpoint: its files into the staging folder, its word to the
+/// other ranks, and, on one rank (or one of each node), the commit.
+///
+/// Either all ranks learn that the checkpoint is complete, or all throw the same CheckpointError,
+/// which names every rank that failed and why; what was there before is then untouched.
+/// Threads: one at a time; it uses files and the exchange only, so it can run behind training.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/checkpoint/checkpoint_parts.h"
+#include "accelerate/checkpoint/save_exchange.h"
+
+namespace accelerate {
+
+struct SaveJobOptions {
+  /// The folder that the checkpoint will be; begin_checkpoint() was called.
+  std::string checkpoint;
+  /// Without files.
+  Manifest manifest;
+  /// Whether this rank publishes the checkpoint, and whose files are in it.
+  bool commits = false;
+  std::vector<int> ranks;
+  /// Then keeps so many in the checkpoint's folder; see rotate_checkpoints.
+  std::optional<int64_t> total_limit;
+  /// Bytes written, from any thread.
+  std::function<void(int64_t)> on_progress;
+};
+
+class SaveJob {
+ public:
+  SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options,
+          std::vector<CheckpointPart> parts);
+
+  /// Does what there is to do, and returns whether it was the last. With an exchange that waits,
+  /// each call does something; else call it again later. Errors: CheckpointError, see above.
+  bool step();
+
+  /// Of all that this rank wrote.
+  int64_t bytes() const { return bytes_; }
+  /// What went wrong without harm to the checkpoint, as old ones that could not be removed.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  enum class Stage { kWrite, kCommit, kAgree };
+
+  void write();
+  void commit(const std::vector<SaveWord>& words);
+  void rotate();
+
+  FileSystem& files_;
+  const std::shared_ptr<SaveExchange> exchange_;
+  SaveJobOptions options_;
+  std::vector<CheckpointPart> parts_;
+  Stage stage_ = Stage::kWrite;
+  int64_t bytes_ = 0;
+  std::string warning_;
+};
+
+}  // namespace accelerate
