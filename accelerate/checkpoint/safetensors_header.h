@@ -49,7 +49,11 @@ struct SafetensorsHeader {
 /// Bytes per element; 0 for what the format does not have, or we cannot hold.
 int64_t safetensors_dtype_size(const std::string& dtype);
 
-/// Reads no more of the file than its header.
+/// All that comes before the data, read from the file, of which at most 100 MB are taken.
+absl::StatusOr<std::string> read_safetensors_start(const ReadableFile& file,
+                                                   const std::string& path);
+
+/// Reads no more of the file than that.
 absl::StatusOr<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
                                                           const std::string& path);
 
