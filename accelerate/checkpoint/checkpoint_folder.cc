@@ -16,6 +16,10 @@ namespace {
 constexpr char kStaging[] = ".tmp";
 // On its way out, and no checkpoint any more.
 constexpr char kRemoved[] = ".removed";
+// What another takes the place of, where a disk cannot exchange names.
+constexpr char kReplaced[] = ".replaced";
+// In a staging folder until it has its manifest: what lies there is of no use to anybody.
+constexpr char kUnfinished[] = ".unfinished";
 constexpr size_t kChunk = size_t{1} << 20;
 
 absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
@@ -57,6 +61,7 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
   std::vector<std::string> found;
   if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
   for (const std::string& name : found) {
+    if (name == kUnfinished) continue;
     const std::string path = join_path(staging, name);
     absl::StatusOr<FileInfo> info = files.info(path);
     if (!info.ok()) return info.status();
@@ -109,13 +114,27 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
 
 // Gives `staging` the name of the folder at `checkpoint`, which gets the staging one.
 absl::Status replace(FileSystem& files, const std::string& staging, const std::string& checkpoint) {
-  absl::Status exchanged = files.exchange(staging, checkpoint);
-  if (!absl::IsUnimplemented(exchanged)) return exchanged;
-  const std::string removed = checkpoint + kRemoved;
-  absl::Status status = remove_all(files, removed);
-  if (status.ok()) status = files.rename(checkpoint, removed);
-  if (status.ok()) status = files.rename(staging, checkpoint);
-  if (status.ok()) status = files.rename(removed, staging);
+  absl::Status status = files.exchange(staging, checkpoint);
+  if (!absl::IsUnimplemented(status)) return status;
+  const std::string replaced = checkpoint + kReplaced;
+  status = remove_all(files, replaced);
+  if (status.ok()) status = files.rename(checkpoint, replaced);
+  if (!status.ok()) return status;
+  if (status = files.rename(staging, checkpoint); status.ok()) {
+    return files.rename(replaced, staging);
+  }
+  files.rename(replaced, checkpoint).IgnoreError();
+  return status;
+}
+
+// Makes the staged files a checkpoint but for its name.
+absl::Status finish(FileSystem& files, const std::string& staging, Manifest manifest) {
+  absl::Status status = complete_manifest(files, staging, manifest);
+  if (status.ok()) {
+    status = write_file(files, join_path(staging, kManifestName), manifest_text(manifest));
+  }
+  if (status.ok()) status = files.remove(join_path(staging, kUnfinished));
+  if (status.ok()) status = files.sync_directory(staging);
   return status;
 }
 
@@ -136,40 +155,57 @@ std::optional<int64_t> checkpoint_number(const std::string& name) {
 
 absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) {
   const std::string staging = staging_path(checkpoint);
-  absl::StatusOr<FileInfo> there = files.info(checkpoint);
+  const absl::StatusOr<FileInfo> there = files.info(checkpoint);
   if (there.ok() && !there->is_directory) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint, " is a file"));
   }
-  absl::StatusOr<bool> is_left = exists(files, staging);
-  if (!is_left.ok()) return is_left.status();
-  if (*is_left && there.ok()) {
-    // A save died after it had put the new checkpoint into its place.
-    if (absl::Status kept = keep_foreign_entries(files, staging, checkpoint); !kept.ok()) {
-      return kept;
-    }
-  }
-  absl::Status status = *is_left ? remove_all(files, staging) : absl::OkStatus();
+  absl::Status status = recover_checkpoint(files, checkpoint);
+  if (status.ok()) status = tidy_checkpoint(files, checkpoint);
   if (status.ok()) status = files.make_directories(staging);
+  if (status.ok()) status = write_file(files, join_path(staging, kUnfinished), "");
   return status;
 }
 
 absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
                                 Manifest manifest) {
   const std::string staging = staging_path(checkpoint);
-  absl::Status status = complete_manifest(files, staging, manifest);
+  absl::Status status = finish(files, staging, std::move(manifest));
   if (status.ok()) {
-    status = write_file(files, join_path(staging, kManifestName), manifest_text(manifest));
+    const absl::StatusOr<bool> taken = exists(files, checkpoint);
+    status = taken.status();
+    if (taken.ok()) {
+      status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
+    }
   }
-  if (!status.ok()) return status;
-  const absl::StatusOr<bool> taken = exists(files, checkpoint);
-  if (!taken.ok()) return taken.status();
-  status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
-  if (status.ok()) status = files.sync_directory(parent_path(checkpoint));
-  if (!status.ok() || !*taken) return status;
-  status = keep_foreign_entries(files, staging, checkpoint);
-  if (status.ok()) status = files.sync_directory(checkpoint);
-  if (status.ok()) status = remove_all(files, staging);
+  if (status.ok()) return files.sync_directory(parent_path(checkpoint));
+  // The staging folder is still the new one.
+  remove_all(files, staging).IgnoreError();
   return status;
+}
+
+absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const std::string staging = staging_path(checkpoint);
+  const absl::StatusOr<bool> is_left = exists(files, staging);
+  if (!is_left.ok() || !*is_left) return is_left.status();
+  const absl::StatusOr<bool> is_unfinished = exists(files, join_path(staging, kUnfinished));
+  const absl::StatusOr<bool> is_published = exists(files, checkpoint);
+  if (!is_unfinished.ok()) return is_unfinished.status();
+  if (!is_published.ok()) return is_published.status();
+  if (!*is_unfinished && *is_published) {
+    absl::Status kept = keep_foreign_entries(files, staging, checkpoint);
+    if (kept.ok()) kept = files.sync_directory(checkpoint);
+    if (!kept.ok()) return kept;
+  }
+  return remove_all(files, staging);
+}
+
+absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const std::string replaced = checkpoint + kReplaced;
+  const absl::StatusOr<bool> is_there = exists(files, checkpoint);
+  if (!is_there.ok() || *is_there) return is_there.status();
+  const absl::StatusOr<bool> is_replaced = exists(files, replaced);
+  if (!is_replaced.ok() || !*is_replaced) return is_replaced.status();
+  return files.rename(replaced, checkpoint);
 }
 
 absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint) {
@@ -198,8 +234,8 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
     }
     if (!info.ok()) return info.status();
     if (info->size != file.size || info->is_directory) {
-      return absl::DataLossError(absl::StrCat(file_path, " has ", info->size, " bytes instead of ",
-                                              file.size));
+      return absl::DataLossError(
+          absl::StrCat(file_path, " has ", info->size, " bytes instead of ", file.size));
     }
   }
   return manifest;
@@ -232,7 +268,7 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
     const std::string path = join_path(folder, name);
     const absl::StatusOr<FileInfo> info = files.info(path);
     if (!info.ok() || !info->is_directory) continue;
-    if (name.ends_with(kStaging) || name.ends_with(kRemoved)) {
+    if (name.ends_with(kStaging) || name.ends_with(kRemoved) || name.ends_with(kReplaced)) {
       found.skipped.emplace_back(path, absl::StrCat(path, " was left by a save that died"));
       continue;
     }

@@ -27,16 +27,24 @@ std::string staging_path(const std::string& checkpoint);
 /// The first number in a folder's own name; nothing where there is none, or too large a one.
 std::optional<int64_t> checkpoint_number(const std::string& name);
 
-/// An empty staging folder for `checkpoint`, with what another save that died left there gone; see
-/// also publish_checkpoint.
+/// An empty staging folder for `checkpoint`. What another save that died left there is tidied up.
 absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint);
 
 /// Adds the manifest and gives the staged checkpoint its name. `manifest` lists what ranks wrote;
 /// what else lies in the staging folder is added to it. A checkpoint or folder of that name is
-/// replaced at once; what was in it besides a checkpoint's own files is kept.
-/// Errors: FailedPrecondition naming a file of the manifest that cannot be seen from here.
+/// replaced, at once where the disk can exchange names; tidy_checkpoint() removes it.
+/// Errors: FailedPrecondition naming a file of the manifest that cannot be seen from here. What was
+///         staged is gone then, and what had the name has it.
 absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
                                 Manifest manifest);
+
+/// After a checkpoint took the place of another: removes that one, but keeps what was in it besides
+/// its own files. Nothing to do otherwise.
+absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint);
+
+/// Where a disk cannot exchange names and a save died between two: gives the checkpoint that was to
+/// be replaced its name back.
+absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint);
 
 /// Removes what was staged.
 absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint);

@@ -110,8 +110,7 @@ StateDict CheckpointReader::read(const std::string& name) const {
   }
   StateDict state;
   if (path->ends_with(kTensors)) {
-    const SafetensorsFile file =
-        open_verified(files_, *path, manifest_.files.at(name + kTensors));
+    const SafetensorsFile file = open_verified(files_, *path, manifest_.files.at(name + kTensors));
     state.tensors = internal::value_or_throw(file.read_all());
     const auto& metadata = file.header().metadata;
     if (!metadata) return state;
@@ -135,25 +134,24 @@ StateDict CheckpointReader::read(const std::string& name) const {
   return state;
 }
 
-std::vector<std::string> CheckpointReader::read_into(
+void CheckpointReader::read_into(
     const std::string& name,
-    const std::function<at::Tensor(const std::string& tensor)>& destination) const {
+    const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>& destination,
+    const std::function<void()>& begin_reading) const {
   const std::optional<std::string> path = find(name);
   const auto entry = manifest_.files.find(name + kTensors);
   if (!path || entry == manifest_.files.end()) {
     throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors));
   }
   const SafetensorsFile file = open_verified(files_, *path, entry->second);
-  std::vector<std::string> names;
   NamedTensors destinations;
   for (const SafetensorsEntry& tensor : file.header().tensors) {
-    names.push_back(tensor.name);
-    if (at::Tensor into = destination(tensor.name); into.defined()) {
+    if (at::Tensor into = destination(tensor.name, tensor.shape); into.defined()) {
       destinations.emplace_back(tensor.name, std::move(into));
     }
   }
+  begin_reading();
   internal::check_ok(file.read_into(destinations));
-  return names;
 }
 
 }  // namespace accelerate

@@ -59,11 +59,12 @@ class CheckpointReader {
   /// The part of that name. Errors: also where there is none.
   StateDict read(const std::string& name) const;
 
-  /// Reads tensors of the file of that name into those of the same names, and returns the names in
-  /// the file. `destination` is asked for each: an undefined one is passed over.
-  std::vector<std::string> read_into(
-      const std::string& name,
-      const std::function<at::Tensor(const std::string& tensor)>& destination) const;
+  /// Reads tensors of the file of that name into others. `destination` is asked for each first: an
+  /// undefined one is passed over. Then `begin_reading`, which may throw.
+  void read_into(const std::string& name,
+                 const std::function<at::Tensor(const std::string& tensor,
+                                                at::IntArrayRef sizes)>& destination,
+                 const std::function<void()>& begin_reading) const;
 
  private:
   FileSystem& files_;

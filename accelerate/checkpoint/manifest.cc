@@ -174,8 +174,8 @@ absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
   const uint32_t own = members.crc("checksum");
   if (!members.status().ok()) return members.status();
   if (version != kVersion) {
-    return bad(absl::StrCat("it is of version ", version, ", and this software reads version ",
-                            kVersion));
+    return bad(
+        absl::StrCat("it is of version ", version, ", and this software reads version ", kVersion));
   }
   Manifest manifest;
   manifest.world_size = members.count("world_size");

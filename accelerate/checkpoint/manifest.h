@@ -2,9 +2,10 @@
 /// its size and checksum, and ends with its own.
 ///
 ///   {"format": "accelerate-checkpoint", "version": 1, "world_size": 2, "iteration": 3, "step": 40,
-///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1, ...},
-///    "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
-///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}}, ...},
+///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1,
+///    ...}, "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
+///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}},
+///                                    ...},
 ///    "checksum": "0be1d1a5"}
 ///
 /// Checksums are CRC-32C. The manifest's own is that of its JSON without it, keys sorted and

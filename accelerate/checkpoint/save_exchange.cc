@@ -13,9 +13,7 @@ namespace {
 using Json = nlohmann::json;
 
 // A text may hold any bytes, as paths do.
-std::string text_of(const SaveWord& word) {
-  return absl::StrCat(word.ok ? "+" : "-", word.text);
-}
+std::string text_of(const SaveWord& word) { return absl::StrCat(word.ok ? "+" : "-", word.text); }
 SaveWord word_of(std::string text) {
   const bool ok = text.starts_with('+');
   return {.ok = ok, .text = text.empty() ? text : text.substr(1)};

@@ -24,12 +24,8 @@ void check_all(const std::vector<SaveWord>& words, const std::string& checkpoint
 
 }  // namespace
 
-SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options,
-                 std::vector<CheckpointPart> parts)
-    : files_(files),
-      exchange_(std::move(exchange)),
-      options_(std::move(options)),
-      parts_(std::move(parts)) {}
+SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options)
+    : files_(files), exchange_(std::move(exchange)), options_(std::move(options)) {}
 
 bool SaveJob::step() {
   switch (stage_) {
@@ -49,7 +45,7 @@ bool SaveJob::step() {
       const std::optional<std::vector<SaveWord>> words = exchange_->hear(kCommitted);
       if (!words) return false;
       check_all(*words, options_.checkpoint);
-      rotate();
+      clean_up();
       return true;
     }
   }
@@ -57,16 +53,18 @@ bool SaveJob::step() {
 }
 
 void SaveJob::write() {
-  auto written = write_parts(files_, staging_path(options_.checkpoint), parts_,
-                             options_.on_progress);
-  // Snapshots of tensors are not needed any more.
-  parts_.clear();
-  if (!written.ok()) {
-    exchange_->tell(kWritten, {.ok = false, .text = std::string(written.status().message())});
-    return;
+  std::map<std::string, ManifestFile> written;
+  if (failure_.empty()) {
+    auto result = write_parts(files_, staging_path(options_.checkpoint), parts_,
+                              options_.on_progress);
+    if (result.ok()) written = *std::move(result);
+    if (!result.ok()) failure_ = std::string(result.status().message());
   }
-  for (const auto& [name, file] : *written) bytes_ += file.size;
-  exchange_->tell(kWritten, {.ok = true, .text = manifest_files_text(*written)});
+  // Aliases of live tensors, or snapshots of them, are not needed any more.
+  parts_.clear();
+  for (const auto& [name, file] : written) bytes_ += file.size;
+  const bool ok = failure_.empty();
+  exchange_->tell(kWritten, {.ok = ok, .text = ok ? manifest_files_text(written) : failure_});
 }
 
 void SaveJob::commit(const std::vector<SaveWord>& words) {
@@ -84,18 +82,20 @@ void SaveJob::commit(const std::vector<SaveWord>& words) {
       if (files.ok()) options_.manifest.files.merge(*files);
     }
     if (status.ok()) status = publish_checkpoint(files_, options_.checkpoint, options_.manifest);
-    if (!status.ok()) abandon_checkpoint(files_, options_.checkpoint).IgnoreError();
   }
   exchange_->tell(kCommitted, {.ok = status.ok(), .text = std::string(status.message())});
 }
 
-void SaveJob::rotate() {
-  if (!options_.commits || !options_.total_limit) return;
-  const absl::Status status = rotate_checkpoints(files_, parent_path(options_.checkpoint),
-                                                 *options_.total_limit, options_.checkpoint);
+void SaveJob::clean_up() {
+  if (!options_.commits) return;
+  absl::Status status = tidy_checkpoint(files_, options_.checkpoint);
+  if (options_.total_limit) {
+    status.Update(rotate_checkpoints(files_, parent_path(options_.checkpoint),
+                                     *options_.total_limit, options_.checkpoint));
+  }
   if (!status.ok()) {
-    warning_ = absl::StrCat("old checkpoints could not be removed: ",
-                            std::string(status.message()));
+    warning_ =
+        absl::StrCat("an old checkpoint could not be removed: ", std::string(status.message()));
   }
 }
 

@@ -36,13 +36,18 @@ struct SaveJobOptions {
 
 class SaveJob {
  public:
-  SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options,
-          std::vector<CheckpointPart> parts);
+  SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options);
+
+  /// What this rank writes, or why it cannot; before the first step.
+  void set_parts(std::vector<CheckpointPart> parts) { parts_ = std::move(parts); }
+  void fail(std::string why) { failure_ = std::move(why); }
 
   /// Does what there is to do, and returns whether it was the last. With an exchange that waits,
   /// each call does something; else call it again later. Errors: CheckpointError, see above.
   bool step();
 
+  /// Whether what is left to do is others' first.
+  bool has_written() const { return stage_ != Stage::kWrite; }
   /// Of all that this rank wrote.
   int64_t bytes() const { return bytes_; }
   /// What went wrong without harm to the checkpoint, as old ones that could not be removed.
@@ -53,12 +58,13 @@ class SaveJob {
 
   void write();
   void commit(const std::vector<SaveWord>& words);
-  void rotate();
+  void clean_up();
 
   FileSystem& files_;
   const std::shared_ptr<SaveExchange> exchange_;
   SaveJobOptions options_;
   std::vector<CheckpointPart> parts_;
+  std::string failure_;
   Stage stage_ = Stage::kWrite;
   int64_t bytes_ = 0;
   std::string warning_;

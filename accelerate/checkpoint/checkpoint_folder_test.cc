@@ -1,0 +1,183 @@
+#include "accelerate/checkpoint/checkpoint_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/runtime/host_files.h"
+
+namespace accelerate {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class CheckpointFolder : public testing::Test {
+ protected:
+  CheckpointFolder() { remove_all(files_, folder_).IgnoreError(); }
+
+  std::string path(const std::string& name) const { return join_path(folder_, name); }
+
+  void write(const std::string& name, const std::string& text) {
+    ASSERT_TRUE(write_file(files_, path(name), text).ok());
+  }
+
+  // A checkpoint of one file, which nobody listed.
+  void save(const std::string& name, const std::string& text = "weights") {
+    ASSERT_TRUE(begin_checkpoint(files_, path(name)).ok());
+    write(name + ".tmp/model.bin", text);
+    const absl::Status published = publish_checkpoint(files_, path(name), Manifest());
+    ASSERT_TRUE(published.ok()) << published;
+    ASSERT_TRUE(tidy_checkpoint(files_, path(name)).ok());
+  }
+
+  std::vector<std::string> names() {
+    return files_.list(folder_).value_or(std::vector<std::string>());
+  }
+
+  std::string why_not(const std::string& name) {
+    const auto checked = verify_checkpoint(files_, path(name));
+    return checked.ok() ? "complete" : std::string(checked.status().message());
+  }
+
+  std::string latest() {
+    const auto found = latest_complete(files_, folder_, &skipped_);
+    return found.ok() && *found ? (*found)->path.substr(folder_.size() + 1) : "none";
+  }
+
+  HostFiles files_;
+  const std::string folder_ =
+      testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::vector<std::pair<std::string, std::string>> skipped_;
+};
+
+TEST_F(CheckpointFolder, IsCompleteOnceItHasItsName) {
+  ASSERT_TRUE(begin_checkpoint(files_, path("checkpoint_0")).ok());
+  write("checkpoint_0.tmp/model.bin", "weights");
+  write("checkpoint_0.tmp/below/more.bin", "");
+  EXPECT_EQ(latest(), "none");
+  ASSERT_TRUE(publish_checkpoint(files_, path("checkpoint_0"), {.iteration = 4}).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_0"));
+  const auto manifest = verify_checkpoint(files_, path("checkpoint_0"));
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->iteration, 4);
+  EXPECT_EQ(manifest->files.at("model.bin").size, 7);
+  EXPECT_TRUE(manifest->files.contains("below/more.bin"));
+}
+
+TEST_F(CheckpointFolder, SaysWhyItIsNotComplete) {
+  save("checkpoint_1");
+  EXPECT_EQ(why_not("checkpoint_1"), "complete");
+  write("checkpoint_1/model.bin", "weighty");
+  EXPECT_TRUE(check_checkpoint(files_, path("checkpoint_1")).ok());
+  EXPECT_THAT(why_not("checkpoint_1"), HasSubstr("checkpoint_1/model.bin is damaged"));
+  write("checkpoint_1/model.bin", "weig");
+  EXPECT_THAT(why_not("checkpoint_1"), HasSubstr("model.bin has 4 bytes instead of 7"));
+  ASSERT_TRUE(files_.remove(path("checkpoint_1/model.bin")).ok());
+  EXPECT_THAT(why_not("checkpoint_1"), HasSubstr("model.bin is missing"));
+  ASSERT_TRUE(files_.remove(path("checkpoint_1/manifest.json")).ok());
+  EXPECT_THAT(why_not("checkpoint_1"), HasSubstr("it has no manifest.json"));
+  EXPECT_THAT(why_not("checkpoint_2"), HasSubstr("checkpoint_2"));
+}
+
+TEST_F(CheckpointFolder, TheLatestCompleteOneIsFound) {
+  EXPECT_EQ(latest(), "none");
+  save("checkpoint_9");
+  save("checkpoint_10");
+  save("checkpoint_11");
+  ASSERT_TRUE(files_.remove(path("checkpoint_11/manifest.json")).ok());
+  ASSERT_TRUE(begin_checkpoint(files_, path("checkpoint_12")).ok());
+  ASSERT_TRUE(files_.make_directories(path("notes")).ok());
+  write("checkpoint_99", "a file");
+  ASSERT_TRUE(files_.make_directories(path("checkpoint_5")).ok());
+  EXPECT_EQ(latest(), "checkpoint_10");
+  // Older ones that are not complete are nobody's business.
+  ASSERT_EQ(skipped_.size(), 2u);
+  EXPECT_EQ(skipped_[0].first, path("checkpoint_11"));
+  EXPECT_THAT(skipped_[0].second, HasSubstr("no manifest.json"));
+  EXPECT_THAT(skipped_[1].second, HasSubstr("checkpoint_12.tmp was left by a save that died"));
+}
+
+TEST_F(CheckpointFolder, TheOldestGoWhenThereAreTooMany) {
+  for (const char* name : {"checkpoint_8", "checkpoint_9", "checkpoint_10"}) save(name);
+  ASSERT_TRUE(files_.make_directories(path("run_3")).ok());
+  write("checkpoint_1", "a file");
+  ASSERT_TRUE(files_.make_directories(path("checkpoint_7.removed/half")).ok());
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 2, path("checkpoint_10")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_10", "checkpoint_9", "run_3"));
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 0, path("checkpoint_10")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_10", "run_3"));
+}
+
+TEST_F(CheckpointFolder, TheNewestStaysWhateverItsNumber) {
+  for (const char* name : {"checkpoint_8", "checkpoint_9", "checkpoint_2"}) save(name);
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 1, path("checkpoint_2")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_2"));
+}
+
+TEST_F(CheckpointFolder, AnotherOfThatNameIsReplacedAndForeignFilesAreKept) {
+  save("here", "old");
+  write("here/notes.txt", "mine");
+  write("here/logs/a.txt", "mine too");
+  save("here", "newer");
+  EXPECT_EQ(why_not("here"), "complete");
+  EXPECT_EQ(read_file(files_, path("here/model.bin")).value(), "newer");
+  EXPECT_EQ(read_file(files_, path("here/notes.txt")).value(), "mine");
+  EXPECT_EQ(read_file(files_, path("here/logs/a.txt")).value(), "mine too");
+  EXPECT_THAT(names(), ElementsAre("here"));
+}
+
+TEST_F(CheckpointFolder, ASaveThatDiedAfterTheExchangeLosesNoForeignFiles) {
+  save("here", "new");
+  // As it is right after the exchange: the old folder has the staging name.
+  write("here.tmp/notes.txt", "mine");
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  EXPECT_EQ(read_file(files_, path("here/notes.txt")).value(), "mine");
+  EXPECT_THAT(files_.list(path("here.tmp")).value(), ElementsAre(".unfinished"));
+}
+
+TEST_F(CheckpointFolder, ASaveThatDiedBeforeLeavesNothing) {
+  save("here", "old");
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  write("here.tmp/gradients.bin", "half");
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  EXPECT_THAT(files_.list(path("here")).value(), ElementsAre("manifest.json", "model.bin"));
+}
+
+TEST_F(CheckpointFolder, AReplacedOneGetsItsNameBack) {
+  save("here", "old");
+  ASSERT_TRUE(files_.rename(path("here"), path("here.replaced")).ok());
+  ASSERT_TRUE(recover_checkpoint(files_, path("here")).ok());
+  EXPECT_EQ(why_not("here"), "complete");
+  ASSERT_TRUE(recover_checkpoint(files_, path("here")).ok());
+}
+
+TEST_F(CheckpointFolder, WhatAnotherRankWroteMustBeSeen) {
+  ASSERT_TRUE(begin_checkpoint(files_, path("a")).ok());
+  Manifest manifest;
+  manifest.files["random_states_1.safetensors"] = {.size = 3};
+  const absl::Status status = publish_checkpoint(files_, path("a"), manifest);
+  EXPECT_THAT(status.message(), HasSubstr("save_on_each_node"));
+  EXPECT_THAT(status.message(), HasSubstr("random_states_1"));
+  ASSERT_TRUE(begin_checkpoint(files_, path("a")).ok());
+  write("a.tmp/random_states_1.safetensors", "12");
+  EXPECT_THAT(publish_checkpoint(files_, path("a"), manifest).message(),
+              HasSubstr("has 2 bytes, but 3 were written"));
+  ASSERT_TRUE(abandon_checkpoint(files_, path("a")).ok());
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(CheckpointFolder, AFileIsNoPlaceForOne) {
+  write("a", "text");
+  EXPECT_THAT(begin_checkpoint(files_, path("a")).message(), HasSubstr("is a file"));
+}
+
+TEST(CheckpointNumber, IsTheFirstInTheName) {
+  EXPECT_EQ(checkpoint_number("checkpoint_12"), 12);
+  EXPECT_EQ(checkpoint_number("run2_checkpoint_12"), 2);
+  EXPECT_EQ(checkpoint_number("checkpoint"), std::nullopt);
+  EXPECT_EQ(checkpoint_number("checkpoint_99999999999999999999"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace accelerate

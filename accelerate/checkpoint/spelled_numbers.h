@@ -1,0 +1,14 @@
+/// JSON whose numbers survive as text, which has neither infinities nor NaN: they are the strings
+/// "inf", "-inf" and "nan".
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace accelerate::internal {
+
+/// Spells them, at any depth.
+nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value);
+/// Makes numbers of such strings again.
+nlohmann::ordered_json read_numbers(nlohmann::ordered_json value);
+
+}  // namespace accelerate::internal

@@ -1,0 +1,90 @@
+/// save_state and load_state: when what is written and read, and how ranks agree on it.
+///
+/// Threads: the rank's thread.
+/// Mirrors: accelerate accelerator.py, save_state and load_state, with checkpointing.py.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/checkpoint/checkpoint_objects.h"
+#include "accelerate/checkpoint/checkpoint_parts.h"
+#include "accelerate/checkpoint/training_parts.h"
+#include "accelerate/config/project_configuration.h"
+#include "accelerate/runtime/background_task.h"
+#include "accelerate/state/accelerator_state.h"
+
+namespace accelerate {
+
+class SaveJob;
+
+struct SaveStateOptions {
+  /// False is said to be without effect, once: pickle is never written.
+  bool safe_serialization = true;
+  /// Returns when the state is copied to the host's memory, and writes it behind training. Memory
+  /// for one copy is kept. What goes wrong is thrown by the next save_state, load_state or
+  /// wait_for_save.
+  bool asynchronous = false;
+};
+
+struct LoadStateOptions {
+  /// Whether a model's missing and unexpected tensors are errors.
+  bool strict = true;
+  /// "cpu", "on_device" or nothing, as in the peer. States always end where their parameters are.
+  std::optional<std::string> map_location = std::nullopt;
+};
+
+class StateSaver {
+ public:
+  /// All outlive it. Errors: c10::ValueError for a configuration that contradicts itself.
+  StateSaver(AcceleratorState& state, internal::TrainingState& training,
+             GradientState& gradient_state, ProjectConfiguration configuration);
+  /// Waits for an asynchronous save, unless an error is on its way; what went wrong is logged.
+  ~StateSaver();
+
+  ProjectConfiguration& configuration() { return configuration_; }
+  const ProjectConfiguration& configuration() const { return configuration_; }
+
+  void add(CheckpointedObject object) { custom_objects_.push_back(std::move(object)); }
+  HookList<SaveStatePreHook>& save_hooks() { return save_hooks_; }
+  HookList<LoadStatePreHook>& load_hooks() { return load_hooks_; }
+
+  /// Collective. Returns the checkpoint's folder.
+  std::string save(const std::string& output_dir, const SaveStateOptions& options);
+  std::string load(const std::string& input_dir, const LoadStateOptions& options);
+  /// Returns when no save runs any more. Collective in that all ranks' shares are waited for.
+  void wait();
+
+  /// Whether this rank writes what all ranks have alike.
+  bool writes_shared() const;
+
+ private:
+  struct Running;
+
+  internal::TrainingParts parts() const;
+  std::string checkpoints_folder() const;
+  std::string target(const std::string& output_dir) const;
+  void begin(const std::string& checkpoint);
+  std::vector<CheckpointPart> collect(const std::string& checkpoint);
+  std::unique_ptr<SaveJob> make_job(const std::string& checkpoint, const SaveStateOptions& options,
+                                    std::function<void(int64_t)> on_progress);
+  void report(const SaveJob& job, const std::string& checkpoint, absl::Time began) const;
+  std::vector<std::string> candidates(const std::string& input_dir) const;
+  void load_from(const std::string& checkpoint, const LoadStateOptions& options);
+  void continue_after(const Manifest& manifest);
+
+  AcceleratorState& state_;
+  internal::TrainingState& training_;
+  GradientState& gradient_state_;
+  ProjectConfiguration configuration_;
+  std::vector<CheckpointedObject> custom_objects_;
+  HookList<SaveStatePreHook> save_hooks_;
+  HookList<LoadStatePreHook> load_hooks_;
+  SnapshotBuffers snapshot_;
+  std::unique_ptr<Running> running_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,51 @@
+/// A rank's training as the parts of a checkpoint, and back.
+///
+///   what all ranks have alike     model, optimizer, scheduler, custom_checkpoint_{i}, scaler
+///   what is a rank's own          random_states_{rank}, dl_state_dict_rank{rank}, and, in the
+///                                 middle of an accumulation window, gradients_rank{rank}
+///
+/// The second object of a kind is model_1, dl_state_dict_1_rank{rank}, ...
+/// Threads: the rank's thread. All is local.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "accelerate/checkpoint/checkpoint_objects.h"
+#include "accelerate/checkpoint/checkpoint_parts.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/training_state.h"
+
+namespace accelerate::internal {
+
+/// What a checkpoint is made of, for as long as one is saved or loaded.
+struct TrainingParts {
+  Runtime& runtime;
+  TrainingState& training;
+  GradientState& gradient_state;
+  const std::vector<CheckpointedObject>& custom_objects;
+
+  /// How many there are of each kind.
+  std::map<std::string, int64_t> counts() const;
+
+  /// The prepared models, and their tensors.
+  Modules models() const;
+  std::vector<NamedTensors> weights() const;
+
+  /// `weights` with what else all ranks have alike.
+  std::vector<CheckpointPart> shared(std::vector<NamedTensors> weights) const;
+  std::vector<CheckpointPart> own() const;
+
+  /// Errors: CheckpointError naming what the checkpoint lacks, or is damaged; c10::ValueError if it
+  ///         is of other objects.
+  void load_models(const CheckpointReader& reader, const Modules& models, bool strict) const;
+  void load(const CheckpointReader& reader) const;
+};
+
+/// "model", "model_1", ...
+std::string indexed(const std::string& name, size_t index);
+
+}  // namespace accelerate::internal
