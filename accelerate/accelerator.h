@@ -32,6 +32,10 @@
 #include <c10/util/SmallVector.h>
 
 #include "accelerate/accelerator_options.h"
+#include "accelerate/checkpoint/checkpoint_objects.h"
+#include "accelerate/checkpoint/checkpoint_options.h"
+#include "accelerate/checkpoint/save_model.h"
+#include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/comm/metrics.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -59,6 +63,8 @@ namespace accelerate {
 namespace optim {
 class FusedBackwardOptimizer;
 }  // namespace optim
+
+class StateSaver;
 
 /// While it lives, ranks may have different numbers of batches. See join_uneven_inputs.
 class UnevenInputsScope {
@@ -97,6 +103,7 @@ class Accelerator {
   /// Collective for the first Accelerator on a Runtime; local afterwards: they share their state.
   /// Errors: c10::ValueError for options that contradict the first one's, or each other.
   explicit Accelerator(AcceleratorOptions options = {}, Runtime& runtime = Runtime::current());
+  ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
@@ -423,6 +430,70 @@ class Accelerator {
     state_.print(values...);
   }
 
+  // ---- Saving and loading. Collective, unless it says otherwise; accelerate/docs/checkpoints.md
+  //      has more.
+
+  /// Saves all that was prepared, where its training stands, random states and what was registered,
+  /// so that whatever dies, and whenever, the last complete checkpoint loads. `output_dir` has no
+  /// effect with automatic naming. Returns the checkpoint's folder.
+  /// Errors: CheckpointError, on all ranks, naming those that could not write, and why; what was
+  ///         there before is unchanged. c10::ValueError for a folder that is none, missing, taken,
+  ///         or not the same on all ranks.
+  std::string save_state(const std::string& output_dir = {}, const SaveStateOptions& options = {});
+
+  /// Brings everything to where it stood when it was saved; a loader goes on with the sample after
+  /// the last one. Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the
+  /// one before. Ranks may be more or fewer than those that saved. Returns the checkpoint's folder.
+  /// Errors: CheckpointError, on all ranks, naming the file and tensor that are missing or damaged;
+  ///         c10::ValueError for a checkpoint of other objects. What was loaded by then stays.
+  std::string load_state(const std::string& input_dir = {}, const LoadStateOptions& options = {});
+
+  /// Returns when no asynchronous save runs any more. Errors: those of save_state.
+  void wait_for_save();
+
+  /// Objects of the user's own that are saved and loaded with the state, rank 0's for all ranks.
+  /// They outlive the Accelerator. Local.
+  template <Stateful... Objects>
+  void register_for_checkpointing(Objects&... objects) {
+    (remember_object({.state_dict = [&objects] { return StateDict(objects.state_dict()); },
+                      .load_state_dict =
+                          [&objects](const StateDict& state) { objects.load_state_dict(state); }}),
+     ...);
+  }
+  /// Local. See SaveStatePreHook and LoadStatePreHook.
+  HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);
+  HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
+
+  /// The model's tensors under PyTorch's names, not copied. Local: replicas are equal.
+  template <typename Module>
+  NamedTensors get_state_dict(const PreparedModel<Module>& model) const {
+    return model_state_dict(*model.state());
+  }
+
+  /// Writes the model's weights alone, in shards if they are large, for others to read; see
+  /// accelerate/checkpoint/save_model.h. Errors: as there, on all ranks.
+  template <typename Module>
+  void save_model(const PreparedModel<Module>& model, const std::string& save_directory,
+                  const SaveModelOptions& options = {}) const {
+    save_weights(get_state_dict(model), save_directory, options);
+  }
+
+  /// Writes tensors and values to one file, on rank 0 (or the first rank of each node).
+  /// Errors: CheckpointError, on all ranks.
+  void save(const StateDict& object, const std::string& file, bool safe_serialization = true) const;
+
+  /// As asked for, with `iteration` as it is now. Local.
+  const ProjectConfiguration& project_configuration() const;
+  const std::optional<std::string>& project_dir() const {
+    return project_configuration().project_dir;
+  }
+  const std::optional<std::string>& logging_dir() const {
+    return project_configuration().logging_dir;
+  }
+  /// The number of the next automatically named checkpoint. All ranks set the same. Local.
+  int64_t save_iteration() const { return project_configuration().iteration; }
+  void set_save_iteration(int64_t iteration);
+
   // ---- Looking at it.
 
   /// Records what this rank's operators cost until the result ends; see Profiler. Collective at its
@@ -465,6 +536,10 @@ class Accelerator {
                                              const PrepareModelOptions& options);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
+  void remember_object(CheckpointedObject object);
+  NamedTensors model_state_dict(const ModelState& model) const;
+  void save_weights(const NamedTensors& weights, const std::string& directory,
+                    const SaveModelOptions& options) const;
   UnevenInputsScope join(const JoinOptions& options,
                          const c10::SmallVector<DistributedDataParallel*, 4>& models);
   // Brings optimizers of these models, schedulers and the scaler to where rank `source`'s are.
@@ -515,6 +590,7 @@ class Accelerator {
   GradientState& gradient_state_;
   internal::TrainingState& training_;
   bool trigger_ = false;
+  const std::unique_ptr<StateSaver> saver_;
 };
 
 template <typename... Objects>

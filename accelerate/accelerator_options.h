@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/config/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/project_configuration.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 
@@ -37,6 +39,9 @@ struct AcceleratorOptions {
   bool step_scheduler_with_optimizer = true;
   /// What a step of prepared schedulers stands for; the peer knows the first one only.
   SchedulerUnit scheduler_unit = SchedulerUnit::kPerProcessBatch;
+  /// Where checkpoints and logs go; project_config says more. Both may be given if they agree.
+  std::optional<std::string> project_dir = std::nullopt;
+  ProjectConfiguration project_config = {};
   /// At most one of each class.
   std::vector<KwargsHandler> kwargs_handlers = {};
 };

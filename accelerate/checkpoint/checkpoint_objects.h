@@ -28,10 +28,10 @@ using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 /// Called on every rank before a state is saved, with the prepared models, what of each will be
 /// saved, and the folder that will be the checkpoint: what is written there becomes part of it.
 /// Whoever erases from `weights` saves that model by itself.
-using SaveStatePreHook =
-    std::function<void(const Modules& models, std::vector<NamedTensors>& weights,
-                       const std::string& output_dir)>;
-/// Called on every rank before a state is loaded. Whoever erases from `models` loads them by itself.
+using SaveStatePreHook = std::function<void(
+    const Modules& models, std::vector<NamedTensors>& weights, const std::string& output_dir)>;
+/// Called on every rank before a state is loaded. Whoever erases from `models` loads them by
+/// itself.
 using LoadStatePreHook = std::function<void(Modules& models, const std::string& input_dir)>;
 
 /// Functions that can be taken back, called in the order in which they were added.

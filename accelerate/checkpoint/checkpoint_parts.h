@@ -62,8 +62,8 @@ class CheckpointReader {
   /// Reads tensors of the file of that name into others. `destination` is asked for each first: an
   /// undefined one is passed over. Then `begin_reading`, which may throw.
   void read_into(const std::string& name,
-                 const std::function<at::Tensor(const std::string& tensor,
-                                                at::IntArrayRef sizes)>& destination,
+                 const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>&
+                     destination,
                  const std::function<void()>& begin_reading) const;
 
  private:

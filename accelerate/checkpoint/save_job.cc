@@ -55,8 +55,8 @@ bool SaveJob::step() {
 void SaveJob::write() {
   std::map<std::string, ManifestFile> written;
   if (failure_.empty()) {
-    auto result = write_parts(files_, staging_path(options_.checkpoint), parts_,
-                              options_.on_progress);
+    auto result =
+        write_parts(files_, staging_path(options_.checkpoint), parts_, options_.on_progress);
     if (result.ok()) written = *std::move(result);
     if (!result.ok()) failure_ = std::string(result.status().message());
   }

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 #include <torch/version.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -128,6 +128,20 @@ bool StateSaver::writes_shared() const {
                                           : state_.is_main_process();
 }
 
+void StateSaver::on_writers(const std::function<void()>& write) const {
+  RankEnding own;
+  std::exception_ptr error;
+  try {
+    if (writes_shared()) write();
+  } catch (const std::exception& failed) {
+    own = {.ending = Ending::kFailed, .text = text_of(failed)};
+    error = std::current_exception();
+  }
+  const std::string failed = failures(exchange(state_.group(), own));
+  if (error) std::rethrow_exception(error);
+  if (!failed.empty()) throw CheckpointError(failed);
+}
+
 internal::TrainingParts StateSaver::parts() const {
   return {.runtime = state_.runtime(),
           .training = training_,
@@ -196,15 +210,14 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const std::string& checkpoint,
                                               const SaveStateOptions& options,
                                               std::function<void(int64_t)> on_progress) {
   Runtime& runtime = state_.runtime();
-  SaveJobOptions job = {
-      .checkpoint = checkpoint,
-      .manifest = {.world_size = state_.num_processes(),
-                   .iteration = configuration_.iteration,
-                   .step = training_.step,
-                   .versions = {{"libtorch", TORCH_VERSION}},
-                   .counts = parts().counts()},
-      .commits = writes_shared(),
-      .on_progress = std::move(on_progress)};
+  SaveJobOptions job = {.checkpoint = checkpoint,
+                        .manifest = {.world_size = state_.num_processes(),
+                                     .iteration = configuration_.iteration,
+                                     .step = training_.step,
+                                     .versions = {{"libtorch", TORCH_VERSION}},
+                                     .counts = parts().counts()},
+                        .commits = writes_shared(),
+                        .on_progress = std::move(on_progress)};
   if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
   if (job.commits) {
     const Topology& topology = runtime.topology();
@@ -228,8 +241,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const std::string& checkpoint,
   return std::make_unique<SaveJob>(runtime.files(), std::move(exchange), std::move(job));
 }
 
-void StateSaver::report(const SaveJob& job, const std::string& checkpoint,
-                        absl::Time began) const {
+void StateSaver::report(const SaveJob& job, const std::string& checkpoint, absl::Time began) const {
   const Logger log = logger(state_.runtime());
   log.info([&] {
     const double gigabytes = static_cast<double>(job.bytes()) / 1e9;
@@ -253,9 +265,9 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     if (bar) bar->advance(rest / kMegabyte);
     rest %= kMegabyte;
   };
-  std::unique_ptr<SaveJob> job =
-      options.asynchronous ? make_job(checkpoint, options, {})
-                           : make_job(checkpoint, options, std::move(advance));
+  std::unique_ptr<SaveJob> job = options.asynchronous
+                                     ? make_job(checkpoint, options, {})
+                                     : make_job(checkpoint, options, std::move(advance));
   // What goes wrong on one rank all ranks learn from the job.
   try {
     std::vector<CheckpointPart> collected = collect(checkpoint);
@@ -263,8 +275,8 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     if (options.asynchronous) {
       snapshot_.take(collected);
     } else if (bytes >= kWorthABar) {
-      bar.emplace(runtime, ProgressBarOptions{.total = bytes / kMegabyte,
-                                              .description = "saving, MB"});
+      bar.emplace(runtime,
+                  ProgressBarOptions{.total = bytes / kMegabyte, .description = "saving, MB"});
     }
     job->set_parts(std::move(collected));
   } catch (const std::exception& error) {
@@ -288,9 +300,10 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     if (!running.job->has_written()) return false;
     if (!running.waits_since) running.waits_since = runtime.now();
     if (runtime.now() - *running.waits_since > kPatience) {
-      throw CheckpointError(absl::StrCat("the checkpoint ", running.checkpoint,
-                                         " was not saved: other ranks did not write their share in ",
-                                         absl::FormatDuration(kPatience)));
+      throw CheckpointError(
+          absl::StrCat("the checkpoint ", running.checkpoint,
+                       " was not saved: other ranks did not write their share in ",
+                       absl::FormatDuration(kPatience)));
     }
     return false;
   });
@@ -306,7 +319,19 @@ void StateSaver::wait() {
 
 std::vector<std::string> StateSaver::candidates(const std::string& input_dir) const {
   Runtime& runtime = state_.runtime();
-  if (!input_dir.empty()) return {expanded(input_dir, runtime.environment())};
+  if (!input_dir.empty()) {
+    const std::string path = expanded(input_dir, runtime.environment());
+    RankEnding own;
+    if (writes_shared()) {
+      const absl::Status recovered = recover_checkpoint(runtime.files(), path);
+      if (!recovered.ok()) {
+        own = {.ending = Ending::kDamaged, .text = std::string(recovered.message())};
+      }
+    }
+    const std::string failed = failures(exchange(state_.group(), own));
+    if (!failed.empty()) throw CheckpointError(absl::StrCat("load_state: ", failed));
+    return {path};
+  }
   TORCH_CHECK_VALUE(configuration_.automatic_checkpoint_naming,
                     "load_state needs an input_dir, or ProjectConfiguration's "
                     "automatic_checkpoint_naming");
@@ -315,8 +340,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir) co
   using Json = nlohmann::json;
   RankEnding own;
   if (writes_shared()) {
-    const absl::StatusOr<FoundCheckpoints> found =
-        find_checkpoints(runtime.files(), folder);
+    const absl::StatusOr<FoundCheckpoints> found = find_checkpoints(runtime.files(), folder);
     if (found.ok()) {
       Json paths = Json::array();
       for (const FoundCheckpoint& each : found->complete) paths.push_back(each.path);
@@ -355,7 +379,6 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir) co
 
 void StateSaver::load_from(const std::string& checkpoint, const LoadStateOptions& options) {
   FileSystem& files = state_.runtime().files();
-  if (writes_shared()) internal::check_ok(recover_checkpoint(files, checkpoint));
   const absl::StatusOr<FileInfo> folder = files.info(checkpoint);
   TORCH_CHECK_VALUE(!absl::IsNotFound(folder.status()), "load_state: there is no folder ",
                     checkpoint);
@@ -415,8 +438,8 @@ std::string StateSaver::load(const std::string& input_dir, const LoadStateOption
       continue;
     }
     if (error) std::rethrow_exception(error);
-    throw CheckpointError(absl::StrCat("load_state of ", checkpoint, " failed on other ranks: ",
-                                       failed));
+    throw CheckpointError(
+        absl::StrCat("load_state of ", checkpoint, " failed on other ranks: ", failed));
   }
   throw CheckpointError("load_state: every checkpoint is damaged");
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "accelerate/checkpoint/checkpoint_objects.h"
+#include "accelerate/checkpoint/checkpoint_options.h"
 #include "accelerate/checkpoint/checkpoint_parts.h"
 #include "accelerate/checkpoint/training_parts.h"
 #include "accelerate/config/project_configuration.h"
@@ -20,22 +21,6 @@
 namespace accelerate {
 
 class SaveJob;
-
-struct SaveStateOptions {
-  /// False is said to be without effect, once: pickle is never written.
-  bool safe_serialization = true;
-  /// Returns when the state is copied to the host's memory, and writes it behind training. Memory
-  /// for one copy is kept. What goes wrong is thrown by the next save_state, load_state or
-  /// wait_for_save.
-  bool asynchronous = false;
-};
-
-struct LoadStateOptions {
-  /// Whether a model's missing and unexpected tensors are errors.
-  bool strict = true;
-  /// "cpu", "on_device" or nothing, as in the peer. States always end where their parameters are.
-  std::optional<std::string> map_location = std::nullopt;
-};
 
 class StateSaver {
  public:
@@ -60,6 +45,8 @@ class StateSaver {
 
   /// Whether this rank writes what all ranks have alike.
   bool writes_shared() const;
+  /// Runs `write` on those ranks; if it throws on one, all throw. Collective.
+  void on_writers(const std::function<void()>& write) const;
 
  private:
   struct Running;

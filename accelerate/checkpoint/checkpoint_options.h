@@ -1,0 +1,25 @@
+/// The options of Accelerator::save_state and load_state.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace accelerate {
+
+struct SaveStateOptions {
+  /// False is said to be without effect, once: pickle is never written.
+  bool safe_serialization = true;
+  /// Returns when the state is copied to the host's memory, and writes it behind training. Memory
+  /// for one copy is kept. What goes wrong is thrown by the next save_state, load_state or
+  /// wait_for_save.
+  bool asynchronous = false;
+};
+
+struct LoadStateOptions {
+  /// Whether a model's missing and unexpected tensors are errors.
+  bool strict = true;
+  /// "cpu", "on_device" or nothing, as in the peer. States always end where their parameters are.
+  std::optional<std::string> map_location = std::nullopt;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,193 @@
+#include "accelerate/checkpoint/training_parts.h"
+
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/fp8_state_dict.h"
+#include "accelerate/checkpoint/gradient_state_dict.h"
+#include "accelerate/checkpoint/module_state_dict.h"
+#include "accelerate/checkpoint/optimizer_state_dict.h"
+#include "accelerate/checkpoint/rng_state_dict.h"
+#include "accelerate/checkpoint/save_model.h"
+#include "accelerate/checkpoint/scheduler_state_dict.h"
+#include "accelerate/checkpoint/training_state_dict.h"
+#include "accelerate/util/logger.h"
+#include "accelerate/util/rng_state.h"
+
+namespace accelerate::internal {
+namespace {
+
+constexpr char kModel[] = "model";
+constexpr char kOptimizer[] = "optimizer";
+constexpr char kScheduler[] = "scheduler";
+constexpr char kLoader[] = "dl_state_dict";
+constexpr char kCustom[] = "custom_checkpoint";
+constexpr char kScaler[] = "scaler";
+constexpr char kRandomStates[] = "random_states";
+constexpr char kGradients[] = "gradients";
+constexpr char kFp8[] = "fp8_state";
+
+// Those that still have a handle, in the order in which they were prepared.
+template <typename T>
+std::vector<std::shared_ptr<T>> alive(const std::vector<std::weak_ptr<T>>& known) {
+  std::vector<std::shared_ptr<T>> objects;
+  for (const std::weak_ptr<T>& each : known) {
+    if (auto object = each.lock()) objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+std::string of_rank(const std::string& name, int rank) {
+  return absl::StrCat(name, "_rank", rank);
+}
+
+// Of an object of which the checkpoint has as many as there are.
+void check_count(const CheckpointReader& reader, const std::string& kind, size_t prepared) {
+  const auto& counts = reader.manifest().counts;
+  const auto saved = counts.find(kind);
+  const size_t number = saved == counts.end() ? 0 : static_cast<size_t>(saved->second);
+  TORCH_CHECK_VALUE(prepared <= number, "load_state: ", prepared, " of kind \"", kind,
+                    "\" are prepared, but the checkpoint ", reader.folder(), " has ", number);
+}
+
+}  // namespace
+
+std::string indexed(const std::string& name, size_t index) {
+  return index == 0 ? name : absl::StrCat(name, "_", index);
+}
+
+std::map<std::string, int64_t> TrainingParts::counts() const {
+  const auto count = [](const auto& objects) { return static_cast<int64_t>(objects.size()); };
+  return {{kModel, count(training.models)},
+          {kOptimizer, count(alive(training.optimizers))},
+          {kScheduler, count(alive(training.schedulers))},
+          {kLoader, count(alive(training.loaders))},
+          {kCustom, count(custom_objects)}};
+}
+
+Modules TrainingParts::models() const {
+  Modules models;
+  for (const auto& model : training.models) models.push_back(model->module());
+  return models;
+}
+
+std::vector<NamedTensors> TrainingParts::weights() const {
+  std::vector<NamedTensors> weights;
+  for (const auto& model : training.models) weights.push_back(module_state_dict(*model->module()));
+  return weights;
+}
+
+std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weights) const {
+  std::vector<CheckpointPart> parts;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    parts.push_back({indexed(kModel, i), {.tensors = without_duplicates(std::move(weights[i]))}});
+  }
+  size_t index = 0;
+  for (const auto& optimizer : alive(training.optimizers)) {
+    parts.push_back({indexed(kOptimizer, index++), accelerated_optimizer_state_dict(*optimizer)});
+  }
+  index = 0;
+  for (const auto& scheduler : alive(training.schedulers)) {
+    parts.push_back({indexed(kScheduler, index++), scheduler_state_dict(*scheduler)});
+  }
+  for (size_t i = 0; i < training.models.size(); ++i) {
+    if (StateDict state = fp8_state_dict(*training.models[i]); !state.tensors.empty()) {
+      parts.push_back({indexed(kFp8, i), std::move(state)});
+    }
+  }
+  if (training.scaler) {
+    parts.push_back({kScaler, {.values = training.scaler->scaler().state_dict()}});
+  }
+  for (size_t i = 0; i < custom_objects.size(); ++i) {
+    parts.push_back({absl::StrCat(kCustom, "_", i), custom_objects[i].state_dict()});
+  }
+  return parts;
+}
+
+std::vector<CheckpointPart> TrainingParts::own() const {
+  const int rank = runtime.topology().rank;
+  std::vector<CheckpointPart> parts;
+  StateDict random = rng_state_dict(capture_rng_state({}, runtime));
+  random.values["step"] = training.step;
+  random.values["training"] = training_state_dict(training, gradient_state);
+  parts.push_back({absl::StrCat(kRandomStates, "_", rank), std::move(random)});
+  size_t index = 0;
+  for (const auto& loader : alive(training.loaders)) {
+    parts.push_back(
+        {of_rank(indexed(kLoader, index++), rank), {.values = loader->state_dict()}});
+  }
+  for (size_t i = 0; i < training.models.size(); ++i) {
+    StateDict state = gradient_state_dict(*training.models[i], training);
+    if (state.tensors.empty()) continue;
+    parts.push_back({of_rank(indexed(kGradients, i), rank), std::move(state)});
+  }
+  return parts;
+}
+
+void TrainingParts::load_models(const CheckpointReader& reader, const Modules& models,
+                                bool strict) const {
+  check_count(reader, kModel, models.size());
+  for (size_t i = 0; i < models.size(); ++i) {
+    StateDictMatch match(*models[i]);
+    reader.read_into(
+        indexed(kModel, i),
+        [&](const std::string& name, at::IntArrayRef sizes) { return match.find(name, sizes); },
+        [&] { match.finish(strict); });
+  }
+}
+
+void TrainingParts::load(const CheckpointReader& reader) const {
+  const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
+  const int rank = runtime.topology().rank;
+  const auto optimizers = alive(training.optimizers);
+  const auto schedulers = alive(training.schedulers);
+  const auto loaders = alive(training.loaders);
+  check_count(reader, kOptimizer, optimizers.size());
+  check_count(reader, kScheduler, schedulers.size());
+  const auto customs = reader.manifest().counts.find(kCustom);
+  const int64_t saved = customs == reader.manifest().counts.end() ? 0 : customs->second;
+  TORCH_CHECK_VALUE(saved == static_cast<int64_t>(custom_objects.size()), "load_state: ", saved,
+                    " custom objects are in the checkpoint ", reader.folder(), ", but ",
+                    custom_objects.size(), " are registered");
+  // What schedulers do to the learning rate is overwritten by what it is.
+  for (size_t i = 0; i < schedulers.size(); ++i) {
+    load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kScheduler, i)));
+  }
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    load_accelerated_optimizer_state_dict(*optimizers[i], reader.read(indexed(kOptimizer, i)));
+  }
+  for (size_t i = 0; i < training.models.size(); ++i) {
+    const std::string name = indexed(kFp8, i);
+    if (reader.find(name)) load_fp8_state_dict(*training.models[i], reader.read(name));
+  }
+  if (training.scaler && reader.find(kScaler)) {
+    training.scaler->scaler().load_state_dict(reader.read(kScaler).values);
+  } else if (training.scaler) {
+    log.warning(absl::StrCat("the checkpoint ", reader.folder(),
+                             " was not saved in fp16: the scale of the loss begins anew"));
+  }
+  // Of a rank that did not save, rank 0's place in the data is its own.
+  for (size_t i = 0; i < loaders.size(); ++i) {
+    const std::string own = of_rank(indexed(kLoader, i), rank);
+    const std::string first = of_rank(indexed(kLoader, i), 0);
+    const std::string name =
+        reader.manifest().world_size == runtime.topology().world_size && reader.find(own) ? own
+                                                                                          : first;
+    if (reader.find(name)) {
+      loaders[i]->load_state_dict(reader.read(name).values);
+    } else {
+      log.warning(absl::StrCat("the checkpoint ", reader.folder(), " does not know loader ", i,
+                               ", which begins anew"));
+    }
+  }
+  for (size_t i = 0; i < custom_objects.size(); ++i) {
+    custom_objects[i].load_state_dict(reader.read(absl::StrCat(kCustom, "_", i)));
+  }
+  load_own(reader);
+}
+
+}  // namespace accelerate::internal
