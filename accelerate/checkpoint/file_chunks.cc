@@ -1,0 +1,123 @@
+#include "accelerate/checkpoint/file_chunks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/crc/crc32c.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+namespace accelerate::internal {
+namespace {
+
+// Small enough to stay in a core's cache from the checksum to the copy.
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+
+// What the threads share.
+class Run {
+ public:
+  Run(std::vector<FileChunk>& chunks,
+      absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work)
+      : chunks_(chunks), work_(work) {}
+
+  void work() {
+    ChunkBuffer buffer;
+    while (!failed_) {
+      const size_t chunk = next_++;
+      if (chunk >= chunks_.size()) return;
+      const absl::Status status = try_chunk(chunks_[chunk], buffer);
+      if (status.ok()) continue;
+      failed_ = true;
+      absl::MutexLock lock(&mutex_);
+      status_.Update(status);
+    }
+  }
+
+  absl::Status status() {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  absl::Status try_chunk(FileChunk& chunk, ChunkBuffer& buffer) {
+    try {
+      return work_(chunk, buffer);
+    } catch (const std::exception& error) {
+      return absl::InternalError(error.what());
+    }
+  }
+
+  std::vector<FileChunk>& chunks_;
+  const absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<bool> failed_ = false;
+  absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces) {
+  std::vector<FileChunk> chunks;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const FilePiece& piece = pieces[i];
+    for (int64_t begin = piece.begin; begin < piece.end;) {
+      // Chunks end where the file's pages do.
+      int64_t end = std::min(piece.end, begin / kChunkBytes * kChunkBytes + kChunkBytes);
+      if (end < piece.end) end -= (end - piece.begin) % piece.element_size;
+      if (end <= begin) end = std::min(piece.end, begin + piece.element_size);
+      const bool joins = begin == piece.begin && !chunks.empty() && chunks.back().end() == begin &&
+                         begin % kChunkBytes != 0 &&
+                         (begin - chunks.back().begin()) % piece.element_size == 0;
+      if (!joins) chunks.emplace_back();
+      chunks.back().parts.push_back({.piece = i, .begin = begin, .end = end});
+      begin = end;
+    }
+  }
+  return chunks;
+}
+
+absl::Span<std::byte> ChunkBuffer::of_size(int64_t size) {
+  // A chunk can be a little longer than the others: see element_size.
+  constexpr int64_t kCapacity = kChunkBytes + 64;
+  if (bytes_ == nullptr) bytes_ = std::make_unique_for_overwrite<std::byte[]>(kCapacity);
+  return absl::MakeSpan(bytes_.get(), static_cast<size_t>(size));
+}
+
+absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
+                        absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work) {
+  Run run(chunks, work);
+  std::vector<std::thread> helpers;
+  const auto wanted = std::min<size_t>(threads, chunks.size());
+  try {
+    while (helpers.size() + 1 < wanted) helpers.emplace_back([&run] { run.work(); });
+  } catch (const std::system_error&) {
+    // Those that are there do it all.
+  }
+  run.work();
+  for (std::thread& helper : helpers) helper.join();
+  return run.status();
+}
+
+uint32_t crc32c_of(absl::Span<const std::byte> bytes) {
+  return static_cast<uint32_t>(absl::ComputeCrc32c(
+      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+}
+
+std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces) {
+  std::vector<uint32_t> checksums(pieces, 0);
+  for (const FileChunk& chunk : chunks) {
+    for (const FileChunk::Part& part : chunk.parts) {
+      uint32_t& checksum = checksums[part.piece];
+      checksum = static_cast<uint32_t>(absl::ConcatCrc32c(
+          absl::crc32c_t{checksum}, absl::crc32c_t{part.crc32c}, part.end - part.begin));
+    }
+  }
+  return checksums;
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,64 @@
+/// A file's bytes cut into chunks that several threads write or read, with checksums.
+///
+/// Threads: run_chunks makes its own and has ended them when it returns; the rest is values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace accelerate::internal {
+
+/// Bytes of a file that belong together, as a tensor's.
+struct FilePiece {
+  int64_t begin = 0;
+  int64_t end = 0;
+  /// No chunk ends within an element, or has one at an odd position.
+  int64_t element_size = 1;
+};
+
+struct FileChunk {
+  /// What a chunk has of a piece.
+  struct Part {
+    size_t piece = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+    /// Of these bytes: CRC-32C, where it was computed.
+    uint32_t crc32c = 0;
+  };
+
+  int64_t begin() const { return parts.front().begin; }
+  int64_t end() const { return parts.back().end; }
+
+  /// Without gaps, none of them empty.
+  std::vector<Part> parts;
+};
+
+/// `pieces`: by position, without overlaps. Empty ones are in no chunk.
+std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces);
+
+/// A chunk's worth of memory for each thread, which has it from its first use on.
+class ChunkBuffer {
+ public:
+  absl::Span<std::byte> of_size(int64_t size);
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+/// Calls `work` for each chunk once: in their order by the calling thread alone, or by that many
+/// `threads`. Nothing is begun after an error, which is returned; what is thrown becomes one.
+absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
+                        absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work);
+
+uint32_t crc32c_of(absl::Span<const std::byte> bytes);
+
+/// Of each piece, from its parts; 0 for those without.
+std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces);
+
+}  // namespace accelerate::internal
