@@ -33,7 +33,7 @@ absl::StatusOr<WeightFiles> files_of_index(FileSystem& files, const std::string&
     }
     if (!there.ok()) return there.status();
     if (!*there) {
-      return absl::NotFoundError(absl::StrCat(path, " names ", file, ", which does not exist"));
+      return absl::DataLossError(absl::StrCat(path, " names ", file, ", which does not exist"));
     }
     result.files.push_back({.path = std::move(shard), .tensors = std::move(tensors)});
   }

@@ -4,8 +4,8 @@
 /// else one `*.safetensors.index.json`, else `pytorch_model.bin`, else one other `*.index.json`.
 ///
 /// Errors:  absl::Status: NotFound for what is not there or names nothing that could be loaded,
-///          InvalidArgument for a folder with several candidates, DataLoss for an index that does
-///          not fit its files. They name the path.
+///          InvalidArgument for a folder with several candidates, DataLoss for an index that is
+///          damaged or does not fit its files. They name the path.
 /// Threads: any.
 #pragma once
 
