@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
@@ -20,6 +19,7 @@
 #include "accelerate/checkpoint/save_job.h"
 #include "accelerate/checkpoint/save_model.h"
 #include "accelerate/comm/objects.h"
+#include "accelerate/util/features.h"
 #include "accelerate/util/logger.h"
 #include "accelerate/util/progress_bar.h"
 
@@ -45,6 +45,11 @@ std::string expanded(std::string path, const Environment& environment) {
   }
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
+}
+
+std::map<std::string, std::string> versions(const Runtime& runtime) {
+  const BuildInfo info = build_info(runtime);
+  return {{"accelerate", info.version}, {"libtorch", info.libtorch_version}};
 }
 
 int64_t bytes_of(const std::vector<CheckpointPart>& parts) {
@@ -214,7 +219,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const std::string& checkpoint,
                         .manifest = {.world_size = state_.num_processes(),
                                      .iteration = configuration_.iteration,
                                      .step = training_.step,
-                                     .versions = {{"libtorch", TORCH_VERSION}},
+                                     .versions = versions(runtime),
                                      .counts = parts().counts()},
                         .commits = writes_shared(),
                         .on_progress = std::move(on_progress)};

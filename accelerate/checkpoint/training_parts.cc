@@ -84,7 +84,7 @@ std::vector<NamedTensors> TrainingParts::weights() const {
 std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weights) const {
   std::vector<CheckpointPart> parts;
   for (size_t i = 0; i < weights.size(); ++i) {
-    parts.push_back({indexed(kModel, i), {.tensors = without_duplicates(std::move(weights[i]))}});
+    parts.push_back({indexed(kModel, i), {.tensors = clean_state_dict_for_safetensors(weights[i])}});
   }
   size_t index = 0;
   for (const auto& optimizer : alive(training.optimizers)) {
@@ -188,6 +188,43 @@ void TrainingParts::load(const CheckpointReader& reader) const {
     custom_objects[i].load_state_dict(reader.read(absl::StrCat(kCustom, "_", i)));
   }
   load_own(reader);
+}
+
+void TrainingParts::load_own(const CheckpointReader& reader) const {
+  const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
+  const int rank = runtime.topology().rank;
+  const bool same_ranks = reader.manifest().world_size == runtime.topology().world_size;
+  const std::string own = absl::StrCat(kRandomStates, "_", rank);
+  const bool is_known = reader.find(own).has_value();
+  const StateDict state = reader.read(is_known ? own : absl::StrCat(kRandomStates, "_", 0));
+  if (!is_known) {
+    log.warning(
+        absl::StrCat("the checkpoint ", reader.folder(), " is of ", reader.manifest().world_size,
+                     " ranks: random numbers of this one follow from rank 0's"),
+        {.main_process_only = false});
+  }
+  load_rng(rng_state_of(state), is_known);
+  load_training_state_dict(state.values, training, gradient_state);
+  for (size_t i = 0; i < training.models.size(); ++i) {
+    const std::string name = indexed(kGradients, i);
+    if (same_ranks && reader.find(of_rank(name, rank))) {
+      load_gradient_state_dict(*training.models[i], reader.read(of_rank(name, rank)));
+    } else if (reader.find(of_rank(name, 0))) {
+      log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ",
+                               reader.manifest().world_size,
+                               " ranks, which had accumulated gradients: they are lost"));
+    }
+  }
+}
+
+void TrainingParts::load_rng(const RngState& saved, bool is_own) const {
+  RngState state = capture_rng_state({}, runtime);
+  const RngState derived = derive_rng_state(saved, runtime.topology().rank, {}, runtime);
+  for (auto& [name, bytes] : state.states) {
+    const auto found = saved.states.find(name);
+    bytes = is_own && found != saved.states.end() ? found->second : derived.states.at(name);
+  }
+  restore_rng_state(state, {}, runtime);
 }
 
 }  // namespace accelerate::internal

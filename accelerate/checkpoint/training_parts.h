@@ -18,6 +18,7 @@
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/training_state.h"
+#include "accelerate/util/rng_state.h"
 
 namespace accelerate::internal {
 
@@ -43,6 +44,10 @@ struct TrainingParts {
   ///         is of other objects.
   void load_models(const CheckpointReader& reader, const Modules& models, bool strict) const;
   void load(const CheckpointReader& reader) const;
+
+ private:
+  void load_own(const CheckpointReader& reader) const;
+  void load_rng(const RngState& saved, bool is_own) const;
 };
 
 /// "model", "model_1", ...
