@@ -7,8 +7,8 @@
 ///
 /// Errors:  CheckpointError, naming the file, for a checkpoint that is damaged, incomplete or does
 ///          not fit (see load_module_state_dict), and if the disk fails, when some tensors may have
-///          been read already; c10::ValueError for a name that nothing or several things could be loaded
-///          from, and options that make no sense.
+///          been read already; c10::ValueError for a name that nothing or several things could be
+///          loaded from, and options that make no sense.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate utils/modeling.py, load_checkpoint_in_model and load_state_dict.
 #pragma once

@@ -2,15 +2,9 @@
 ///
 /// `model.safetensors`, or shards with an index, if the weights are larger than `max_shard_size`.
 ///
-/// A save may be interrupted anywhere, by anything: the folder then holds the old weights or the
-/// new ones, complete, for whoever reads it by find_weight_files. All new files are written aside
-/// and synced; then
-///   one file:     it takes its name, which comes before any index there;
-///   other shards: they take their names, then the index its own, then an old single file goes;
-///   shards called as the old ones: the index names the new files aside, which is the moment that
-///     counts; then they take their names one by one (whoever misses one under its first name finds
-///     it under the other), and the index is written again.
-/// What is left of earlier saves is removed last. Other files, such as `pytorch_model.bin`, stay.
+/// A save may be interrupted anywhere: the folder then holds the old weights or the new ones,
+/// complete (see model_folder.h). What is left of earlier saves is removed last. Other files, such
+/// as `pytorch_model.bin`, stay.
 ///
 /// Errors:  c10::ValueError for a directory that is a file, tensors on the meta device (naming
 ///          them), and a size that cannot be understood; CheckpointError if the disk fails.

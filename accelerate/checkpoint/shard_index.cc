@@ -1,13 +1,10 @@
 #include "accelerate/checkpoint/shard_index.h"
 
-#include <set>
-#include <utility>
-#include <vector>
-
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/checkpoint/strict_json.h"
 
 namespace accelerate {
 namespace {
@@ -16,32 +13,6 @@ using nlohmann::json;
 
 constexpr char kExtension[] = ".safetensors";
 constexpr char kAsideExtension[] = ".new.safetensors";
-
-bool is_plain_name(const std::string& file) {
-  return !file.empty() && file != "." && file != ".." &&
-         file.find_first_of(std::string("/\\\0", 3)) == std::string::npos;
-}
-
-// Of two equal keys the parser would keep one silently.
-class KeyWatch {
- public:
-  bool operator()(int /*depth*/, json::parse_event_t event, const json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      keys_.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys_.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second && repeated_.empty()) repeated_ = key;
-    }
-    return true;
-  }
-  const std::string& repeated() const { return repeated_; }
-
- private:
-  std::vector<std::set<std::string>> keys_;
-  std::string repeated_;
-};
 
 }  // namespace
 
@@ -52,13 +23,9 @@ std::string shard_index_text(const ShardIndex& index) {
 }
 
 absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
-  KeyWatch watch;
-  const json value =
-      json::parse(text.begin(), text.end(), std::ref(watch), /*allow_exceptions=*/false);
-  if (value.is_discarded()) return absl::DataLossError("the index is not JSON");
-  if (!watch.repeated().empty()) {
-    return absl::DataLossError(absl::StrCat("the index has \"", watch.repeated(), "\" twice"));
-  }
+  const absl::StatusOr<json> parsed = internal::parse_strictly(text);
+  if (!parsed.ok()) return parsed.status();
+  const json& value = *parsed;
   if (!value.is_object() || !value.contains("weight_map") || !value["weight_map"].is_object()) {
     return absl::DataLossError("the index has no weight_map");
   }
@@ -67,7 +34,7 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
     if (!file.is_string()) {
       return absl::DataLossError(absl::StrCat("the index names no file for \"", name, "\""));
     }
-    if (!is_plain_name(file.get_ref<const std::string&>())) {
+    if (!internal::is_plain_file_name(file.get_ref<const std::string&>())) {
       return absl::DataLossError(absl::StrCat("the index has \"", name, "\" in \"",
                                               file.get_ref<const std::string&>(),
                                               "\", which is not the name of a file beside it"));
