@@ -13,6 +13,9 @@ struct SaveStateOptions {
   /// for one copy is kept. What goes wrong is thrown by the next save_state, load_state or
   /// wait_for_save.
   bool asynchronous = false;
+  /// Returns, or commits, when all is on the disk itself. False is faster: the checkpoint survives
+  /// the death of processes, but perhaps not the machine's.
+  bool durable = true;
 };
 
 struct LoadStateOptions {

@@ -25,7 +25,10 @@ void check_all(const std::vector<SaveWord>& words, const std::string& checkpoint
 }  // namespace
 
 SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options)
-    : files_(files), exchange_(std::move(exchange)), options_(std::move(options)) {}
+    : unsynced_(files),
+      files_(options.durable ? files : unsynced_),
+      exchange_(std::move(exchange)),
+      options_(std::move(options)) {}
 
 bool SaveJob::step() {
   switch (stage_) {

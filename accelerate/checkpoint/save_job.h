@@ -17,6 +17,7 @@
 #include "accelerate/checkpoint/checkpoint_folder.h"
 #include "accelerate/checkpoint/checkpoint_parts.h"
 #include "accelerate/checkpoint/save_exchange.h"
+#include "accelerate/runtime/unsynced_files.h"
 
 namespace accelerate {
 
@@ -30,6 +31,8 @@ struct SaveJobOptions {
   std::vector<int> ranks;
   /// Then keeps so many in the checkpoint's folder; see rotate_checkpoints.
   std::optional<int64_t> total_limit;
+  /// Whether everything is synced.
+  bool durable = true;
   /// Bytes written, from any thread.
   std::function<void(int64_t)> on_progress;
 };
@@ -60,6 +63,7 @@ class SaveJob {
   void commit(const std::vector<SaveWord>& words);
   void clean_up();
 
+  UnsyncedFiles unsynced_;
   FileSystem& files_;
   const std::shared_ptr<SaveExchange> exchange_;
   SaveJobOptions options_;

@@ -222,6 +222,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const std::string& checkpoint,
                                      .versions = versions(runtime),
                                      .counts = parts().counts()},
                         .commits = writes_shared(),
+                        .durable = options.durable,
                         .on_progress = std::move(on_progress)};
   if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
   if (job.commits) {

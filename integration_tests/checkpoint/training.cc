@@ -1,0 +1,104 @@
+#include "integration_tests/checkpoint/training.h"
+
+#include <memory>
+
+#include <torch/torch.h>
+
+#include "accelerate/optim/schedulers/cosine.h"
+
+namespace accelerate::checkpoint_tests {
+namespace {
+
+constexpr int64_t kSamples = 52;
+constexpr int64_t kBatch = 4;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    in = register_module("in", torch::nn::Linear(6, 12));
+    norm = register_module("norm", torch::nn::BatchNorm1d(12));
+    out = register_module("out", torch::nn::Linear(12, 1));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor hidden = torch::relu(norm(in(x)));
+    return out(torch::dropout(hidden, 0.3, is_training()));
+  }
+  torch::nn::Linear in{nullptr}, out{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Net);
+
+// What the library cannot know: how many steps the user counts.
+struct Progress {
+  int64_t steps = 0;
+  StateDict state_dict() const { return {.values = {{"steps", steps}}}; }
+  void load_state_dict(const StateDict& state) { steps = state.values.at("steps"); }
+};
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Net& net, bool uses_adam) {
+  if (uses_adam) return std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
+  return std::make_shared<torch::optim::SGD>(net->parameters(),
+                                             torch::optim::SGDOptions(0.05).momentum(0.9));
+}
+
+}  // namespace
+
+int64_t micro_steps(const TrainingOptions& options, int num_processes) {
+  const int64_t round = kBatch * num_processes;
+  return options.epochs * ((kSamples + round - 1) / round);
+}
+
+TrainingResult train(const TrainingOptions& options) {
+  Accelerator accelerator(
+      {.mixed_precision = options.precision,
+       .gradient_accumulation_steps = options.accumulation,
+       .project_config = {.project_dir = options.project_dir,
+                          .automatic_checkpoint_naming = true,
+                          .total_limit = options.total_limit},
+       .kwargs_handlers = {GradScalerKwargs{.init_scale = 256, .growth_interval = 3}}});
+  set_seed(17, {.device_specific = true});
+  at::Generator data = at::make_generator<at::CPUGeneratorImpl>(5);
+  const torch::Tensor x = torch::randn({kSamples, 6}, data);
+  const torch::Tensor y = x.sum(1, /*keepdim=*/true).sin();
+  Net net;
+  auto sgd = make_optimizer(net, options.uses_adam);
+  optim::CosineAnnealingLR cosine(*sgd, {.T_max = 40});
+  auto [model, optimizer, scheduler, loader] = accelerator.prepare(
+      net, sgd, cosine,
+      DataLoader(make_tensor_dataset(x, y), {.batch_size = kBatch, .shuffle = true}));
+  Progress progress;
+  accelerator.register_for_checkpointing(progress);
+  TrainingResult result;
+  const std::string checkpoints = options.project_dir + "/checkpoints";
+  FileSystem& files = accelerator.runtime().files();
+  if (options.resumes && latest_complete(files, checkpoints).value()) accelerator.load_state();
+  result.resumed_at = progress.steps;
+  net->train();
+  bool stops = false;
+  while (!stops && loader.epoch() < options.epochs) {
+    for (auto& [inputs, targets] : loader) {
+      {
+        const auto scope = accelerator.accumulate(model);
+        const torch::Tensor loss = torch::mse_loss(model(inputs), targets);
+        accelerator.backward(loss);
+        accelerator.clip_grad_norm_(model, 1.0);
+        optimizer.step();
+        scheduler.step();
+        optimizer.zero_grad();
+        result.losses[++progress.steps] = loss.item<double>();
+      }
+      stops = options.stop_after == progress.steps;
+      const bool saves = options.save_every > 0 && progress.steps % options.save_every == 0;
+      if (saves || stops) accelerator.save_state({}, {.asynchronous = options.asynchronous});
+      if (stops) break;
+    }
+  }
+  accelerator.wait_for_save();
+  double sum = 0;
+  for (const torch::Tensor& tensor : net->parameters()) {
+    sum += tensor.detach().to(torch::kDouble).abs().sum().item<double>();
+  }
+  result.losses[0] = sum;
+  return result;
+}
+
+}  // namespace accelerate::checkpoint_tests

@@ -1,0 +1,45 @@
+/// A small training run with everything that a checkpoint must bring back: dropout, shuffling,
+/// accumulation with a short last window, a schedule, fp16's scaler, batch statistics, momentum.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "accelerate/accelerate.h"
+
+namespace accelerate::checkpoint_tests {
+
+struct TrainingOptions {
+  /// Where checkpoints go, with automatic names.
+  std::string project_dir = "/sim/run";
+  PrecisionType precision = PrecisionType::kNo;
+  int64_t accumulation = 1;
+  bool uses_adam = false;
+  int64_t epochs = 3;
+  /// Saves after each so many micro-steps; 0: never.
+  int64_t save_every = 0;
+  std::optional<int64_t> total_limit = std::nullopt;
+  bool asynchronous = false;
+  /// Ends after so many micro-steps, with a save if nothing was saved there.
+  std::optional<int64_t> stop_after = std::nullopt;
+  /// Loads the latest complete checkpoint if there is one.
+  bool resumes = false;
+};
+
+/// A rank's losses, bit for bit, by the number of the micro-step from 1 on, and at 0 a sum over the
+/// weights at the end.
+using Losses = std::map<int64_t, double>;
+
+/// Collective. Also tells which step the run began with.
+struct TrainingResult {
+  Losses losses;
+  int64_t resumed_at = 0;
+};
+TrainingResult train(const TrainingOptions& options);
+
+/// How many micro-steps a rank makes without interruption.
+int64_t micro_steps(const TrainingOptions& options, int num_processes);
+
+}  // namespace accelerate::checkpoint_tests
