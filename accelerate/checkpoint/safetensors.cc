@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
@@ -553,6 +554,9 @@ absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const 
     if (objection.empty() && tensor.sizes() != at::IntArrayRef((*entry)->shape)) {
       objection = absl::StrCat("its shape in the file is ", shape_text((*entry)->shape),
                                ", the destination's ", shape_text(tensor.sizes()));
+    }
+    if (objection.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      objection = "elements of the destination share memory";
     }
     if (!objection.empty()) {
       return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
