@@ -1,4 +1,4 @@
-/// `accelerate`: starts training programs. See launch/README.md.
+/// `accelerate`: starts training programs, and merges their checkpoints. See launch/README.md.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,6 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "accelerate/checkpoint/merge_weights.h"
+#include "accelerate/runtime/file_system.h"
+#include "accelerate/runtime/host_files.h"
 #include "launch/child_process.h"
 #include "launch/listening_socket.h"
 #include "launch/options.h"
@@ -31,8 +34,8 @@ constexpr int kExitNotFound = 127;
 // Where PATH is not set, execvp looks here.
 constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
 
-int fail(int exit_code, const absl::Status& status) {
-  std::cerr << "accelerate launch: " << status.message() << "\n";
+int fail(int exit_code, const absl::Status& status, const char* command = "launch") {
+  std::cerr << "accelerate " << command << ": " << status.message() << "\n";
   return exit_code;
 }
 
@@ -81,14 +84,33 @@ int run_ranks(const std::string& program, const LaunchOptions& options,
   return (*supervisor)->run();
 }
 
+int merge(const MergeOptions& options) {
+  if (options.unsafe_serialization) {
+    std::cerr << "accelerate merge-weights: --unsafe_serialization has no effect: safetensors are "
+                 "written, never pickle\n";
+  }
+  HostFiles files;
+  const absl::StatusOr<MergedWeights> merged =
+      merge_weights(files, options.checkpoint_dir, options.output_path,
+                    {.remove_checkpoint_dir = options.remove_checkpoint_dir});
+  if (!merged.ok()) return fail(kExitLauncherFailed, merged.status(), "merge-weights");
+  std::cout << merged->tensors << " tensors, " << merged->bytes
+            << " bytes: " << join_path(options.output_path, merged->files[0]) << std::endl;
+  return std::cout ? 0 : kExitLauncherFailed;
+}
+
 int main_with(const std::vector<std::string>& args, const std::vector<std::string>& environment) {
   open_missing_standard_streams();
   absl::StatusOr<CommandLine> command_line = parse_command_line(args);
-  if (!command_line.ok()) return fail(kExitBadCommandLine, command_line.status());
+  if (!command_line.ok()) {
+    const bool merges = !args.empty() && args[0] == "merge-weights";
+    return fail(kExitBadCommandLine, command_line.status(), merges ? "merge-weights" : "launch");
+  }
   if (const auto* asked = std::get_if<InformationalText>(&*command_line)) {
     std::cout << asked->text << std::flush;
     return std::cout ? 0 : kExitLauncherFailed;
   }
+  if (const auto* asked = std::get_if<MergeOptions>(&*command_line)) return merge(*asked);
   const auto& options = std::get<LaunchOptions>(*command_line);
   const char* search_path = std::getenv("PATH");
   absl::StatusOr<std::string> program =

@@ -16,6 +16,7 @@ namespace accelerate::launch {
 namespace {
 
 constexpr char kLaunch[] = "launch";
+constexpr char kMergeWeights[] = "merge-weights";
 
 // Option values as text. Numbers are converted here and not by CLI11, so that every error names
 // option, value and range in the same words.
@@ -47,6 +48,25 @@ void add_launch_options(CLI::App& launch, RawOptions& raw) {
       "P: port of the rendezvous store (default 0: any free port)");
   add("--kill_grace", raw.kill_grace, "SECONDS: from asking ranks to stop to killing them")
       ->group("");
+}
+
+void add_merge_options(CLI::App& merge, MergeOptions& options) {
+  merge.usage("Usage: accelerate merge-weights [OPTIONS] CHECKPOINT_DIR OUTPUT_PATH");
+  merge.footer(
+      "Option names may be spelt with _ or -.\n"
+      "Exit code: 0; 1 if the weights cannot be merged; 2 for a bad command line.");
+  merge
+      .add_option("checkpoint_dir", options.checkpoint_dir,
+                  "folder of a sharded checkpoint: metadata.json, or an index, with its shards")
+      ->type_name("");
+  merge
+      .add_option("output_path", options.output_path,
+                  "folder for model.safetensors; made if it is not there")
+      ->type_name("");
+  merge.add_flag("--unsafe_serialization", options.unsafe_serialization,
+                 "has no effect: pickle is never written");
+  merge.add_flag("--remove_checkpoint_dir", options.remove_checkpoint_dir,
+                 "remove the files that were merged, and their folder if nothing else is in it");
 }
 
 // `--num-processes=2` becomes `--num_processes`; the dashes in front and the value stay out of it.
@@ -127,6 +147,25 @@ absl::Status check_combination(const RawOptions& raw) {
   return absl::OkStatus();
 }
 
+// Words before a `--` with their option names made canonical.
+std::vector<std::string> canonical_words(absl::Span<const std::string> args) {
+  std::vector<std::string> words(args.begin(), args.end());
+  for (std::string& word : words) {
+    if (word == "--") break;
+    if (!absl::StartsWith(word, "--")) continue;
+    const size_t equals = std::min(word.find('='), word.size());
+    word = absl::StrCat(canonical_name(word), word.substr(equals));
+  }
+  return words;
+}
+
+absl::Status check_merge(const MergeOptions& merge) {
+  if (!merge.checkpoint_dir.empty() && !merge.output_path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "two folders are needed; usage: accelerate merge-weights [OPTIONS] CHECKPOINT_DIR "
+      "OUTPUT_PATH");
+}
+
 absl::StatusOr<LaunchOptions> interpret(const RawOptions& raw, std::vector<std::string> command) {
   if (absl::Status ok = check_combination(raw); !ok.ok()) return ok;
   LaunchOptions options;
@@ -172,6 +211,9 @@ absl::StatusOr<CommandLine> parse_command_line(absl::Span<const std::string> arg
   CLI::App& launch =
       *root.add_subcommand(kLaunch, "Start a program once per rank and look after the ranks.");
   add_launch_options(launch, raw);
+  MergeOptions merge;
+  add_merge_options(
+      *root.add_subcommand(kMergeWeights, "Make whole weights of a sharded checkpoint."), merge);
 
   if (args.empty()) {
     return absl::InvalidArgumentError("no command given; see accelerate --help");
@@ -182,6 +224,8 @@ absl::StatusOr<CommandLine> parse_command_line(absl::Span<const std::string> arg
     if (!found.ok()) return found.status();
     split = *std::move(found);
     split.launcher.insert(split.launcher.begin(), kLaunch);
+  } else if (args[0] == kMergeWeights) {
+    split.launcher = canonical_words(args);
   } else if (root.get_option_no_throw(args[0]) != nullptr) {
     split.launcher.assign(args.begin(), args.end());
   } else {
@@ -199,6 +243,10 @@ absl::StatusOr<CommandLine> parse_command_line(absl::Span<const std::string> arg
     return InformationalText{absl::StrCat(version.what(), "\n")};
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());
+  }
+  if (args[0] == kMergeWeights) {
+    if (absl::Status ok = check_merge(merge); !ok.ok()) return ok;
+    return merge;
   }
   absl::StatusOr<LaunchOptions> options = interpret(raw, std::move(split.program));
   if (!options.ok()) return options.status();

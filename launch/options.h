@@ -40,18 +40,28 @@ struct LaunchOptions {
   std::vector<std::string> command;
 };
 
+/// What `accelerate merge-weights` was asked to do. Valid once parsed: no path is empty.
+struct MergeOptions {
+  std::string checkpoint_dir;
+  std::string output_path;
+  /// Accepted, and without effect: pickle is never written.
+  bool unsafe_serialization = false;
+  bool remove_checkpoint_dir = false;
+};
+
 /// A text that was asked for instead of a run (`--help`, `--version`); ends with a newline.
 struct InformationalText {
   std::string text;
 };
 
-using CommandLine = std::variant<InformationalText, LaunchOptions>;
+using CommandLine = std::variant<InformationalText, LaunchOptions, MergeOptions>;
 
 /// Parses `args`, which excludes the launcher's own name.
 ///
 /// Option names may be spelt with `_` or `-`; a repeated option's last value counts. Options end at
 /// the first word that is neither an option nor its value: that word is the program, and everything
 /// after it is the program's, including `--help` and `--`. A `--` before the program is skipped.
+/// Options of other commands may stand anywhere before a `--`.
 /// Errors: InvalidArgument, one line that names the option and the value.
 absl::StatusOr<CommandLine> parse_command_line(absl::Span<const std::string> args);
 

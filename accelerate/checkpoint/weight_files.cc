@@ -22,7 +22,7 @@ absl::StatusOr<WeightFiles> files_of_index(FileSystem& files, const std::string&
   if (!index.ok()) return index.status();
   std::map<std::string, std::vector<std::string>> tensors_by_file;
   for (const auto& [tensor, file] : index->weight_map) tensors_by_file[file].push_back(tensor);
-  WeightFiles result{.has_index = true};
+  WeightFiles result{.has_index = true, .index_path = path};
   for (auto& [file, tensors] : tensors_by_file) {
     std::string shard = join_path(parent_path(path), file);
     absl::StatusOr<bool> there = exists(files, shard);

@@ -29,6 +29,7 @@ struct WeightFiles {
   /// By name.
   std::vector<WeightFile> files;
   bool has_index = false;
+  std::string index_path;
 };
 
 /// Local. Every file of the result exists.
