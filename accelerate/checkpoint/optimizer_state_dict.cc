@@ -10,9 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <nlohmann/json.hpp>
@@ -22,6 +19,7 @@
 #include "accelerate/checkpoint/optimizer_archive.h"
 #include "accelerate/checkpoint/optimizer_kinds.h"
 #include "accelerate/checkpoint/spelled_numbers.h"
+#include "accelerate/checkpoint/take_over.h"
 
 namespace accelerate {
 namespace {
@@ -224,25 +222,6 @@ class Tensors {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-// The tensor, or a copy of it, as an optimizer may use it.
-at::Tensor own(at::Tensor tensor, const internal::StateTensorRule& rule,
-               const at::Tensor& parameter) {
-  at::NoGradGuard no_grad;
-  const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
-  const at::IntArrayRef strides = rule.like_parameter ? parameter.strides() : tensor.strides();
-  const bool lies_right = rule.like_parameter ? tensor.strides() == strides || tensor.numel() == 0
-                                              : tensor.is_contiguous();
-  if (lies_right && dtype == tensor.scalar_type() && tensor.device() == parameter.device() &&
-      tensor.use_count() == 1 && tensor.storage().use_count() == 1 && !tensor.requires_grad()) {
-    return tensor;
-  }
-  const auto options = parameter.options().dtype(dtype).requires_grad(false);
-  at::Tensor copy =
-      rule.like_parameter ? at::empty_like(parameter, options) : at::empty(tensor.sizes(), options);
-  copy.copy_(tensor);
-  return copy;
-}
-
 void check_rule(const at::Tensor& tensor, const internal::StateTensorRule& rule,
                 const std::string& name, const std::string& where) {
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, where, ": \"", name, "\" is ",
@@ -305,16 +284,18 @@ class StateLoader {
     const ordered_json& values = *found->second;
     saved_.erase(found);
     const std::string prefix = state_prefix(number);
-    return kind_.read_state(values, absl::StrCat("state[", number, "] of ", where_), owner,
-                            [&](const std::string& field, const internal::StateTensorRule& rule) {
-                              const std::string name = prefix + field;
-                              at::Tensor tensor = tensors_.take(name);
-                              TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where_,
-                                                " has no \"", name, "\"");
-                              if (!tensor.defined()) return tensor;
-                              check_rule(tensor, rule, name, where_);
-                              return own(std::move(tensor), rule, owner.parameter);
-                            });
+    return kind_.read_state(
+        values, absl::StrCat("state[", number, "] of ", where_), owner,
+        [&](const std::string& field, const internal::StateTensorRule& rule) {
+          const std::string name = prefix + field;
+          at::Tensor tensor = tensors_.take(name);
+          TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where_, " has no \"", name, "\"");
+          if (!tensor.defined()) return tensor;
+          check_rule(tensor, rule, name, where_);
+          const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
+          return internal::take_over(std::move(tensor), owner.parameter, dtype,
+                                     rule.like_parameter);
+        });
   }
 
   const OptimizerKind& kind_;

@@ -12,7 +12,15 @@ namespace {
 
 constexpr int kVersion = 1;
 
-NamedGenerators with_default_generators(NamedGenerators generators, const Runtime& runtime) {
+template <typename Map>
+std::string names_of(const Map& map) {
+  return absl::StrJoin(map, ", ",
+                       [](std::string* out, const auto& item) { out->append(item.first); });
+}
+
+}  // namespace
+
+NamedGenerators all_generators(NamedGenerators generators, const Runtime& runtime) {
   for (const auto& [name, generator] : generators) {
     TORCH_CHECK_VALUE(!contains<RNGType>(name), "a generator cannot be named \"", name,
                       "\": that is a default one's name");
@@ -24,17 +32,9 @@ NamedGenerators with_default_generators(NamedGenerators generators, const Runtim
   return generators;
 }
 
-template <typename Map>
-std::string names_of(const Map& map) {
-  return absl::StrJoin(map, ", ",
-                       [](std::string* out, const auto& item) { out->append(item.first); });
-}
-
-}  // namespace
-
 RngState capture_rng_state(const NamedGenerators& generators, const Runtime& runtime) {
   RngState state;
-  for (const auto& [name, generator] : with_default_generators(generators, runtime)) {
+  for (const auto& [name, generator] : all_generators(generators, runtime)) {
     state.states.emplace(name, generator_state(generator));
   }
   return state;
@@ -42,7 +42,7 @@ RngState capture_rng_state(const NamedGenerators& generators, const Runtime& run
 
 void restore_rng_state(const RngState& state, const NamedGenerators& generators,
                        const Runtime& runtime) {
-  const NamedGenerators all = with_default_generators(generators, runtime);
+  const NamedGenerators all = all_generators(generators, runtime);
   for (const auto& [name, bytes] : state.states) {
     TORCH_CHECK_VALUE(all.contains(name), "restore_rng_state: there is a state of generator \"",
                       name, "\", which rank ", runtime.topology().rank, " does not have (it has ",

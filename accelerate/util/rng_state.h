@@ -26,7 +26,12 @@ struct RngState {
 /// Generators besides the default ones, by names of one's own.
 using NamedGenerators = std::map<std::string, at::Generator>;
 
-/// Local. Errors: c10::ValueError for a name that is an RNGType's.
+/// These and the rank's default ones, by the names that RngState has. Local.
+/// Errors: c10::ValueError for a name that is an RNGType's, and an undefined generator.
+NamedGenerators all_generators(NamedGenerators generators = {},
+                               const Runtime& runtime = Runtime::current());
+
+/// Local. Errors: as all_generators.
 RngState capture_rng_state(const NamedGenerators& generators = {},
                            const Runtime& runtime = Runtime::current());
 
