@@ -3,6 +3,10 @@
 #pragma once
 
 #include "accelerate/accelerator.h"
+#include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/checkpoint/load_checkpoint_in_model.h"
+#include "accelerate/checkpoint/save_load.h"
+#include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/config/constants.h"
 #include "accelerate/config/enums.h"
 #include "accelerate/data/data_loader.h"

@@ -161,7 +161,7 @@ absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) 
   }
   absl::Status status = recover_checkpoint(files, checkpoint);
   if (status.ok()) status = tidy_checkpoint(files, checkpoint);
-  if (status.ok()) status = files.make_directories(staging);
+  if (status.ok()) status = make_directories_durably(files, staging);
   if (status.ok()) status = write_file(files, join_path(staging, kUnfinished), "");
   return status;
 }

@@ -47,6 +47,8 @@ struct TrainingParts {
 
  private:
   void load_own(const CheckpointReader& reader) const;
+  bool is_accumulating() const;
+  void load_window_state(const nlohmann::ordered_json& state, bool same_ranks) const;
   void load_rng(const RngState& saved, bool is_own) const;
 };
 

@@ -107,9 +107,6 @@ absl::Status make_directories_durably(FileSystem& files, const std::string& path
 /// are made.
 absl::Status write_file(FileSystem& files, const std::string& path, std::string_view contents);
 
-/// As FileSystem::make_directories, and the names of folders that were not there are durable.
-absl::Status make_directories(FileSystem& files, const std::string& path);
-
 /// Whether there is a file or folder. Errors: other than NotFound.
 absl::StatusOr<bool> exists(FileSystem& files, const std::string& path);
 
