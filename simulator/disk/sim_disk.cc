@@ -190,9 +190,24 @@ class SimDisk::Writer final : public SimWritableFile {
 
 SimDisk::SimDisk(SimDiskOptions options)
     : options_({.mount_point = normal(options.mount_point), .capacity = options.capacity}),
-      root_(std::make_shared<Node>(Node{.is_folder = true})) {}
+      root_(new_folder()) {}
 
-SimDisk::~SimDisk() = default;
+SimDisk::~SimDisk() { empty_folders(); }
+
+SimDisk::NodePtr SimDisk::new_folder() {
+  auto folder = std::make_shared<Node>(Node{.is_folder = true});
+  folders_.push_back(folder);
+  return folder;
+}
+
+void SimDisk::empty_folders() {
+  for (const std::weak_ptr<Node>& folder : std::exchange(folders_, {})) {
+    const NodePtr node = folder.lock();
+    if (node == nullptr) continue;
+    node->names.clear();
+    node->durable_names.clear();
+  }
+}
 
 bool SimDisk::contains(const std::string& path) const {
   const std::string text = normal(path);
@@ -319,13 +334,18 @@ void SimDisk::crash(Unsynced unsynced, DeterministicRandom random) {
   }
   pending_.clear();
   last_step_.clear();
-  root_ = survivor(*root_, unsynced, random);
+  const NodePtr old_root = std::exchange(root_, nullptr);
+  std::vector<std::weak_ptr<Node>> old_folders = std::exchange(folders_, {});
+  root_ = survivor(*old_root, unsynced, random);
+  old_folders.swap(folders_);
+  empty_folders();
+  folders_ = std::move(old_folders);
 }
 
 // A new node: what still holds the old one must not reach the disk.
 SimDisk::NodePtr SimDisk::survivor(const Node& node, Unsynced unsynced,
                                    DeterministicRandom& random) {
-  auto left = std::make_shared<Node>(Node{.is_folder = node.is_folder});
+  NodePtr left = node.is_folder ? new_folder() : std::make_shared<Node>();
   for (const auto& [name, child] : node.durable_names) {
     left->names[name] = survivor(*child, unsynced, random);
   }
@@ -392,7 +412,7 @@ absl::Status SimDisk::make_directories(const std::string& path) {
     auto found = folder->names.find(name);
     NodePtr node = found != folder->names.end() ? found->second : nullptr;
     if (node == nullptr) {
-      node = std::make_shared<Node>(Node{.is_folder = true});
+      node = new_folder();
       change({{folder, name, node}});
     }
     if (!node->is_folder) {

@@ -127,9 +127,13 @@ class SimDisk final : public FileSystem {
   absl::StatusOr<NodePtr> find_folder(const std::string& what, const std::string& path) const;
   void change(std::vector<Change> changes);
   void make_durable(const Step& step);
-  static NodePtr survivor(const Node& node, Unsynced unsynced, DeterministicRandom& random);
+  NodePtr survivor(const Node& node, Unsynced unsynced, DeterministicRandom& random);
+  NodePtr new_folder();
+  void empty_folders();
 
   const SimDiskOptions options_;
+  // What is durable and what is not may hold each other in a ring: emptied at the end.
+  std::vector<std::weak_ptr<Node>> folders_;
   NodePtr root_;
   std::map<int64_t, Step> pending_;  // by number, which grows
   int64_t next_step_ = 0;

@@ -1,0 +1,374 @@
+#include "simulator/disk/sim_files.h"
+
+#include <unistd.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "accelerate/testing/file_system_contract.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+absl::Span<const std::byte> bytes_of(std::string_view text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
+
+std::string text_of(absl::Span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Two ranks' views of one disk, for one run.
+struct Machine {
+  explicit Machine(std::vector<FileFault> faults, uint64_t seed = 0,
+                   std::shared_ptr<SimDisk> left = std::make_shared<SimDisk>())
+      : disk(std::move(left)),
+        plan(std::make_shared<FaultPlan>(std::move(faults), 2, seed, disk, FaultPlan::Hooks{})),
+        files{{0, disk, plan}, {1, disk, plan}} {}
+
+  std::shared_ptr<SimDisk> disk;
+  std::shared_ptr<FaultPlan> plan;
+  SimFiles files[2];
+};
+
+// How a rank's program died; empty if it did not.
+std::string death_of(const std::function<void()>& program) {
+  try {
+    program();
+  } catch (const RankKilled& killed) {
+    return killed.what();
+  }
+  return "";
+}
+
+std::string get(SimDisk& disk, const std::string& path) {
+  const absl::StatusOr<std::string> contents = read_file(disk, path);
+  return contents.ok() ? *contents : absl::StatusCodeToString(contents.status().code());
+}
+
+TEST(SimFiles, CountsEachRanksOperationsOnTheDisk) {
+  Machine machine({});
+  SimFiles& files = machine.files[1];
+  auto file = files.create("/sim/file");                  // 0
+  EXPECT_TRUE((*file)->write_at(0, bytes_of("x")).ok());  // 1
+  EXPECT_TRUE((*file)->sync().ok());                      // 2
+  EXPECT_TRUE((*file)->close().ok());                     // 3
+  EXPECT_TRUE(files.info("/sim/file").ok());              // 4
+  EXPECT_TRUE(files.list("/sim").ok());                   // 5
+  EXPECT_TRUE(files.sync_directory("/sim").ok());         // 6
+  auto reader = files.open("/sim/file");                  // 7
+  EXPECT_EQ((*reader)->size(), 1);
+  EXPECT_TRUE((*reader)->map().ok());                            // 8
+  EXPECT_TRUE(files.make_directories("/sim/a").ok());            // 9
+  EXPECT_TRUE(files.rename("/sim/file", "/sim/b").ok());         // 10
+  EXPECT_TRUE(files.exchange("/sim/a", "/sim/b").ok());          // 11
+  EXPECT_FALSE(files.remove("/sim/missing").ok());               // 12
+  EXPECT_FALSE(files.info(::testing::TempDir() + "none").ok());  // not the disk's
+  std::byte byte;
+  EXPECT_TRUE((*reader)->read_at(0, {&byte, 1}).ok());  // 13
+  EXPECT_EQ(machine.disk->operations(1), 14);
+  EXPECT_EQ(machine.disk->operations(0), 0);
+  EXPECT_EQ(machine.disk->operations(7), 0);
+}
+
+TEST(SimFiles, KillsARankAtEachOfItsOperations) {
+  auto program = [](SimFiles& files) { return write_file(files, "/sim/a/file", "text"); };
+  Machine sound({});
+  ASSERT_TRUE(program(sound.files[1]).ok());
+  const int64_t operations = sound.disk->operations(1);
+  EXPECT_EQ(operations, 10);
+  for (int64_t operation = 0; operation < operations; ++operation) {
+    Machine machine({{.rank = 1, .operation = operation}});
+    const std::string death = death_of([&] { program(machine.files[1]).IgnoreError(); });
+    EXPECT_THAT(death, HasSubstr("rank 1 was killed by a file fault at its operation " +
+                                 std::to_string(operation) + ": "));
+    EXPECT_TRUE(machine.plan->is_dead(1));
+    EXPECT_FALSE(machine.plan->is_dead(0));
+    EXPECT_THAT(machine.plan->fired(), ElementsAre(HasSubstr(death.substr(death.rfind(": ")))));
+    // A dead rank's last write stays; its last rename has not happened.
+    EXPECT_EQ(get(*machine.disk, "/sim/a/file"), operation < 9 ? "NOT_FOUND" : "text");
+    EXPECT_TRUE(machine.files[0].list("/sim").ok());
+  }
+}
+
+TEST(SimFiles, LetsADeadRankDoNothingWhateverItCatches) {
+  Machine machine({{.rank = 0, .operation = 2}});
+  SimFiles& files = machine.files[0];
+  auto file = files.create("/sim/file");
+  ASSERT_TRUE((*file)->write_at(0, bytes_of("old")).ok());
+  EXPECT_NE(death_of([&] { (*file)->sync().IgnoreError(); }), "");
+  EXPECT_TRUE(absl::IsAborted((*file)->write_at(0, bytes_of("new"))));
+  EXPECT_TRUE(absl::IsAborted((*file)->close()));
+  EXPECT_TRUE(absl::IsAborted(files.remove("/sim/file")));
+  EXPECT_TRUE(absl::IsAborted(files.open("/sim/file").status()));
+  EXPECT_TRUE(absl::IsAborted(write_file(files, "/sim/other", "text")));
+  EXPECT_THROW(machine.plan->check_alive(0), RankKilled);
+  EXPECT_EQ(get(*machine.disk, "/sim/file"), "old");
+  EXPECT_THAT(*machine.disk->list("/sim"), ElementsAre("file"));
+  EXPECT_EQ(machine.disk->operations(0), 3);
+}
+
+TEST(SimFiles, KeepsADeadRankFromTheMachinesFilesToo) {
+  const std::string path =
+      ::testing::TempDir() + "/" + std::to_string(::getpid()) + "_of_a_dead_rank";
+  Machine machine({{.rank = 0, .operation = 0}});
+  SimFiles& files = machine.files[0];
+  auto host_file = files.create(path);
+  ASSERT_TRUE(host_file.ok()) << host_file.status();
+  EXPECT_NE(death_of([&] { files.list("/sim").IgnoreError(); }), "");
+  EXPECT_TRUE(absl::IsAborted((*host_file)->write_at(0, bytes_of("text"))));
+  EXPECT_TRUE(absl::IsAborted(files.remove(path)));
+  HostFiles host;
+  EXPECT_EQ(host.info(path)->size, 0);
+  EXPECT_TRUE(host.remove(path).ok());
+}
+
+// Cleaning up after an error of the program's own is no place to throw.
+TEST(SimFiles, KillsQuietlyWhereTheStackUnwinds) {
+  Machine machine({{.rank = 0, .operation = 1}});
+  SimFiles& files = machine.files[0];
+  absl::Status cleaned;
+  EXPECT_THROW(
+      {
+        const absl::Cleanup clean = [&] { cleaned = files.remove("/sim/file"); };
+        ASSERT_TRUE(files.create("/sim/file").ok());
+        throw std::runtime_error("the program's own");
+      },
+      std::runtime_error);
+  EXPECT_TRUE(absl::IsAborted(cleaned)) << cleaned;
+  EXPECT_TRUE(machine.plan->is_dead(0));
+  EXPECT_THAT(*machine.disk->list("/sim"), ElementsAre("file"));
+  EXPECT_NE(death_of([&] { files.list("/sim").IgnoreError(); }), "") << "told at the next one";
+}
+
+TEST(SimFiles, KillsTheMachineWithWhatIsNotDurable) {
+  Machine machine({{.rank = 1, .operation = 0, .kind = FileFaultKind::kMachineDies}});
+  ASSERT_TRUE(write_file(machine.files[0], "/sim/safe", "text").ok());
+  ASSERT_TRUE(machine.files[0].make_directories("/sim/lost").ok());
+  EXPECT_EQ(death_of([&] { machine.files[1].list("/sim/lost").IgnoreError(); }),
+            "the machine died by a file fault at rank 1's operation 0: list /sim/lost");
+  EXPECT_THAT(*machine.disk->list("/sim"), ElementsAre("safe"));
+  EXPECT_THAT(death_of([&] { machine.files[0].list("/sim").IgnoreError(); }),
+              HasSubstr("rank 1's operation 0"));
+  try {
+    machine.plan->check_alive(0);
+    ADD_FAILURE() << "rank 0 lives";
+  } catch (const RankKilled& killed) {
+    EXPECT_FALSE(killed.is_cause());
+  }
+}
+
+TEST(SimFiles, DrawsWhatAMachineLosesFromTheSeed) {
+  auto left = [](uint64_t seed, Unsynced unsynced) {
+    Machine machine(
+        {{.rank = 0, .operation = 10, .kind = FileFaultKind::kMachineDies, .unsynced = unsynced}},
+        seed);
+    death_of([&] {
+      for (int i = 0; i < 20; ++i) {
+        machine.files[0].make_directories("/sim/" + std::to_string(i)).IgnoreError();
+      }
+    });
+    return *machine.disk->list("/sim");
+  };
+  EXPECT_EQ(left(1, Unsynced::kDrawn), left(1, Unsynced::kDrawn));
+  EXPECT_NE(left(1, Unsynced::kDrawn), left(2, Unsynced::kDrawn));
+  EXPECT_THAT(left(1, Unsynced::kLost), IsEmpty());
+  EXPECT_THAT(left(1, Unsynced::kKept), ::testing::SizeIs(10));
+}
+
+TEST(SimFiles, TearsAWrite) {
+  auto left = [](std::optional<int64_t> bytes, uint64_t seed = 0) {
+    Machine machine({{.operation = 5, .kind = FileFaultKind::kTornWrite, .bytes = bytes}}, seed);
+    SimFiles& files = machine.files[0];
+    EXPECT_THAT(death_of([&] {
+                  auto file = files.create("/sim/file");
+                  EXPECT_TRUE(files.sync_directory("/sim").ok());
+                  EXPECT_TRUE((*file)->write_at(0, bytes_of("durable ")).ok());
+                  EXPECT_TRUE((*file)->sync().ok());
+                  EXPECT_TRUE((*file)->write_at(12, bytes_of("lost")).ok());
+                  (*file)->write_at(8, bytes_of("torn")).IgnoreError();
+                }),
+                HasSubstr(" of 4 bytes, at rank 0's operation 5: write_at /sim/file"));
+    return get(*machine.disk, "/sim/file");
+  };
+  EXPECT_EQ(left(0), "durable ");
+  EXPECT_EQ(left(3), "durable tor");
+  EXPECT_EQ(left(4), "durable torn");
+  EXPECT_EQ(left(100), "durable torn");
+  std::set<std::string> drawn;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    drawn.insert(left({}, seed));
+    EXPECT_EQ(left({}, seed), left({}, seed));
+  }
+  EXPECT_EQ(drawn.size(), 5);
+}
+
+TEST(SimFiles, KillsTheMachineWhereThereIsNoWriteToTear) {
+  Machine machine({{.operation = 0, .kind = FileFaultKind::kTornWrite}});
+  EXPECT_EQ(death_of([&] { machine.files[0].create("/sim/file").IgnoreError(); }),
+            "the machine died by a file fault at rank 0's operation 0: create /sim/file");
+  EXPECT_THAT(*machine.disk->list("/sim"), IsEmpty());
+}
+
+TEST(SimFiles, FillsTheDiskForAWhile) {
+  Machine machine({{.operation = 2, .kind = FileFaultKind::kDiskFull, .until = 7}});
+  SimFiles& files = machine.files[0];
+  SimFiles& other = machine.files[1];
+  auto file = files.create("/sim/file");                     // 0
+  EXPECT_TRUE((*file)->write_at(0, bytes_of("fits")).ok());  // 1
+  EXPECT_TRUE(other.create("/sim/in_time").ok());
+  const absl::Status full = (*file)->write_at(4, bytes_of(" part of this"));  // 2
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(full.message(), HasSubstr("/sim/file"));
+  EXPECT_TRUE(absl::IsResourceExhausted((*file)->sync()));                     // 3
+  EXPECT_TRUE(absl::IsResourceExhausted(files.make_directories("/sim/a/b")));  // 4
+  EXPECT_TRUE(absl::IsResourceExhausted(other.create("/sim/other").status()));
+  EXPECT_TRUE(absl::IsResourceExhausted((*file)->close()));  // 5
+  EXPECT_TRUE(files.remove("/sim/in_time").ok());            // 6
+  EXPECT_TRUE(files.create("/sim/again").ok());              // 7
+  EXPECT_TRUE(other.create("/sim/other").ok());
+  EXPECT_THAT(get(*machine.disk, "/sim/file"), ::testing::StartsWith("fits"));
+  EXPECT_LT(get(*machine.disk, "/sim/file").size(), 17);
+  EXPECT_THAT(machine.plan->fired(),
+              ElementsAre("the disk was full by a file fault at rank 0's operation 2: "
+                          "write_at /sim/file"));
+}
+
+TEST(SimFiles, FailsToReadAndWriteOnceOrForGood) {
+  Machine machine({{.operation = 1, .kind = FileFaultKind::kInputOutputError, .until = 2},
+                   {.operation = 4, .kind = FileFaultKind::kInputOutputError}});
+  SimFiles& files = machine.files[0];
+  auto file = files.create("/sim/file");                                 // 0
+  const absl::Status lost = (*file)->write_at(0, bytes_of("not done"));  // 1
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_THAT(lost.message(), HasSubstr("/sim/file"));
+  EXPECT_TRUE((*file)->write_at(0, bytes_of("done")).ok());             // 2
+  EXPECT_TRUE((*file)->close().ok());                                   // 3
+  EXPECT_TRUE(absl::IsDataLoss(files.rename("/sim/file", "/sim/to")));  // 4
+  EXPECT_TRUE(absl::IsDataLoss(files.list("/sim").status()));           // 5
+  EXPECT_TRUE(machine.files[1].list("/sim").ok());
+  EXPECT_EQ(get(*machine.disk, "/sim/file"), "done");
+}
+
+TEST(SimFiles, FlipsABitOfWhatIsRead) {
+  for (const bool on_medium : {false, true}) {
+    for (const bool mapped : {false, true}) {
+      auto disk = std::make_shared<SimDisk>();
+      ASSERT_TRUE(write_file(*disk, "/sim/file", "aaaa").ok());
+      Machine machine(
+          {{.operation = 1, .kind = FileFaultKind::kBitFlip, .bit = 8 + 1, .on_medium = on_medium}},
+          0, disk);
+      auto read = [&] {
+        auto file = machine.files[0].open("/sim/file");
+        if (mapped) return text_of(**(*file)->map());
+        std::string text(2, ' ');
+        EXPECT_TRUE(
+            (*file)->read_at(1, {reinterpret_cast<std::byte*>(text.data()), text.size()}).ok());
+        return "a" + text + "a";
+      };
+      EXPECT_EQ(read(), mapped ? "acaa" : "aaca");
+      EXPECT_EQ(read(), !on_medium ? "aaaa" : mapped ? "acaa" : "aaca");
+      disk->crash(Unsynced::kLost);
+      EXPECT_EQ(get(*disk, "/sim/file"), !on_medium ? "aaaa" : mapped ? "acaa" : "aaca");
+    }
+  }
+}
+
+TEST(SimFiles, DrawsTheBitFromTheSeed) {
+  auto read = [](uint64_t seed) {
+    auto disk = std::make_shared<SimDisk>();
+    const std::string text(1000, 'a');
+    EXPECT_TRUE(write_file(*disk, "/sim/file", text).ok());
+    Machine machine({{.operation = 1, .kind = FileFaultKind::kBitFlip}}, seed, disk);
+    const std::string got = *read_file(machine.files[0], "/sim/file");
+    int flipped = 0;
+    for (size_t i = 0; i < got.size(); ++i) flipped += __builtin_popcount(got[i] ^ text[i]);
+    EXPECT_EQ(flipped, 1);
+    return got;
+  };
+  EXPECT_EQ(read(1), read(1));
+  EXPECT_NE(read(1), read(2));
+}
+
+TEST(SimFiles, FlipsNothingWhereNothingIsRead) {
+  Machine machine({{.operation = 0, .kind = FileFaultKind::kBitFlip},
+                   {.operation = 8, .kind = FileFaultKind::kBitFlip}});
+  ASSERT_TRUE(write_file(machine.files[0], "/sim/file", "text").ok());
+  EXPECT_EQ(*read_file(machine.files[0], "/sim/file"), "text");
+  EXPECT_THAT(machine.plan->fired(), IsEmpty());
+}
+
+TEST(SimFiles, ForgetsFaultsWhenTheRunIsOver) {
+  Machine machine({{.operation = 0, .kind = FileFaultKind::kMachineDies}});
+  machine.plan->end();
+  EXPECT_TRUE(write_file(machine.files[0], "/sim/file", "text").ok());
+  EXPECT_EQ(machine.disk->operations(0), 0);
+}
+
+TEST(SimFiles, KeepsTwoDisksApart) {
+  Machine machine({});
+  const std::string host = ::testing::TempDir() + "/" + std::to_string(::getpid()) + "_host";
+  ASSERT_TRUE(write_file(machine.files[0], host, "text").ok());
+  EXPECT_EQ(*read_file(machine.files[1], host), "text");
+  EXPECT_TRUE(absl::IsUnimplemented(machine.files[0].rename(host, "/sim/file")));
+  EXPECT_TRUE(absl::IsUnimplemented(machine.files[0].exchange("/sim", host)));
+  EXPECT_TRUE(machine.files[0].remove(host).ok());
+}
+
+TEST(SimFiles, NamesNoTemporaryFileTwice) {
+  Machine machine({});
+  for (const char* path : {"/sim/file", "/elsewhere/file"}) {
+    EXPECT_NE(machine.files[0].temporary_name(path), machine.files[1].temporary_name(path));
+  }
+}
+
+TEST(FileFault, SaysWhyItCannotFire) {
+  EXPECT_EQ(FileFault().problem(1), "");
+  EXPECT_NE(FileFault({.rank = 2}).problem(2), "");
+  EXPECT_NE(FileFault({.rank = -1}).problem(2), "");
+  EXPECT_NE(FileFault({.operation = -1}).problem(2), "");
+  EXPECT_NE(FileFault({.operation = 5, .until = 5}).problem(2), "");
+  EXPECT_NE(FileFault({.bytes = -1}).problem(2), "");
+  EXPECT_NE(FileFault({.bit = -1}).problem(2), "");
+}
+
+TEST(FileFault, IsCxxSource) {
+  EXPECT_EQ(FileFault({.rank = 1, .operation = 17}).to_string(),
+            "{.rank = 1, .operation = 17, .kind = FileFaultKind::kRankDies}");
+  EXPECT_EQ(FileFault({.kind = FileFaultKind::kTornWrite, .unsynced = Unsynced::kDrawn, .bytes = 3})
+                .to_string(),
+            "{.rank = 0, .operation = 0, .kind = FileFaultKind::kTornWrite, .unsynced = "
+            "Unsynced::kDrawn, .bytes = 3}");
+}
+
+}  // namespace
+}  // namespace accelerate::simulator
+
+namespace accelerate::testing {
+
+INSTANTIATE_TEST_SUITE_P(SimRank, FileSystemContract,
+                         ::testing::Values(FileSystemUnderTest{
+                             .name = "files",
+                             .make =
+                                 [] {
+                                   auto disk = std::make_shared<simulator::SimDisk>();
+                                   auto plan = std::make_shared<simulator::FaultPlan>(
+                                       std::vector<simulator::FileFault>(), 1, 0, disk,
+                                       simulator::FaultPlan::Hooks{});
+                                   return std::pair<std::shared_ptr<FileSystem>, std::string>(
+                                       std::make_shared<simulator::SimFiles>(0, disk, plan),
+                                       "/sim");
+                                 }}),
+                         file_system_name);
+
+}  // namespace accelerate::testing
