@@ -19,22 +19,26 @@ readonly out=$PWD/.ci/out/fuzz
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# Abseil is built without sanitizers, and knows nothing of their types.
 readonly flags=(
-  -std=c++20 -O1 -g1 -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined
-  # What the others use is built without sanitizers, and knows nothing of their types.
-  -fno-sanitize=vptr,function
+  -std=c++20 -O1 -g1 -I. "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=undefined
+  "-fno-sanitize=vptr,function"
 )
-mapfile -t libraries < <(
-  ls /usr/lib/*/libabsl_*.so | sed 's|.*/lib\(.*\)\.so|-l\1|' | grep -Ev 'test|flags_parse'
-)
+libraries=()
+for library in /usr/lib/*/libabsl_*.so; do
+  case $library in
+    *test* | *flags_parse*) ;;
+    *) libraries+=("$library") ;;
+  esac
+done
 
 # The project's sources that a source needs, itself included: those beside the headers it includes,
 # directly or not.
 sources_of() {
   local todo=("$1") found=" $1 " header
   while ((${#todo[@]})); do
-    for header in $(clang++ -std=c++20 -I. -MM -MT x "${todo[0]}" | tr -d '\\' | tr ' ' '\n' | grep '^accelerate/.*\.h$'); do
-      if [[ -f ${header%.h}.cc && $found != *" ${header%.h}.cc "* ]]; then
+    for header in $(clang++ -std=c++20 -I. -MM "${todo[0]}" | grep -Eo '[^ :]+\.h( |$)'); do
+      if [[ $header != /* && -f ${header%.h}.cc && $found != *" ${header%.h}.cc "* ]]; then
         todo+=("${header%.h}.cc")
         found+="${header%.h}.cc "
       fi
