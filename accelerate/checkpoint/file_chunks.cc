@@ -29,26 +29,27 @@ class Run {
     while (!failed_) {
       const size_t chunk = next_++;
       if (chunk >= chunks_.size()) return;
-      const absl::Status status = try_chunk(chunks_[chunk], buffer);
-      if (status.ok()) continue;
-      failed_ = true;
-      absl::MutexLock lock(&mutex_);
-      status_.Update(status);
+      try {
+        const absl::Status status = work_(chunks_[chunk], buffer);
+        if (!status.ok()) fail(status, nullptr);
+      } catch (...) {
+        fail(absl::OkStatus(), std::current_exception());
+      }
     }
   }
 
-  absl::Status status() {
+  absl::Status result() {
     absl::MutexLock lock(&mutex_);
+    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
     return status_;
   }
 
  private:
-  absl::Status try_chunk(FileChunk& chunk, ChunkBuffer& buffer) {
-    try {
-      return work_(chunk, buffer);
-    } catch (const std::exception& error) {
-      return absl::InternalError(error.what());
-    }
+  void fail(const absl::Status& status, const std::exception_ptr& thrown) {
+    failed_ = true;
+    absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+    if (thrown_ == nullptr) thrown_ = thrown;
   }
 
   std::vector<FileChunk>& chunks_;
@@ -57,6 +58,7 @@ class Run {
   std::atomic<bool> failed_ = false;
   absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::exception_ptr thrown_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -100,7 +102,7 @@ absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
   }
   run.work();
   for (std::thread& helper : helpers) helper.join();
-  return run.status();
+  return run.result();
 }
 
 std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces) {

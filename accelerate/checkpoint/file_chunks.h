@@ -52,7 +52,8 @@ class ChunkBuffer {
 };
 
 /// Calls `work` for each chunk once: in their order by the calling thread alone, or by that many
-/// `threads`. Nothing is begun after an error, which is returned; what is thrown becomes one.
+/// `threads`. Nothing is begun after an error, which is returned, or after what `work` throws,
+/// which is thrown here.
 absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
                         absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work);
 

@@ -137,7 +137,9 @@ class Writer {
     absl::Mutex progress;
     const absl::Status written = internal::run_chunks(
         chunks, threads_, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
-          const absl::Span<const std::byte> bytes = bytes_of(chunk, buffer);
+          const absl::StatusOr<absl::Span<const std::byte>> found = bytes_of(chunk, buffer);
+          if (!found.ok()) return found.status();
+          const absl::Span<const std::byte> bytes = *found;
           for (FileChunk::Part& part : chunk.parts) {
             part.crc32c = crc32c(bytes.subspan(part.begin - chunk.begin(), part.end - part.begin));
           }
@@ -148,7 +150,7 @@ class Writer {
           }
           return status;
         });
-    if (!written.ok()) return with_path(written);
+    if (!written.ok()) return written;
     if (options.sync) {
       const absl::Status synced = file.sync();
       if (!synced.ok()) return synced;
@@ -158,7 +160,8 @@ class Writer {
 
  private:
   // In place if it can be.
-  absl::Span<const std::byte> bytes_of(const FileChunk& chunk, ChunkBuffer& buffer) const {
+  absl::StatusOr<absl::Span<const std::byte>> bytes_of(const FileChunk& chunk,
+                                                       ChunkBuffer& buffer) const {
     const FileChunk::Part& first = chunk.parts.front();
     if (chunk.parts.size() == 1 && plain_[first.piece]) return memory_of(first);
     const absl::Span<std::byte> out = buffer.of_size(chunk.end() - chunk.begin());
@@ -172,8 +175,12 @@ class Writer {
       const c10::InferenceMode no_gradients;
       const at::Tensor& tensor = tensors_[part.piece];
       const FilePiece& piece = pieces_[part.piece];
-      internal::read_range(tensor, (part.begin - piece.begin) / piece.element_size,
-                           as_tensor(part_out, tensor.scalar_type()));
+      try {
+        internal::read_range(tensor, (part.begin - piece.begin) / piece.element_size,
+                             as_tensor(part_out, tensor.scalar_type()));
+      } catch (const c10::Error& error) {
+        return refused(header_.tensors[part.piece - 1].name, error.what_without_backtrace());
+      }
     }
     return out;
   }
@@ -199,10 +206,6 @@ class Writer {
 
   absl::Status refused(const std::string& name, absl::string_view why) const {
     return about(absl::StatusCode::kInvalidArgument, path_, name, why);
-  }
-  // What LibTorch threw names no file.
-  absl::Status with_path(const absl::Status& status) const {
-    return absl::IsInternal(status) ? in_file(path_, status) : status;
   }
 
   const std::string path_;

@@ -60,10 +60,11 @@ int dtype_rank(absl::string_view name) {
   return -1;
 }
 
-// What a file says is shown in part only: it may be long.
+// What a file says is shown in part only, as it may be long, and in one line.
 std::string in_quotes(absl::string_view text) {
   constexpr size_t kShown = 200;
-  return absl::StrCat("'", text.substr(0, kShown), text.size() > kShown ? "...'" : "'");
+  return absl::StrCat("'", absl::Utf8SafeCEscape(text.substr(0, kShown)),
+                      text.size() > kShown ? "...'" : "'");
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -294,8 +295,7 @@ absl::StatusOr<std::string> json_text(const std::string& text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("not UTF-8: ", in_quotes(absl::CHexEscape(text))));
+    return absl::InvalidArgumentError(absl::StrCat("not UTF-8: ", in_quotes(text)));
   }
 }
 
