@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/crc/crc32c.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+
+#include "accelerate/checkpoint/crc32c.h"
 
 namespace accelerate::internal {
 namespace {
@@ -103,18 +103,12 @@ absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
   return run.status();
 }
 
-uint32_t crc32c_of(absl::Span<const std::byte> bytes) {
-  return static_cast<uint32_t>(absl::ComputeCrc32c(
-      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
-}
-
 std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces) {
   std::vector<uint32_t> checksums(pieces, 0);
   for (const FileChunk& chunk : chunks) {
     for (const FileChunk::Part& part : chunk.parts) {
       uint32_t& checksum = checksums[part.piece];
-      checksum = static_cast<uint32_t>(absl::ConcatCrc32c(
-          absl::crc32c_t{checksum}, absl::crc32c_t{part.crc32c}, part.end - part.begin));
+      checksum = concat_crc32c(checksum, part.crc32c, part.end - part.begin);
     }
   }
   return checksums;

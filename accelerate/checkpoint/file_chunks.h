@@ -56,8 +56,6 @@ class ChunkBuffer {
 absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
                         absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work);
 
-uint32_t crc32c_of(absl::Span<const std::byte> bytes);
-
 /// Of each piece, from its parts; 0 for those without.
 std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces);
 

@@ -9,22 +9,21 @@
 #include <map>
 #include <set>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
-#include "absl/crc/crc32c.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 
+#include "accelerate/checkpoint/crc32c.h"
 #include "accelerate/checkpoint/file_chunks.h"
 #include "accelerate/checkpoint/tensor_range.h"
 
@@ -32,7 +31,7 @@ namespace accelerate {
 namespace {
 
 using internal::ChunkBuffer;
-using internal::crc32c_of;
+using internal::crc32c;
 using internal::FileChunk;
 using internal::FilePiece;
 
@@ -140,8 +139,7 @@ class Writer {
         chunks, threads_, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
           const absl::Span<const std::byte> bytes = bytes_of(chunk, buffer);
           for (FileChunk::Part& part : chunk.parts) {
-            part.crc32c =
-                crc32c_of(bytes.subspan(part.begin - chunk.begin(), part.end - part.begin));
+            part.crc32c = crc32c(bytes.subspan(part.begin - chunk.begin(), part.end - part.begin));
           }
           const absl::Status status = file.write_at(chunk.begin(), bytes);
           if (status.ok() && options.progress) {
@@ -167,7 +165,8 @@ class Writer {
     for (const FileChunk::Part& part : chunk.parts) {
       const auto part_out = out.subspan(part.begin - chunk.begin(), part.end - part.begin);
       if (plain_[part.piece]) {
-        absl::c_copy(memory_of(part), part_out.begin());
+        const auto from = memory_of(part);
+        std::copy(from.begin(), from.end(), part_out.begin());
         continue;
       }
       const c10::InferenceMode no_gradients;
@@ -192,9 +191,8 @@ class Writer {
     written.checksums.header = checksums[0];
     for (size_t i = 1; i < pieces_.size(); ++i) {
       written.checksums.tensors.emplace(header_.tensors[i - 1].name, checksums[i]);
-      written.crc32c = static_cast<uint32_t>(absl::ConcatCrc32c(absl::crc32c_t{written.crc32c},
-                                                                absl::crc32c_t{checksums[i]},
-                                                                pieces_[i].end - pieces_[i].begin));
+      written.crc32c =
+          internal::concat_crc32c(written.crc32c, checksums[i], pieces_[i].end - pieces_[i].begin);
     }
     return written;
   }
@@ -308,7 +306,7 @@ absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const st
   const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
   if (!start.ok()) return start.status();
   if (expected) {
-    const uint32_t found = crc32c_of(
+    const uint32_t found = crc32c(
         absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start->data()), start->size()));
     if (found != expected->header) {
       return absl::DataLossError(
@@ -477,12 +475,13 @@ absl::Status SafetensorsFile::Contents::fill(const std::vector<Wanted>& wanted,
         if (!status.ok()) return status;
         for (FileChunk::Part& part : chunk.parts) {
           const auto part_bytes = bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
-          if (expected) part.crc32c = crc32c_of(part_bytes);
+          if (expected) part.crc32c = crc32c(part_bytes);
           const Wanted& want = wanted[part.piece];
           if (is_direct || !want.tensor.defined()) continue;
           const FilePiece& piece = pieces[part.piece];
           if (memory[part.piece] != nullptr) {
-            absl::c_copy(part_bytes, memory[part.piece] + (part.begin - piece.begin));
+            std::copy(part_bytes.begin(), part_bytes.end(),
+                      memory[part.piece] + (part.begin - piece.begin));
             continue;
           }
           const c10::InferenceMode no_gradients;
@@ -555,6 +554,9 @@ absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const 
     if (objection.empty() && tensor.sizes() != at::IntArrayRef((*entry)->shape)) {
       objection = absl::StrCat("its shape in the file is ", shape_text((*entry)->shape),
                                ", the destination's ", shape_text(tensor.sizes()));
+    }
+    if (objection.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      objection = "elements of the destination share memory";
     }
     if (!objection.empty()) {
       return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);

@@ -91,9 +91,9 @@ class SafetensorsFile {
   absl::StatusOr<at::Tensor> slice(const std::string& name, int64_t dim, int64_t begin,
                                    int64_t end) const;
 
-  /// Local. Reads tensors into others of the same shape, of any device, dtype and strides that do
-  /// not overlap; also into those that require gradients. After an error their contents are
-  /// undefined.
+  /// Local. Reads tensors into others of the same shape, of any device, dtype and strides; also
+  /// into those that require gradients. Of destinations that share memory the last one counts.
+  /// After an error their contents are undefined.
   absl::Status read_into(const NamedTensors& destinations) const;
 
   /// Local. Fresh CPU tensors, by position in the file.

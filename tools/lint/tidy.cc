@@ -230,6 +230,7 @@ std::string to_string(const Finding& finding) {
 
 bool is_data(const std::string& path) {
   if (path.starts_with("accelerate/examples/")) return path.ends_with(".gz");
+  if (contains(path, "/fuzz/corpus/")) return true;
   return path.starts_with("integration_tests/golden/data/") && path.ends_with(".json");
 }
 

@@ -239,6 +239,7 @@ TEST(Tree, ReportsByPathAndLineAndLeavesDataAlone) {
       {"b.txt", "ok\n \n"},
       {"a.txt", "\t\n"},
       {"integration_tests/golden/data/a.json", "\t"},
+      {"accelerate/a/fuzz/corpus/b/c", "\t"},
       {"picture.bin", std::string("\t\0", 2)},
   };
   EXPECT_THAT(texts(check_tree(files)),
