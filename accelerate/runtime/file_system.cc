@@ -29,9 +29,24 @@ absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path
   return contents;
 }
 
+absl::Status make_directories_durably(FileSystem& files, const std::string& path) {
+  std::vector<std::string> made_in;  // innermost first
+  for (std::string folder = path;; folder = made_in.back()) {
+    const absl::StatusOr<bool> is_there = exists(files, folder);
+    if (!is_there.ok()) return is_there.status();
+    if (*is_there) break;
+    made_in.push_back(parent_path(folder));
+  }
+  absl::Status status = files.make_directories(path);
+  for (const std::string& folder : made_in) {
+    if (status.ok()) status = files.sync_directory(folder);
+  }
+  return status;
+}
+
 absl::Status write_file(FileSystem& files, const std::string& path, std::string_view contents) {
   const std::string folder = parent_path(path);
-  absl::Status status = files.make_directories(folder);
+  absl::Status status = make_directories_durably(files, folder);
   if (!status.ok()) return status;
   const std::string partial = files.temporary_name(path);
   status = write_durably(files, partial, contents);
@@ -49,16 +64,16 @@ absl::StatusOr<bool> exists(FileSystem& files, const std::string& path) {
 }
 
 absl::Status remove_all(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<FileInfo> info = files.info(path);
-  if (absl::IsNotFound(info.status())) return absl::OkStatus();
-  if (!info.ok()) return info.status();
-  if (info->is_directory) {
-    absl::StatusOr<std::vector<std::string>> names = files.list(path);
-    if (!names.ok()) return names.status();
-    for (const std::string& name : *names) {
-      const absl::Status removed = remove_all(files, join_path(path, name));
-      if (!removed.ok()) return removed;
-    }
+  // First as it is: a link to a folder goes without what it points to.
+  const absl::Status status = files.remove(path);
+  if (absl::IsNotFound(status)) return absl::OkStatus();
+  if (!absl::IsFailedPrecondition(status)) return status;
+  absl::StatusOr<std::vector<std::string>> names = files.list(path);
+  if (!names.ok()) return names.status();
+  if (names->empty()) return status;
+  for (const std::string& name : *names) {
+    const absl::Status removed = remove_all(files, join_path(path, name));
+    if (!removed.ok()) return removed;
   }
   return files.remove(path);
 }

@@ -5,9 +5,8 @@
 /// Renaming is atomic: at any time there is the old state or the new one.
 ///
 /// Errors:  absl::Status naming the path: NotFound, PermissionDenied, ResourceExhausted (disk
-/// full),
-///          DataLoss (the disk cannot read or write), AlreadyExists, FailedPrecondition (a folder
-///          that is not empty, a file where a folder is expected, ...).
+///          full), DataLoss (the disk cannot read or write), AlreadyExists, FailedPrecondition (a
+///          folder that is not empty, a file where a folder is expected, ...).
 /// Threads: any; a WritableFile's `write_at` may run on several at once for ranges that are
 ///          disjoint.
 #pragma once
@@ -100,6 +99,9 @@ class FileSystem {
 
 /// Local, like all below. Errors: as FileSystem's.
 absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path);
+
+/// As FileSystem::make_directories, and the names of the folders that it made are durable.
+absl::Status make_directories_durably(FileSystem& files, const std::string& path);
 
 /// Writes a whole file, durably: it appears with all its contents or not at all. Missing folders
 /// are made.

@@ -315,12 +315,14 @@ void Communicator::finish_message(Operation& operation, int64_t start_ns, int64_
 
 void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
                         const Patience& patience) {
+  fabric_.use();
   const Deadline deadline{.at = patience.since + patience.timeout,
                           .counts_as_progress = patience.asked_for};
   while (!operation->done) {
     operation->waiting.push_back(ranks_[member]);
     const Wake wake =
         fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
+    fabric_.use();
     if (wake == Wake::kStalled) {
       fail(fabric_.scheduler().stall_report() + who_is_behind());
       raise();
@@ -334,8 +336,10 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
 
 bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
                         const Patience& patience) {
+  fabric_.use();
   if (operation->done) return true;
   fabric_.scheduler().poll();
+  fabric_.use();
   if (!operation->done && fabric_.scheduler().now() >= patience.since + patience.timeout) {
     time_out(member, *operation, patience.timeout);
   }

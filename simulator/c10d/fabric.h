@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -46,6 +47,14 @@ class Fabric {
   void attach(Scheduler* scheduler) { scheduler_ = scheduler; }
   /// Errors: c10::Error outside of a run. A store or group may be kept longer, but not used.
   Scheduler& scheduler();
+
+  /// What is called on a rank's thread whenever the rank uses the store or a group, and again when
+  /// it has waited. It throws if the rank is dead.
+  void set_on_use(std::function<void(int rank)> on_use) { on_use_ = std::move(on_use); }
+  void use() {
+    if (on_use_) on_use_(scheduler().running());
+  }
+
   int world_size() const { return static_cast<int>(endings_.size()); }
 
   const Network& network() const { return network_; }
@@ -102,6 +111,7 @@ class Fabric {
 
   const Options options_;
   Scheduler* scheduler_ = nullptr;
+  std::function<void(int rank)> on_use_;
   const bool models_time_;
   const Network network_;
   Flows flows_;

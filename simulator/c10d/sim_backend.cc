@@ -186,6 +186,7 @@ SimDevice* SimBackend::device_of(const Call& call) const {
 }
 
 SimBackend::WorkPtr SimBackend::join(Call call, std::chrono::milliseconds timeout) {
+  fabric_->use();
   const OpType op = call.fingerprint.op;
   const bool message = op == OpType::SEND || op == OpType::RECV || op == OpType::RECVANYSOURCE;
   SimWork::Parts parts;

@@ -29,18 +29,22 @@ const std::vector<uint8_t>* SimStore::read(const std::string& key) {
   return &found->second.bytes;
 }
 
-// Every operation starts with a yield: the order in which ranks reach a store is the seed's to
-// choose, as it is the network's in a real job.
+// Every operation starts so: the order in which ranks reach a store is the seed's to choose, as it
+// is the network's in a real job.
+void SimStore::enter() {
+  fabric_->scheduler().yield();
+  fabric_->use();
+}
 
 void SimStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  fabric_->scheduler().yield();
+  enter();
   write(key, value);
 }
 
 std::vector<uint8_t> SimStore::compareSet(const std::string& key,
                                           const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& desired) {
-  fabric_->scheduler().yield();
+  enter();
   const std::vector<uint8_t>* current = read(key);
   if (current == nullptr && !expected.empty()) return expected;
   if (current != nullptr && *current != expected) return *current;
@@ -54,7 +58,7 @@ std::vector<uint8_t> SimStore::get(const std::string& key) {
 }
 
 int64_t SimStore::add(const std::string& key, int64_t value) {
-  fabric_->scheduler().yield();
+  enter();
   int64_t sum = value;
   if (const std::vector<uint8_t>* bytes = read(key)) {
     int64_t current = 0;
@@ -71,12 +75,12 @@ int64_t SimStore::add(const std::string& key, int64_t value) {
 }
 
 bool SimStore::deleteKey(const std::string& key) {
-  fabric_->scheduler().yield();
+  enter();
   return fabric_->store().values.erase(key) > 0;
 }
 
 bool SimStore::check(const std::vector<std::string>& keys) {
-  fabric_->scheduler().yield();
+  enter();
   const bool all = std::all_of(keys.begin(), keys.end(),
                                [&](const std::string& key) { return read(key) != nullptr; });
   // Whoever asks until the answer is yes must not keep it from becoming yes.
@@ -99,7 +103,7 @@ void SimStore::wait_for(const std::vector<std::string>& keys,
                         const std::chrono::milliseconds& timeout, bool asked_for) {
   Scheduler& scheduler = fabric_->scheduler();
   Fabric::Store& store = fabric_->store();
-  scheduler.yield();
+  enter();
   const Deadline deadline{.at = timeout == kNoTimeout ? absl::InfiniteDuration()
                                                       : scheduler.now() + absl::FromChrono(timeout),
                           .counts_as_progress = asked_for && timeout != kNoTimeout};
@@ -111,6 +115,7 @@ void SimStore::wait_for(const std::vector<std::string>& keys,
       store.waiting[key].push_back(scheduler.running());
       const Wake wake = scheduler.block(describe, deadline);
       if (wake != Wake::kReady) std::erase(store.waiting[key], scheduler.running());
+      fabric_->use();
       if (wake == Wake::kStalled) throw c10::DistStoreError(scheduler.stall_report());
       if (wake == Wake::kDeadline && !store.values.contains(key)) {
         throw c10::DistStoreError(absl::StrCat("wait timeout after ", timeout.count(),
@@ -122,7 +127,7 @@ void SimStore::wait_for(const std::vector<std::string>& keys,
 }
 
 void SimStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  fabric_->scheduler().yield();
+  enter();
   std::vector<uint8_t> whole;
   if (const std::vector<uint8_t>* current = read(key)) whole = *current;
   whole.insert(whole.end(), value.begin(), value.end());
@@ -141,7 +146,7 @@ void SimStore::multiSet(const std::vector<std::string>& keys,
                         const std::vector<std::vector<uint8_t>>& values) {
   TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ",
                     values.size(), " values");
-  fabric_->scheduler().yield();
+  enter();
   for (size_t i = 0; i < keys.size(); ++i) write(keys[i], values[i]);
 }
 

@@ -41,6 +41,7 @@ class SimStore final : public c10d::Store {
   bool hasExtendedApi() const override { return true; }
 
  private:
+  void enter();
   const std::vector<uint8_t>* read(const std::string& key);
   void write(const std::string& key, std::vector<uint8_t> value);
   void wait_for(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout,

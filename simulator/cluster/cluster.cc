@@ -14,6 +14,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/comm/rank_text.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
@@ -25,6 +26,7 @@
 #include "simulator/device/generator.h"
 #include "simulator/device/host_costs.h"
 #include "simulator/device/install.h"
+#include "simulator/disk/fault_plan.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
 
@@ -49,12 +51,15 @@ std::string message_of(const std::exception_ptr& exception) {
   }
 }
 
-// Whether a rank failed because of others: its peers were gone, stuck or in disagreement.
+// Whether a rank failed because of others: its peers were gone, stuck or in disagreement, or its
+// machine died.
 bool is_consequence(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const c10::DistError&) {
     return true;
+  } catch (const RankKilled& death) {
+    return !death.is_cause();
   } catch (...) {
     return false;
   }
@@ -90,8 +95,13 @@ class Run {
                     .on_suspend = [this](int rank) { states_[rank].capture(); },
                     .on_stall = [this] { return fabric_->stall_report(); },
                     .next_event_ns = [this] { return fabric_->next_arrival_ns(); },
-                    .run_event = [this] { return fabric_->arrive(); }}) {
+                    .run_event = [this] { return fabric_->arrive(); }}),
+        faults_(std::make_shared<FaultPlan>(
+            options.file_faults, world_size_, options.seed, options.disk,
+            FaultPlan::Hooks{.before_operation = [this](int rank) { runtimes_[rank]->use_files(); },
+                             .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
+    fabric_->set_on_use([this](int rank) { runtimes_[rank]->use(); });
     // All or none: ranks of one job compute on one kind of device.
     const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
     if (spec.device) {
@@ -109,12 +119,14 @@ class Run {
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
-          addressable));
+          addressable, options.disk, faults_));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
     }
   }
 
   ~Run() {
+    faults_->end();
+    fabric_->set_on_use(nullptr);
     fabric_->attach(nullptr);
     for (auto& rank : ranks_) {
       if (rank->device() != nullptr) rank->device()->detach();
@@ -140,6 +152,7 @@ class Run {
   }
 
   std::optional<std::string> unnoticed_failure() const { return fabric_->unnoticed_failure(); }
+  const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   Rank& rank(int index) { return *ranks_[index]; }
   absl::Duration elapsed() {
     int64_t end_ns = 0;
@@ -165,12 +178,22 @@ class Run {
     }
     // The rank's groups go on its own thread, as they would with its process.
     runtimes_[rank]->clear_shared();
+    // Dead is dead, whatever the program caught.
+    if (runtimes_[rank]->is_dead()) {
+      failures_[rank] = faults_->death(rank);
+      failure = message_of(failures_[rank]);
+    }
     if (device != nullptr) {
       device->end();
       if (failure.empty() && detect_leaks_ && !on_cpu) check_leaks(rank, *device, failure);
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
+  }
+
+  // So that those who wait find out that they are dead.
+  void wake_all() {
+    for (int rank = 0; rank < world_size_; ++rank) scheduler_.wake(rank);
   }
 
   void check_leaks(int rank, SimDevice& device, std::string& failure) {
@@ -189,6 +212,7 @@ class Run {
   std::vector<LibtorchState> states_;
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
+  const std::shared_ptr<FaultPlan> faults_;
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
@@ -196,6 +220,7 @@ class Run {
 }  // namespace
 
 void Rank::report(const std::string& name, at::Tensor value) {
+  static_cast<SimRuntime&>(runtime_).use();
   if (value.is_privateuseone()) value = value.detach().cpu();
   const bool inserted = reports_.emplace(name, std::move(value)).second;
   TORCH_CHECK_VALUE(inserted, "rank ", index_, " reports \"", name, "\" twice");
@@ -207,6 +232,12 @@ void Rank::report(const std::string& name, double value) {
 
 Cluster::Cluster(absl::string_view spec, ClusterOptions options)
     : spec_(parsed(spec)), options_(std::move(options)) {
+  for (const FileFault& fault : options_.file_faults) {
+    const std::string problem = fault.problem(world_size());
+    TORCH_CHECK_VALUE(problem.empty(), "file fault ", fault.to_string(), ": ", problem);
+    TORCH_CHECK_VALUE(options_.disk != nullptr, "file fault ", fault.to_string(),
+                      ": the cluster has no simulated disk; see ClusterOptions::disk");
+  }
   limit_intra_op_threads(options_.environment);
 }
 
@@ -234,8 +265,14 @@ std::string Cluster::repeat_hint() const {
     return absl::StrCat("tools/dev test ", target,
                         " --test_env=ACCELERATE_TEST_SEED=", options_.seed);
   }
+  std::string faults;
+  for (const FileFault& fault : options_.file_faults) {
+    absl::StrAppend(&faults, faults.empty() ? ", .disk = disk, .file_faults = {" : ", ",
+                    fault.to_string());
+  }
+  if (!faults.empty()) faults += "}";
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
-                      "})");
+                      faults, "})");
 }
 
 void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
@@ -252,6 +289,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   Run run(spec_, options_, headline(), recorder ? &*recorder : nullptr);
   run(body);
   elapsed_ = run.elapsed();
+  fired_file_faults_ = run.fired_file_faults();
   if (recorder) write_report(*recorder);
   reports_.clear();
   for (int rank = 0; rank < world_size(); ++rank) {
@@ -292,6 +330,9 @@ void Cluster::raise(std::vector<RankFailure> failures) const {
     }
     std::sort(others.begin(), others.end());
     absl::StrAppend(&message, "\nalso failed: ", rank_list(others));
+  }
+  if (!fired_file_faults_.empty()) {
+    absl::StrAppend(&message, "\nfile faults: ", absl::StrJoin(fired_file_faults_, "; "));
   }
   absl::StrAppend(&message, "\n", headline(), "; repeat with: ", repeat_hint());
   throw ClusterError(message, std::move(failures));

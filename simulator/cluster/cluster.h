@@ -18,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -29,6 +30,8 @@
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/disk/file_faults.h"
+#include "simulator/disk/sim_disk.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/trace/trace.h"
 
@@ -98,11 +101,17 @@ struct ClusterOptions {
   bool detect_leaks = true;
   /// Fails programs whose replicas of a model differ when they are about to synchronise.
   bool detect_drift = true;
+  /// What ranks find below its mount point, and leave there for later runs and clusters. Without
+  /// one, as elsewhere, they find the machine's own files.
+  std::shared_ptr<SimDisk> disk = nullptr;
+  /// What goes wrong with it, in each run anew.
+  std::vector<FileFault> file_faults = {};
 };
 
 class Cluster {
  public:
-  /// `spec` as in ClusterSpec. Errors: c10::ValueError pointing at the character.
+  /// `spec` as in ClusterSpec. Errors: c10::ValueError pointing at the character, or naming a file
+  /// fault that can never fire.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
   /// The shape and seed that the test target was given (see topology_test), printed first.
@@ -113,7 +122,8 @@ class Cluster {
   uint64_t seed() const { return options_.seed; }
 
   /// Runs `body` once per rank and returns when all have ended. Each call is a fresh start.
-  /// Errors: ClusterError if a rank threw, or left a collective that others never joined.
+  /// Errors: ClusterError if a rank threw or was killed, or left a collective that others never
+  ///         joined.
   void run_on_every_rank(const std::function<void(Rank&)>& body);
 
   /// What the ranks reported under `name` in the last run, by rank.
@@ -122,6 +132,9 @@ class Cluster {
 
   /// Virtual time the last run took: until the last rank was done, its device included.
   absl::Duration elapsed() const { return elapsed_; }
+
+  /// The file faults that had an effect in the last run, each at which operation.
+  const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
 
   /// What happened in the last run. Errors: c10::ValueError unless it was recorded.
   const Trace& trace() const;
@@ -137,6 +150,7 @@ class Cluster {
   std::vector<std::map<std::string, at::Tensor>> reports_;
   absl::Duration elapsed_;
   std::optional<Trace> trace_;
+  std::vector<std::string> fired_file_faults_;
 };
 
 }  // namespace accelerate::simulator

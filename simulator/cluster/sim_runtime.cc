@@ -21,9 +21,16 @@ constexpr int64_t kEpochSeconds = 1577836800;
 }  // namespace
 
 SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
-                       uint64_t seed, SimDevice* device, bool addressable)
+                       uint64_t seed, SimDevice* device, bool addressable,
+                       std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> faults)
     : Runtime(topology, std::move(environment)),
       fabric_(std::move(fabric)),
+      faults_(std::move(faults)),
+      files_(topology.rank, std::move(disk), faults_),
+      background_(
+          seed, topology.rank,
+          {.check_alive = [faults = faults_, rank = topology.rank] { faults->check_alive(rank); },
+           .scheduler = [fabric = fabric_]() -> Scheduler& { return fabric->scheduler(); }}),
       random_(DeterministicRandom::stream(seed, topology.rank)),
       device_(device),
       torch_device_(
@@ -32,6 +39,22 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       store_(c10::make_intrusive<SimStore>(fabric_)) {}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
+
+void SimRuntime::use() {
+  faults_->check_alive(topology().rank);
+  background_.occasion();
+}
+
+void SimRuntime::use_files() {
+  // The order in which ranks reach a shared disk is the seed's to choose.
+  fabric_->scheduler().yield();
+  if (!is_dead()) background_.occasion();
+}
+
+std::unique_ptr<BackgroundTask> SimRuntime::start_background(BackgroundStep step) {
+  faults_->check_alive(topology().rank);
+  return background_.start(std::move(step));
+}
 
 std::string SimRuntime::device_family() const {
   return device_ != nullptr ? device_->model().family : "cpu";
@@ -75,13 +98,20 @@ void SimRuntime::check_replicas(const std::string& what, int num_replicas,
   fabric_->replicas().check(topology().rank, what, num_replicas, tensors);
 }
 
+// Does not fail on a dead rank: destructors look at the clock.
 absl::Time SimRuntime::now() {
+  if (!is_dead()) background_.occasion();
   return absl::FromUnixSeconds(kEpochSeconds) + fabric_->scheduler().now();
 }
 
-void SimRuntime::sleep_for(absl::Duration duration) { fabric_->scheduler().sleep_for(duration); }
+void SimRuntime::sleep_for(absl::Duration duration) {
+  use();
+  fabric_->scheduler().sleep_for(duration);
+  use();
+}
 
 void SimRuntime::write_console(ConsoleStream stream, std::string_view text) {
+  if (is_dead()) return;
   host::write_console(stream, text);
 }
 
@@ -90,6 +120,7 @@ bool SimRuntime::is_terminal(ConsoleStream stream) const { return host::is_termi
 c10::intrusive_ptr<c10d::Store> SimRuntime::store() { return store_; }
 
 c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions& options) {
+  use();
   const GroupOptions resolved = resolve_group(options);
   TORCH_CHECK_VALUE(resolved.backend.empty() || resolved.backend == "sim",
                     "a simulated cluster has the backend \"sim\" only, not \"", resolved.backend,

@@ -1,19 +1,25 @@
 /// The Runtime of one simulated rank.
 #pragma once
 
-#include "accelerate/runtime/host_files.h"
+#include <memory>
+
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fabric.h"
+#include "simulator/cluster/background.h"
 #include "simulator/core/random.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/disk/fault_plan.h"
+#include "simulator/disk/sim_files.h"
 
 namespace accelerate::simulator {
 
 class SimRuntime final : public Runtime {
  public:
-  /// `device` may be null; `addressable`: its tensors are on sim:RANK, else on the CPU.
+  /// `device` may be null; `addressable`: its tensors are on sim:RANK, else on the CPU. `disk` may
+  /// be null too.
   SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
-             uint64_t seed, SimDevice* device, bool addressable);
+             uint64_t seed, SimDevice* device, bool addressable, std::shared_ptr<SimDisk> disk,
+             std::shared_ptr<FaultPlan> faults);
   ~SimRuntime() override;
 
   c10::Device device() const override { return torch_device_; }
@@ -30,14 +36,24 @@ class SimRuntime final : public Runtime {
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override { return random_.next(); }
   FileSystem& files() override { return files_; }
+  std::unique_ptr<BackgroundTask> start_background(BackgroundStep step) override;
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;
   c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) override;
 
+  /// The rank uses something that it shares with others: an occasion for background work.
+  /// Errors: RankKilled if it is dead.
+  void use();
+  /// The rank is about to use a file, which says itself what becomes of the dead.
+  void use_files();
+  bool is_dead() const { return faults_->is_dead(topology().rank); }
+
  private:
   const std::shared_ptr<Fabric> fabric_;
-  HostFiles files_{/*parallelism=*/1};
+  const std::shared_ptr<FaultPlan> faults_;
+  SimFiles files_;
+  Background background_;
   DeterministicRandom random_;
   SimDevice* const device_;
   const c10::Device torch_device_;

@@ -1,0 +1,149 @@
+#include "simulator/disk/fault_plan.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate::simulator {
+namespace {
+
+// Apart from the streams of ranks.
+constexpr uint64_t kFaultStreams = uint64_t{1} << 40;
+
+}  // namespace
+
+FaultPlan::FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t seed,
+                     std::shared_ptr<SimDisk> disk, Hooks hooks)
+    : faults_(std::move(faults)),
+      seed_(seed),
+      disk_(std::move(disk)),
+      hooks_(std::move(hooks)),
+      has_fired_(faults_.size()),
+      deaths_(world_size),
+      is_cause_(world_size),
+      was_told_(world_size) {
+  if (disk_ != nullptr) disk_->operations_.assign(world_size, 0);
+}
+
+void FaultPlan::end() {
+  has_ended_ = true;
+  hooks_ = {};
+}
+
+DeterministicRandom FaultPlan::random_for(size_t fault) const {
+  return DeterministicRandom::stream(seed_, kFaultStreams + fault);
+}
+
+void FaultPlan::check_alive(int rank) const {
+  if (is_dead(rank)) throw RankKilled(deaths_[rank], is_cause_[rank]);
+}
+
+std::exception_ptr FaultPlan::death(int rank) const {
+  return std::make_exception_ptr(RankKilled(deaths_[rank], is_cause_[rank]));
+}
+
+absl::Status FaultPlan::refuse(int rank) {
+  if (!was_told_[rank] && std::uncaught_exceptions() == 0) {
+    was_told_[rank] = true;
+    check_alive(rank);
+  }
+  return absl::AbortedError(deaths_[rank]);
+}
+
+absl::Status FaultPlan::begin_elsewhere(int rank) {
+  return is_dead(rank) ? refuse(rank) : absl::OkStatus();
+}
+
+void FaultPlan::fire(size_t fault, const std::string& what, const Operation& operation) {
+  if (has_fired_[fault]) return;
+  has_fired_[fault] = true;
+  fired_.push_back(absl::StrCat(what, " at rank ", operation.rank, "'s operation ",
+                                disk_->operations_[operation.rank] - 1, ": ", operation.name, " ",
+                                operation.path));
+}
+
+void FaultPlan::kill_machine(size_t fault, const Operation& operation, int64_t written) {
+  std::string what = "the machine died by a file fault";
+  if (written >= 0) {
+    absl::StrAppend(&what, " after ", written, " of ", operation.bytes, " bytes,");
+  }
+  fire(fault, what, operation);
+  for (size_t rank = 0; rank < deaths_.size(); ++rank) {
+    if (deaths_[rank].empty()) deaths_[rank] = fired_.back();
+  }
+  is_cause_[operation.rank] = true;
+  disk_->crash(faults_[fault].unsynced, random_for(fault));
+  if (hooks_.machine_died) hooks_.machine_died();
+}
+
+FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
+  const int rank = operation.rank;
+  if (has_ended_) return {.status = is_dead(rank) ? refuse(rank) : absl::OkStatus()};
+  if (!is_dead(rank) && hooks_.before_operation) hooks_.before_operation(rank);
+  if (is_dead(rank)) return {.status = refuse(rank)};
+  const int64_t number = disk_->operations_[rank]++;
+  Verdict verdict;
+  for (size_t i = 0; i < faults_.size() && !is_dead(rank); ++i) {
+    const FileFault& fault = faults_[i];
+    // How far the fault's rank has come.
+    const int64_t reached = disk_->operations_[fault.rank] - 1;
+    const bool now = fault.rank == rank && fault.operation == number;
+    const bool lasts = fault.operation <= reached && reached < fault.until;
+    switch (fault.kind) {
+      case FileFaultKind::kRankDies:
+        if (!now) break;
+        fire(i, absl::StrCat("rank ", rank, " was killed by a file fault"), operation);
+        deaths_[rank] = absl::StrCat("rank ", rank, " was killed by a file fault at its operation ",
+                                     number, ": ", operation.name, " ", operation.path);
+        is_cause_[rank] = true;
+        break;
+      case FileFaultKind::kMachineDies:
+        if (now) kill_machine(i, operation, /*written=*/-1);
+        break;
+      case FileFaultKind::kTornWrite: {
+        if (!now) break;
+        int64_t written = -1;
+        if (operation.write) {
+          DeterministicRandom random = random_for(i);
+          written = std::min<int64_t>(fault.bytes.value_or(random.below(operation.bytes + 1)),
+                                      operation.bytes);
+          operation.write(written, /*durably=*/true);
+        }
+        kill_machine(i, operation, written);
+        break;
+      }
+      case FileFaultKind::kDiskFull:
+        if (!lasts || !operation.needs_room) break;
+        if (operation.write && !has_fired_[i]) {
+          DeterministicRandom random = random_for(i);
+          operation.write(static_cast<int64_t>(random.below(operation.bytes + 1)),
+                          /*durably=*/false);
+        }
+        fire(i, "the disk was full by a file fault", operation);
+        verdict.status.Update(absl::ResourceExhaustedError(absl::StrCat(
+            "cannot ", operation.name, " ", operation.path, ": no space left on the disk")));
+        break;
+      case FileFaultKind::kInputOutputError:
+        if (fault.rank != rank || !lasts) break;
+        fire(i, "the disk failed by a file fault", operation);
+        verdict.status.Update(absl::DataLossError(
+            absl::StrCat("cannot ", operation.name, " ", operation.path, ": input/output error")));
+        break;
+      case FileFaultKind::kBitFlip: {
+        if (!now || !operation.reads || operation.bytes == 0) break;
+        const int64_t bits = 8 * operation.bytes;
+        DeterministicRandom random = random_for(i);
+        verdict.flipped_bit = fault.bit.value_or(random.below(bits)) % bits;
+        verdict.on_medium = fault.on_medium;
+        fire(i, absl::StrCat("bit ", *verdict.flipped_bit, " of what was read was flipped"),
+             operation);
+        break;
+      }
+    }
+  }
+  if (is_dead(rank)) return {.status = refuse(rank)};
+  return verdict;
+}
+
+}  // namespace accelerate::simulator

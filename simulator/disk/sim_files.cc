@@ -1,0 +1,239 @@
+#include "simulator/disk/sim_files.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using Map = std::shared_ptr<const absl::Span<const std::byte>>;
+
+// A copy with one bit flipped.
+Map flipped(const Map& map, int64_t bit) {
+  struct Copy {
+    explicit Copy(absl::Span<const std::byte> from) : bytes(from.begin(), from.end()) {}
+    std::vector<std::byte> bytes;
+    absl::Span<const std::byte> span;
+  };
+  auto copy = std::make_shared<Copy>(*map);
+  copy->bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+  copy->span = copy->bytes;
+  return Map(copy, &copy->span);
+}
+
+// A file on the disk, read by a rank.
+class Reader final : public ReadableFile {
+ public:
+  Reader(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
+         std::unique_ptr<SimReadableFile> file)
+      : rank_(rank), path_(std::move(path)), plan_(std::move(plan)), file_(std::move(file)) {}
+
+  int64_t size() const override { return file_->size(); }
+
+  absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
+    const FaultPlan::Verdict verdict = begin("read_at", static_cast<int64_t>(out.size()));
+    if (!verdict.status.ok()) return verdict.status;
+    if (verdict.flipped_bit && verdict.on_medium) {
+      file_->damage(8 * offset + *verdict.flipped_bit);
+    }
+    const absl::Status read = file_->read_at(offset, out);
+    if (read.ok() && verdict.flipped_bit && !verdict.on_medium) {
+      out[*verdict.flipped_bit / 8] ^= std::byte{1} << (*verdict.flipped_bit % 8);
+    }
+    return read;
+  }
+
+  absl::StatusOr<Map> map() const override {
+    const FaultPlan::Verdict verdict = begin("map", file_->size());
+    if (!verdict.status.ok()) return verdict.status;
+    if (verdict.flipped_bit && verdict.on_medium) file_->damage(*verdict.flipped_bit);
+    absl::StatusOr<Map> map = file_->map();
+    // It may have been cut short since it was opened.
+    if (map.ok() && verdict.flipped_bit && !verdict.on_medium &&
+        *verdict.flipped_bit / 8 < static_cast<int64_t>((*map)->size())) {
+      return flipped(*map, *verdict.flipped_bit);
+    }
+    return map;
+  }
+
+ private:
+  FaultPlan::Verdict begin(const char* name, int64_t bytes) const {
+    return plan_->begin(
+        {.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
+  }
+
+  const int rank_;
+  const std::string path_;
+  const std::shared_ptr<FaultPlan> plan_;
+  const std::unique_ptr<SimReadableFile> file_;
+};
+
+// A file on the disk, written by a rank.
+class Writer final : public WritableFile {
+ public:
+  Writer(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
+         std::unique_ptr<SimWritableFile> file)
+      : rank_(rank), path_(std::move(path)), plan_(std::move(plan)), file_(std::move(file)) {}
+
+  absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+    auto write = [&](int64_t bytes, bool durably) {
+      const absl::Span<const std::byte> part = data.first(bytes);
+      const absl::Status written =
+          durably ? file_->write_through(offset, part) : file_->write_at(offset, part);
+      written.IgnoreError();  // the operation fails anyway
+    };
+    const FaultPlan::Verdict verdict = plan_->begin({.rank = rank_,
+                                                     .name = "write_at",
+                                                     .path = path_,
+                                                     .bytes = static_cast<int64_t>(data.size()),
+                                                     .needs_room = true,
+                                                     .write = write});
+    return verdict.status.ok() ? file_->write_at(offset, data) : verdict.status;
+  }
+
+  absl::Status sync() override {
+    const absl::Status status = begin("sync");
+    return status.ok() ? file_->sync() : status;
+  }
+
+  absl::Status close() override {
+    const absl::Status status = begin("close");
+    return status.ok() ? file_->close() : status;
+  }
+
+ private:
+  absl::Status begin(const char* name) {
+    return plan_->begin({.rank = rank_, .name = name, .path = path_, .needs_room = true}).status;
+  }
+
+  const int rank_;
+  const std::string path_;
+  const std::shared_ptr<FaultPlan> plan_;
+  const std::unique_ptr<SimWritableFile> file_;
+};
+
+// Of the machine's files only what a rank that is dead must not do any more needs care: it
+// creates and reads nothing, as SimFiles sees to, but what it has open it would still write.
+class HostWriter final : public WritableFile {
+ public:
+  HostWriter(int rank, std::shared_ptr<FaultPlan> plan, std::unique_ptr<WritableFile> file)
+      : rank_(rank), plan_(std::move(plan)), file_(std::move(file)) {}
+
+  absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+    const absl::Status status = plan_->begin_elsewhere(rank_);
+    return status.ok() ? file_->write_at(offset, data) : status;
+  }
+  absl::Status sync() override {
+    const absl::Status status = plan_->begin_elsewhere(rank_);
+    return status.ok() ? file_->sync() : status;
+  }
+  absl::Status close() override {
+    const absl::Status status = plan_->begin_elsewhere(rank_);
+    return status.ok() ? file_->close() : status;
+  }
+
+ private:
+  const int rank_;
+  const std::shared_ptr<FaultPlan> plan_;
+  const std::unique_ptr<WritableFile> file_;
+};
+
+}  // namespace
+
+SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan)
+    : rank_(rank), disk_(std::move(disk)), plan_(std::move(plan)) {}
+
+bool SimFiles::is_simulated(const std::string& path) const {
+  return disk_ != nullptr && disk_->contains(path);
+}
+
+FileSystem& SimFiles::owner(const std::string& path) {
+  if (is_simulated(path)) return *disk_;
+  return host_;
+}
+
+absl::Status SimFiles::begin(const char* name, const std::string& path, bool needs_room) {
+  if (!is_simulated(path)) return plan_->begin_elsewhere(rank_);
+  return plan_->begin({.rank = rank_, .name = name, .path = path, .needs_room = needs_room}).status;
+}
+
+absl::Status SimFiles::begin(const char* name, const std::string& first,
+                             const std::string& second) {
+  if (is_simulated(first) != is_simulated(second)) {
+    return absl::UnimplementedError(
+        absl::StrCat("cannot ", name, " ", first, " and ", second, ": they are on two disks"));
+  }
+  if (!is_simulated(first)) return plan_->begin_elsewhere(rank_);
+  return plan_->begin({.rank = rank_, .name = name, .path = absl::StrCat(first, " to ", second)})
+      .status;
+}
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& path) {
+  const absl::Status status = begin("open", path);
+  if (!status.ok()) return status;
+  if (!is_simulated(path)) return host_.open(path);
+  absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
+  if (!file.ok()) return file.status();
+  return std::make_unique<Reader>(rank_, path, plan_, *std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string& path) {
+  const absl::Status status = begin("create", path, /*needs_room=*/true);
+  if (!status.ok()) return status;
+  if (!is_simulated(path)) {
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = host_.create(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<HostWriter>(rank_, plan_, *std::move(file));
+  }
+  absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
+  if (!file.ok()) return file.status();
+  return std::make_unique<Writer>(rank_, path, plan_, *std::move(file));
+}
+
+absl::StatusOr<FileInfo> SimFiles::info(const std::string& path) {
+  const absl::Status status = begin("info", path);
+  if (!status.ok()) return status;
+  return owner(path).info(path);
+}
+
+absl::StatusOr<std::vector<std::string>> SimFiles::list(const std::string& directory) {
+  const absl::Status status = begin("list", directory);
+  if (!status.ok()) return status;
+  return owner(directory).list(directory);
+}
+
+absl::Status SimFiles::make_directories(const std::string& path) {
+  const bool needs_room = is_simulated(path) && !disk_->info(path).ok();
+  const absl::Status status = begin("make_directories", path, needs_room);
+  return status.ok() ? owner(path).make_directories(path) : status;
+}
+
+absl::Status SimFiles::rename(const std::string& from, const std::string& to) {
+  const absl::Status status = begin("rename", from, to);
+  return status.ok() ? owner(from).rename(from, to) : status;
+}
+
+absl::Status SimFiles::exchange(const std::string& first, const std::string& second) {
+  const absl::Status status = begin("exchange", first, second);
+  return status.ok() ? owner(first).exchange(first, second) : status;
+}
+
+absl::Status SimFiles::remove(const std::string& path) {
+  const absl::Status status = begin("remove", path);
+  return status.ok() ? owner(path).remove(path) : status;
+}
+
+absl::Status SimFiles::sync_directory(const std::string& path) {
+  const absl::Status status = begin("sync_directory", path);
+  return status.ok() ? owner(path).sync_directory(path) : status;
+}
+
+std::string SimFiles::temporary_name(const std::string& path) const {
+  const std::string name =
+      is_simulated(path) ? disk_->temporary_name(path) : host_.temporary_name(path);
+  return absl::StrCat(name, "-rank", rank_);
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,49 @@
+/// The files of one simulated rank: those on the simulated disk, where faults can hit them, and
+/// outside of its mount point the machine's own.
+///
+/// Errors:  as FileSystem's, and the faults'; Unimplemented for names on two disks.
+/// Threads: the rank's.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "accelerate/runtime/file_system.h"
+#include "accelerate/runtime/host_files.h"
+#include "simulator/disk/fault_plan.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate::simulator {
+
+class SimFiles final : public FileSystem {
+ public:
+  /// `disk` may be null: then all files are the machine's.
+  SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan);
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  absl::StatusOr<FileInfo> info(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override;
+  absl::Status make_directories(const std::string& path) override;
+  absl::Status rename(const std::string& from, const std::string& to) override;
+  absl::Status exchange(const std::string& first, const std::string& second) override;
+  absl::Status remove(const std::string& path) override;
+  absl::Status sync_directory(const std::string& path) override;
+  /// With the rank in it: ranks share a process.
+  std::string temporary_name(const std::string& path) const override;
+  int parallelism() const override { return 1; }
+
+ private:
+  bool is_simulated(const std::string& path) const;
+  FileSystem& owner(const std::string& path);
+  absl::Status begin(const char* name, const std::string& path, bool needs_room = false);
+  absl::Status begin(const char* name, const std::string& first, const std::string& second);
+
+  const int rank_;
+  const std::shared_ptr<SimDisk> disk_;
+  const std::shared_ptr<FaultPlan> plan_;
+  HostFiles host_{/*parallelism=*/1};
+};
+
+}  // namespace accelerate::simulator
