@@ -152,7 +152,7 @@ class ModelFolder {
 
 absl::Status replace_weights(FileSystem& files, const std::string& directory, const ShardPlan& plan,
                              const std::vector<std::string>& names, const WriteShard& write) {
-  const absl::Status made = files.make_directories(directory);
+  const absl::Status made = make_directories_durably(files, directory);
   if (!made.ok()) return made;
   ModelFolder folder(files, directory);
   const absl::Status finished = folder.finish_interrupted_save();
