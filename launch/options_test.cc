@@ -107,6 +107,38 @@ TEST(ParseCommandLine, NamesWhatIsMissingOrUnknown) {
   EXPECT_THAT(error_of({"launch", "--help=1", "train"}), HasSubstr("--help takes no value"));
 }
 
+MergeOptions parsed_merge(std::vector<std::string> args) {
+  absl::StatusOr<CommandLine> result = parse_command_line(args);
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (!result.ok() || !std::holds_alternative<MergeOptions>(*result)) return {};
+  return std::get<MergeOptions>(*result);
+}
+
+TEST(ParseCommandLine, KnowsMergeWeights) {
+  MergeOptions options = parsed_merge({"merge-weights", "in", "out"});
+  EXPECT_EQ(options.checkpoint_dir, "in");
+  EXPECT_EQ(options.output_path, "out");
+  EXPECT_FALSE(options.unsafe_serialization);
+  EXPECT_FALSE(options.remove_checkpoint_dir);
+  for (std::vector<std::string> args :
+       {std::vector<std::string>{"merge-weights", "--remove_checkpoint_dir",
+                                 "--unsafe-serialization", "in", "out"},
+        {"merge-weights", "in", "out", "--unsafe_serialization", "--remove-checkpoint-dir"}}) {
+    options = parsed_merge(args);
+    EXPECT_EQ(options.checkpoint_dir, "in");
+    EXPECT_EQ(options.output_path, "out");
+    EXPECT_TRUE(options.unsafe_serialization);
+    EXPECT_TRUE(options.remove_checkpoint_dir);
+  }
+  EXPECT_EQ(parsed_merge({"merge-weights", "--", "--in-dir", "out"}).checkpoint_dir, "--in-dir");
+  EXPECT_THAT(error_of({"merge-weights"}), HasSubstr("two folders"));
+  EXPECT_THAT(error_of({"merge-weights", "in"}), HasSubstr("two folders"));
+  EXPECT_THAT(error_of({"merge-weights", "in", ""}), HasSubstr("two folders"));
+  error_of({"merge-weights", "in", "out", "more"});
+  error_of({"merge-weights", "--bogus", "in", "out"});
+  EXPECT_THAT(text_of({"merge-weights", "--help"}), HasSubstr("CHECKPOINT_DIR"));
+}
+
 TEST(ParseCommandLine, AnswersHelpAndVersion) {
   EXPECT_EQ(text_of({"--version"}), std::string("accelerate ") + kVersion + "\n");
   EXPECT_THAT(text_of({"--help"}), HasSubstr("launch"));

@@ -140,7 +140,7 @@ std::vector<at::Tensor> place(torch::nn::Module& model, const std::vector<Stored
   std::vector<at::Tensor> destinations = match(model, tensors, options.strict, &keys);
   if (!options.dtype) return destinations;
   convert(model, destinations, *options.dtype);
-  return match(model, tensors, options.strict);
+  return match(model, tensors, /*strict=*/false);
 }
 
 IncompatibleKeys load_alone(FileSystem& files, torch::nn::Module& model,

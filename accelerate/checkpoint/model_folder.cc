@@ -25,7 +25,10 @@ class ModelFolder {
 
   // An interrupted save has left the index that names files aside.
   absl::Status finish_interrupted_save() {
-    const absl::StatusOr<ShardIndex> index = read_shard_index(files_, path_of(index_name()));
+    const absl::StatusOr<std::string> text = read_file(files_, path_of(index_name()));
+    if (absl::IsNotFound(text.status())) return absl::OkStatus();
+    if (!text.ok()) return text.status();
+    const absl::StatusOr<ShardIndex> index = parse_shard_index(*text);
     if (!index.ok()) return absl::OkStatus();
     ShardIndex last = *index;
     bool is_interrupted = false;
@@ -149,7 +152,7 @@ class ModelFolder {
 
 absl::Status replace_weights(FileSystem& files, const std::string& directory, const ShardPlan& plan,
                              const std::vector<std::string>& names, const WriteShard& write) {
-  const absl::Status made = files.make_directories(directory);
+  const absl::Status made = make_directories_durably(files, directory);
   if (!made.ok()) return made;
   ModelFolder folder(files, directory);
   const absl::Status finished = folder.finish_interrupted_save();

@@ -101,7 +101,7 @@ class Flattener {
 absl::Status write_tensors(FileSystem& files, const StateDict& state, const std::string& values,
                            const std::string& path) {
   const std::string folder = parent_path(path);
-  absl::Status status = files.make_directories(folder);
+  absl::Status status = make_directories_durably(files, folder);
   if (!status.ok()) return status;
   SafetensorsMetadata metadata = {{"format", "pt"}};
   if (!state.values.is_null() && !state.values.empty()) metadata[kValuesKey] = values;

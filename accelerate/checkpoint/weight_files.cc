@@ -78,6 +78,9 @@ absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string
 
 absl::StatusOr<WeightFiles> find_weight_files(FileSystem& files, const std::string& checkpoint) {
   const absl::StatusOr<FileInfo> info = files.info(checkpoint);
+  if (absl::IsNotFound(info.status())) {
+    return absl::NotFoundError(absl::StrCat(checkpoint, " does not exist"));
+  }
   if (!info.ok()) return info.status();
   if (info->is_directory) return files_of_folder(files, checkpoint);
   if (absl::EndsWith(checkpoint, kIndexExtension)) return files_of_index(files, checkpoint);

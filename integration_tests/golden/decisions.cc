@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randperm.h>
 
+#include "integration_tests/golden/checkpoint_sharding_rules.h"
 #include "integration_tests/golden/compare.h"
 #include "integration_tests/golden/env_parsing_rules.h"
 #include "integration_tests/golden/fields.h"
@@ -159,8 +160,9 @@ std::vector<Decision> make_decisions() {
        "with epoch 0",
        &starts_without_epoch, &begin_with_epoch_0},
   };
-  for (const auto& rules : {seedable_sampler_rules(), prepared_dataloader_rules(),
-                            operations_rules(), env_parsing_rules(), grad_sync_rules()}) {
+  for (const auto& rules :
+       {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules(),
+        env_parsing_rules(), grad_sync_rules(), checkpoint_sharding_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

@@ -1,0 +1,250 @@
+// Files with weights: what save_model makes of a state dict, and safetensors good and bad.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/safetensors.h"
+#include "accelerate/checkpoint/save_model.h"
+#include "accelerate/checkpoint/shard_plan.h"
+#include "accelerate/runtime/host_files.h"
+#include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/checkpoint_sharding_model.h"
+#include "integration_tests/golden/family.h"
+#include "integration_tests/golden/fields.h"
+
+namespace accelerate::golden {
+namespace {
+
+using internal::value_or_throw;
+using nlohmann::json;
+
+// A folder of this case's own, which goes with it.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "checkpoint_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw CaseError("no folder for temporary files");
+    path_ = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string path(const std::string& name) const { return join_path(path_, name); }
+
+ private:
+  std::string path_;
+};
+
+constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
+    {"bool", at::kBool},
+    {"uint8", at::kByte},
+    {"uint16", at::kUInt16},
+    {"uint32", at::kUInt32},
+    {"uint64", at::kUInt64},
+    {"int8", at::kChar},
+    {"int16", at::kShort},
+    {"int32", at::kInt},
+    {"int64", at::kLong},
+    {"float8_e4m3fn", at::kFloat8_e4m3fn},
+    {"float8_e4m3fnuz", at::kFloat8_e4m3fnuz},
+    {"float8_e5m2", at::kFloat8_e5m2},
+    {"float8_e5m2fnuz", at::kFloat8_e5m2fnuz},
+    {"float16", at::kHalf},
+    {"bfloat16", at::kBFloat16},
+    {"float32", at::kFloat},
+    {"float64", at::kDouble},
+    {"complex64", at::kComplexFloat},
+    {"complex128", at::kComplexDouble},
+};
+
+at::ScalarType dtype_of(const std::string& name) {
+  for (const auto& [known, dtype] : kDtypes) {
+    if (name == known) return dtype;
+  }
+  throw CaseError("unknown dtype " + name);
+}
+
+std::string name_of(at::ScalarType dtype) {
+  for (const auto& [name, known] : kDtypes) {
+    if (dtype == known) return name;
+  }
+  throw CaseError("a dtype without a name");
+}
+
+// ---- save_model
+
+at::Tensor fresh_tensor(const std::vector<int64_t>& shape, const std::string& dtype, int64_t t) {
+  const at::Tensor mixed = at::arange(c10::multiply_integers(shape), at::kLong) * 7 + 13 * t;
+  at::Tensor values;
+  if (dtype == "bool") {
+    values = mixed.remainder(2).eq(0);
+  } else {
+    values = mixed.remainder(23) - (absl::StartsWith(dtype, "uint") ? 0 : 11);
+  }
+  return values.view(shape).to(dtype_of(dtype)).contiguous();
+}
+
+NamedTensors state_dict_of(const json& in) {
+  std::map<std::string, at::Tensor> tensors;
+  NamedTensors state;
+  for (const json& entry : field(in, "tensors")) {
+    const std::string name = entry.at(0);
+    const std::vector<int64_t> shape = entry.at(1);
+    const json& alias = entry.at(3);
+    at::Tensor tensor;
+    if (alias.is_null()) {
+      tensor = fresh_tensor(shape, entry.at(2), static_cast<int64_t>(state.size()));
+    } else {
+      expect_fields(alias, {"of", "offset"});
+      tensor = tensors.at(alias.at("of"));
+      if (alias.contains("offset")) {
+        const at::Tensor own = at::empty(shape);
+        tensor = tensor.as_strided(shape, own.strides(), int_field(alias, "offset"));
+      }
+    }
+    tensors[name] = tensor;
+    state.emplace_back(name, tensor);
+  }
+  return state;
+}
+
+json list_folder(FileSystem& files, const Folder& folder) {
+  json listed = json::object();
+  for (const std::string& name : value_or_throw(files.list(folder.path()))) {
+    listed[name] = description_of(name, value_or_throw(read_file(files, folder.path(name))));
+  }
+  return listed;
+}
+
+SaveModelOptions options_of(const json& in) {
+  SaveModelOptions options{.safe_serialization = bool_field(in, "safe_serialization")};
+  const json& size = field(in, "max_shard_size");
+  if (size.is_string()) {
+    options.max_shard_size = size.get<std::string>();
+  } else {
+    options.max_shard_size = to_int(size, "max_shard_size");
+  }
+  return options;
+}
+
+json run_save_model(const json& in) {
+  expect_fields(in, {"kind", "tensors", "max_shard_size", "safe_serialization", "existing_files"});
+  HostFiles files(/*parallelism=*/1);
+  const Folder folder;
+  if (in.contains("existing_files")) {
+    for (const std::string name : in["existing_files"]) {
+      internal::check_ok(write_file(files, folder.path(name), "old"));
+    }
+  }
+  json out = json::object();
+  try {
+    save_model(files, state_dict_of(in), folder.path(), options_of(in));
+  } catch (const c10::ValueError& error) {
+    // How the peer would have named it.
+    const std::string text = error.what_without_backtrace();
+    const bool is_overflow = absl::StrContains(text, "infinity");
+    out["error"] = {{"type", is_overflow ? "OverflowError" : "ValueError"},
+                    {"message", absl::StrReplaceAll(text, {{folder.path(), "<DIR>"}})}};
+  }
+  out["files"] = list_folder(files, folder);
+  return out;
+}
+
+json run_size_parse(const json& in) {
+  expect_fields(in, {"kind", "text"});
+  return {{"bytes", value_or_throw(parse_shard_size(string_field(in, "text")))}};
+}
+
+// ---- safetensors
+
+// Of equal contents one tensor under both names: such a case does not say which are shared.
+NamedTensors tensors_of_bytes(const json& in) {
+  NamedTensors tensors;
+  std::map<std::string, at::Tensor> by_contents;
+  for (const json& entry : field(in, "tensors")) {
+    const std::string bytes = absl::HexStringToBytes(entry.at(3).get<std::string>());
+    const std::vector<int64_t> shape = entry.at(1);
+    at::Tensor& tensor = by_contents[json{entry[1], entry[2], entry[3]}.dump()];
+    if (!tensor.defined()) {
+      tensor = at::empty(shape, dtype_of(entry.at(2)));
+      if (tensor.nbytes() != bytes.size()) throw CaseError("bytes of another length");
+      std::copy(bytes.begin(), bytes.end(), static_cast<char*>(tensor.mutable_data_ptr()));
+    }
+    tensors.emplace_back(entry.at(0), tensor);
+  }
+  return tensors;
+}
+
+json run_safetensors_file(const json& in) {
+  expect_fields(in, {"kind", "metadata", "tensors"});
+  std::optional<SafetensorsMetadata> metadata;
+  if (!field(in, "metadata").is_null()) metadata = in["metadata"].get<SafetensorsMetadata>();
+  HostFiles files(/*parallelism=*/1);
+  const Folder folder;
+  const std::string path = folder.path("x.safetensors");
+  value_or_throw(write_safetensors(files, path, tensors_of_bytes(in), metadata));
+  return {{"base64", absl::Base64Escape(value_or_throw(read_file(files, path)))}};
+}
+
+// As nested lists of numbers, or a number.
+json values_of(const at::Tensor& tensor) {
+  if (tensor.dim() > 0) {
+    json rows = json::array();
+    for (int64_t i = 0; i < tensor.size(0); ++i) rows.push_back(values_of(tensor[i]));
+    return rows;
+  }
+  if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
+  if (tensor.is_floating_point()) return tensor.to(at::kDouble).item<double>();
+  return tensor.to(at::kLong).item<int64_t>();
+}
+
+json run_safetensors_bad(const json& in) {
+  expect_fields(in, {"kind", "base64"});
+  std::string bytes;
+  if (!absl::Base64Unescape(string_field(in, "base64"), &bytes)) throw CaseError("no base64");
+  HostFiles files(/*parallelism=*/1);
+  const Folder folder;
+  const std::string path = folder.path("x.safetensors");
+  internal::check_ok(write_file(files, path, bytes));
+  const SafetensorsFile file = value_or_throw(SafetensorsFile::open(files, path));
+  json tensors = json::object();
+  for (const auto& [name, tensor] : value_or_throw(file.read_all())) {
+    tensors[name] = {name_of(tensor.scalar_type()), tensor.sizes().vec(), values_of(tensor)};
+  }
+  json metadata;
+  if (file.header().metadata) metadata = *file.header().metadata;
+  return {{"ok", std::move(tensors)}, {"metadata", std::move(metadata)}};
+}
+
+json run_case(const json& in) {
+  static constexpr std::pair<const char*, json (*)(const json&)> kKinds[] = {
+      {"save_model", &run_save_model},
+      {"size_parse", &run_size_parse},
+      {"safetensors_file", &run_safetensors_file},
+      {"safetensors_bad", &run_safetensors_bad},
+  };
+  const std::string kind = string_field(in, "kind");
+  for (const auto& [known, run] : kKinds) {
+    if (kind == known) return part([&] { return run(in); });
+  }
+  throw CaseError("unknown kind \"" + kind + "\"");
+}
+
+const FamilyRegistration kRegistration("checkpoint_sharding", &run_case);
+
+}  // namespace
+}  // namespace accelerate::golden

@@ -1,0 +1,191 @@
+#include "integration_tests/golden/checkpoint_sharding_rules.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "integration_tests/golden/checkpoint_sharding_model.h"
+#include "integration_tests/golden/fields.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+bool is_kind(const json& in, const char* kind) { return string_field(in, "kind") == kind; }
+
+// ---- save_model
+
+bool asks_for_pickle(const json& in) {
+  return is_kind(in, "save_model") && !bool_field(in, "safe_serialization");
+}
+
+// Tensors of one storage that are not the same view, and empty ones, of which the peer knows no
+// storage.
+bool has_views_or_empty_tensors(const json& in) {
+  if (!is_kind(in, "save_model")) return false;
+  std::map<std::string, std::set<std::pair<int64_t, std::vector<int64_t>>>> views;
+  int64_t empty = 0;
+  for (const StoredTensor& tensor : tensors_of_model(in)) {
+    views[tensor.owner].insert({tensor.offset, tensor.shape});
+    if (tensor.bytes.empty()) ++empty;
+  }
+  return empty > 1 || std::any_of(views.begin(), views.end(),
+                                  [](const auto& entry) { return entry.second.size() > 1; });
+}
+
+bool finds_earlier_files(const json& in) {
+  return is_kind(in, "save_model") && in.contains("existing_files") &&
+         !in["existing_files"].empty();
+}
+
+bool has_no_tensors(const json& in) {
+  return is_kind(in, "save_model") && field(in, "tensors").empty();
+}
+
+void expect_our_folder(const json& in, json& out) {
+  if (out.contains("error")) return;
+  json files = expected_folder(in);
+  if (!files.is_null()) out["files"] = std::move(files);
+}
+
+// ---- safetensors_file
+
+std::optional<std::map<std::string, std::string>> metadata_of(const json& in) {
+  const json& metadata = field(in, "metadata");
+  if (metadata.is_null()) return std::nullopt;
+  return metadata.get<std::map<std::string, std::string>>();
+}
+
+bool has_several_metadata(const json& in) {
+  if (!is_kind(in, "safetensors_file")) return false;
+  const auto metadata = metadata_of(in);
+  return metadata && metadata->size() > 1;
+}
+
+// The same file with its metadata sorted.
+void sort_metadata(const json& /*in*/, json& out) {
+  if (out.contains("error")) return;
+  std::string bytes;
+  if (!absl::Base64Unescape(string_field(out, "base64"), &bytes)) throw CaseError("no base64");
+  uint64_t length = 0;
+  for (size_t i = 8; i-- > 0;) length = length << 8 | static_cast<uint8_t>(bytes.at(i));
+  ordered_json header = ordered_json::parse(bytes.substr(8, length));
+  header["__metadata__"] = header["__metadata__"].get<std::map<std::string, std::string>>();
+  std::string text = header.dump();
+  text.resize(length, ' ');
+  out["base64"] = absl::Base64Escape(bytes.substr(0, 8) + text + bytes.substr(8 + length));
+}
+
+bool has_large_unsigned(const json& in) {
+  if (!is_kind(in, "safetensors_file")) return false;
+  static const std::set<std::string> kLarge = {"uint16", "uint32", "uint64"};
+  const json& tensors = field(in, "tensors");
+  return std::any_of(tensors.begin(), tensors.end(), [](const json& entry) {
+    return kLarge.count(entry.at(2).get<std::string>()) > 0;
+  });
+}
+
+// All that such a case says of shared memory is that the contents are the same.
+bool has_equal_tensors(const json& in) {
+  if (!is_kind(in, "safetensors_file")) return false;
+  std::set<std::string> seen;
+  for (const json& entry : field(in, "tensors")) {
+    const bool is_empty = entry.at(3).get<std::string>().empty();
+    if (!is_empty && !seen.insert(json{entry[1], entry[2], entry[3]}.dump()).second) return true;
+  }
+  return false;
+}
+
+void expect_a_file(const json& in, json& out) {
+  if (!out.contains("error")) return;
+  out = {{"base64", absl::Base64Escape(safetensors_bytes(tensors_of_file(in), metadata_of(in)))}};
+}
+
+// ---- safetensors_bad
+
+// The names in the header, as often as they are there.
+class KeyCounter {
+ public:
+  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
+    if (event == json::parse_event_t::object_start) {
+      keys_.emplace_back();
+    } else if (event == json::parse_event_t::object_end) {
+      keys_.pop_back();
+    } else if (event == json::parse_event_t::key && depth > 0) {
+      repeats_ = repeats_ || !keys_.back().insert(parsed.get<std::string>()).second;
+    }
+    return true;
+  }
+  bool repeats() const { return repeats_; }
+
+ private:
+  std::vector<std::set<std::string>> keys_;
+  bool repeats_ = false;
+};
+
+bool repeats_a_key(const json& in) {
+  if (!is_kind(in, "safetensors_bad")) return false;
+  std::string bytes;
+  if (!absl::Base64Unescape(string_field(in, "base64"), &bytes) || bytes.size() < 8) return false;
+  uint64_t length = 0;
+  for (size_t i = 8; i-- > 0;) length = length << 8 | static_cast<uint8_t>(bytes[i]);
+  KeyCounter counter;
+  const json header = json::parse(
+      bytes.substr(8, length),
+      [&counter](int depth, json::parse_event_t event, json& parsed) {
+        return counter(depth, event, parsed);
+      },
+      /*allow_exceptions=*/false);
+  return header.is_object() && counter.repeats();
+}
+
+void refuse(const json& /*in*/, json& out) {
+  if (!out.contains("error")) {
+    out = {{"error", {{"type", "CheckpointError"}, {"message", "a key comes twice"}}}};
+  }
+}
+
+}  // namespace
+
+std::vector<Decision> checkpoint_sharding_rules() {
+  return {
+      {"checkpoint_sharding", "pickle",
+       "the peer writes pickled files when it is told to; ours are safetensors always, so that "
+       "nobody has to execute a file to read it",
+       &asks_for_pickle, &expect_our_folder},
+      {"checkpoint_sharding", "views and empty tensors",
+       "the peer saves the first view of a storage and the first empty tensor only; ours drops "
+       "what is identical and saves the rest",
+       &has_views_or_empty_tensors, &expect_our_folder},
+      {"checkpoint_sharding", "files of earlier saves",
+       "the peer leaves the safetensors of earlier saves beside the new ones, where readers may "
+       "take them for weights; ours removes them",
+       &finds_earlier_files, &expect_our_folder},
+      {"checkpoint_sharding", "models without tensors",
+       "the peer writes no file; ours writes an empty one, which can be loaded", &has_no_tensors,
+       &expect_our_folder},
+      {"checkpoint_sharding", "order of metadata",
+       "the reference writer's metadata come in a random order; ours are sorted",
+       &has_several_metadata, &sort_metadata},
+      {"checkpoint_sharding", "large unsigned integers",
+       "the reference's Python writer does not know unsigned integers of 16 bits and more; ours "
+       "writes them as the format has them",
+       &has_large_unsigned, &expect_a_file},
+      {"checkpoint_sharding", "tensors that share memory",
+       "the reference refuses them; ours writes each under its name, and save_model and save leave "
+       "tied ones out before",
+       &has_equal_tensors, &expect_a_file},
+      {"checkpoint_sharding", "repeated keys",
+       "the reference takes the last of two equal keys in a header; ours refuses the file",
+       &repeats_a_key, &refuse},
+  };
+}
+
+}  // namespace accelerate::golden
