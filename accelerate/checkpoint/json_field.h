@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,16 @@ inline bool json_to(const nlohmann::ordered_json& value, std::string& field) {
 inline bool json_to(const nlohmann::ordered_json& value, std::tuple<double, double>& field) {
   return value.is_array() && value.size() == 2 && json_to(value[0], std::get<0>(field)) &&
          json_to(value[1], std::get<1>(field));
+}
+
+template <typename T>
+bool json_to(const nlohmann::ordered_json& value, std::vector<T>& field) {
+  if (!value.is_array()) return false;
+  field.clear();
+  for (const nlohmann::ordered_json& item : value) {
+    if (!json_to(item, field.emplace_back())) return false;
+  }
+  return true;
 }
 
 template <typename T>

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/parallel/power_sgd.h"
 
@@ -29,6 +30,13 @@ std::unique_ptr<CommunicationHook> inner_hook(const DistributedDataParallelKwarg
 }
 
 }  // namespace
+
+StateDict CommunicationHook::state_dict() const { return {}; }
+
+void CommunicationHook::load_state_dict(const StateDict& state) {
+  TORCH_CHECK_VALUE(state.tensors.empty() && state.values.empty(),
+                    "a communication hook that remembers nothing has no state to load");
+}
 
 std::unique_ptr<CommunicationHook> make_communication_hook(
     const DistributedDataParallelKwargs& options) {

@@ -14,6 +14,8 @@
 
 namespace accelerate {
 
+struct StateDict;
+
 class CommunicationHook {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -24,6 +26,11 @@ class CommunicationHook {
   /// Begins to put the mean over ranks into the bucket's buffer. The future is that buffer, once it
   /// is done, or what went wrong. Collective: ranks reduce buckets in the same order.
   virtual Future reduce(const Group& group, c10d::GradBucket& bucket) = 0;
+
+  /// What it remembers from step to step, this rank's own; nothing unless overridden. Local.
+  virtual StateDict state_dict() const;
+  /// Errors: c10::ValueError for what is no state of such a hook; nothing has changed then.
+  virtual void load_state_dict(const StateDict& state);
 };
 
 /// The hook that `options` ask for: comm_hook inside comm_wrapper. Null: none. A wrapper alone

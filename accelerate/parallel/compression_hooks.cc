@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/view_as_real.h>
 
+#include "accelerate/checkpoint/state_dict.h"
+
 namespace accelerate {
 
 CommunicationHook::Future MeanHook::reduce(const Group& group, c10d::GradBucket& bucket) {
@@ -36,5 +38,9 @@ CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket&
       },
       c10::TensorType::get());
 }
+
+StateDict CastHook::state_dict() const { return inner_->state_dict(); }
+
+void CastHook::load_state_dict(const StateDict& state) { inner_->load_state_dict(state); }
 
 }  // namespace accelerate

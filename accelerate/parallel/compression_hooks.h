@@ -28,6 +28,8 @@ class CastHook final : public CommunicationHook {
       : dtype_(dtype), inner_(std::move(inner)) {}
 
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
 
  private:
   const c10::ScalarType dtype_;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -16,10 +17,13 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "accelerate/checkpoint/json_field.h"
+#include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
@@ -32,6 +36,16 @@ constexpr size_t kMebibyte = 1024 * 1024;
 constexpr size_t kFirstBucketBytes = kMebibyte;
 constexpr double kMaxBucketMebibytes = 1 << 30;  // of which a size_t holds the bytes
 constexpr int kMain = 0;
+
+constexpr char kStateOf[] = "the state of a replicated model";
+constexpr char kBuffer[] = "buffer.";
+constexpr char kHookTensor[] = "hook.";
+constexpr char kRefreshesBuffers[] = "refreshes_buffers";
+constexpr char kUsed[] = "used";
+constexpr char kOptions[] = "options";
+constexpr char kBuckets[] = "buckets";
+constexpr char kReady[] = "ready";
+constexpr char kHook[] = "hook";
 
 struct Parameters {
   std::vector<at::Tensor> tensors;
@@ -106,6 +120,7 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
 
 struct DistributedDataParallel::Reducer : c10d::Reducer {
   using c10d::Reducer::Reducer;
+  using Buckets = std::vector<std::vector<size_t>>;
 
   static constexpr int64_t kNotReached = std::numeric_limits<int64_t>::min();
 
@@ -162,6 +177,49 @@ struct DistributedDataParallel::Reducer : c10d::Reducer {
     const Bucket& bucket = buckets_.at(slot);
     return c10d::GradBucket(slot, buckets_.size(), gradients, bucket.offsets, bucket.lengths,
                             bucket.sizes_vec, bucket.variables, std::nullopt);
+  }
+
+  // Which parameters each bucket holds; absent before they were sorted by how they become ready.
+  std::optional<Buckets> final_buckets() const {
+    if (!has_rebuilt_bucket_) return std::nullopt;
+    Buckets buckets;
+    for (const Bucket& bucket : buckets_) buckets.push_back(bucket.variable_indices);
+    return buckets;
+  }
+  void set_final_buckets(Buckets buckets) {
+    has_rebuilt_bucket_ = true;
+    rebuilt_params_.clear();
+    rebuilt_param_indices_.clear();
+    initialize_buckets(std::move(buckets));
+  }
+  // As the first backward pass found them.
+  std::vector<size_t> ready_order() const {
+    return {rebuilt_param_indices_.begin(), rebuilt_param_indices_.end()};
+  }
+  void set_ready_order(const std::vector<size_t>& order) {
+    rebuilt_params_.clear();
+    rebuilt_param_indices_.clear();
+    for (const size_t parameter : order) push_rebuilt_params(parameter);
+  }
+  // Since the last pass that synchronised, with find_unused_parameters.
+  std::vector<size_t> used() const {
+    std::vector<size_t> parameters;
+    for (int64_t i = 0; local_used_map_.defined() && i < local_used_map_.numel(); ++i) {
+      if (local_used_map_[i].item<int>() != 0) parameters.push_back(static_cast<size_t>(i));
+    }
+    return parameters;
+  }
+  void set_used(const std::vector<size_t>& parameters) {
+    if (!local_used_map_.defined()) return;
+    local_used_map_.zero_();
+    for (const size_t parameter : parameters) local_used_map_[static_cast<int64_t>(parameter)] = 1;
+  }
+  // Whether one bucket can hold these.
+  bool can_be_bucket(const std::vector<size_t>& bucket) const {
+    return !bucket.empty() && std::all_of(bucket.begin(), bucket.end(), [&](size_t parameter) {
+      return params_[parameter].options().type_equal(params_[bucket[0]].options()) &&
+             (bucket.size() == 1 || !expect_sparse_gradients_[parameter]);
+    });
   }
 
   // As if a backward pass had reached all parameters: ranks rebuild their buckets together, and
@@ -433,6 +491,116 @@ void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
 
 void DistributedDataParallel::adopt_replica(int source) {
   broadcast_tensors(group_, replica(), source);
+}
+
+std::vector<std::string> DistributedDataParallel::names_of(
+    const std::vector<size_t>& parameters) const {
+  std::vector<std::string> names;
+  for (const size_t parameter : parameters) names.push_back(replicas_[parameter].first);
+  return names;
+}
+
+std::vector<size_t> DistributedDataParallel::parameters_of(
+    const std::vector<std::string>& names) const {
+  std::unordered_map<std::string, size_t> known;
+  for (size_t i = 0; i < replicas_.size(); ++i) known.emplace(replicas_[i].first, i);
+  std::vector<size_t> parameters;
+  for (const std::string& name : names) {
+    const auto found = known.find(name);
+    TORCH_CHECK_VALUE(found != known.end(), kStateOf, " has a parameter \"", name,
+                      "\", which is not trained here, or has it twice");
+    parameters.push_back(found->second);
+    known.erase(found);
+  }
+  return parameters;
+}
+
+StateDict DistributedDataParallel::state_dict() const {
+  StateDict state;
+  state.values[kRefreshesBuffers] = require_buffer_sync_;
+  if (group_->getRank() != kMain && !(require_buffer_sync_ && options_.broadcast_buffers)) {
+    for (const auto& item : module_->named_buffers()) {
+      if (item.value().defined()) {
+        state.tensors.emplace_back(kBuffer + item.key(), item.value().detach());
+      }
+    }
+  }
+  if (!reducer_) return state;
+  state.values[kUsed] = names_of(reducer_->used());
+  state.values[kOptions] = bucket_options();
+  nlohmann::ordered_json& buckets = state.values[kBuckets];
+  if (const auto indices = reducer_->final_buckets()) {
+    buckets = nlohmann::ordered_json::array();
+    for (const std::vector<size_t>& bucket : *indices) buckets.push_back(names_of(bucket));
+  }
+  state.values[kReady] = names_of(reducer_->ready_order());
+  if (!hook_) return state;
+  StateDict hook = hook_->state_dict();
+  state.values[kHook] = std::move(hook.values);
+  for (auto& [name, tensor] : hook.tensors) {
+    state.tensors.emplace_back(kHookTensor + name, std::move(tensor));
+  }
+  return state;
+}
+
+std::string DistributedDataParallel::bucket_options() const {
+  return nlohmann::ordered_json(
+             {{"bucket_cap_mb", options_.bucket_cap_mb},
+              {"find_unused_parameters", options_.find_unused_parameters},
+              {"static_graph", options_.static_graph},
+              {"comm_hook", to_string(options_.comm_hook)},
+              {"matrix_approximation_rank", options_.comm_state_option.matrix_approximation_rank}})
+      .dump();
+}
+
+void DistributedDataParallel::load_state_dict(const StateDict& state) {
+  using internal::field_of;
+  at::NoGradGuard no_grad;
+  const auto refreshes = field_of<bool>(state.values, kRefreshesBuffers, kStateOf);
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  StateDict of_hook;
+  const auto named_buffers = module_->named_buffers();
+  for (const auto& [name, tensor] : state.tensors) {
+    if (name.starts_with(kHookTensor)) {
+      of_hook.tensors.emplace_back(name.substr(sizeof(kHookTensor) - 1), tensor);
+      continue;
+    }
+    const at::Tensor* buffer =
+        name.starts_with(kBuffer) ? named_buffers.find(name.substr(sizeof(kBuffer) - 1)) : nullptr;
+    TORCH_CHECK_VALUE(buffer != nullptr && tensor.defined() && tensor.sizes() == buffer->sizes(),
+                      kStateOf, " has \"", name, "\", which is no such buffer here");
+    copies.emplace_back(*buffer, tensor);
+  }
+  if (reducer_) {
+    const auto used =
+        parameters_of(field_of<std::vector<std::string>>(state.values, kUsed, kStateOf));
+    const auto ready =
+        parameters_of(field_of<std::vector<std::string>>(state.values, kReady, kStateOf));
+    std::optional<Reducer::Buckets> buckets;
+    const nlohmann::ordered_json saved = internal::json_member(state.values, kBuckets, kStateOf);
+    if (!saved.is_null()) {
+      using Names = std::vector<std::vector<std::string>>;
+      std::vector<std::string> all;
+      buckets.emplace();
+      for (const auto& names : field_of<Names>(state.values, kBuckets, kStateOf)) {
+        TORCH_CHECK_VALUE(reducer_->can_be_bucket(buckets->emplace_back(parameters_of(names))),
+                          kStateOf, " has a bucket of parameters that cannot share one");
+        all.insert(all.end(), names.begin(), names.end());
+      }
+      TORCH_CHECK_VALUE(parameters_of(all).size() == replicas_.size(), kStateOf, " has ",
+                        all.size(), " parameters, here are ", replicas_.size());
+    }
+    const bool same = field_of<std::string>(state.values, kOptions, kStateOf) == bucket_options();
+    if (same && hook_) {
+      of_hook.values = internal::json_member(state.values, kHook, kStateOf);
+      hook_->load_state_dict(of_hook);
+    }
+    if (same && buckets) reducer_->set_final_buckets(*std::move(buckets));
+    if (same && reducer_->should_rebuild_buckets()) reducer_->set_ready_order(ready);
+    reducer_->set_used(used);
+  }
+  for (auto& [buffer, saved] : copies) buffer.copy_(saved);
+  require_buffer_sync_ = refreshes;
 }
 
 }  // namespace accelerate

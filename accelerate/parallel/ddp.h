@@ -41,6 +41,7 @@ namespace accelerate {
 
 class CommunicationHook;
 class DistributedDataParallel;
+struct StateDict;
 
 /// Hears what a model is about to do with its group, before it does: JoinScope's ear.
 class JoinListener {
@@ -101,6 +102,15 @@ class DistributedDataParallel {
   /// Errors: c10::Error with static_graph before the first pass that synchronises.
   void trigger_sync_in_backward();
 
+  /// What of this rank a model that goes on exactly needs besides the module: how parameters are
+  /// put into buckets, which were used since the last synchronising pass, what the communication
+  /// hook remembers ("hook." tensors), and, where they are not rank 0's, the buffers ("buffer.").
+  /// To be loaded by as many ranks as saved it, on all of them, before gradients are loaded. Local.
+  StateDict state_dict() const;
+  /// Buckets and the hook's memory stay as they are if options that they follow from have changed.
+  /// Errors: c10::ValueError for a state of another model; nothing has changed then.
+  void load_state_dict(const StateDict& state);
+
   // ---- For JoinScope.
 
   /// While set, gradient-enabled passes are announced to `listener`, and passes without gradients
@@ -134,6 +144,10 @@ class DistributedDataParallel {
   std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
   std::vector<at::Tensor> replica() const;
   void check_finished() const;
+  // What the buckets and the hook's memory follow from.
+  std::string bucket_options() const;
+  std::vector<std::string> names_of(const std::vector<size_t>& parameters) const;
+  std::vector<size_t> parameters_of(const std::vector<std::string>& names) const;
   void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;

@@ -19,12 +19,20 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/checkpoint/json_field.h"
+#include "accelerate/checkpoint/state_dict.h"
+#include "accelerate/util/generator_state.h"
 
 namespace accelerate {
 namespace {
 
 using Group = CommunicationHook::Group;
+
+constexpr char kGenerator[] = "generator";
+constexpr char kError[] = "error.";
+constexpr char kQ[] = "q.";
 
 c10::intrusive_ptr<c10d::Work> begin_sum(const Group& group, const at::Tensor& flat) {
   std::vector<at::Tensor> tensors{flat};
@@ -131,6 +139,7 @@ at::Tensor PowerSgdHook::take_in(Memory& memory, const at::Tensor& buffer) const
   if (!memory.error.defined() || memory.error.numel() != size) {
     memory.error = at::zeros({size}, buffer.options());
   }
+  memory.error = memory.error.to(buffer.options());  // it may have been loaded
   forget_what_is_not_finite(memory.error);
   memory.error.narrow(0, 0, used).add_(buffer);
   return memory.error;
@@ -286,6 +295,52 @@ void PowerSgdHook::count(const c10d::GradBucket& bucket, int64_t before, int64_t
         static_cast<double>(before_) / static_cast<double>(std::max<int64_t>(after_, 1)), " to 1");
   });
   before_ = after_ = 0;
+}
+
+StateDict PowerSgdHook::state_dict() const {
+  StateDict state;
+  state.values = {{"iteration", iteration_}, {"before", before_}, {"after", after_}};
+  state.tensors.emplace_back(kGenerator, generator_state(generator_));
+  for (const auto& [bucket, memory] : memories_) {
+    if (memory.error.defined()) {
+      state.tensors.emplace_back(absl::StrCat(kError, bucket), memory.error);
+    }
+    if (memory.q.defined()) state.tensors.emplace_back(absl::StrCat(kQ, bucket), memory.q);
+  }
+  return state;
+}
+
+void PowerSgdHook::load_state_dict(const StateDict& state) {
+  const std::string where = "PowerSGD's state";
+  const auto iteration = internal::field_of<int64_t>(state.values, "iteration", where);
+  const auto before = internal::field_of<int64_t>(state.values, "before", where);
+  const auto after = internal::field_of<int64_t>(state.values, "after", where);
+  TORCH_CHECK_VALUE(iteration >= 0 && before >= 0 && after >= 0, where, " counts ", iteration, ", ",
+                    before, " and ", after);
+  std::map<size_t, Memory> memories;
+  at::Tensor generator;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (name == kGenerator) {
+      generator = tensor;
+      continue;
+    }
+    const bool is_error = name.starts_with(kError);
+    const size_t prefix = is_error ? sizeof(kError) - 1 : sizeof(kQ) - 1;
+    uint64_t bucket = 0;
+    const bool is_known = (is_error || name.starts_with(kQ)) &&
+                          absl::SimpleAtoi(absl::string_view(name).substr(prefix), &bucket);
+    TORCH_CHECK_VALUE(is_known && tensor.defined() && tensor.dim() == 1 &&
+                          (tensor.is_floating_point() || tensor.is_complex()),
+                      where, " has \"", name, "\", which is no such tensor");
+    Memory& memory = memories[bucket];
+    (is_error ? memory.error : memory.q) = tensor.clone();
+  }
+  TORCH_CHECK_VALUE(generator.defined(), where, " has no \"", kGenerator, "\"");
+  set_generator_state(generator_, generator);
+  memories_ = std::move(memories);
+  iteration_ = iteration;
+  before_ = before;
+  after_ = after;
 }
 
 }  // namespace accelerate

@@ -46,6 +46,11 @@ class PowerSgdHook final : public CommunicationHook {
 
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
 
+  /// How many passes there were, the generator, and what is kept of each bucket, in the hook's own
+  /// memory: "error.0", "q.0", ... It fits as long as the buckets hold the same parameters.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
  private:
   // Matrices of one shape that are multiplied together.
   struct Batch {

@@ -9,7 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
+#include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"
 
@@ -288,6 +290,68 @@ TEST(PowerSgd, RefusesContradictions) {
   for (const auto& [options, text] : wrong) EXPECT_THAT(error_of(options), HasSubstr(text));
   EXPECT_EQ(error_of({.start_powerSGD_iter = 0, .use_error_feedback = false, .warm_start = false}),
             "no error");
+}
+
+// A hook that goes on where another one stood.
+TEST(PowerSgd, GoesOnBitEqualFromItsState) {
+  run_ranks(2, [](const Group& group) {
+    FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});
+    const RuntimeScope scope(runtime);
+    const Model model;
+    const auto reduce = [&](PowerSgdHook& hook, int step) {
+      Tensor gradients = gradients_of(group->getRank(), step, model.size);
+      c10d::GradBucket bucket = model.bucket(gradients);
+      hook.reduce(group, bucket)->waitAndThrow();
+      return gradients;
+    };
+    for (const Matrices matrices : {Matrices::kParameters, Matrices::kBucket}) {
+      const PowerSgdOptions options{.start_powerSGD_iter = 2,
+                                    .min_compression_rate = 1e-3,
+                                    .orthogonalization_epsilon = 1e-8};
+      PowerSgdHook hook(options, matrices);
+      for (int step = 0; step < 6; ++step) {
+        StateDict saved = hook.state_dict();
+        for (auto& [name, tensor] : saved.tensors) tensor = tensor.clone();
+        PowerSgdHook resumed(options, matrices);
+        resumed.load_state_dict(saved);
+        EXPECT_EQ(resumed.state_dict().values, hook.state_dict().values);
+        const Tensor expected = reduce(hook, step);
+        EXPECT_TRUE(torch::equal(reduce(resumed, step), expected)) << "step " << step;
+      }
+    }
+  });
+}
+
+TEST(PowerSgd, SaysWhatIsNoStateOfIts) {
+  PowerSgdHook hook({}, Matrices::kParameters);
+  const StateDict saved = hook.state_dict();
+  const auto error_with = [&](const std::function<void(StateDict&)>& change) -> std::string {
+    StateDict bad = saved;
+    change(bad);
+    try {
+      hook.load_state_dict(bad);
+    } catch (const c10::ValueError& error) {
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_with([](StateDict&) {}), "no error");
+  EXPECT_THAT(error_with([](StateDict& state) { state.values = nullptr; }), HasSubstr("no object"));
+  EXPECT_THAT(error_with([](StateDict& state) { state.values["iteration"] = -1; }),
+              HasSubstr("counts -1"));
+  EXPECT_THAT(error_with([](StateDict& state) { state.tensors.clear(); }),
+              HasSubstr("has no \"generator\""));
+  EXPECT_THAT(error_with([](StateDict& state) { state.tensors[0].second = torch::zeros({3}); }),
+              HasSubstr("a generator's state"));
+  for (const char* name : {"error.", "q.x", "error.-1", "p.0"}) {
+    EXPECT_THAT(error_with([name](StateDict& state) {
+                  state.tensors.emplace_back(name, torch::zeros({3}));
+                }),
+                HasSubstr(std::string("has \"") + name));
+  }
+  EXPECT_THAT(
+      error_with([](StateDict& state) { state.tensors.emplace_back("q.0", torch::zeros({3, 2})); }),
+      HasSubstr("has \"q.0\""));
 }
 
 TEST(Orthogonalize, GivesOrthonormalColumns) {

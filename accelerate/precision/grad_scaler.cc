@@ -43,7 +43,7 @@ at::TensorOptions scalar_on(c10::Device device, at::ScalarType dtype) {
 // Either may be undefined.
 at::Tensor larger(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() ? a : b;
-  return at::maximum(a, b);
+  return at::maximum(a, b.to(a.device()));
 }
 
 template <typename T>
@@ -166,15 +166,14 @@ void GradScaler::update(std::optional<double> new_scale) {
     initial_scale_ = *new_scale;
     if (scale_.defined()) scale_.fill_(*new_scale);
   } else {
-    at::Tensor found_inf = found_inf_;
-    for (const auto& [optimizer, state] : optimizers_) {
-      found_inf = larger(found_inf, state.found_inf);
-    }
+    const at::Tensor found_inf = all_found_inf();
     TORCH_CHECK_VALUE(found_inf.defined(),
                       "GradScaler: update() before an optimizer with gradients was unscaled or "
                       "stepped");
-    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, options_.growth_factor,
-                           options_.backoff_factor, options_.growth_interval);
+    keep_scale_on(found_inf.device());
+    at::_amp_update_scale_(scale_, growth_tracker_, found_inf.to(scale_.device()),
+                           options_.growth_factor, options_.backoff_factor,
+                           options_.growth_interval);
   }
   optimizers_.clear();
   found_inf_.reset();
@@ -236,6 +235,29 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   growth_tracker_.reset();
   optimizers_.clear();
   found_inf_.reset();
+}
+
+at::Tensor GradScaler::all_found_inf() const {
+  at::Tensor found_inf = found_inf_;
+  for (const auto& [optimizer, state] : optimizers_) {
+    found_inf = larger(found_inf, state.found_inf);
+  }
+  return found_inf;
+}
+
+std::optional<double> GradScaler::found_inf() const {
+  const at::Tensor found_inf = all_found_inf();
+  if (!found_inf.defined()) return std::nullopt;
+  return found_inf.item<double>();
+}
+
+void GradScaler::set_found_inf(std::optional<double> found_inf) {
+  optimizers_.clear();
+  found_inf_.reset();
+  if (found_inf) {
+    const c10::Device device = scale_.defined() ? scale_.device() : c10::Device(c10::kCPU);
+    found_inf_ = at::full({}, *found_inf, scalar_on(device, at::kFloat));
+  }
 }
 
 void GradScaler::adopt_state(int source) {

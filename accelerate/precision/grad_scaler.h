@@ -92,6 +92,12 @@ class GradScaler {
   /// Errors: c10::ValueError naming the field that is missing or out of range; nothing is changed.
   void load_state_dict(const nlohmann::ordered_json& state_dict);
 
+  /// The largest of what was found in gradients since the last update: more than 0 if one was not
+  /// finite; absent if none was looked at. Not part of state_dict. Waits for the device.
+  std::optional<double> found_inf() const;
+  /// What renewed optimizers found before a state was loaded. Local.
+  void set_found_inf(std::optional<double> found_inf);
+
   /// Gives all ranks of the group rank `source`'s state. Collective.
   void adopt_state(int source);
 
@@ -105,6 +111,7 @@ class GradScaler {
 
   at::Tensor scale_tensor(const at::Tensor& output);
   void keep_scale_on(c10::Device device);
+  at::Tensor all_found_inf() const;
   at::Tensor unscale_gradients(const torch::optim::Optimizer& optimizer);
 
   GradScalerKwargs options_;

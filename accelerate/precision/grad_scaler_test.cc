@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -251,6 +252,71 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   EXPECT_EQ(waiting.grad().item<float>(), 16);
   EXPECT_TRUE(other.step());
   EXPECT_EQ(waiting.item<float>(), -1);
+}
+
+// Two optimizers of which one steps in every second iteration only; after each iteration another
+// scaler takes over.
+TEST(SharedScaler, GoesOnFromItsState) {
+  struct Rank {
+    std::shared_ptr<SharedScaler> shared = std::make_shared<SharedScaler>(
+        GradScaler({.init_scale = 64, .backoff_factor = 0.25, .growth_interval = 2}));
+    at::Tensor first = parameter({1}), second = parameter({1});
+    torch::optim::SGD one = sgd(first), two = sgd(second);
+    SharedScaler::User user{shared, one}, other{shared, two};
+
+    std::vector<double> iterate(int i) {
+      shared->begin_backward();
+      shared->scaler().scale(first.sum() + second.sum()).backward();
+      if (i % 5 == 2) first.mutable_grad().fill_(kInf);
+      user.step();
+      user.forget_gradients();
+      one.zero_grad();
+      if (i % 2 == 1) {
+        other.step();
+        other.forget_gradients();
+        two.zero_grad();
+      }
+      return {shared->scaler().get_scale(),
+              static_cast<double>(shared->scaler().get_growth_tracker()), first.item<float>()};
+    }
+  };
+  Rank whole;
+  auto rank = std::make_unique<Rank>();
+  for (int i = 0; i < 12; ++i) {
+    const std::string saved = rank->shared->state_dict().dump();
+    auto next = std::make_unique<Rank>();
+    next->first.set_data(rank->first.detach());
+    next->second.set_data(rank->second.detach());
+    next->second.mutable_grad() = rank->second.grad();
+    next->shared->load_state_dict(nlohmann::ordered_json::parse(saved));
+    rank = std::move(next);
+    EXPECT_EQ(rank->iterate(i), whole.iterate(i)) << "iteration " << i;
+  }
+}
+
+TEST(SharedScaler, SaysWhatIsNoStateOfIts) {
+  auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  SharedScaler::User user(shared, optimizer);
+  const nlohmann::ordered_json saved = shared->state_dict();
+  const auto error_with = [&](const char* name, const nlohmann::ordered_json& value) {
+    nlohmann::ordered_json bad = saved;
+    bad["accelerate"][name] = value;
+    return error_of([&] { shared->load_state_dict(bad); });
+  };
+  EXPECT_THAT(error_with("steps", {0, 0}), HasSubstr("of 2 optimizers, here are 1"));
+  EXPECT_THAT(error_with("steps", {-1}), HasSubstr("counts -1 steps"));
+  EXPECT_THAT(error_with("steps", 3), HasSubstr("\"steps\" is 3"));
+  EXPECT_THAT(error_with("is_unscaled", {1}), HasSubstr("\"is_unscaled\""));
+  EXPECT_THAT(error_with("found_inf", "x"), HasSubstr("\"found_inf\""));
+  EXPECT_EQ(shared->state_dict(), saved);
+  // A peer's has no more than the scaler's own fields.
+  nlohmann::ordered_json peers = saved;
+  peers.erase("accelerate");
+  peers["scale"] = 2.0;
+  shared->load_state_dict(peers);
+  EXPECT_EQ(shared->scaler().get_scale(), 2);
 }
 
 }  // namespace

@@ -1,13 +1,22 @@
 #include "accelerate/precision/shared_scaler.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/checkpoint/json_field.h"
 
 namespace accelerate {
 namespace {
+
+constexpr char kOurs[] = "accelerate";
 
 void multiply_gradients(const torch::optim::Optimizer& optimizer, double factor) {
   at::NoGradGuard no_grad;
@@ -75,6 +84,53 @@ void SharedScaler::User::forget_gradients() { entry_->is_unscaled = false; }
 void SharedScaler::update() {
   scaler_.update();
   for (User::Entry* user : users_) user->steps = 0;
+}
+
+nlohmann::ordered_json SharedScaler::state_dict() const {
+  nlohmann::ordered_json state = scaler_.state_dict();
+  if (!scaler_.is_enabled()) return state;
+  std::vector<int64_t> steps;
+  std::vector<bool> is_unscaled;
+  for (const User::Entry* user : users_) {
+    steps.push_back(user->steps);
+    is_unscaled.push_back(user->is_unscaled);
+  }
+  const std::optional<double> found_inf = scaler_.found_inf();
+  state[kOurs] = {{"steps", steps},
+                  {"is_unscaled", is_unscaled},
+                  {"found_inf", internal::to_json_value(found_inf)}};
+  return state;
+}
+
+void SharedScaler::load_state_dict(const nlohmann::ordered_json& state) {
+  if (!scaler_.is_enabled()) return;
+  std::vector<int64_t> steps(users_.size(), 0), is_unscaled(users_.size(), 0);
+  std::optional<double> found_inf;
+  if (state.contains(kOurs)) {
+    const std::string where = "the scaler's state";
+    const nlohmann::ordered_json& ours = state.at(kOurs);
+    internal::read_field(ours, "steps", where, steps);
+    internal::read_field(ours, "found_inf", where, found_inf);
+    std::vector<int64_t> flags;
+    for (const auto& flag : internal::json_member(ours, "is_unscaled", where)) {
+      TORCH_CHECK_VALUE(flag.is_boolean(), where, ": \"is_unscaled\" has an item ",
+                        internal::json_excerpt(flag));
+      flags.push_back(flag.get<bool>() ? 1 : 0);
+    }
+    is_unscaled = std::move(flags);
+    TORCH_CHECK_VALUE(steps.size() == users_.size() && is_unscaled.size() == users_.size(), where,
+                      " is of ", steps.size(), " optimizers, here are ", users_.size());
+    for (const int64_t count : steps) {
+      TORCH_CHECK_VALUE(count >= 0 && count <= std::numeric_limits<int>::max(), where, " counts ",
+                        count, " steps");
+    }
+  }
+  scaler_.load_state_dict(state);
+  scaler_.set_found_inf(found_inf);
+  for (size_t i = 0; i < users_.size(); ++i) {
+    users_[i]->steps = static_cast<int>(steps[i]);
+    users_[i]->is_unscaled = is_unscaled[i] != 0;
+  }
 }
 
 void SharedScaler::begin_backward() {

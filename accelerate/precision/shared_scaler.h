@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "accelerate/precision/grad_scaler.h"
 
 namespace accelerate {
@@ -24,6 +26,14 @@ class SharedScaler {
   SharedScaler& operator=(const SharedScaler&) = delete;
 
   GradScaler& scaler() { return scaler_; }
+
+  /// The scaler's state and, under "accelerate", how far each optimizer is since its last update,
+  /// in the order in which they were prepared. Local; waits for the device.
+  nlohmann::ordered_json state_dict() const;
+  /// A state without "accelerate", such as a peer's, is that of a scaler just updated.
+  /// Errors: c10::ValueError naming the field that is missing or of another type, or if there are
+  ///         other optimizers; nothing has changed then.
+  void load_state_dict(const nlohmann::ordered_json& state);
 
   /// To be called before a loss is scaled.
   void begin_backward();
