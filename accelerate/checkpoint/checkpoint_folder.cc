@@ -5,10 +5,10 @@
 #include <memory>
 #include <utility>
 
-#include "absl/crc/crc32c.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "accelerate/checkpoint/crc32c.h"
 
 namespace accelerate {
 namespace {
@@ -26,15 +26,16 @@ absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& 
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
   std::string buffer(kChunk, '\0');
-  absl::crc32c_t crc(0);
+  uint32_t crc = 0;
   for (int64_t at = 0; at < (*file)->size(); at += kChunk) {
     const size_t size = std::min<int64_t>(kChunk, (*file)->size() - at);
     const absl::Status read =
         (*file)->read_at(at, absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.data()), size));
     if (!read.ok()) return read;
-    crc = absl::ExtendCrc32c(crc, absl::string_view(buffer.data(), size));
+    const uint32_t of_chunk = internal::crc32c(absl::string_view(buffer.data(), size));
+    crc = at == 0 ? of_chunk : internal::concat_crc32c(crc, of_chunk, size);
   }
-  return static_cast<uint32_t>(crc);
+  return crc;
 }
 
 // Every file below `folder`, by its path from there.

@@ -3,9 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/crc32c.h"
 #include "accelerate/checkpoint/safetensors.h"
 
 namespace accelerate {
@@ -26,7 +26,7 @@ absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& pa
   }
   if (absl::Status written = write_file(files, path, text); !written.ok()) return written;
   return ManifestFile{.size = static_cast<int64_t>(text.size()),
-                      .crc32c = static_cast<uint32_t>(absl::ComputeCrc32c(text))};
+                      .crc32c = internal::crc32c(text)};
 }
 
 absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,
@@ -120,11 +120,11 @@ StateDict CheckpointReader::read(const std::string& name) const {
   }
   const ManifestFile& entry = manifest_.files.at(name + kJson);
   std::string text = internal::value_or_throw(read_file(files_, *path));
-  uint32_t crc = static_cast<uint32_t>(absl::ComputeCrc32c(text));
+  uint32_t crc = internal::crc32c(text);
   if (crc != entry.crc32c) {
     // It may have been damaged on the way here only.
     text = internal::value_or_throw(read_file(files_, *path));
-    crc = static_cast<uint32_t>(absl::ComputeCrc32c(text));
+    crc = internal::crc32c(text);
   }
   if (crc != entry.crc32c) {
     throw CheckpointError(absl::StrCat(*path, " is damaged: its checksum is ", checksum_text(crc),

@@ -7,11 +7,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace accelerate::internal {
 
 uint32_t crc32c(absl::Span<const std::byte> bytes);
+inline uint32_t crc32c(absl::string_view text) {
+  return crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+}
 
 /// Of two runs of bytes together, from those of each; `second_size`: how many the second one has.
 uint32_t concat_crc32c(uint32_t first, uint32_t second, int64_t second_size);

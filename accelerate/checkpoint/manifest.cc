@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/crc/crc32c.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/checkpoint/crc32c.h"
 
 namespace accelerate {
 namespace {
@@ -25,7 +25,7 @@ absl::Status bad(const std::string& what) {
 }
 
 uint32_t checksum(const Json& json) {
-  return static_cast<uint32_t>(absl::ComputeCrc32c(json.dump()));
+  return internal::crc32c(json.dump());
 }
 
 // Reads members of one JSON object; the first that is not as expected is the error.

@@ -11,10 +11,11 @@
 #include "accelerate/checkpoint/gradient_state_dict.h"
 #include "accelerate/checkpoint/module_state_dict.h"
 #include "accelerate/checkpoint/optimizer_state_dict.h"
+#include "accelerate/checkpoint/replica_state_dict.h"
 #include "accelerate/checkpoint/rng_state_dict.h"
 #include "accelerate/checkpoint/save_model.h"
 #include "accelerate/checkpoint/scheduler_state_dict.h"
-#include "accelerate/precision/fp8_model.h"
+#include "accelerate/checkpoint/training_state_dict.h"
 #include "accelerate/util/logger.h"
 #include "accelerate/util/rng_state.h"
 
@@ -29,7 +30,7 @@ constexpr char kCustom[] = "custom_checkpoint";
 constexpr char kScaler[] = "scaler";
 constexpr char kRandomStates[] = "random_states";
 constexpr char kGradients[] = "gradients";
-constexpr char kFp8[] = "fp8_state";
+constexpr char kReplica[] = "replica_state";
 
 // Those that still have a handle, in the order in which they were prepared.
 template <typename T>
@@ -42,27 +43,6 @@ std::vector<std::shared_ptr<T>> alive(const std::vector<std::weak_ptr<T>>& known
 }
 
 std::string of_rank(const std::string& name, int rank) { return absl::StrCat(name, "_rank", rank); }
-
-nlohmann::ordered_json window_state(const TrainingState& training,
-                                    const GradientState& gradient_state) {
-  const AccumulationWindow& window = training.window;
-  nlohmann::ordered_json models = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < training.models.size(); ++i) {
-    const auto& named = window.models;
-    if (std::find(named.begin(), named.end(), training.models[i].get()) != named.end()) {
-      models.push_back(i);
-    }
-  }
-  return {{"sync_gradients", gradient_state.sync_gradients()},
-          {"steps", window.steps},
-          {"models", std::move(models)},
-          {"rescaled", window.rescaled},
-          {"divides_by_steps", window.divides_by_steps},
-          {"divides_by_tokens", window.divides_by_tokens},
-          {"tokens", window.tokens},
-          {"token_unit", window.token_unit},
-          {"tokens_are_summed", window.tokens_are_summed}};
-}
 
 // Of an object of which the checkpoint has as many as there are.
 void check_count(const CheckpointReader& reader, const std::string& kind, size_t prepared) {
@@ -114,13 +94,6 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
   for (const auto& scheduler : alive(training.schedulers)) {
     parts.push_back({indexed(kScheduler, index++), scheduler_state_dict(*scheduler)});
   }
-  for (size_t i = 0; i < training.models.size(); ++i) {
-    const auto& fp8 = training.models[i]->fp8();
-    if (!fp8) continue;
-    const auto scales = fp8->state_dict();
-    if (scales.empty()) continue;
-    parts.push_back({indexed(kFp8, i), {.tensors = {scales.begin(), scales.end()}}});
-  }
   if (training.scaler) {
     parts.push_back({kScaler, {.values = training.scaler->scaler().state_dict()}});
   }
@@ -134,16 +107,19 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   const int rank = runtime.topology().rank;
   std::vector<CheckpointPart> parts;
   StateDict random = rng_state_dict(capture_rng_state({}, runtime));
-  random.values["step"] = training.step;
-  random.values["window"] = window_state(training, gradient_state);
+  random.values = training_state_dict(training, gradient_state).values;
   parts.push_back({absl::StrCat(kRandomStates, "_", rank), std::move(random)});
   size_t index = 0;
   for (const auto& loader : alive(training.loaders)) {
     parts.push_back({of_rank(indexed(kLoader, index++), rank), {.values = loader->state_dict()}});
   }
   for (size_t i = 0; i < training.models.size(); ++i) {
-    // What the next backward pass adds to.
-    if (!is_accumulating()) break;
+    StateDict state = replica_state_dict(*training.models[i]);
+    if (state.tensors.empty() && state.values.empty()) continue;
+    parts.push_back({of_rank(indexed(kReplica, i), rank), std::move(state)});
+  }
+  if (!is_inside_window(gradient_state)) return parts;
+  for (size_t i = 0; i < training.models.size(); ++i) {
     StateDict state = gradient_state_dict(*training.models[i]->module());
     if (state.tensors.empty()) continue;
     parts.push_back({of_rank(indexed(kGradients, i), rank), std::move(state)});
@@ -182,13 +158,6 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   }
   for (size_t i = 0; i < optimizers.size(); ++i) {
     load_accelerated_optimizer_state_dict(*optimizers[i], reader.read(indexed(kOptimizer, i)));
-  }
-  for (size_t i = 0; i < training.models.size(); ++i) {
-    const std::string name = indexed(kFp8, i);
-    const auto& fp8 = training.models[i]->fp8();
-    if (!fp8 || !reader.find(name)) continue;
-    const NamedTensors scales = reader.read(name).tensors;
-    fp8->load_state_dict({scales.begin(), scales.end()});
   }
   if (training.scaler && reader.find(kScaler)) {
     training.scaler->scaler().load_state_dict(reader.read(kScaler).values);
@@ -230,38 +199,28 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
         {.main_process_only = false});
   }
   load_rng(rng_state_of(state), is_known);
-  training.step = state.values.at("step");
-  load_window_state(state.values.at("window"), same_ranks);
+  load_training_state_dict(training, gradient_state, {.values = state.values});
   for (size_t i = 0; i < training.models.size(); ++i) {
-    const std::string name = indexed(kGradients, i);
-    if (same_ranks && reader.find(of_rank(name, rank))) {
-      load_gradient_state_dict(*training.models[i]->module(), reader.read(of_rank(name, rank)));
-    } else if (reader.find(of_rank(name, 0))) {
-      log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ",
-                               reader.manifest().world_size,
-                               " ranks, which had accumulated gradients: they are lost"));
+    const std::string replica = indexed(kReplica, i);
+    const bool has_own = reader.find(of_rank(replica, rank)).has_value();
+    if (has_own || reader.find(of_rank(replica, 0))) {
+      load_replica_state_dict(*training.models[i],
+                              reader.read(of_rank(replica, has_own ? rank : 0)),
+                              {.same_ranks = same_ranks});
+    }
+    const std::string gradients = of_rank(indexed(kGradients, i), rank);
+    if (same_ranks && reader.find(gradients)) {
+      load_gradient_state_dict(*training.models[i]->module(), reader.read(gradients));
     }
   }
-}
-
-bool TrainingParts::is_accumulating() const { return !gradient_state.sync_gradients(); }
-
-void TrainingParts::load_window_state(const nlohmann::ordered_json& state, bool same_ranks) const {
+  if (same_ranks || !is_inside_window(gradient_state)) return;
+  log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ",
+                           reader.manifest().world_size,
+                           " ranks, which were accumulating gradients: the window begins anew"));
+  // Without the others' gradients there is no window to go on with.
   training.window = {};
-  // Without the other ranks' gradients there is no window to go on with.
-  if (!same_ranks) return gradient_state.set_sync_gradients(true);
-  AccumulationWindow& window = training.window;
-  gradient_state.set_sync_gradients(state.at("sync_gradients"));
-  window.steps = state.at("steps");
-  for (const size_t index : state.at("models")) {
-    if (index < training.models.size()) window.models.push_back(training.models[index].get());
-  }
-  window.rescaled = state.at("rescaled");
-  window.divides_by_steps = state.at("divides_by_steps");
-  window.divides_by_tokens = state.at("divides_by_tokens");
-  window.tokens = state.at("tokens");
-  window.token_unit = state.at("token_unit");
-  window.tokens_are_summed = state.at("tokens_are_summed");
+  training.step = 0;
+  gradient_state.set_sync_gradients(true);
 }
 
 void TrainingParts::load_rng(const RngState& saved, bool is_own) const {

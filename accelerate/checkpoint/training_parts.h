@@ -1,8 +1,9 @@
 /// A rank's training as the parts of a checkpoint, and back.
 ///
 ///   what all ranks have alike     model, optimizer, scheduler, custom_checkpoint_{i}, scaler
-///   what is a rank's own          random_states_{rank}, dl_state_dict_rank{rank}, and, in the
-///                                 middle of an accumulation window, gradients_rank{rank}
+///   what is a rank's own          random_states_{rank}, dl_state_dict_rank{rank}, where there is
+///                                 one replica_state_rank{rank}, and, in the middle of an
+///                                 accumulation window, gradients_rank{rank}
 ///
 /// The second object of a kind is model_1, dl_state_dict_1_rank{rank}, ...
 /// Threads: the rank's thread. All is local.
@@ -47,8 +48,6 @@ struct TrainingParts {
 
  private:
   void load_own(const CheckpointReader& reader) const;
-  bool is_accumulating() const;
-  void load_window_state(const nlohmann::ordered_json& state, bool same_ranks) const;
   void load_rng(const RngState& saved, bool is_own) const;
 };
 
