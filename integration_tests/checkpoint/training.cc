@@ -85,10 +85,14 @@ TrainingResult train(const TrainingOptions& options) {
         scheduler.step();
         optimizer.zero_grad();
         result.losses[++progress.steps] = loss.item<double>();
+        if (options.on_step) options.on_step(progress.steps, loss.item<double>());
       }
       stops = options.stop_after == progress.steps;
       const bool saves = options.save_every > 0 && progress.steps % options.save_every == 0;
-      if (saves || stops) accelerator.save_state({}, {.asynchronous = options.asynchronous});
+      if (saves || stops) {
+        accelerator.save_state({}, {.asynchronous = options.asynchronous});
+        if (options.on_saved) options.on_saved(progress.steps);
+      }
       if (stops) break;
     }
   }
