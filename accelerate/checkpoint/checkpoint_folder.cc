@@ -164,6 +164,7 @@ absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) 
   if (status.ok()) status = tidy_checkpoint(files, checkpoint);
   if (status.ok()) status = make_directories_durably(files, staging);
   if (status.ok()) status = write_file(files, join_path(staging, kUnfinished), "");
+  if (!status.ok()) remove_all(files, staging).IgnoreError();
   return status;
 }
 

@@ -44,7 +44,7 @@ void run(Job& job, TrainingOptions options, std::vector<FileFault> faults, uint6
       TrainingOptions own = options;
       own.on_step = [&](int64_t step, double loss) {
         const auto [known, is_new] = job.losses[rank.index()].emplace(step, loss);
-        if (!is_new) EXPECT_EQ(known->second, loss) << "step " << step << " went another way";
+        EXPECT_TRUE(is_new || known->second == loss) << "step " << step << " went another way";
       };
       own.on_saved = [&](int64_t step) { saved = std::max(saved, step); };
       const TrainingResult result = train(own);
@@ -95,7 +95,7 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
   ASSERT_EQ(trial.error, "");
   ASSERT_EQ(trial.losses, whole.losses);
 
-  int points = 0, died = 0, lost = 0;
+  int points = 0, fired = 0, died = 0, lost = 0;
   for (int rank = 0; rank < kRanks; ++rank) {
     for (int64_t operation = 0; operation < trial.disk->operations(rank); ++operation) {
       FileFault fault = sweep.fault;
@@ -112,7 +112,10 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
         run(job, first, {fault}, 1);
       }
       ++points;
-      EXPECT_TRUE(job.fired || fault.kind == FileFaultKind::kBitFlip);
+      // Not every operation writes, or reads.
+      EXPECT_TRUE(job.fired || fault.kind == FileFaultKind::kBitFlip ||
+                  fault.kind == FileFaultKind::kDiskFull);
+      fired += job.fired ? 1 : 0;
       died += job.error.empty() ? 0 : 1;
       const int64_t last_saved = job.last_saved;
       run(job, second, {}, 2);
@@ -123,9 +126,9 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
                             << ". " << job.error;
     }
   }
-  std::cout << "crash sweep, " << sweep.name << ": " << points << " operations failed, " << died
-            << " runs died, " << lost << " losses\n";
-  EXPECT_GT(points, 50);
+  std::cout << "crash sweep, " << sweep.name << ": " << points << " operations, " << fired
+            << " failed, " << died << " runs died, " << lost << " losses\n";
+  EXPECT_GT(fired, 50);
   EXPECT_EQ(lost, 0);
 }
 

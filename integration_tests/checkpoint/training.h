@@ -27,7 +27,7 @@ struct TrainingOptions {
   std::optional<int64_t> stop_after = std::nullopt;
   /// Loads the latest complete checkpoint if there is one.
   bool resumes = false;
-  /// Told of each micro-step, and, when save_state returns, after which one it saved.
+  /// Told of each micro-step, and, when a save is complete for sure, after which one it saved.
   std::function<void(int64_t step, double loss)> on_step = {};
   std::function<void(int64_t step)> on_saved = {};
 };
