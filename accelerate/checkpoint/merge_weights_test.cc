@@ -103,7 +103,7 @@ class MergeWeights : public testing::Test {
   }
 
   HostFiles disk_;
-  InterruptedFiles files_{disk_, InterruptedFiles::kNever};
+  InterruptedFiles files_{disk_, InterruptedFiles::kNever, /*syncs=*/false};
   const std::string base_;
   ShardedMetadata metadata_;
 };

@@ -29,7 +29,7 @@ class SaveLoad : public testing::Test {
   ~SaveLoad() override { EXPECT_TRUE(remove_all(files_, folder_).ok()); }
 
   HostFiles disk_{/*parallelism=*/1};
-  InterruptedFiles files_{disk_, InterruptedFiles::kNever};
+  InterruptedFiles files_{disk_, InterruptedFiles::kNever, /*syncs=*/false};
   const std::string folder_;
   const std::string path_;
 };

@@ -32,7 +32,7 @@ class SaveModel : public testing::Test {
   std::string path(const std::string& name) const { return join_path(folder_, name); }
 
   HostFiles disk_{/*parallelism=*/1};
-  InterruptedFiles files_{disk_, InterruptedFiles::kNever};
+  InterruptedFiles files_{disk_, InterruptedFiles::kNever, /*syncs=*/false};
   const std::string folder_;
 };
 

@@ -2,8 +2,7 @@
 ///
 ///     InterruptedFiles files(disk, 7);    // six operations that change something succeed
 ///
-/// A write that is the one to fail leaves half of its bytes. Syncs are counted and not done: what a
-/// test writes need not survive the machine.
+/// A write that is the one to fail leaves half of its bytes.
 /// Threads: one.
 #pragma once
 
@@ -24,8 +23,10 @@ class InterruptedFiles final : public FileSystem {
  public:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-  /// Operations that change something fail from number `fails_at` (from 1) on.
-  InterruptedFiles(FileSystem& disk, int64_t fails_at) : disk_(disk), fails_at_(fails_at) {}
+  /// Operations that change something fail from number `fails_at` (from 1) on. `syncs`: whether
+  /// syncs are more than counted; what a test writes to the machine's disk need not survive it.
+  InterruptedFiles(FileSystem& disk, int64_t fails_at, bool syncs = true)
+      : disk_(disk), fails_at_(fails_at), syncs_(syncs) {}
 
   /// How many operations were asked for.
   int64_t operations() const { return operations_; }
@@ -59,7 +60,10 @@ class InterruptedFiles final : public FileSystem {
     absl::Status failed = count();
     return failed.ok() ? disk_.remove(path) : failed;
   }
-  absl::Status sync_directory(const std::string& /*path*/) override { return count(); }
+  absl::Status sync_directory(const std::string& path) override {
+    absl::Status failed = count();
+    return failed.ok() && syncs_ ? disk_.sync_directory(path) : failed;
+  }
   std::string temporary_name(const std::string& path) const override {
     return disk_.temporary_name(path);
   }
@@ -78,7 +82,10 @@ class InterruptedFiles final : public FileSystem {
       if (!was_stopped) file_->write_at(offset, data.first(data.size() / 2)).IgnoreError();
       return failed;
     }
-    absl::Status sync() override { return files_.count(); }
+    absl::Status sync() override {
+      absl::Status failed = files_.count();
+      return failed.ok() && files_.syncs_ ? file_->sync() : failed;
+    }
     absl::Status close() override { return file_->close(); }
 
    private:
@@ -94,6 +101,7 @@ class InterruptedFiles final : public FileSystem {
 
   FileSystem& disk_;
   const int64_t fails_at_;
+  const bool syncs_;
   int64_t operations_ = 0;
 };
 
