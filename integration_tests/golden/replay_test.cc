@@ -104,9 +104,9 @@ TEST_P(RecordedFamily, HasNoFailure) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
-                         testing::Values("batch_sampler_shard", "env_parsing", "grad_sync",
-                                         "iterable_dataset_shard", "operations",
-                                         "prepared_dataloader", "process_control",
+                         testing::Values("batch_sampler_shard", "checkpoint_sharding",
+                                         "env_parsing", "grad_sync", "iterable_dataset_shard",
+                                         "operations", "prepared_dataloader", "process_control",
                                          "seedable_sampler", "training"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -319,6 +319,41 @@ TEST(Decisions, OfEnvParsingThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 5})) << result.printed;
 }
 
+// The same of checkpoint_sharding.
+std::vector<json> checkpoint_sharding_by_hand() {
+  std::vector<json> cases = json::parse(R"([
+    {"id": "nothing-by-hand",
+     "in": {"kind": "save_model", "tensors": [], "max_shard_size": 10, "safe_serialization": true},
+     "out": {"files": {}}},
+    {"id": "earlier-by-hand",
+     "in": {"kind": "save_model", "tensors": [["x", [1], "uint8", null]], "max_shard_size": 10,
+            "safe_serialization": true,
+            "existing_files": ["model-00001-of-00009.safetensors", "notes.txt"]},
+     "out": {"files": {"model-00001-of-00009.safetensors": {"bytes": 3},
+                       "notes.txt": {"bytes": 3}}}},
+    {"id": "metadata-by-hand",
+     "in": {"kind": "safetensors_file", "metadata": {"a": "1", "b": "2"},
+            "tensors": [["x", [1], "uint8", "07"]]}},
+    {"id": "repeated-by-hand",
+     "in": {"kind": "safetensors_bad"},
+     "out": {"ok": {"x": ["uint8", [1], [7]]}, "metadata": null}}])")
+                                .get<std::vector<json>>();
+  // The metadata's b comes before its a; x comes twice.
+  cases[2]["out"]["base64"] =
+      "WAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJiIjoiMiIsImEiOiIxIn0sIngiOnsiZHR5cGUi"
+      "OiJVOCIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6WzAsMV19fSAgBw==";
+  cases[3]["in"]["base64"] =
+      "cAAAAAAAAAB7IngiOnsiZHR5cGUiOiJVOCIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6"
+      "WzAsMV19LCJ4Ijp7ImR0eXBlIjoiVTgiLCJzaGFwZSI6WzFdLCJkYXRhX29mZnNldHMiOlswLDFdfX0gICAgICAgBw="
+      "=";
+  return cases;
+}
+
+TEST(Decisions, OfCheckpointShardingThatNoRecordedCaseShows) {
+  const Result result = replay("checkpoint_sharding", checkpoint_sharding_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 4})) << result.printed;
+}
+
 // The decisions that change something.
 std::set<std::string> decisions_with_a_case() {
   std::set<std::string> used;
@@ -330,9 +365,10 @@ std::set<std::string> decisions_with_a_case() {
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
   for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
+  for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
   for (const char* family :
-       {"batch_sampler_shard", "env_parsing", "grad_sync", "iterable_dataset_shard", "operations",
-        "prepared_dataloader", "seedable_sampler"}) {
+       {"batch_sampler_shard", "checkpoint_sharding", "env_parsing", "grad_sync",
+        "iterable_dataset_shard", "operations", "prepared_dataloader", "seedable_sampler"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }
@@ -392,7 +428,7 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
   EXPECT_THAT(status.err, HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                                    "env_parsing, grad_sync, iterable_dataset_shard, "));
+                                    "checkpoint_sharding, env_parsing, grad_sync, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
