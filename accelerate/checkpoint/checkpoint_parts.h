@@ -36,7 +36,8 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
 /// names and shapes. Threads: one at a time; what take() gave is written before the next call.
 class SnapshotBuffers {
  public:
-  void take(std::vector<CheckpointPart>& parts);
+  /// Copies with so many threads.
+  void take(std::vector<CheckpointPart>& parts, int threads);
   void clear() { buffers_.clear(); }
 
  private:

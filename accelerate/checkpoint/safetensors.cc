@@ -1,7 +1,5 @@
 #include "accelerate/checkpoint/safetensors.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -25,6 +23,7 @@
 
 #include "accelerate/checkpoint/crc32c.h"
 #include "accelerate/checkpoint/file_chunks.h"
+#include "accelerate/checkpoint/fresh_tensor.h"
 #include "accelerate/checkpoint/tensor_range.h"
 
 namespace accelerate {
@@ -321,18 +320,6 @@ absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const st
   return header;
 }
 
-// Memory that nobody has touched yet. Large pages make the first touch several times faster.
-at::Tensor fresh_tensor(const SafetensorsEntry& entry, at::ScalarType dtype) {
-  at::Tensor tensor = at::empty(entry.shape, dtype);
-  constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
-  const auto start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
-  const uintptr_t begin = (start + kLargePage - 1) / kLargePage * kLargePage;
-  const uintptr_t end = (start + tensor.nbytes()) / kLargePage * kLargePage;
-  // Advice: where it cannot be followed, all is as before.
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  return tensor;
-}
-
 // Memory that is being written to, to tell what must wait: of two destinations that share memory,
 // the later one counts.
 class TakenMemory {
@@ -575,7 +562,7 @@ absl::StatusOr<NamedTensors> SafetensorsFile::read_all() const {
   for (const SafetensorsEntry& entry : contents_->header.tensors) {
     const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
     if (!dtype.ok()) return dtype.status();
-    tensors.emplace_back(entry.name, fresh_tensor(entry, *dtype));
+    tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, *dtype));
     wanted.push_back({.entry = &entry, .tensor = tensors.back().second});
   }
   const absl::Status read = contents_->read(std::move(wanted));

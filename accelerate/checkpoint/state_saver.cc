@@ -279,7 +279,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     std::vector<CheckpointPart> collected = collect(checkpoint);
     const int64_t bytes = bytes_of(collected);
     if (options.asynchronous) {
-      snapshot_.take(collected);
+      snapshot_.take(collected, runtime.files().parallelism());
     } else if (bytes >= kWorthABar) {
       bar.emplace(runtime,
                   ProgressBarOptions{.total = bytes / kMegabyte, .description = "saving, MB"});
