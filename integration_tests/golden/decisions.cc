@@ -15,6 +15,7 @@
 #include "integration_tests/golden/grad_sync_rules.h"
 #include "integration_tests/golden/operations_rules.h"
 #include "integration_tests/golden/prepared_dataloader_rules.h"
+#include "integration_tests/golden/save_state_layout_rules.h"
 #include "integration_tests/golden/seedable_sampler_rules.h"
 
 namespace accelerate::golden {
@@ -162,7 +163,8 @@ std::vector<Decision> make_decisions() {
   };
   for (const auto& rules :
        {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules(),
-        env_parsing_rules(), grad_sync_rules(), checkpoint_sharding_rules()}) {
+        env_parsing_rules(), grad_sync_rules(), checkpoint_sharding_rules(),
+        save_state_layout_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;
