@@ -43,8 +43,8 @@ json part(const std::function<json()>& make) {
   }
 }
 
-std::vector<json> ask_ranks(int num_ranks, const std::function<json(int rank)>& make,
-                            int num_nodes, std::shared_ptr<simulator::SimDisk> disk) {
+std::vector<json> ask_ranks(int num_ranks, const std::function<json(int rank)>& make, int num_nodes,
+                            std::shared_ptr<simulator::SimDisk> disk) {
   std::vector<json> answers(static_cast<size_t>(num_ranks));
   simulator::Cluster cluster(
       std::to_string(num_nodes) + "x" + std::to_string(num_ranks / num_nodes),

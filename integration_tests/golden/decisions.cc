@@ -161,10 +161,9 @@ std::vector<Decision> make_decisions() {
        "with epoch 0",
        &starts_without_epoch, &begin_with_epoch_0},
   };
-  for (const auto& rules :
-       {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules(),
-        env_parsing_rules(), grad_sync_rules(), checkpoint_sharding_rules(),
-        save_state_layout_rules()}) {
+  for (const auto& rules : {seedable_sampler_rules(), prepared_dataloader_rules(),
+                            operations_rules(), env_parsing_rules(), grad_sync_rules(),
+                            checkpoint_sharding_rules(), save_state_layout_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

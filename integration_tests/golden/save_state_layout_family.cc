@@ -52,16 +52,11 @@ std::string to_theirs(const std::string& path) {
 
 std::string name_of(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kLong:
-      return "int64";
-    case at::kByte:
-      return "uint8";
-    default:
-      return at::toString(dtype);
+    case at::kFloat: return "float32";
+    case at::kBFloat16: return "bfloat16";
+    case at::kLong: return "int64";
+    case at::kByte: return "uint8";
+    default: return at::toString(dtype);
   }
 }
 
@@ -85,7 +80,8 @@ json described_state(const SafetensorsFile& file) {
   json value = json::parse(file.header().metadata.value().at("values"));
   for (const auto& [name, tensor] : value_or_throw(file.read_all())) {
     json* place = &value;
-    for (const absl::string_view key : absl::StrSplit(name, '.')) place = &(*place)[std::string(key)];
+    for (const absl::string_view key : absl::StrSplit(name, '.'))
+      place = &(*place)[std::string(key)];
     *place = description_of(tensor);
   }
   return value;
@@ -135,8 +131,8 @@ json described_folder(SimDisk& disk, const std::string& folder) {
 // ---- Accelerators
 
 ProjectConfiguration project_of(const json& project, bool has_folder) {
-  expect_fields(project, {"automatic_checkpoint_naming", "total_limit", "iteration",
-                          "save_on_each_node"});
+  expect_fields(project,
+                {"automatic_checkpoint_naming", "total_limit", "iteration", "save_on_each_node"});
   ProjectConfiguration configuration;
   if (has_folder) configuration.project_dir = kProject;
   if (project.contains("automatic_checkpoint_naming")) {
@@ -273,22 +269,20 @@ json run_rotation(const json& in) {
     const size_t begin = trace.size();
     const auto end = std::find(actions.begin() + static_cast<int64_t>(begin) + 1, actions.end(),
                                std::string("new"));
-    const json part_of_trace =
-        ask_first_rank(ranks_field(in, "world_size"), disk, [&]() -> json {
-          LayoutTraining training(options, kPlain);
-          Accelerator& accelerator = training.accelerator();
-          json results = json::array();
-          for (auto action = actions.begin() + static_cast<int64_t>(begin); action != end;
-               ++action) {
-            json result = part([&] { return act(accelerator, *action); });
-            accelerator.wait_for_everyone();
-            result["checkpoints"] = sorted_checkpoints(accelerator.runtime().files());
-            result["iteration"] = accelerator.save_iteration();
-            results.push_back(std::move(result));
-            accelerator.wait_for_everyone();
-          }
-          return results;
-        });
+    const json part_of_trace = ask_first_rank(ranks_field(in, "world_size"), disk, [&]() -> json {
+      LayoutTraining training(options, kPlain);
+      Accelerator& accelerator = training.accelerator();
+      json results = json::array();
+      for (auto action = actions.begin() + static_cast<int64_t>(begin); action != end; ++action) {
+        json result = part([&] { return act(accelerator, *action); });
+        accelerator.wait_for_everyone();
+        result["checkpoints"] = sorted_checkpoints(accelerator.runtime().files());
+        result["iteration"] = accelerator.save_iteration();
+        results.push_back(std::move(result));
+        accelerator.wait_for_everyone();
+      }
+      return results;
+    });
     if (!part_of_trace.is_array()) return part_of_trace;
     for (const json& result : part_of_trace) trace.push_back(result);
   }
@@ -382,9 +376,7 @@ Script script_of(const std::string& action) {
     script.load_folder = "/sim/missing";
   } else if (is_one_of(action, "load_empty", "load_empty_dir")) {
     script.load_folder = "/sim/empty";
-    script.between = [](SimDisk& disk) {
-      internal::check_ok(disk.make_directories("/sim/empty"));
-    };
+    script.between = [](SimDisk& disk) { internal::check_ok(disk.make_directories("/sim/empty")); };
   } else if (is_one_of(action, "load_file", "load_from_file")) {
     script.load_folder = "/sim/file";
     script.between = [](SimDisk& disk) { internal::check_ok(write_file(disk, "/sim/file", "")); };

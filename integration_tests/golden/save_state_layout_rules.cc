@@ -63,9 +63,8 @@ json our_weights(const json& in, const std::string& stem, const json& state_dict
       }
     }
   }
-  return {{"format", "safetensors"},
-          {"metadata", {{"format", "pt"}}},
-          {"tensors", std::move(tensors)}};
+  return {
+      {"format", "safetensors"}, {"metadata", {{"format", "pt"}}}, {"tensors", std::move(tensors)}};
 }
 
 // Keys are text.
@@ -185,8 +184,7 @@ void move_schedules(const json& in, json& out) {
   change_files(out, "optimizer", [&groups](json& value, size_t index) {
     json& group = value.at("param_groups").at(0);
     groups.at(index) = group;
-    for (const char* left :
-         {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}) {
+    for (const char* left : {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}) {
       group.erase(left);
     }
   });
@@ -221,9 +219,8 @@ template <typename Predicate>
 bool any_action(const json& in, Predicate&& predicate) {
   if (!is_rotation(in)) return false;
   const json& actions = field(in, "actions");
-  return std::any_of(actions.begin(), actions.end(), [&](const json& action) {
-    return predicate(action.get<std::string>());
-  });
+  return std::any_of(actions.begin(), actions.end(),
+                     [&](const json& action) { return predicate(action.get<std::string>()); });
 }
 
 bool loads(const json& in) {
@@ -296,8 +293,8 @@ std::vector<Decision> save_state_layout_rules() {
        "the peer's schedulers leave arguments in the optimizer's groups; ours keep them",
        &is_layout, &move_schedules},
       {"save_state_layout", "random numbers of Python and NumPy",
-       "the peer saves the states of their generators; there are none",
-       &is_layout, &leave_out_random_numbers_of_python},
+       "the peer saves the states of their generators; there are none", &is_layout,
+       &leave_out_random_numbers_of_python},
       {"save_state_layout", "growth of the loss scale",
        "in these cases the peer's scaler was attached by hand and used by nobody; ours comes with "
        "fp16 and counts the steps that were made",
@@ -314,8 +311,8 @@ std::vector<Decision> save_state_layout_rules() {
        "the peer removes old checkpoints before it knows that it can save; ours afterwards",
        &begins_again_with_a_limit, &expect_our_trace},
       {"save_state_layout", "missing random states",
-       "the peer goes on without them; that is an error, as with every file",
-       &loses_random_states, &refuse},
+       "the peer goes on without them; that is an error, as with every file", &loses_random_states,
+       &refuse},
   };
 }
 

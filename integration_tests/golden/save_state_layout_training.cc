@@ -99,8 +99,8 @@ std::unique_ptr<optim::Scheduler> made_scheduler(const std::string& name,
                                            optim::StepLROptions{.step_size = 2, .gamma = 0.1});
   }
   if (name == "cosine") {
-    return std::make_unique<optim::CosineAnnealingLR>(
-        optimizer, optim::CosineAnnealingLROptions{.T_max = 10});
+    return std::make_unique<optim::CosineAnnealingLR>(optimizer,
+                                                      optim::CosineAnnealingLROptions{.T_max = 10});
   }
   if (name == "onecycle") {
     return std::make_unique<optim::OneCycleLR>(
