@@ -391,7 +391,8 @@ TEST(Replay, MistakesInSavingAndLoading) {
     const Result result = replay_action(action, error);
     EXPECT_EQ(result.totals, (Totals{.passed = 1})) << action << ": " << result.printed;
   }
-  for (const char* action : {"load_map_location_cpu", "load_map_location_on_device"}) {
+  for (const char* action : {"load_map_location_cpu", "load_map_location_on_device",
+                             "load_no_models", "load_no_optimizers", "load_no_schedulers"}) {
     const Result result = replay_action(action, {{"ok", true}});
     EXPECT_EQ(result.totals, (Totals{.passed = 1})) << action << ": " << result.printed;
   }

@@ -320,6 +320,9 @@ bool change_number(LayoutObjects& objects, absl::string_view kind, int64_t numbe
   std::vector<std::string>* list = list_of(objects, kind);
   if (list == nullptr) return false;
   list->resize(static_cast<size_t>(number), list->front());
+  // Without models there is nothing to optimize, and without optimizers no schedule.
+  if (objects.models.empty()) objects.optimizers.clear();
+  if (objects.optimizers.empty()) objects.schedulers.clear();
   return true;
 }
 
