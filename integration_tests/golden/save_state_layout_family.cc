@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -61,7 +62,8 @@ std::string name_of(at::ScalarType dtype) {
 }
 
 std::string description_of(const at::Tensor& tensor) {
-  return absl::StrCat("tensor ", name_of(tensor.scalar_type()), json(tensor.sizes().vec()).dump());
+  return absl::StrCat("tensor ", name_of(tensor.scalar_type()), "[",
+                      absl::StrJoin(tensor.sizes().vec(), ", "), "]");
 }
 
 // A model's file.
@@ -100,7 +102,7 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
   const bool is_json = absl::EndsWith(name, ".json");
   json file = {{"format", is_json ? "json" : "safetensors"}};
   // Of these the peer has none.
-  for (const char* own : {"manifest", "dl_state_dict", "gradients"}) {
+  for (const char* own : {"manifest", "dl_state_dict", "gradients", "replica_state"}) {
     if (absl::StartsWith(name, own)) return file;
   }
   if (is_json) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -87,7 +88,7 @@ void expect_our_formats(const json& in, json& out) {
   json& files = out.at("files");
   if (files.is_array()) {
     // Names alone, of a training that made a step.
-    std::set<std::string> names = {"manifest.json"};
+    std::set<std::string> names;
     for (const json& file : files) {
       const auto name = file.get<std::string>();
       names.insert(our_file_name(name, holds_tensors(name)));
@@ -117,22 +118,46 @@ void expect_our_formats(const json& in, json& out) {
 
 bool lists_files(const json& in) { return is_layout(in) || is_action(in, "save_twice"); }
 
+// What is a rank's own, besides random states.
+std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
+                                       bool is_inside_window) {
+  std::vector<std::string> names;
+  auto add = [&names, rank](const char* kind, size_t count, const char* extension) {
+    for (size_t i = 0; i < count; ++i) {
+      const std::string number = i == 0 ? "" : absl::StrCat("_", i);
+      names.push_back(absl::StrCat(kind, number, "_rank", rank, extension));
+    }
+  };
+  if (in.contains("dataloaders")) add("dl_state_dict", number_of(in, "dataloaders"), ".json");
+  if (ranks_field(in, "world_size") > 1) add("replica_state", models, ".json");
+  if (is_inside_window) add("gradients", models, ".safetensors");
+  return names;
+}
+
 void expect_more_files(const json& in, json& out) {
   if (out.contains("error")) return;
-  json& files = out.at("files");
-  files["manifest.json"] = {{"format", "json"}};
-  const json& sequence = out.at("sync_gradients_sequence");
-  const bool is_inside_window = !sequence.empty() && sequence.back() == false;
-  auto add = [&files](const char* name, size_t index, int rank, const char* format) {
-    const std::string number = index == 0 ? "" : absl::StrCat("_", index);
-    files[absl::StrCat(name, number, "_rank", rank, ".", format)] = {{"format", format}};
-  };
+  std::vector<std::string> names = {"manifest.json"};
+  bool is_inside_window = false;
+  size_t models = 1;
+  if (is_layout(in)) {
+    const json& sequence = out.at("sync_gradients_sequence");
+    is_inside_window = !sequence.empty() && sequence.back() == false;
+    models = number_of(in, "models");
+  }
   for (int rank = 0; rank < ranks_field(in, "world_size"); ++rank) {
-    for (size_t i = 0; i < number_of(in, "dataloaders"); ++i) add("dl_state_dict", i, rank, "json");
-    for (size_t i = 0; is_inside_window && i < number_of(in, "models"); ++i) {
-      add("gradients", i, rank, "safetensors");
+    for (std::string& name : files_of_rank(in, rank, models, is_inside_window)) {
+      names.push_back(std::move(name));
     }
   }
+  json& files = out.at("files");
+  for (const std::string& name : names) {
+    if (files.is_array()) {
+      files.push_back(name);
+    } else {
+      files[name] = {{"format", absl::EndsWith(name, ".json") ? "json" : "safetensors"}};
+    }
+  }
+  if (files.is_array()) std::sort(files.begin(), files.end());
 }
 
 // ---- What is in them
@@ -280,9 +305,10 @@ std::vector<Decision> save_state_layout_rules() {
        "safetensors where there are tensors, else JSON, under the same names",
        &lists_files, &expect_our_formats},
       {"save_state_layout", "more files",
-       "the peer saves neither the place in the data nor gradients of a window that is not "
-       "complete, and no list of files; ours does",
-       &is_layout, &expect_more_files},
+       "the peer saves neither the place in the data, nor what DDP keeps, nor gradients of a "
+       "window "
+       "that is not complete, and no list of files; ours does",
+       &lists_files, &expect_more_files},
       {"save_state_layout", "options of PyTorch's implementation",
        "the peer's optimizers have options that say how PyTorch computes; LibTorch's have none",
        &is_layout, &leave_out_options_of_pytorch},
