@@ -464,9 +464,10 @@ class Accelerator {
   HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);
   HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
 
-  /// The model's tensors under PyTorch's names, not copied. Local: replicas are equal.
+  /// The model's tensors under PyTorch's names, not copied. Local: replicas are equal. `unwrap` has
+  /// no effect: no name begins with a wrapper's `module.`.
   template <typename Module>
-  NamedTensors get_state_dict(const PreparedModel<Module>& model) const {
+  NamedTensors get_state_dict(const PreparedModel<Module>& model, bool unwrap = true) const {
     return model_state_dict(*model.state());
   }
 
@@ -592,6 +593,17 @@ class Accelerator {
   bool trigger_ = false;
   const std::unique_ptr<StateSaver> saver_;
 };
+
+/// The user's own module, prepared or not. Local.
+/// Mirrors: accelerate utils/other.py, extract_model_from_parallel.
+template <typename Module>
+std::shared_ptr<Module> extract_model_from_parallel(const PreparedModel<Module>& model) {
+  return model.module();
+}
+template <internal::IsModel Model>
+auto extract_model_from_parallel(const Model& model) {
+  return internal::ModuleOf<std::remove_cvref_t<Model>>::pointer(model);
+}
 
 template <typename... Objects>
 decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {

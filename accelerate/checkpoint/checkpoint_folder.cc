@@ -5,9 +5,11 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "accelerate/checkpoint/crc32c.h"
 
 namespace accelerate {
@@ -20,21 +22,46 @@ constexpr char kRemoved[] = ".removed";
 constexpr char kReplaced[] = ".replaced";
 // In a staging folder until it has its manifest: what lies there is of no use to anybody.
 constexpr char kUnfinished[] = ".unfinished";
-constexpr size_t kChunk = size_t{1} << 20;
+constexpr int64_t kChunk = int64_t{1} << 20;
 
-absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
+// Hands the bytes of a file to `use`, in order, and returns their checksum.
+absl::StatusOr<uint32_t> read_through(
+    FileSystem& files, const std::string& path,
+    absl::FunctionRef<absl::Status(int64_t offset, absl::Span<const std::byte>)> use) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
-  std::string buffer(kChunk, '\0');
+  std::vector<std::byte> buffer(kChunk);
   uint32_t crc = 0;
   for (int64_t at = 0; at < (*file)->size(); at += kChunk) {
-    const size_t size = std::min<int64_t>(kChunk, (*file)->size() - at);
-    const absl::Status read =
-        (*file)->read_at(at, absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.data()), size));
-    if (!read.ok()) return read;
-    const uint32_t of_chunk = internal::crc32c(absl::string_view(buffer.data(), size));
-    crc = at == 0 ? of_chunk : internal::concat_crc32c(crc, of_chunk, size);
+    const auto chunk =
+        absl::MakeSpan(buffer).first(std::min<int64_t>(kChunk, (*file)->size() - at));
+    absl::Status status = (*file)->read_at(at, chunk);
+    if (status.ok()) status = use(at, chunk);
+    if (!status.ok()) return status;
+    const uint32_t of_chunk = internal::crc32c(chunk);
+    crc = at == 0 ? of_chunk : internal::concat_crc32c(crc, of_chunk, chunk.size());
   }
+  return crc;
+}
+
+absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
+  return read_through(files, path, [](int64_t, auto) { return absl::OkStatus(); });
+}
+
+// Replaces a file, which somebody wrote by other means, by a durable copy. Returns its checksum.
+absl::StatusOr<uint32_t> make_durable(FileSystem& files, const std::string& path) {
+  const std::string partial = files.temporary_name(path);
+  absl::StatusOr<std::unique_ptr<WritableFile>> copy = files.create(partial);
+  if (!copy.ok()) return copy.status();
+  absl::StatusOr<uint32_t> crc =
+      read_through(files, path, [&](int64_t offset, absl::Span<const std::byte> bytes) {
+        return (*copy)->write_at(offset, bytes);
+      });
+  absl::Status status = crc.status();
+  if (status.ok()) status = (*copy)->sync();
+  status.Update((*copy)->close());
+  if (status.ok()) status = files.rename(partial, path);
+  if (!status.ok()) return status;
   return crc;
 }
 
@@ -54,10 +81,24 @@ absl::Status list_files(FileSystem& files, const std::string& folder, const std:
     const absl::Status below = list_files(files, path, absl::StrCat(prefix, name, "/"), found);
     if (!below.ok()) return below;
   }
+  return absl::OkStatus();
+}
+
+// Makes the names in a folder, and in those below, durable.
+absl::Status sync_tree(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::string path = join_path(folder, name);
+    const absl::StatusOr<FileInfo> info = files.info(path);
+    absl::Status status = info.status();
+    if (info.ok() && info->is_directory) status = sync_tree(files, path);
+    if (!status.ok()) return status;
+  }
   return files.sync_directory(folder);
 }
 
-// Completes the manifest by what ranks did not list, and makes all names durable.
+// Completes the manifest by what ranks did not list.
 absl::Status complete_manifest(FileSystem& files, const std::string& staging, Manifest& manifest) {
   std::vector<std::string> found;
   if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
@@ -72,7 +113,7 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
       return absl::DataLossError(absl::StrCat(path, " has ", info->size, " bytes, but ",
                                               known->second.size, " were written"));
     }
-    absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
+    absl::StatusOr<uint32_t> crc = make_durable(files, path);
     if (!crc.ok()) return crc.status();
     manifest.files[name] = {.size = info->size, .crc32c = *crc};
   }
@@ -135,7 +176,7 @@ absl::Status finish(FileSystem& files, const std::string& staging, Manifest mani
     status = write_file(files, join_path(staging, kManifestName), manifest_text(manifest));
   }
   if (status.ok()) status = files.remove(join_path(staging, kUnfinished));
-  if (status.ok()) status = files.sync_directory(staging);
+  if (status.ok()) status = sync_tree(files, staging);
   return status;
 }
 
@@ -164,6 +205,7 @@ absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) 
   if (status.ok()) status = tidy_checkpoint(files, checkpoint);
   if (status.ok()) status = make_directories_durably(files, staging);
   if (status.ok()) status = write_file(files, join_path(staging, kUnfinished), "");
+  if (!status.ok()) remove_all(files, staging).IgnoreError();
   return status;
 }
 

@@ -25,8 +25,7 @@ absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& pa
     return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.what()));
   }
   if (absl::Status written = write_file(files, path, text); !written.ok()) return written;
-  return ManifestFile{.size = static_cast<int64_t>(text.size()),
-                      .crc32c = internal::crc32c(text)};
+  return ManifestFile{.size = static_cast<int64_t>(text.size()), .crc32c = internal::crc32c(text)};
 }
 
 absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,

@@ -24,9 +24,7 @@ absl::Status bad(const std::string& what) {
   return absl::DataLossError(absl::StrCat("not a manifest: ", what));
 }
 
-uint32_t checksum(const Json& json) {
-  return internal::crc32c(json.dump());
-}
+uint32_t checksum(const Json& json) { return internal::crc32c(json.dump()); }
 
 // Reads members of one JSON object; the first that is not as expected is the error.
 class Members {

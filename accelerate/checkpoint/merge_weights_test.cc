@@ -102,7 +102,8 @@ class MergeWeights : public testing::Test {
     return names.ok() ? *names : std::vector<std::string>{};
   }
 
-  HostFiles files_;
+  HostFiles disk_;
+  InterruptedFiles files_{disk_, InterruptedFiles::kNever, /*syncs=*/false};
   const std::string base_;
   ShardedMetadata metadata_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <ATen/core/Dict.h>
@@ -254,6 +255,15 @@ PickleId PickleValues::call(PickleId function, PickleId tuple) {
   const std::vector<PickleId> arguments = arguments_of(tuple, 0, "a call's arguments");
   if (name == "torch._utils._rebuild_tensor_v2") return rebuild_tensor(arguments, false);
   if (name == "torch._utils._rebuild_tensor_v3") return rebuild_tensor(arguments, true);
+  if (absl::StartsWith(name, "torch.jit._pickle.")) {
+    // LibTorch's own files: a value and its type, or a list and what is in it.
+    const std::string function_name = name.substr(sizeof("torch.jit._pickle.") - 1);
+    static const std::set<std::string> kKept = {"restore_type_tag", "build_intlist",
+                                                "build_doublelist", "build_boollist",
+                                                "build_tensorlist"};
+    if (kKept.count(function_name) == 0 || arguments.empty()) refuse_global(name);
+    return arguments[0];
+  }
   if (name == "torch._utils._rebuild_parameter" ||
       name == "torch._utils._rebuild_parameter_with_state") {
     if (arguments.empty()) throw PickleError("a parameter is too short");

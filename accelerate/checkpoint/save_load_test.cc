@@ -28,7 +28,8 @@ class SaveLoad : public testing::Test {
   SaveLoad() : folder_(testing::TempDir() + "/save_load"), path_(folder_ + "/deep/object") {}
   ~SaveLoad() override { EXPECT_TRUE(remove_all(files_, folder_).ok()); }
 
-  HostFiles files_{/*parallelism=*/1};
+  HostFiles disk_{/*parallelism=*/1};
+  InterruptedFiles files_{disk_, InterruptedFiles::kNever, /*syncs=*/false};
   const std::string folder_;
   const std::string path_;
 };

@@ -31,7 +31,8 @@ class SaveModel : public testing::Test {
   std::vector<std::string> list() { return *files_.list(folder_); }
   std::string path(const std::string& name) const { return join_path(folder_, name); }
 
-  HostFiles files_{/*parallelism=*/1};
+  HostFiles disk_{/*parallelism=*/1};
+  InterruptedFiles files_{disk_, InterruptedFiles::kNever, /*syncs=*/false};
   const std::string folder_;
 };
 

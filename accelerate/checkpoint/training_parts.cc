@@ -95,7 +95,7 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
     parts.push_back({indexed(kScheduler, index++), scheduler_state_dict(*scheduler)});
   }
   if (training.scaler) {
-    parts.push_back({kScaler, {.values = training.scaler->scaler().state_dict()}});
+    parts.push_back({kScaler, {.values = training.scaler->state_dict()}});
   }
   for (size_t i = 0; i < custom_objects.size(); ++i) {
     parts.push_back({absl::StrCat(kCustom, "_", i), custom_objects[i].state_dict()});
@@ -160,7 +160,7 @@ void TrainingParts::load(const CheckpointReader& reader) const {
     load_accelerated_optimizer_state_dict(*optimizers[i], reader.read(indexed(kOptimizer, i)));
   }
   if (training.scaler && reader.find(kScaler)) {
-    training.scaler->scaler().load_state_dict(reader.read(kScaler).values);
+    training.scaler->load_state_dict(reader.read(kScaler).values);
   } else if (training.scaler) {
     log.warning(absl::StrCat("the checkpoint ", reader.folder(),
                              " was not saved in fp16: the scale of the loss begins anew"));
@@ -198,7 +198,6 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
                      " ranks: random numbers of this one follow from rank 0's"),
         {.main_process_only = false});
   }
-  load_rng(rng_state_of(state), is_known);
   load_training_state_dict(training, gradient_state, {.values = state.values});
   for (size_t i = 0; i < training.models.size(); ++i) {
     const std::string replica = indexed(kReplica, i);
@@ -208,11 +207,13 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
                               reader.read(of_rank(replica, has_own ? rank : 0)),
                               {.same_ranks = same_ranks});
     }
+    // Without a file there were none.
     const std::string gradients = of_rank(indexed(kGradients, i), rank);
-    if (same_ranks && reader.find(gradients)) {
-      load_gradient_state_dict(*training.models[i]->module(), reader.read(gradients));
-    }
+    load_gradient_state_dict(*training.models[i]->module(), same_ranks && reader.find(gradients)
+                                                                ? reader.read(gradients)
+                                                                : StateDict());
   }
+  load_rng(rng_state_of(state), is_known);
   if (same_ranks || !is_inside_window(gradient_state)) return;
   log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ",
                            reader.manifest().world_size,

@@ -323,6 +323,8 @@ TEST(PowerSgd, GoesOnBitEqualFromItsState) {
 }
 
 TEST(PowerSgd, SaysWhatIsNoStateOfIts) {
+  FakeRuntime runtime;
+  const RuntimeScope scope(runtime);
   PowerSgdHook hook({}, Matrices::kParameters);
   const StateDict saved = hook.state_dict();
   const auto error_with = [&](const std::function<void(StateDict&)>& change) -> std::string {

@@ -32,6 +32,9 @@ absl::Status error(int code, const std::string& what, const std::string& path) {
   }
 }
 
+// Where only a folder that is not empty is in the way: some disks say so in this way.
+int not_empty(int code) { return code == EEXIST ? ENOTEMPTY : code; }
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -184,7 +187,7 @@ absl::Status HostFiles::make_directories(const std::string& path) {
 
 absl::Status HostFiles::rename(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) {
-    return error(errno, absl::StrCat("rename ", from, " to"), to);
+    return error(not_empty(errno), absl::StrCat("rename ", from, " to"), to);
   }
   return absl::OkStatus();
 }
@@ -201,7 +204,7 @@ absl::Status HostFiles::exchange(const std::string& first, const std::string& se
 }
 
 absl::Status HostFiles::remove(const std::string& path) {
-  if (std::remove(path.c_str()) != 0) return error(errno, "remove", path);
+  if (std::remove(path.c_str()) != 0) return error(not_empty(errno), "remove", path);
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,8 +21,12 @@ namespace accelerate {
 
 class InterruptedFiles final : public FileSystem {
  public:
-  /// Operations that change something fail from number `fails_at` (from 1) on.
-  InterruptedFiles(FileSystem& disk, int64_t fails_at) : disk_(disk), fails_at_(fails_at) {}
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  /// Operations that change something fail from number `fails_at` (from 1) on. `syncs`: whether
+  /// syncs are more than counted; what a test writes to the machine's disk need not survive it.
+  InterruptedFiles(FileSystem& disk, int64_t fails_at, bool syncs = true)
+      : disk_(disk), fails_at_(fails_at), syncs_(syncs) {}
 
   /// How many operations were asked for.
   int64_t operations() const { return operations_; }
@@ -57,7 +62,7 @@ class InterruptedFiles final : public FileSystem {
   }
   absl::Status sync_directory(const std::string& path) override {
     absl::Status failed = count();
-    return failed.ok() ? disk_.sync_directory(path) : failed;
+    return failed.ok() && syncs_ ? disk_.sync_directory(path) : failed;
   }
   std::string temporary_name(const std::string& path) const override {
     return disk_.temporary_name(path);
@@ -79,7 +84,7 @@ class InterruptedFiles final : public FileSystem {
     }
     absl::Status sync() override {
       absl::Status failed = files_.count();
-      return failed.ok() ? file_->sync() : failed;
+      return failed.ok() && files_.syncs_ ? file_->sync() : failed;
     }
     absl::Status close() override { return file_->close(); }
 
@@ -96,6 +101,7 @@ class InterruptedFiles final : public FileSystem {
 
   FileSystem& disk_;
   const int64_t fails_at_;
+  const bool syncs_;
   int64_t operations_ = 0;
 };
 

@@ -16,7 +16,6 @@
 #include "accelerate/checkpoint/shard_plan.h"
 #include "accelerate/checkpoint/weight_files.h"
 #include "accelerate/testing/interrupted_files.h"
-#include "simulator/core/random.h"
 #include "simulator/disk/sim_disk.h"
 
 namespace accelerate {

@@ -20,6 +20,10 @@
 #include "accelerate/checkpoint/rng_state_dict.h"
 #include "accelerate/checkpoint/scheduler_state_dict.h"
 #include "accelerate/checkpoint/training_state_dict.h"
+#include "accelerate/optim/adam.h"
+#include "accelerate/optim/schedule_free_adamw.h"
+#include "accelerate/optim/schedulers/decay.h"
+#include "accelerate/optim/sgd.h"
 #include "accelerate/util/random.h"
 #include "simulator/cluster/cluster.h"
 
@@ -54,7 +58,7 @@ TORCH_MODULE(Net);
 using MakeOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor> parameters)>;
 
-struct Setup {
+struct Plan {
   std::string name;
   std::string topology = "1x2";
   DistributedDataParallelKwargs ddp = {};
@@ -63,14 +67,13 @@ struct Setup {
   PrecisionType precision = PrecisionType::kNo;
   GradScalerKwargs scaler = {};
   bool counts_tokens = false;
-  SchedulerPolicy scheduler = {};
   MakeOptimizer optimizer = [](std::vector<Tensor> parameters) {
     return std::make_unique<torch::optim::Adam>(std::move(parameters),
                                                 torch::optim::AdamOptions(0.01));
   };
 };
 
-void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
+void PrintTo(const Plan& plan, std::ostream* out) { *out << plan.name; }
 
 // One rank's part of a checkpoint.
 struct Saved {
@@ -102,19 +105,19 @@ struct Outcome {
 };
 
 // Micro-steps from `from` to `to`, from what was saved if there is any.
-Outcome train(const Setup& setup, int from, int to, const std::vector<Saved>* saved = nullptr) {
-  Cluster cluster(setup.topology, {.seed = 4});
+Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* saved = nullptr) {
+  Cluster cluster(plan.topology, {.seed = 4});
   Outcome outcome;
   outcome.saved.resize(static_cast<size_t>(cluster.world_size()));
   cluster.run_on_every_rank([&](Rank& rank) {
-    std::vector<KwargsHandler> handlers = {setup.ddp};
-    if (setup.precision == PrecisionType::kFp16) handlers.emplace_back(setup.scaler);
-    Accelerator accelerator({.mixed_precision = setup.precision,
-                             .gradient_accumulation_steps = setup.accumulate,
+    std::vector<KwargsHandler> handlers = {plan.ddp};
+    if (plan.precision == PrecisionType::kFp16) handlers.emplace_back(plan.scaler);
+    Accelerator accelerator({.mixed_precision = plan.precision,
+                             .gradient_accumulation_steps = plan.accumulate,
                              .kwargs_handlers = handlers});
     set_seed(saved != nullptr ? 99 : 7, {.device_specific = saved != nullptr});
-    Net net(setup.width);
-    std::shared_ptr<torch::optim::Optimizer> adam = setup.optimizer(net->parameters());
+    Net net(plan.width);
+    std::shared_ptr<torch::optim::Optimizer> adam = plan.optimizer(net->parameters());
     optim::StepLR schedule(*adam, {.step_size = 2, .gamma = 0.7});
     auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, schedule);
     auto& training = *Runtime::current().find_shared<internal::TrainingState>();
@@ -141,9 +144,9 @@ Outcome train(const Setup& setup, int from, int to, const std::vector<Saved>* sa
       auto scope = accelerator.accumulate(model);
       const Tensor x = torch::sin(torch::arange(20.).reshape({5, 4}) * (1.5 + rank.index()) + step);
       // In some windows only the first micro-step uses all of the model.
-      const bool all = !setup.ddp.find_unused_parameters || step % 3 == 0;
+      const bool all = !plan.ddp.find_unused_parameters || step % 3 == 0;
       const Tensor y = model(x.to(accelerator.device()), all);
-      if (setup.counts_tokens) {
+      if (plan.counts_tokens) {
         const Tensor loss = y.square().sum();
         accelerator.backward_tokens(loss, 3 + (step * 5 + rank.index()) % 4);
         losses.push_back(loss.detach().cpu());
@@ -189,7 +192,7 @@ DistributedDataParallelKwargs power_sgd() {
           .comm_state_option = {.start_powerSGD_iter = 2, .min_compression_rate = 0.5}};
 }
 
-std::vector<Setup> setups() {
+std::vector<Plan> plans() {
   const MakeOptimizer fused = maker<optim::AdamW>(torch::optim::AdamWOptions(0.01));
   return {
       {.name = "Alone", .topology = "1x1"},
@@ -220,16 +223,16 @@ std::vector<Setup> setups() {
   };
 }
 
-class EverySetup : public ::testing::TestWithParam<Setup> {};
+class EveryPlan : public ::testing::TestWithParam<Plan> {};
 
-TEST_P(EverySetup, GoesOnBitEqualAfterAnyMicroStep) {
-  const Setup& setup = GetParam();
-  const Outcome whole = train(setup, 0, kSteps);
-  const Outcome again = train(setup, 0, kSteps);
+TEST_P(EveryPlan, GoesOnBitEqualAfterAnyMicroStep) {
+  const Plan& plan = GetParam();
+  const Outcome whole = train(plan, 0, kSteps);
+  const Outcome again = train(plan, 0, kSteps);
   ASSERT_TRUE(torch::equal(again.parameters[0], whole.parameters[0]));
   for (int at = 1; at < kSteps; ++at) {
-    const Outcome before = train(setup, 0, at);
-    const Outcome after = train(setup, at, kSteps, &before.saved);
+    const Outcome before = train(plan, 0, at);
+    const Outcome after = train(plan, at, kSteps, &before.saved);
     for (size_t rank = 0; rank < whole.losses.size(); ++rank) {
       EXPECT_TRUE(torch::equal(after.losses[rank], whole.losses[rank].slice(0, at)))
           << "after " << at << ", rank " << rank << "\n"
@@ -241,7 +244,7 @@ TEST_P(EverySetup, GoesOnBitEqualAfterAnyMicroStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EverySetup, ::testing::ValuesIn(setups()),
+INSTANTIATE_TEST_SUITE_P(All, EveryPlan, ::testing::ValuesIn(plans()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

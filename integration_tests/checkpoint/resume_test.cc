@@ -1,6 +1,7 @@
 // A run that was interrupted anywhere and goes on from its checkpoint has the losses of one that
 // was not, bit for bit.
 #include <memory>
+#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -45,10 +46,9 @@ TEST_P(Resume, GoesOnBitForBit) {
   const int64_t steps = micro_steps(options, static_cast<int>(whole.size()));
   ASSERT_EQ(static_cast<int64_t>(whole[0].losses.size()), steps + 1);
   // Somewhere in an epoch, in a window and at the ends of both, with another order of ranks.
-  simulator::DeterministicRandom random(variant.accumulation);
+  std::mt19937 random(static_cast<uint32_t>(variant.accumulation));
   std::vector<int64_t> stops = {1, steps / options.epochs, steps - 1};
-  for (int i = 0; i < 4; ++i)
-    stops.push_back(1 + static_cast<int64_t>(random.next() % (steps - 1)));
+  for (int i = 0; i < 4; ++i) stops.push_back(1 + static_cast<int64_t>(random() % (steps - 1)));
   for (const int64_t stop : stops) {
     auto disk = std::make_shared<SimDisk>();
     TrainingOptions first = options;

@@ -74,6 +74,7 @@ TrainingResult train(const TrainingOptions& options) {
   result.resumed_at = progress.steps;
   net->train();
   bool stops = false;
+  int64_t begun = 0;
   while (!stops && loader.epoch() < options.epochs) {
     for (auto& [inputs, targets] : loader) {
       {
@@ -85,10 +86,17 @@ TrainingResult train(const TrainingOptions& options) {
         scheduler.step();
         optimizer.zero_grad();
         result.losses[++progress.steps] = loss.item<double>();
+        if (options.on_step) options.on_step(progress.steps, loss.item<double>());
       }
       stops = options.stop_after == progress.steps;
       const bool saves = options.save_every > 0 && progress.steps % options.save_every == 0;
-      if (saves || stops) accelerator.save_state({}, {.asynchronous = options.asynchronous});
+      if (saves || stops) {
+        accelerator.save_state({}, {.asynchronous = options.asynchronous});
+        // One that goes on behind is complete when the next one begins.
+        const int64_t complete = options.asynchronous ? begun : progress.steps;
+        begun = progress.steps;
+        if (options.on_saved) options.on_saved(complete);
+      }
       if (stops) break;
     }
   }

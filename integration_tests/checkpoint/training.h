@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,6 +27,9 @@ struct TrainingOptions {
   std::optional<int64_t> stop_after = std::nullopt;
   /// Loads the latest complete checkpoint if there is one.
   bool resumes = false;
+  /// Told of each micro-step, and, when a save is complete for sure, after which one it saved.
+  std::function<void(int64_t step, double loss)> on_step = {};
+  std::function<void(int64_t step)> on_saved = {};
 };
 
 /// A rank's losses, bit for bit, by the number of the micro-step from 1 on, and at 0 a sum over the

@@ -319,6 +319,41 @@ TEST(Decisions, OfEnvParsingThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 5})) << result.printed;
 }
 
+// The same of checkpoint_sharding.
+std::vector<json> checkpoint_sharding_by_hand() {
+  std::vector<json> cases = json::parse(R"([
+    {"id": "nothing-by-hand",
+     "in": {"kind": "save_model", "tensors": [], "max_shard_size": 10, "safe_serialization": true},
+     "out": {"files": {}}},
+    {"id": "earlier-by-hand",
+     "in": {"kind": "save_model", "tensors": [["x", [1], "uint8", null]], "max_shard_size": 10,
+            "safe_serialization": true,
+            "existing_files": ["model-00001-of-00009.safetensors", "notes.txt"]},
+     "out": {"files": {"model-00001-of-00009.safetensors": {"bytes": 3},
+                       "notes.txt": {"bytes": 3}}}},
+    {"id": "metadata-by-hand",
+     "in": {"kind": "safetensors_file", "metadata": {"a": "1", "b": "2"},
+            "tensors": [["x", [1], "uint8", "07"]]}},
+    {"id": "repeated-by-hand",
+     "in": {"kind": "safetensors_bad"},
+     "out": {"ok": {"x": ["uint8", [1], [7]]}, "metadata": null}}])")
+                                .get<std::vector<json>>();
+  // The metadata's b comes before its a; x comes twice.
+  cases[2]["out"]["base64"] =
+      "WAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJiIjoiMiIsImEiOiIxIn0sIngiOnsiZHR5cGUi"
+      "OiJVOCIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6WzAsMV19fSAgBw==";
+  cases[3]["in"]["base64"] =
+      "cAAAAAAAAAB7IngiOnsiZHR5cGUiOiJVOCIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6"
+      "WzAsMV19LCJ4Ijp7ImR0eXBlIjoiVTgiLCJzaGFwZSI6WzFdLCJkYXRhX29mZnNldHMiOlswLDFdfX0gICAgICAgBw="
+      "=";
+  return cases;
+}
+
+TEST(Decisions, OfCheckpointShardingThatNoRecordedCaseShows) {
+  const Result result = replay("checkpoint_sharding", checkpoint_sharding_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 4})) << result.printed;
+}
+
 // The same of save_state_layout.
 std::vector<json> save_state_layout_by_hand() {
   return json::parse(R"([
@@ -413,6 +448,7 @@ std::set<std::string> decisions_with_a_case() {
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
   for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
+  for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
   for (const char* family : {"batch_sampler_shard", "checkpoint_sharding", "env_parsing",
                              "grad_sync", "iterable_dataset_shard", "operations",

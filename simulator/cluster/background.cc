@@ -51,6 +51,7 @@ class Background::Task final : public BackgroundTask {
     if (is_done_ || shared_->in_step) return is_done_;
     shared_->surroundings.check_alive();
     step();
+    shared_->surroundings.check_alive();
     // Whoever asks until the answer is yes must not keep it from becoming yes.
     if (!is_done_) shared_->surroundings.scheduler().poll();
     return is_done_;
@@ -73,7 +74,6 @@ class Background::Task final : public BackgroundTask {
       error_ = std::current_exception();
       end();
     }
-    if (std::uncaught_exceptions() == 0) shared_->surroundings.check_alive();
   }
 
  private:
@@ -82,6 +82,7 @@ class Background::Task final : public BackgroundTask {
     for (int asks = 0; !is_done_; ++asks) {
       shared_->surroundings.check_alive();
       step();
+      shared_->surroundings.check_alive();
       if (is_done_) return;
       Scheduler& scheduler = shared_->surroundings.scheduler();
       const absl::Duration pause = asks < kQuickAsks ? absl::Milliseconds(1) : absl::Seconds(1);

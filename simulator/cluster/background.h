@@ -4,8 +4,8 @@
 /// Each task draws how often it gets its turn: at every second occasion up to one in 64. So with
 /// one seed it is done at once, with another only when somebody waits for it.
 ///
-/// A step that throws ends its task, and wait() throws that once. A rank that a step kills (see
-/// FileFault) dies where the step ran.
+/// A step that throws ends its task, and wait() throws that once. Of a rank that is dead (see
+/// FileFault) no step runs any more.
 /// Threads: the rank's, holding the baton.
 #pragma once
 
@@ -33,7 +33,6 @@ class Background {
   std::unique_ptr<BackgroundTask> start(BackgroundStep step);
 
   /// An occasion: runs a step or not. Nothing while a step runs or the stack unwinds.
-  /// Errors: what check_alive throws, after a step.
   void occasion();
 
  private:

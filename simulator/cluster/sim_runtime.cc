@@ -43,6 +43,7 @@ SimRuntime::~SimRuntime() { clear_shared(); }
 void SimRuntime::use() {
   faults_->check_alive(topology().rank);
   background_.occasion();
+  faults_->check_alive(topology().rank);
 }
 
 void SimRuntime::use_files() {

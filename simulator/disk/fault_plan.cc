@@ -11,6 +11,9 @@ namespace {
 // Apart from the streams of ranks.
 constexpr uint64_t kFaultStreams = uint64_t{1} << 40;
 
+// A program that was refused so often is in a loop, and not in a destructor.
+constexpr int kRefusals = 10'000;
+
 }  // namespace
 
 FaultPlan::FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t seed,
@@ -22,7 +25,7 @@ FaultPlan::FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t see
       has_fired_(faults_.size()),
       deaths_(world_size),
       is_cause_(world_size),
-      was_told_(world_size) {
+      refused_(world_size) {
   if (disk_ != nullptr) disk_->operations_.assign(world_size, 0);
 }
 
@@ -44,10 +47,7 @@ std::exception_ptr FaultPlan::death(int rank) const {
 }
 
 absl::Status FaultPlan::refuse(int rank) {
-  if (!was_told_[rank] && std::uncaught_exceptions() == 0) {
-    was_told_[rank] = true;
-    check_alive(rank);
-  }
+  if (++refused_[rank] > kRefusals && std::uncaught_exceptions() == 0) check_alive(rank);
   return absl::AbortedError(deaths_[rank]);
 }
 

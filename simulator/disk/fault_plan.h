@@ -48,7 +48,7 @@ class FaultPlan {
     std::optional<int64_t> flipped_bit = {};  ///< among those read
     bool on_medium = false;
   };
-  /// Errors: RankKilled; see FileFault.
+  /// Errors: RankKilled where a dead rank keeps trying.
   Verdict begin(const Operation& operation);
 
   /// The same for files elsewhere, where nothing is counted and no fault fires.
@@ -77,7 +77,7 @@ class FaultPlan {
   std::vector<bool> has_fired_;      // by fault
   std::vector<std::string> deaths_;  // by rank; empty: alive
   std::vector<bool> is_cause_;       // by rank
-  std::vector<bool> was_told_;       // by rank: a file operation threw RankKilled
+  std::vector<int> refused_;         // by rank: operations since it died
   std::vector<std::string> fired_;
 };
 

@@ -10,8 +10,9 @@
 /// SimDisk::operations says how many a run made.
 ///
 /// A rank that is dead has no effect on anything any more, whatever its program still does. Its
-/// fatal file operation throws RankKilled, unless the stack unwinds already; later ones return
-/// Aborted, as destructors expect. Groups, the store and sleep_for throw RankKilled each time.
+/// fatal file operation and all later ones return Aborted: files do not throw, and destructors rely
+/// on that. RankKilled is thrown by what comes next of groups, the store, sleep_for, reports and
+/// background work, and again each time; and by files, should the program try them without end.
 #pragma once
 
 #include <cstdint>

@@ -63,7 +63,10 @@ const std::vector<Layer>& layers() {
       {"simulator/core/", {"simulator/core/", "simulator/net/"}, false},
       {"simulator/net/", {"simulator/core/", "simulator/net/"}, false},
       {"simulator/", {"accelerate/", "simulator/"}, true},
-      {"launch/", {"accelerate/config/", "accelerate/runtime/env.h", "launch/"}, false},
+      {"launch/",
+       {"accelerate/checkpoint/merge_weights.h", "accelerate/config/", "accelerate/runtime/env.h",
+        "accelerate/runtime/file_system.h", "accelerate/runtime/host_files.h", "launch/"},
+       false},
       {"trackers/", {"accelerate/tracking/", "trackers/"}, true},
       {"tools/", {"tools/"}, false},
   };

@@ -38,6 +38,16 @@ int train(int argc, char** argv) {
   app.add_option("--lr", options.learning_rate)->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_option("--dropout", options.dropout)->capture_default_str()->check(CLI::Range(0.0, 0.99));
+  app.add_option("--max_steps", options.max_steps, "optimizer steps, over all runs; 0: no limit")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  auto* output_dir =
+      app.add_option("--output_dir", options.output_dir, "for checkpoints and the trained weights");
+  app.add_option("--checkpointing_steps", options.checkpointing_steps)
+      ->capture_default_str()
+      ->check(at_least_one);
+  app.add_flag("--resume", options.resume, "from the latest complete checkpoint, if there is one")
+      ->needs(output_dir);
   accelerate::Runtime& runtime = accelerate::Runtime::current();
   const accelerate::Topology& topology = runtime.topology();
   try {
@@ -51,9 +61,10 @@ int train(int argc, char** argv) {
   const digits::Result result = digits::train(options);
   if (topology.rank != 0) return 0;
   char line[160];
-  std::snprintf(line, sizeof(line), "demo: %d %s on %s, loss %.4f, test accuracy %.3f",
-                topology.world_size, topology.world_size == 1 ? "rank" : "ranks",
-                topology.shape().c_str(), result.epoch_losses.back(), result.test_accuracy);
+  std::snprintf(
+      line, sizeof(line), "demo: %d %s on %s, loss %.4f, test accuracy %.3f", topology.world_size,
+      topology.world_size == 1 ? "rank" : "ranks", topology.shape().c_str(),
+      result.epoch_losses.empty() ? 0.0 : result.epoch_losses.back(), result.test_accuracy);
   char device[160] = "";
   if (result.peak_memory_bytes > 0) {
     std::snprintf(device, sizeof(device), ", step time %.6f ms, peak memory %.6f MiB per device",

@@ -43,6 +43,24 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+// How many optimizer steps were made, over all runs.
+struct StepCount {
+  int64_t value = 0;
+  accelerate::StateDict state_dict() const { return {.values = {{"steps", value}}}; }
+  void load_state_dict(const accelerate::StateDict& state) { value = state.values.at("steps"); }
+};
+
+accelerate::ProjectConfiguration project(const Options& options) {
+  if (options.output_dir.empty()) return {};
+  return {.project_dir = options.output_dir, .automatic_checkpoint_naming = true, .total_limit = 2};
+}
+
+bool has_checkpoint(Accelerator& accelerator) {
+  const auto latest = accelerate::latest_complete(accelerator.runtime().files(),
+                                                  *accelerator.project_dir() + "/checkpoints");
+  return latest.ok() && latest->has_value();
+}
+
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -82,7 +100,8 @@ std::string table_row(int64_t epoch, double loss, double test_accuracy) {
 Result train(const Options& options) {
   // The order of the samples follows from the seed alone, not from the number of ranks.
   Accelerator accelerator(
-      {.dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed}});
+      {.dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed},
+       .project_config = project(options)});
   Dataset data = load(accelerator.runtime(), options.data, options.seed);
   torch::manual_seed(options.seed);
 
@@ -99,16 +118,18 @@ Result train(const Options& options) {
   // Every rank but the first draws its own dropout masks.
   if (options.dropout > 0) torch::manual_seed(options.seed + accelerator.process_index());
 
+  StepCount steps;
+  accelerator.register_for_checkpointing(steps);
+  if (options.resume && has_checkpoint(accelerator)) accelerator.load_state();
+
   Result result;
-  auto done = [&] {
-    return options.max_steps > 0 &&
-           static_cast<int64_t>(result.step_losses.size()) >= options.max_steps;
-  };
+  auto done = [&] { return options.max_steps > 0 && steps.value >= options.max_steps; };
   accelerate::ProgressBar bar(accelerator.runtime(),
                               {.total = options.epochs * loader.size(), .description = "training"});
   bar.print("epoch      loss  test accuracy");
   absl::Duration training_time;
-  for (int64_t epoch = 1; epoch <= options.epochs && !done(); ++epoch) {
+  while (loader.epoch() < options.epochs && !done()) {
+    const int64_t epoch = loader.epoch() + 1;
     std::vector<double> losses;
     const absl::Time start = accelerator.runtime().now();
     for (auto& [images, labels] : loader) {
@@ -121,6 +142,10 @@ Result train(const Options& options) {
           accelerator.reduce(loss.detach(), accelerate::Reduction::kMean).template item<double>());
       result.step_losses.push_back(losses.back());
       bar.advance();
+      ++steps.value;
+      if (!options.output_dir.empty() && steps.value % options.checkpointing_steps == 0) {
+        accelerator.save_state({}, {.asynchronous = true});
+      }
       if (done()) break;
     }
     accelerator.runtime().synchronize_device();
@@ -131,8 +156,10 @@ Result train(const Options& options) {
     result.test_accuracy = accuracy(accelerator, model, test_loader);
     bar.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));
   }
-  result.step_seconds =
-      absl::ToDoubleSeconds(training_time) / static_cast<double>(result.step_losses.size());
+  accelerator.wait_for_save();
+  if (!options.output_dir.empty()) accelerator.save_model(model, options.output_dir + "/model");
+  result.step_seconds = absl::ToDoubleSeconds(training_time) /
+                        static_cast<double>(std::max<size_t>(1, result.step_losses.size()));
   result.peak_memory_bytes = peak_memory(accelerator);
   return result;
 }

@@ -15,10 +15,15 @@ struct Options {
   uint64_t seed = 42;  ///< of the split, the initial weights and the shuffling
   double dropout = 0.0;
   int64_t max_steps = 0;  ///< stop early; 0: no limit
+  /// Checkpoints go to `output_dir`/checkpoints, the trained weights to `output_dir`/model. Empty:
+  /// nothing is saved.
+  std::string output_dir;
+  int64_t checkpointing_steps = 100;  ///< a checkpoint every so many optimizer steps
+  bool resume = false;                ///< from the latest complete checkpoint, if there is one
 };
 
 struct Result {
-  std::vector<double> step_losses;   ///< mean over ranks, one per optimizer step
+  std::vector<double> step_losses;   ///< mean over ranks, one per optimizer step of this run
   std::vector<double> epoch_losses;  ///< mean over the epoch's steps
   double test_accuracy = 0;
   double step_seconds = 0;  ///< mean over the optimizer steps, by the Runtime's clock

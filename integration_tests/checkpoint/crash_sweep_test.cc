@@ -1,0 +1,160 @@
+// Whatever dies, and whenever: every file operation of every rank of a run that saves, rotates and
+// resumes is made to fail in every way, one at a time. The run that follows must find a complete
+// checkpoint, the last one that save_state returned for or a later one, and go on bit for bit.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "integration_tests/checkpoint/training.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate::checkpoint_tests {
+namespace {
+
+using simulator::Cluster;
+using simulator::FileFault;
+using simulator::FileFaultKind;
+using simulator::Rank;
+using simulator::SimDisk;
+using simulator::Unsynced;
+
+constexpr int kRanks = 2;
+
+// What is known of a job over all its runs.
+struct Job {
+  std::shared_ptr<SimDisk> disk = std::make_shared<SimDisk>();
+  std::vector<Losses> losses = std::vector<Losses>(kRanks);
+  int64_t last_saved = 0;
+  int64_t resumed_at = 0;
+  std::string error;  // of the last run
+  bool fired = false;
+};
+
+void run(Job& job, TrainingOptions options, std::vector<FileFault> faults, uint64_t seed) {
+  Cluster cluster("1x2", {.seed = seed, .disk = job.disk, .file_faults = std::move(faults)});
+  std::vector<int64_t> resumed_at(kRanks);
+  int64_t saved = job.last_saved;
+  job.error.clear();
+  try {
+    cluster.run_on_every_rank([&](Rank& rank) {
+      TrainingOptions own = options;
+      own.on_step = [&](int64_t step, double loss) {
+        const auto [known, is_new] = job.losses[rank.index()].emplace(step, loss);
+        EXPECT_TRUE(is_new || known->second == loss) << "step " << step << " went another way";
+      };
+      own.on_saved = [&](int64_t step) { saved = std::max(saved, step); };
+      const TrainingResult result = train(own);
+      job.losses[rank.index()][0] = result.losses.at(0);
+      resumed_at[rank.index()] = result.resumed_at;
+    });
+  } catch (const simulator::ClusterError& error) {
+    job.error = error.what();
+  }
+  job.fired = !cluster.fired_file_faults().empty();
+  job.resumed_at = resumed_at[0];
+  job.last_saved = saved;
+}
+
+struct Sweep {
+  const char* name;
+  FileFault fault;  // rank and operation are filled in
+  // Fails in the second run, which resumes and goes on, instead of the first.
+  bool in_resumed_run = false;
+  int64_t total_limit = 1;
+  bool asynchronous = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Sweep& sweep) { return out << sweep.name; }
+
+class CrashSweep : public testing::TestWithParam<Sweep> {};
+
+TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
+  const Sweep& sweep = GetParam();
+  TrainingOptions options{.accumulation = 3,
+                          .epochs = 1,
+                          .save_every = 2,
+                          .total_limit = sweep.total_limit,
+                          .asynchronous = sweep.asynchronous};
+  TrainingOptions first = options;
+  if (sweep.in_resumed_run) first.stop_after = 5;
+  TrainingOptions second = options;
+  second.resumes = true;
+
+  Job whole;
+  run(whole, options, {}, 1);
+  ASSERT_EQ(whole.error, "");
+
+  // How many operations there are to fail.
+  Job trial;
+  run(trial, first, {}, 1);
+  if (sweep.in_resumed_run) run(trial, second, {}, 1);
+  ASSERT_EQ(trial.error, "");
+  ASSERT_EQ(trial.losses, whole.losses);
+
+  int points = 0, fired = 0, died = 0, lost = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int64_t operation = 0; operation < trial.disk->operations(rank); ++operation) {
+      FileFault fault = sweep.fault;
+      fault.rank = rank;
+      fault.operation = operation;
+      SCOPED_TRACE(fault.to_string());
+      Job job;
+      // The same order of ranks as in the trial, so that operations are the same.
+      if (sweep.in_resumed_run) {
+        run(job, first, {}, 1);
+        ASSERT_EQ(job.error, "");
+        run(job, second, {fault}, 1);
+      } else {
+        run(job, first, {fault}, 1);
+      }
+      ++points;
+      // Not every operation writes, or reads.
+      EXPECT_TRUE(job.fired || fault.kind == FileFaultKind::kBitFlip ||
+                  fault.kind == FileFaultKind::kDiskFull);
+      fired += job.fired ? 1 : 0;
+      died += job.error.empty() ? 0 : 1;
+      const int64_t last_saved = job.last_saved;
+      run(job, second, {}, 2);
+      const bool is_lost = job.error != "" || job.losses != whole.losses ||
+                           (!sweep.fault.on_medium && job.resumed_at < last_saved);
+      lost += is_lost ? 1 : 0;
+      EXPECT_FALSE(is_lost) << "saved after " << last_saved << ", resumed after " << job.resumed_at
+                            << ". " << job.error;
+    }
+  }
+  std::cout << "crash sweep, " << sweep.name << ": " << points << " operations, " << fired
+            << " failed, " << died << " runs died, " << lost << " losses\n";
+  EXPECT_GT(fired, 50);
+  EXPECT_EQ(lost, 0);
+}
+
+constexpr FileFaultKind kMachineDies = FileFaultKind::kMachineDies;
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, CrashSweep,
+    testing::Values(
+        Sweep{"RankDies", {.kind = FileFaultKind::kRankDies}},
+        Sweep{"MachineDies", {.kind = kMachineDies}},
+        Sweep{"MachineDiesAndSomeIsLost", {.kind = kMachineDies, .unsynced = Unsynced::kDrawn}},
+        Sweep{"MachineDiesAndAllIsKept", {.kind = kMachineDies, .unsynced = Unsynced::kKept}},
+        Sweep{"TornWrite", {.kind = FileFaultKind::kTornWrite, .unsynced = Unsynced::kDrawn}},
+        Sweep{"DiskFull", {.kind = FileFaultKind::kDiskFull}},
+        Sweep{"InputOutputError", {.kind = FileFaultKind::kInputOutputError}},
+        Sweep{"RankDiesResuming", {.kind = FileFaultKind::kRankDies}, true},
+        Sweep{"MachineDiesResuming", {.kind = kMachineDies, .unsynced = Unsynced::kDrawn}, true},
+        Sweep{"BitFlip", {.kind = FileFaultKind::kBitFlip}, true},
+        Sweep{"BitFlipOnMedium", {.kind = FileFaultKind::kBitFlip, .on_medium = true}, true, 2},
+        Sweep{"RankDiesBehindTraining", {.kind = FileFaultKind::kRankDies}, false, 1, true},
+        Sweep{"MachineDiesBehindTraining",
+              {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              false,
+              1,
+              true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace accelerate::checkpoint_tests
