@@ -22,8 +22,9 @@ namespace accelerate::internal {
 /// Errors: c10::ValueError inside join_uneven_inputs, whose other half are the other ranks.
 StateDict training_state_dict(const TrainingState& training, const GradientState& gradients);
 
+/// Of fewer models and optimizers than were saved, the first ones.
 /// Errors: c10::ValueError naming the field that is missing, of another type or out of range, and
-///         if other models or optimizers were prepared; nothing has changed then.
+///         if more optimizers were prepared; nothing has changed then.
 void load_training_state_dict(TrainingState& training, GradientState& gradients,
                               const StateDict& state);
 

@@ -43,12 +43,13 @@ json part(const std::function<json()>& make) {
   }
 }
 
-std::vector<json> ask_ranks(int num_ranks, const std::function<json(int rank)>& make,
-                            int num_nodes) {
+std::vector<json> ask_ranks(int num_ranks, const std::function<json(int rank)>& make, int num_nodes,
+                            std::shared_ptr<simulator::SimDisk> disk) {
   std::vector<json> answers(static_cast<size_t>(num_ranks));
   simulator::Cluster cluster(
       std::to_string(num_nodes) + "x" + std::to_string(num_ranks / num_nodes),
-      {.detect_drift = false});  // what drifts shows in the answers
+      {.detect_drift = false,  // what drifts shows in the answers
+       .disk = std::move(disk)});
   cluster.run_on_every_rank([&](simulator::Rank& rank) {
     json& answer = answers[static_cast<size_t>(rank.index())];
     try {

@@ -6,10 +6,15 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+
+namespace accelerate::simulator {
+class SimDisk;
+}  // namespace accelerate::simulator
 
 namespace accelerate::golden {
 
@@ -20,9 +25,10 @@ nlohmann::json current_error();
 nlohmann::json part(const std::function<nlohmann::json()>& make);
 
 /// Runs `make(rank)` on every rank of a simulated cluster; an exception is that rank's answer. The
-/// ranks are spread evenly over the nodes, in order.
+/// ranks are spread evenly over the nodes, in order, and find `disk`, if there is one.
 std::vector<nlohmann::json> ask_ranks(int num_ranks,
                                       const std::function<nlohmann::json(int rank)>& make,
-                                      int num_nodes = 1);
+                                      int num_nodes = 1,
+                                      std::shared_ptr<simulator::SimDisk> disk = nullptr);
 
 }  // namespace accelerate::golden

@@ -47,6 +47,15 @@ TEST(Compare, AnExpectedErrorIsMetByAnErrorOfOursOnly) {
   EXPECT_EQ(path(expected, R"({"len": 3})"), "len");
 }
 
+TEST(Compare, AnErrorBesideOtherFieldsIsMetByOneOfOursAndTheyAreCompared) {
+  const char* expected = R"({"error": {"type": "ValueError", "message": "taken"}, "n": 1})";
+  EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "message": "there"}, "n": 1})"));
+  EXPECT_EQ(path(expected, R"({"error": {"ours": true, "message": "there"}, "n": 2})"), "n");
+  EXPECT_EQ(path(expected, R"({"error": {"ours": false, "message": "there"}, "n": 1})"),
+            "error.message");
+  EXPECT_EQ(path(expected, R"({"n": 1})"), "error");
+}
+
 TEST(Compare, AnUnexpectedErrorIsShownByItsMessage) {
   auto difference = first_difference(
       parse(R"({"ranks": [{"len": 2}]})"),

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
                          testing::Values("batch_sampler_shard", "checkpoint_sharding",
                                          "env_parsing", "grad_sync", "iterable_dataset_shard",
                                          "operations", "prepared_dataloader", "process_control",
-                                         "seedable_sampler", "training"),
+                                         "save_state_layout", "seedable_sampler", "training"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- What the replayer makes of it.
@@ -354,6 +354,89 @@ TEST(Decisions, OfCheckpointShardingThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 4})) << result.printed;
 }
 
+// The same of save_state_layout.
+std::vector<json> save_state_layout_by_hand() {
+  return json::parse(R"([
+    {"id": "again-with-a-limit-by-hand",
+     "in": {"kind": "rotation", "world_size": 1, "actions": ["save", "new", "save"],
+            "project": {"automatic_checkpoint_naming": true, "total_limit": 1}},
+     "out": {"trace": [
+         {"returned": "<ROOT>/proj/checkpoints/checkpoint_0", "checkpoints": ["checkpoint_0"],
+          "iteration": 1},
+         {"checkpoints": ["checkpoint_0"], "iteration": 0},
+         {"returned": "<ROOT>/proj/checkpoints/checkpoint_0", "checkpoints": ["checkpoint_0"],
+          "iteration": 1}]}},
+    {"id": "loading-by-hand",
+     "in": {"kind": "rotation", "world_size": 2,
+            "actions": ["save", "iteration=4", "save", "new", "load", "save",
+                        "load:<ROOT>/proj/checkpoints/checkpoint_0"],
+            "project": {"automatic_checkpoint_naming": true}},
+     "out": {"trace": [
+         {"returned": "<ROOT>/proj/checkpoints/checkpoint_0", "checkpoints": ["checkpoint_0"],
+          "iteration": 1},
+         {"checkpoints": ["checkpoint_0"], "iteration": 4},
+         {"returned": "<ROOT>/proj/checkpoints/checkpoint_4",
+          "checkpoints": ["checkpoint_0", "checkpoint_4"], "iteration": 5},
+         {"checkpoints": ["checkpoint_0", "checkpoint_4"], "iteration": 0},
+         {"loaded": "<ROOT>/proj/checkpoints/checkpoint_4",
+          "checkpoints": ["checkpoint_0", "checkpoint_4"], "iteration": 0},
+         {"error": {"type": "ValueError", "message": "exists"},
+          "checkpoints": ["checkpoint_0", "checkpoint_4"], "iteration": 0},
+         {"loaded": "<ROOT>/proj/checkpoints/checkpoint_0",
+          "checkpoints": ["checkpoint_0", "checkpoint_4"], "iteration": 0}]}},
+    {"id": "foreign-by-hand",
+     "in": {"kind": "rotation", "world_size": 1,
+            "actions": ["mkdir:checkpoint_7", "save", "mkdir:notes", "save", "save", "load"],
+            "project": {"automatic_checkpoint_naming": true, "total_limit": 2}},
+     "out": {"trace": [
+         {"checkpoints": ["checkpoint_7"], "iteration": 0},
+         {"returned": "<ROOT>/proj/checkpoints/checkpoint_0",
+          "checkpoints": ["checkpoint_0", "checkpoint_7"], "iteration": 1},
+         {"checkpoints": ["checkpoint_0", "checkpoint_7", "notes"], "iteration": 1},
+         {"error": {"type": "IndexError", "message": "list index out of range"},
+          "checkpoints": ["checkpoint_0", "checkpoint_7", "notes"], "iteration": 1},
+         {"error": {"type": "IndexError", "message": "list index out of range"},
+          "checkpoints": ["checkpoint_0", "checkpoint_7", "notes"], "iteration": 1},
+         {"error": {"type": "IndexError", "message": "list index out of range"},
+          "checkpoints": ["checkpoint_0", "checkpoint_7", "notes"], "iteration": 1}]}},
+    {"id": "random-states-by-hand",
+     "in": {"kind": "error", "world_size": 1, "action": "rm:random_states_0.pkl"},
+     "out": {"ok": true}}])")
+      .get<std::vector<json>>();
+}
+
+TEST(Decisions, OfSaveStateLayoutThatNoRecordedCaseShows) {
+  const Result result = replay("save_state_layout", save_state_layout_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 4})) << result.printed;
+}
+
+// Other mistakes that a case may make, and what is none.
+TEST(Replay, MistakesInSavingAndLoading) {
+  auto replay_action = [](const std::string& action, const json& out) {
+    return replay("save_state_layout",
+                  {json{{"id", action},
+                        {"in", {{"kind", "error"}, {"world_size", 1}, {"action", action}}},
+                        {"out", out}}});
+  };
+  const json error = {{"error", {{"type", "ValueError"}, {"message", "no"}}}};
+  for (const char* action :
+       {"load_wrong_arch", "load_missing_dir", "load_no_dir", "load_empty_dir", "load_file",
+        "save_no_dir", "save_to_file", "load_two_models", "load_two_schedulers", "load_two_custom",
+        "rm:scheduler.bin", "rm:custom_checkpoint_0.pkl", "register_int"}) {
+    const Result result = replay_action(action, error);
+    EXPECT_EQ(result.totals, (Totals{.passed = 1})) << action << ": " << result.printed;
+  }
+  for (const char* action : {"load_map_location_cpu", "load_map_location_on_device",
+                             "load_no_models", "load_no_optimizers", "load_no_schedulers"}) {
+    const Result result = replay_action(action, {{"ok", true}});
+    EXPECT_EQ(result.totals, (Totals{.passed = 1})) << action << ": " << result.printed;
+  }
+  for (const char* action : {"dance", "rm:scaler.pt", "register_moon", "load_two_moons"}) {
+    const Result result = replay_action(action, error);
+    EXPECT_EQ(result.totals, (Totals{.failed = 1})) << action;
+  }
+}
+
 // The decisions that change something.
 std::set<std::string> decisions_with_a_case() {
   std::set<std::string> used;
@@ -366,9 +449,10 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : operations_by_hand()) use("operations", one);
   for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
   for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
-  for (const char* family :
-       {"batch_sampler_shard", "checkpoint_sharding", "env_parsing", "grad_sync",
-        "iterable_dataset_shard", "operations", "prepared_dataloader", "seedable_sampler"}) {
+  for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
+  for (const char* family : {"batch_sampler_shard", "checkpoint_sharding", "env_parsing",
+                             "grad_sync", "iterable_dataset_shard", "operations",
+                             "prepared_dataloader", "save_state_layout", "seedable_sampler"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }
@@ -427,8 +511,9 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
   const Status status =
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
-  EXPECT_THAT(status.err, HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                                    "checkpoint_sharding, env_parsing, grad_sync, "));
+  EXPECT_THAT(status.err,
+              HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
+                        "checkpoint_sharding, env_parsing, grad_sync, iterable_dataset_shard, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
