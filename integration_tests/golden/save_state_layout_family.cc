@@ -114,7 +114,9 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
   }
   json& value = file["value"];
   if (absl::StartsWith(name, "optimizer")) keep_only(value, {"state", "param_groups"});
-  if (absl::StartsWith(name, "scheduler")) value.erase("accelerate");
+  if (absl::StartsWith(name, "scheduler") || absl::StartsWith(name, "scaler")) {
+    value.erase("accelerate");
+  }
   if (absl::StartsWith(name, "random_states")) {
     value["torch_manual_seed"] = value.at("torch");
     keep_only(value, {"step", "torch_manual_seed"});
