@@ -453,12 +453,9 @@ class Accelerator {
 
   /// Objects of the user's own that are saved and loaded with the state, rank 0's for all ranks.
   /// They outlive the Accelerator. Local.
-  template <Stateful... Objects>
+  template <Checkpointable... Objects>
   void register_for_checkpointing(Objects&... objects) {
-    (remember_object({.state_dict = [&objects] { return StateDict(objects.state_dict()); },
-                      .load_state_dict =
-                          [&objects](const StateDict& state) { objects.load_state_dict(state); }}),
-     ...);
+    (remember_object(internal::checkpointed(objects)), ...);
   }
   /// Local. See SaveStatePreHook and LoadStatePreHook.
   HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);

@@ -2,6 +2,7 @@
 /// and functions that are called before.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,11 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "accelerate/checkpoint/state_dict.h"
 
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
 
 namespace accelerate {
 
@@ -22,6 +29,37 @@ struct CheckpointedObject {
   std::function<StateDict()> state_dict;
   std::function<void(const StateDict&)> load_state_dict;
 };
+
+namespace internal {
+
+template <typename T>
+concept JsonStateful = requires(T& object, const T& constant, const nlohmann::ordered_json& state) {
+  { constant.state_dict() } -> std::convertible_to<nlohmann::ordered_json>;
+  object.load_state_dict(state);
+};
+
+// The object outlives what these return.
+template <Stateful T>
+CheckpointedObject checkpointed(T& object) {
+  return {.state_dict = [&object] { return StateDict(object.state_dict()); },
+          .load_state_dict = [&object](const StateDict& state) { object.load_state_dict(state); }};
+}
+template <JsonStateful T>
+  requires(!Stateful<T>)
+CheckpointedObject checkpointed(T& object) {
+  return {.state_dict = [&object] { return StateDict{.values = object.state_dict()}; },
+          .load_state_dict =
+              [&object](const StateDict& state) { object.load_state_dict(state.values); }};
+}
+CheckpointedObject checkpointed(torch::nn::Module& module);
+CheckpointedObject checkpointed(torch::optim::Optimizer& optimizer);
+
+}  // namespace internal
+
+/// What `Accelerator::register_for_checkpointing` takes: objects with state_dict and
+/// load_state_dict (of StateDicts or of JSON), modules and optimizers.
+template <typename T>
+concept Checkpointable = requires(T& object) { internal::checkpointed(object); };
 
 using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
