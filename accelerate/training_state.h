@@ -61,8 +61,6 @@ struct TrainingState {
   bool steps_in_backward = false;
   // In fp8.
   std::optional<Fp8Plan> fp8;
-  // Begun so far; the same number on all ranks.
-  int64_t asynchronous_saves = 0;
   // In fp16.
   std::shared_ptr<SharedScaler> scaler;
   GradScalerKwargs scaler_kwargs;

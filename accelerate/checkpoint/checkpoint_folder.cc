@@ -22,6 +22,8 @@ constexpr char kRemoved[] = ".removed";
 constexpr char kReplaced[] = ".replaced";
 // In a staging folder until it has its manifest: what lies there is of no use to anybody.
 constexpr char kUnfinished[] = ".unfinished";
+// In a folder whose place a checkpoint is about to take.
+constexpr char kOutdated[] = ".outdated";
 constexpr int64_t kChunk = int64_t{1} << 20;
 
 // Hands the bytes of a file to `use`, in order, and returns their checksum.
@@ -46,6 +48,16 @@ absl::StatusOr<uint32_t> read_through(
 
 absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
   return read_through(files, path, [](int64_t, auto) { return absl::OkStatus(); });
+}
+
+absl::Status verify_file(FileSystem& files, const std::string& path, const ManifestFile& entry) {
+  absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
+  // It may have been damaged on the way here only.
+  if (crc.ok() && *crc != entry.crc32c) crc = checksum_of_file(files, path);
+  if (!crc.ok() || *crc == entry.crc32c) return crc.status();
+  return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
+                                          checksum_text(*crc), " instead of ",
+                                          checksum_text(entry.crc32c)));
 }
 
 // Replaces a file, which somebody wrote by other means, by a durable copy. Returns its checksum.
@@ -103,7 +115,7 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
   std::vector<std::string> found;
   if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
   for (const std::string& name : found) {
-    if (name == kUnfinished) continue;
+    if (name == kUnfinished) continue;  // until the manifest is there
     const std::string path = join_path(staging, name);
     absl::StatusOr<FileInfo> info = files.info(path);
     if (!info.ok()) return info.status();
@@ -142,7 +154,7 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
     // The first file at or below that name.
     const auto next = own.files.lower_bound(name);
     const bool is_own =
-        name == kManifestName ||
+        name == kManifestName || name == kOutdated ||
         (next != own.files.end() && (next->first == name || next->first.starts_with(name + "/")));
     if (is_own) continue;
     const std::string target = join_path(to, name);
@@ -154,12 +166,48 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
   return absl::OkStatus();
 }
 
+// Whether a folder is ours to remove: one that we staged, or a checkpoint, or empty.
+absl::StatusOr<bool> is_ours(FileSystem& files, const std::string& folder) {
+  for (const char* mark : {kUnfinished, kOutdated}) {
+    const absl::StatusOr<bool> is_marked = exists(files, join_path(folder, mark));
+    if (!is_marked.ok() || *is_marked) return is_marked;
+  }
+  const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kManifestName));
+  if (text.ok()) return parse_manifest(*text).ok();
+  if (!absl::IsNotFound(text.status())) return text.status();
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  return names->empty();
+}
+
+absl::Status not_ours(const std::string& folder) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " is in the way, and is not what a save left there; move it elsewhere"));
+}
+
+// Removes what is ours; what says that it is goes last.
+absl::Status remove_ours(FileSystem& files, const std::string& folder) {
+  const absl::StatusOr<bool> ours = is_ours(files, folder);
+  if (absl::IsNotFound(ours.status())) return absl::OkStatus();
+  if (!ours.ok()) return ours.status();
+  if (!*ours) return not_ours(folder);
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (name == kManifestName || name == kUnfinished || name == kOutdated) continue;
+    if (absl::Status status = remove_all(files, join_path(folder, name)); !status.ok()) {
+      return status;
+    }
+  }
+  return remove_all(files, folder);
+}
+
 // Gives `staging` the name of the folder at `checkpoint`, which gets the staging one.
 absl::Status replace(FileSystem& files, const std::string& staging, const std::string& checkpoint) {
   absl::Status status = files.exchange(staging, checkpoint);
   if (!absl::IsUnimplemented(status)) return status;
   const std::string replaced = checkpoint + kReplaced;
-  status = remove_all(files, replaced);
+  status = remove_ours(files, replaced);
   if (status.ok()) status = files.rename(checkpoint, replaced);
   if (!status.ok()) return status;
   if (status = files.rename(staging, checkpoint); status.ok()) {
@@ -195,7 +243,8 @@ std::optional<int64_t> checkpoint_number(const std::string& name) {
   return number;
 }
 
-absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) {
+absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint,
+                              const std::string& writer) {
   const std::string staging = staging_path(checkpoint);
   const absl::StatusOr<FileInfo> there = files.info(checkpoint);
   if (there.ok() && !there->is_directory) {
@@ -204,9 +253,20 @@ absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint) 
   absl::Status status = recover_checkpoint(files, checkpoint);
   if (status.ok()) status = tidy_checkpoint(files, checkpoint);
   if (status.ok()) status = make_directories_durably(files, staging);
-  if (status.ok()) status = write_file(files, join_path(staging, kUnfinished), "");
-  if (!status.ok()) remove_all(files, staging).IgnoreError();
+  if (!status.ok()) return status;
+  status = write_file(files, join_path(staging, kUnfinished), writer);
+  if (!status.ok()) remove_ours(files, staging).IgnoreError();
   return status;
+}
+
+absl::Status check_writer(FileSystem& files, const std::string& checkpoint,
+                          const std::string& writer) {
+  const std::string staging = staging_path(checkpoint);
+  const absl::StatusOr<std::string> found = read_file(files, join_path(staging, kUnfinished));
+  if (found.ok() && *found == writer) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("another rank writes to ", staging,
+                                                    " as well; if nodes share this disk, unset "
+                                                    "ProjectConfiguration::save_on_each_node"));
 }
 
 absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
@@ -216,13 +276,14 @@ absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint
   if (status.ok()) {
     const absl::StatusOr<bool> taken = exists(files, checkpoint);
     status = taken.status();
-    if (taken.ok()) {
+    if (taken.ok() && *taken) status = write_file(files, join_path(checkpoint, kOutdated), "");
+    if (status.ok()) {
       status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
     }
   }
   if (status.ok()) return files.sync_directory(parent_path(checkpoint));
   // The staging folder is still the new one.
-  remove_all(files, staging).IgnoreError();
+  remove_ours(files, staging).IgnoreError();
   return status;
 }
 
@@ -230,16 +291,16 @@ absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint) {
   const std::string staging = staging_path(checkpoint);
   const absl::StatusOr<bool> is_left = exists(files, staging);
   if (!is_left.ok() || !*is_left) return is_left.status();
-  const absl::StatusOr<bool> is_unfinished = exists(files, join_path(staging, kUnfinished));
+  const absl::StatusOr<bool> is_outdated = exists(files, join_path(staging, kOutdated));
   const absl::StatusOr<bool> is_published = exists(files, checkpoint);
-  if (!is_unfinished.ok()) return is_unfinished.status();
+  if (!is_outdated.ok()) return is_outdated.status();
   if (!is_published.ok()) return is_published.status();
-  if (!*is_unfinished && *is_published) {
+  if (*is_outdated && *is_published) {
     absl::Status kept = keep_foreign_entries(files, staging, checkpoint);
     if (kept.ok()) kept = files.sync_directory(checkpoint);
     if (!kept.ok()) return kept;
   }
-  return remove_all(files, staging);
+  return remove_ours(files, staging);
 }
 
 absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint) {
@@ -248,11 +309,12 @@ absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint
   if (!is_there.ok() || *is_there) return is_there.status();
   const absl::StatusOr<bool> is_replaced = exists(files, replaced);
   if (!is_replaced.ok() || !*is_replaced) return is_replaced.status();
-  return files.rename(replaced, checkpoint);
+  const absl::Status renamed = files.rename(replaced, checkpoint);
+  return renamed.ok() ? files.sync_directory(parent_path(checkpoint)) : renamed;
 }
 
 absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint) {
-  return remove_all(files, staging_path(checkpoint));
+  return remove_ours(files, staging_path(checkpoint));
 }
 
 absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint) {
@@ -288,16 +350,20 @@ absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string&
   absl::StatusOr<Manifest> manifest = check_checkpoint(files, checkpoint);
   if (!manifest.ok()) return manifest;
   for (const auto& [name, file] : manifest->files) {
-    const std::string path = join_path(checkpoint, name);
-    const absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
-    if (!crc.ok()) return crc.status();
-    if (*crc != file.crc32c) {
-      return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
-                                              checksum_text(*crc), " instead of ",
-                                              checksum_text(file.crc32c)));
-    }
+    absl::Status status = verify_file(files, join_path(checkpoint, name), file);
+    if (!status.ok()) return status;
   }
   return manifest;
+}
+
+absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint,
+                                const Manifest& manifest) {
+  for (const auto& [name, file] : manifest.files) {
+    if (file.header) continue;
+    absl::Status status = verify_file(files, join_path(checkpoint, name), file);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::string& folder) {
@@ -346,30 +412,30 @@ absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
 
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
                                 const std::string& newest) {
-  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
-  std::vector<std::pair<int64_t, std::string>> kept;
-  for (const std::string& name : *names) {
-    const std::string path = join_path(folder, name);
-    // Half removed by a rotation that died.
-    if (name.ends_with(kRemoved) && checkpoint_number(name)) {
-      if (absl::Status removed = remove_all(files, path); !removed.ok()) return removed;
-      continue;
-    }
-    const std::optional<int64_t> number = checkpoint_number(name);
-    const absl::StatusOr<bool> is_ours = exists(files, join_path(path, kManifestName));
-    if (!number || name.ends_with(kStaging) || !is_ours.ok() || !*is_ours) continue;
-    kept.emplace_back(*number, path);
+  const absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
+  if (!found.ok()) return found.status();
+  // Half removed by a rotation that died.
+  for (const auto& [path, why] : found->skipped) {
+    if (!path.ends_with(kRemoved)) continue;
+    const absl::StatusOr<bool> ours = is_ours(files, path);
+    if (!ours.ok() || !*ours) continue;
+    if (absl::Status status = remove_ours(files, path); !status.ok()) return status;
   }
-  std::stable_sort(kept.begin(), kept.end());
-  int64_t surplus = static_cast<int64_t>(kept.size()) - std::max<int64_t>(limit, 1);
-  for (const auto& [number, path] : kept) {
+  const std::vector<FoundCheckpoint>& complete = found->complete;
+  // If power failed now, what would be left.
+  std::string last_durable;
+  for (const FoundCheckpoint& each : complete) {
+    if (each.manifest.durable && last_durable != newest) last_durable = each.path;
+    if (each.manifest.durable && each.path == newest) last_durable = newest;
+  }
+  int64_t surplus = static_cast<int64_t>(complete.size()) - std::max<int64_t>(limit, 1);
+  for (const FoundCheckpoint& each : complete) {
     if (surplus <= 0) break;
-    if (path == newest) continue;
+    if (each.path == newest || each.path == last_durable) continue;
     // It loses its name at once, and then its files: it is never half a checkpoint.
-    const std::string removed = path + kRemoved;
-    absl::Status status = files.rename(path, removed);
-    if (status.ok()) status = remove_all(files, removed);
+    const std::string removed = each.path + kRemoved;
+    absl::Status status = files.rename(each.path, removed);
+    if (status.ok()) status = remove_ours(files, removed);
     if (!status.ok()) return status;
     --surplus;
   }

@@ -27,8 +27,16 @@ std::string staging_path(const std::string& checkpoint);
 /// The first number in a folder's own name; nothing where there is none, or too large a one.
 std::optional<int64_t> checkpoint_number(const std::string& name);
 
-/// An empty staging folder for `checkpoint`. What another save that died left there is tidied up.
-absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint);
+/// An empty staging folder for `checkpoint`, marked as `writer`'s. What another save that died left
+/// there is tidied up.
+/// Errors: FailedPrecondition where the staging folder's name is taken by what is no checkpoint.
+absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint,
+                              const std::string& writer = "");
+
+/// Whether the staging folder is still `writer`'s, and not that of another which writes to the same
+/// place. Errors: FailedPrecondition if not.
+absl::Status check_writer(FileSystem& files, const std::string& checkpoint,
+                          const std::string& writer);
 
 /// Adds the manifest and gives the staged checkpoint its name. `manifest` lists what ranks wrote;
 /// what else lies in the staging folder is added to it. A checkpoint or folder of that name is
@@ -57,6 +65,11 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
 /// The same, with every file's checksum. Reads everything.
 absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint);
 
+/// The same for the files that whoever reads a checkpoint does not verify by itself: those that the
+/// library did not write.
+absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint,
+                                const Manifest& manifest);
+
 struct FoundCheckpoint {
   std::string path;
   int64_t number = 0;
@@ -79,8 +92,9 @@ absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
     FileSystem& files, const std::string& folder,
     std::vector<std::pair<std::string, std::string>>* skipped = nullptr);
 
-/// Removes the oldest checkpoints in `folder` until `limit` are left. `newest` stays in any case;
-/// folders without a manifest, which are not ours or were never complete, stay and do not count.
+/// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest` stays in
+/// any case, so a limit of 0 keeps one; and so does the last durable one. What is not a complete
+/// checkpoint stays and does not count.
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
                                 const std::string& newest);
 

@@ -102,7 +102,8 @@ TEST_F(CheckpointFolder, TheOldestGoWhenThereAreTooMany) {
   for (const char* name : {"checkpoint_8", "checkpoint_9", "checkpoint_10"}) save(name);
   ASSERT_TRUE(files_.make_directories(path("run_3")).ok());
   write("checkpoint_1", "a file");
-  ASSERT_TRUE(files_.make_directories(path("checkpoint_7.removed/half")).ok());
+  save("checkpoint_7.removed");
+  ASSERT_TRUE(files_.remove(path("checkpoint_7.removed/model.bin")).ok());
   ASSERT_TRUE(rotate_checkpoints(files_, folder_, 2, path("checkpoint_10")).ok());
   EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_10", "checkpoint_9", "run_3"));
   ASSERT_TRUE(rotate_checkpoints(files_, folder_, 0, path("checkpoint_10")).ok());
@@ -131,6 +132,8 @@ TEST_F(CheckpointFolder, ASaveThatDiedAfterTheExchangeLosesNoForeignFiles) {
   save("here", "new");
   // As it is right after the exchange: the old folder has the staging name.
   write("here.tmp/notes.txt", "mine");
+  write("here.tmp/model.bin", "old");
+  write("here.tmp/.outdated", "");
   ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
   EXPECT_EQ(read_file(files_, path("here/notes.txt")).value(), "mine");
   EXPECT_THAT(files_.list(path("here.tmp")).value(), ElementsAre(".unfinished"));
@@ -142,6 +145,47 @@ TEST_F(CheckpointFolder, ASaveThatDiedBeforeLeavesNothing) {
   write("here.tmp/gradients.bin", "half");
   ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
   EXPECT_THAT(files_.list(path("here")).value(), ElementsAre("manifest.json", "model.bin"));
+}
+
+TEST_F(CheckpointFolder, WhatIsNotOursIsNotRemoved) {
+  write("here.tmp/thesis.txt", "mine");
+  EXPECT_THAT(begin_checkpoint(files_, path("here")).message(),
+              HasSubstr("here.tmp is in the way"));
+  EXPECT_EQ(read_file(files_, path("here.tmp/thesis.txt")).value(), "mine");
+  save("checkpoint_1");
+  save("checkpoint_2");
+  write("webapp1/manifest.json", "{}");
+  write("notes1.removed/mine.txt", "mine");
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 1, path("checkpoint_2")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_2", "here.tmp", "notes1.removed", "webapp1"));
+  // In the folder of another program's checkpoint, only what has a name of ours is replaced.
+  write("peer/model.bin", "old");
+  write("peer/notes.txt", "mine");
+  save("peer", "new");
+  EXPECT_EQ(read_file(files_, path("peer/model.bin")).value(), "new");
+  EXPECT_EQ(read_file(files_, path("peer/notes.txt")).value(), "mine");
+  EXPECT_THAT(names(), testing::Not(testing::Contains("peer.tmp")));
+}
+
+TEST_F(CheckpointFolder, TheLastDurableOneStays) {
+  const auto save_as = [&](const std::string& name, bool durable) {
+    ASSERT_TRUE(begin_checkpoint(files_, path(name)).ok());
+    ASSERT_TRUE(publish_checkpoint(files_, path(name), {.durable = durable}).ok());
+    ASSERT_TRUE(rotate_checkpoints(files_, folder_, 1, path(name)).ok());
+  };
+  save_as("checkpoint_1", true);
+  save_as("checkpoint_2", false);
+  save_as("checkpoint_3", false);
+  EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_3"));
+  save_as("checkpoint_4", true);
+  EXPECT_THAT(names(), ElementsAre("checkpoint_4"));
+}
+
+TEST_F(CheckpointFolder, TwoWritersSeeEachOther) {
+  ASSERT_TRUE(begin_checkpoint(files_, path("a"), "node 0").ok());
+  EXPECT_TRUE(check_writer(files_, path("a"), "node 0").ok());
+  ASSERT_TRUE(begin_checkpoint(files_, path("a"), "node 1").ok());
+  EXPECT_THAT(check_writer(files_, path("a"), "node 0").message(), HasSubstr("save_on_each_node"));
 }
 
 TEST_F(CheckpointFolder, AReplacedOneGetsItsNameBack) {

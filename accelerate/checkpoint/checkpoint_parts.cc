@@ -66,7 +66,7 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     const std::function<void(int64_t)>& on_progress) {
   std::map<std::string, ManifestFile> written;
   for (const CheckpointPart& part : parts) {
-    const bool has_tensors = !part.state.tensors.empty();
+    const bool has_tensors = part.is_model || !part.state.tensors.empty();
     const std::string name = part.name + (has_tensors ? kTensors : kJson);
     const std::string path = join_path(folder, name);
     absl::StatusOr<ManifestFile> file = has_tensors

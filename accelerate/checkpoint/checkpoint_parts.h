@@ -24,6 +24,8 @@ struct CheckpointPart {
   /// Without the extension.
   std::string name;
   StateDict state;
+  /// Is a safetensors file also without tensors.
+  bool is_model = false;
 };
 
 /// Writes them durably, and returns what a manifest says of them. `on_progress` is told of bytes

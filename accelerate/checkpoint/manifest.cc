@@ -1,7 +1,6 @@
 #include "accelerate/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -17,6 +16,8 @@ namespace {
 
 constexpr char kFormat[] = "accelerate-checkpoint";
 constexpr int64_t kVersion = 1;
+// What JSON numbers hold everywhere.
+constexpr uint64_t kMaxCount = uint64_t{1} << 53;
 
 using Json = nlohmann::json;
 
@@ -33,11 +34,24 @@ class Members {
     if (!json_.is_object()) fail("is no object");
   }
 
+  std::string text(const char* name) {
+    const Json* value = find(name);
+    if (value == nullptr) return "";
+    if (!value->is_string()) fail(absl::StrCat("has a \"", name, "\" that is no text"));
+    return value->is_string() ? value->get<std::string>() : "";
+  }
+
+  bool flag(const char* name) {
+    const Json* value = find(name);
+    if (value == nullptr) return false;
+    if (!value->is_boolean()) fail(absl::StrCat("has a \"", name, "\" that is no flag"));
+    return value->is_boolean() && value->get<bool>();
+  }
+
   int64_t count(const char* name) {
     const Json* value = find(name);
     if (value == nullptr) return 0;
-    const bool fits = value->is_number_unsigned() &&
-                      value->get<uint64_t>() <= std::numeric_limits<int64_t>::max();
+    const bool fits = value->is_number_unsigned() && value->get<uint64_t>() <= kMaxCount;
     if (!fits) fail(absl::StrCat("has a \"", name, "\" that is no count"));
     return fits ? value->get<int64_t>() : 0;
   }
@@ -133,6 +147,8 @@ absl::StatusOr<std::map<std::string, ManifestFile>> files_of(const Json& json) {
 Json json_of(const Manifest& manifest) {
   return {{"format", kFormat},
           {"version", kVersion},
+          {"id", manifest.id},
+          {"durable", manifest.durable},
           {"world_size", manifest.world_size},
           {"iteration", manifest.iteration},
           {"step", manifest.step},
@@ -176,6 +192,8 @@ absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
         absl::StrCat("it is of version ", version, ", and this software reads version ", kVersion));
   }
   Manifest manifest;
+  manifest.id = members.text("id");
+  manifest.durable = members.flag("durable");
   manifest.world_size = members.count("world_size");
   manifest.iteration = members.count("iteration");
   manifest.step = members.count("step");

@@ -1,7 +1,8 @@
 /// What makes a folder a checkpoint: manifest.json, written last. It lists every other file with
 /// its size and checksum, and ends with its own.
 ///
-///   {"format": "accelerate-checkpoint", "version": 1, "world_size": 2, "iteration": 3, "step": 40,
+///   {"format": "accelerate-checkpoint", "version": 1, "id": "5be0cd19", "durable": true,
+///    "world_size": 2, "iteration": 3, "step": 40,
 ///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1,
 ///    ...}, "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
 ///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}},
@@ -37,6 +38,10 @@ struct ManifestFile {
 };
 
 struct Manifest {
+  /// The same in all folders that one save wrote, on several nodes, and different for another save.
+  std::string id;
+  /// Whether it was synced; if not, it may not survive the machine.
+  bool durable = true;
   int64_t world_size = 1;
   /// The number of this checkpoint, and of micro-steps before it.
   int64_t iteration = 0;

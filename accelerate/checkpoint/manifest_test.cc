@@ -9,7 +9,8 @@ namespace {
 using testing::HasSubstr;
 
 Manifest example() {
-  Manifest manifest{.world_size = 2, .iteration = 3, .step = 40};
+  Manifest manifest{
+      .id = "5be0cd19", .durable = false, .world_size = 2, .iteration = 3, .step = 40};
   manifest.versions["libtorch"] = "2.6.0";
   manifest.counts["model"] = 1;
   manifest.files["model.safetensors"] = {

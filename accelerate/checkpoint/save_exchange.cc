@@ -47,21 +47,18 @@ class GroupExchange final : public SaveExchange {
 class StoreExchange final : public SaveExchange {
  public:
   StoreExchange(c10::intrusive_ptr<c10d::Store> store, StoreExchangeOptions options)
-      : store_(std::move(store)), options_(std::move(options)) {
-    // Whoever is at this save has left the last one, and so all have left the one before it.
-    if (options_.rank == 0 && options_.number >= 2) forget(options_.number - 2);
-  }
+      : store_(std::move(store)), options_(std::move(options)) {}
 
   void tell(int round, const SaveWord& word) override {
-    set(key(options_.number, round, options_.rank), text_of(word));
+    set(key(round, options_.rank), text_of(word));
   }
 
   std::optional<std::vector<SaveWord>> hear(int round) override {
-    const std::string all = key(options_.number, round, kAll);
+    const std::string all = key(round, kAll);
     if (options_.rank == 0) {
       std::vector<std::string> keys;
       for (int rank = 0; rank < options_.world_size; ++rank) {
-        keys.push_back(key(options_.number, round, rank));
+        keys.push_back(key(round, rank));
       }
       if (!store_->check(keys)) return std::nullopt;
       std::vector<SaveWord> words;
@@ -76,7 +73,7 @@ class StoreExchange final : public SaveExchange {
     if (!store_->check({all})) return std::nullopt;
     std::vector<SaveWord> words(options_.world_size);
     for (const int rank : options_.reads) {
-      words[rank] = word_of(get(key(options_.number, round, rank)));
+      words[rank] = word_of(get(key(round, rank)));
     }
     const Json failed = Json::parse(get(all));
     for (const auto& [rank, text] : failed.items()) {
@@ -85,12 +82,18 @@ class StoreExchange final : public SaveExchange {
     return words;
   }
 
+  void forget() override {
+    for (int round = 0; round < kRounds; ++round) {
+      for (int rank = kAll; rank < options_.world_size; ++rank) store_->deleteKey(key(round, rank));
+    }
+  }
+
  private:
   static constexpr int kAll = -1;
   static constexpr int kRounds = 2;
 
-  static std::string key(int64_t number, int round, int rank) {
-    return absl::StrCat("accelerate/save/", number, "/", round, "/",
+  std::string key(int round, int rank) const {
+    return absl::StrCat("accelerate/save/", options_.id, "/", round, "/",
                         rank == kAll ? "all" : absl::StrCat(rank));
   }
 
@@ -100,14 +103,6 @@ class StoreExchange final : public SaveExchange {
   std::string get(const std::string& key) {
     const std::vector<uint8_t> text = store_->get(key);
     return std::string(text.begin(), text.end());
-  }
-
-  void forget(int64_t number) {
-    for (int round = 0; round < kRounds; ++round) {
-      for (int rank = kAll; rank < options_.world_size; ++rank) {
-        store_->deleteKey(key(number, round, rank));
-      }
-    }
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;

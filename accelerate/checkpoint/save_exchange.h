@@ -31,6 +31,9 @@ class SaveExchange {
   /// All ranks' words, by rank; nothing while one is missing. What a rank that failed said is there
   /// for all; what others said, for those that were made to read it.
   virtual std::optional<std::vector<SaveWord>> hear(int round) = 0;
+
+  /// When all ranks have left the save: nothing of it is kept anywhere. For rank 0.
+  virtual void forget() {}
 };
 
 /// By a collective: hear() waits for all ranks. A null group stands for one rank.
@@ -41,8 +44,8 @@ struct StoreExchangeOptions {
   int world_size = 1;
   /// Whose words this rank reads; others' only where they failed.
   std::vector<int> reads;
-  /// The job's saves are numbered, on all ranks alike.
-  int64_t number = 0;
+  /// The same on all ranks, and another one for each save.
+  std::string id;
 };
 
 /// By the job's store, so that nobody waits and no collective disturbs those of training.

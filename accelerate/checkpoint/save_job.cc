@@ -1,9 +1,11 @@
 #include "accelerate/checkpoint/save_job.h"
 
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/rank_endings.h"
 
 namespace accelerate {
 namespace {
@@ -12,14 +14,21 @@ constexpr int kWritten = 0;
 constexpr int kCommitted = 1;
 
 // Throws if a rank failed.
-void check_all(const std::vector<SaveWord>& words, const std::string& checkpoint) {
+void check_all(const std::vector<SaveWord>& words, const std::string& checkpoint,
+               const std::string& consequence) {
   std::string failures;
   for (size_t rank = 0; rank < words.size(); ++rank) {
     if (!words[rank].ok) absl::StrAppend(&failures, "\n  rank ", rank, ": ", words[rank].text);
   }
   if (failures.empty()) return;
-  throw CheckpointError(absl::StrCat("the checkpoint ", checkpoint, " was not saved:", failures,
-                                     "\nWhat was there before is unchanged."));
+  throw CheckpointError(
+      absl::StrCat("the checkpoint ", checkpoint, " was not saved:", failures, "\n", consequence));
+}
+
+// Ends as a word to the other ranks, however it ends.
+SaveWord word_of(const std::function<std::string()>& body) {
+  internal::RankEnding ending = internal::ending_of(body);
+  return {.ok = ending.ending == internal::Ending::kWell, .text = std::move(ending.text)};
 }
 
 }  // namespace
@@ -33,21 +42,29 @@ SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, Save
 bool SaveJob::step() {
   switch (stage_) {
     case Stage::kWrite: {
-      write();
+      exchange_->tell(kWritten, word_of([&] { return write(); }));
       stage_ = Stage::kCommit;
       return false;
     }
     case Stage::kCommit: {
       const std::optional<std::vector<SaveWord>> words = exchange_->hear(kWritten);
       if (!words) return false;
-      commit(*words);
+      try {
+        check_all(*words, options_.checkpoint, "What was there before is unchanged.");
+      } catch (const CheckpointError&) {
+        if (options_.commits) abandon_checkpoint(files_, options_.checkpoint).IgnoreError();
+        throw;
+      }
+      exchange_->tell(kCommitted, word_of([&] { return commit(*words); }));
       stage_ = Stage::kAgree;
       return false;
     }
     case Stage::kAgree: {
       const std::optional<std::vector<SaveWord>> words = exchange_->hear(kCommitted);
       if (!words) return false;
-      check_all(*words, options_.checkpoint);
+      check_all(*words, options_.checkpoint,
+                "It was written, but may not be complete, or not on every node. What was there "
+                "before is unchanged, unless the new one is in its place.");
       clean_up();
       return true;
     }
@@ -55,38 +72,23 @@ bool SaveJob::step() {
   return true;
 }
 
-void SaveJob::write() {
-  std::map<std::string, ManifestFile> written;
-  if (failure_.empty()) {
-    auto result =
-        write_parts(files_, staging_path(options_.checkpoint), parts_, options_.on_progress);
-    if (result.ok()) written = *std::move(result);
-    if (!result.ok()) failure_ = std::string(result.status().message());
-  }
-  // Aliases of live tensors, or snapshots of them, are not needed any more.
-  parts_.clear();
+std::string SaveJob::write() {
+  const std::vector<CheckpointPart> parts = std::exchange(parts_, {});
+  if (!failure_.empty()) throw CheckpointError(failure_);
+  const auto written = internal::value_or_throw(
+      write_parts(files_, staging_path(options_.checkpoint), parts, options_.on_progress));
   for (const auto& [name, file] : written) bytes_ += file.size;
-  const bool ok = failure_.empty();
-  exchange_->tell(kWritten, {.ok = ok, .text = ok ? manifest_files_text(written) : failure_});
+  return manifest_files_text(written);
 }
 
-void SaveJob::commit(const std::vector<SaveWord>& words) {
-  try {
-    check_all(words, options_.checkpoint);
-  } catch (const CheckpointError&) {
-    if (options_.commits) abandon_checkpoint(files_, options_.checkpoint).IgnoreError();
-    throw;
+std::string SaveJob::commit(const std::vector<SaveWord>& words) {
+  if (!options_.commits) return "";
+  for (const int rank : options_.ranks) {
+    auto files = internal::value_or_throw(parse_manifest_files(words[rank].text));
+    options_.manifest.files.merge(files);
   }
-  absl::Status status;
-  if (options_.commits) {
-    for (const int rank : options_.ranks) {
-      auto files = parse_manifest_files(words[rank].text);
-      status.Update(files.status());
-      if (files.ok()) options_.manifest.files.merge(*files);
-    }
-    if (status.ok()) status = publish_checkpoint(files_, options_.checkpoint, options_.manifest);
-  }
-  exchange_->tell(kCommitted, {.ok = status.ok(), .text = std::string(status.message())});
+  internal::check_ok(publish_checkpoint(files_, options_.checkpoint, options_.manifest));
+  return "";
 }
 
 void SaveJob::clean_up() {

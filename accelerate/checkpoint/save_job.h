@@ -53,14 +53,15 @@ class SaveJob {
   bool has_written() const { return stage_ != Stage::kWrite; }
   /// Of all that this rank wrote.
   int64_t bytes() const { return bytes_; }
+  const std::shared_ptr<SaveExchange>& exchange() const { return exchange_; }
   /// What went wrong without harm to the checkpoint, as old ones that could not be removed.
   const std::string& warning() const { return warning_; }
 
  private:
   enum class Stage { kWrite, kCommit, kAgree };
 
-  void write();
-  void commit(const std::vector<SaveWord>& words);
+  std::string write();
+  std::string commit(const std::vector<SaveWord>& words);
   void clean_up();
 
   UnsyncedFiles unsynced_;

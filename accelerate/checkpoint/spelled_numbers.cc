@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace accelerate::internal {
 namespace {
@@ -37,6 +38,37 @@ void read(nlohmann::ordered_json& value) {
   }
 }
 
+constexpr char kNumber[] = "number";
+
+bool is_wrapped(const nlohmann::ordered_json& value) {
+  return value.is_object() && value.size() == 1 && value.contains(kNumber);
+}
+
+void wrap(nlohmann::ordered_json& value) {
+  const bool looks_wrapped = is_wrapped(value);
+  if (value.is_structured()) {
+    for (auto& item : value) wrap(item);
+  }
+  const bool is_special = value.is_number_float() && !std::isfinite(value.get<double>());
+  if (is_special) spell(value);
+  if (is_special || looks_wrapped) {
+    nlohmann::ordered_json inner = std::move(value);
+    value = nlohmann::ordered_json::object();
+    value[kNumber] = std::move(inner);
+  }
+}
+
+void unwrap(nlohmann::ordered_json& value) {
+  if (is_wrapped(value)) {
+    nlohmann::ordered_json inner = std::move(value[kNumber]);
+    value = std::move(inner);
+    if (value.is_string()) return read(value);
+  }
+  if (value.is_structured()) {
+    for (auto& item : value) unwrap(item);
+  }
+}
+
 }  // namespace
 
 nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value) {
@@ -46,6 +78,16 @@ nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value) {
 
 nlohmann::ordered_json read_numbers(nlohmann::ordered_json value) {
   read(value);
+  return value;
+}
+
+nlohmann::ordered_json wrap_numbers(nlohmann::ordered_json value) {
+  wrap(value);
+  return value;
+}
+
+nlohmann::ordered_json unwrap_numbers(nlohmann::ordered_json value) {
+  unwrap(value);
   return value;
 }
 

@@ -11,4 +11,9 @@ nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value);
 /// Makes numbers of such strings again.
 nlohmann::ordered_json read_numbers(nlohmann::ordered_json value);
 
+/// The same where such strings may be meant: they are {"number": "inf"}, ..., and an object with
+/// this one key is {"number": {"number": ...}}.
+nlohmann::ordered_json wrap_numbers(nlohmann::ordered_json value);
+nlohmann::ordered_json unwrap_numbers(nlohmann::ordered_json value);
+
 }  // namespace accelerate::internal

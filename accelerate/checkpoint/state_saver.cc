@@ -15,17 +15,26 @@
 #include "absl/strings/str_format.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/checkpoint/rank_endings.h"
 #include "accelerate/checkpoint/save_exchange.h"
 #include "accelerate/checkpoint/save_job.h"
 #include "accelerate/checkpoint/save_model.h"
-#include "accelerate/comm/objects.h"
 #include "accelerate/util/features.h"
 #include "accelerate/util/logger.h"
 #include "accelerate/util/progress_bar.h"
 
 namespace accelerate {
+
+using internal::Ending;
+using internal::exchange_endings;
+using internal::failures;
+using internal::RankEnding;
+using internal::text_of;
+
 namespace {
 
+constexpr char kSave[] = "save_state";
+constexpr char kLoad[] = "load_state";
 constexpr char kCheckpoints[] = "checkpoints";
 constexpr char kPrefix[] = "checkpoint_";
 
@@ -60,46 +69,15 @@ int64_t bytes_of(const std::vector<CheckpointPart>& parts) {
   return bytes;
 }
 
-// How a rank's part of a collective action ended, as one word to the others.
-enum class Ending : char { kWell = '+', kDamaged = 'D', kFailed = 'F' };
-struct RankEnding {
-  Ending ending = Ending::kWell;
-  std::string text;
-};
-
-std::vector<RankEnding> exchange(const ProcessGroupPtr& group, const RankEnding& own) {
-  if (!group) return {own};
-  std::vector<RankEnding> all;
-  for (const std::string& bytes :
-       all_gather_bytes(group, std::string(1, static_cast<char>(own.ending)) + own.text)) {
-    all.push_back({.ending = static_cast<Ending>(bytes.at(0)), .text = bytes.substr(1)});
-  }
-  return all;
-}
-
-std::string failures(const std::vector<RankEnding>& endings) {
-  std::string text;
-  for (size_t rank = 0; rank < endings.size(); ++rank) {
-    if (endings[rank].ending == Ending::kWell) continue;
-    absl::StrAppend(&text, text.empty() ? "" : "\n", "rank ", rank, ": ", endings[rank].text);
-  }
-  return text;
-}
-
-// What one rank alone says is for people; without its stack trace.
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
-}
-
 }  // namespace
 
 // An asynchronous save.
 struct StateSaver::Running {
   std::string checkpoint;
   std::unique_ptr<SaveJob> job;
-  absl::Time began;
+  absl::Time start;
   std::optional<absl::Time> waits_since;
+  absl::Time end;
   std::atomic<bool> abandoned = false;
   std::unique_ptr<BackgroundTask> task;  // last: it uses the others
 };
@@ -134,17 +112,11 @@ bool StateSaver::writes_shared() const {
 }
 
 void StateSaver::on_writers(const std::function<void()>& write) const {
-  RankEnding own;
-  std::exception_ptr error;
-  try {
+  const RankEnding own = internal::ending_of([&] {
     if (writes_shared()) write();
-  } catch (const std::exception& failed) {
-    own = {.ending = Ending::kFailed, .text = text_of(failed)};
-    error = std::current_exception();
-  }
-  const std::string failed = failures(exchange(state_.group(), own));
-  if (error) std::rethrow_exception(error);
-  if (!failed.empty()) throw CheckpointError(failed);
+    return "";
+  });
+  throw_failures(exchange_endings(state_.group(), "save", own), "save", own);
 }
 
 internal::TrainingParts StateSaver::parts() const {
@@ -169,36 +141,51 @@ std::string StateSaver::target(const std::string& output_dir) const {
   TORCH_CHECK_VALUE(!output_dir.empty(),
                     "save_state needs an output_dir, or ProjectConfiguration's "
                     "automatic_checkpoint_naming");
-  return expanded(output_dir, state_.runtime().environment());
+  std::string path = expanded(output_dir, state_.runtime().environment());
+  // A folder gets its place by its name.
+  const size_t name = path.rfind('/') + 1;
+  const std::string last = path.substr(name);
+  TORCH_CHECK_VALUE(last != "." && last != ".." && last != "", "save_state: ", path,
+                    " has no name of its own; give the folder's name");
+  return path;
 }
 
-void StateSaver::begin(const std::string& checkpoint) {
-  RankEnding own = {.text = checkpoint};
-  FileSystem& files = state_.runtime().files();
-  if (writes_shared()) {
-    const absl::StatusOr<bool> taken = exists(files, checkpoint);
-    if (configuration_.automatic_checkpoint_naming && taken.ok() && *taken) {
-      own = {.ending = Ending::kFailed,
-             .text = absl::StrCat("the checkpoint ", checkpoint,
-                                  " exists already. Set ProjectConfiguration::iteration to the "
-                                  "number to go on with, or load a state, which does so")};
-    } else if (const absl::Status begun = begin_checkpoint(files, checkpoint); !begun.ok()) {
-      own = {.ending = Ending::kDamaged, .text = std::string(begun.message())};
+StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
+  Runtime& runtime = state_.runtime();
+  FileSystem& files = runtime.files();
+  const std::string writer = absl::StrCat("rank ", state_.process_index());
+  const RankEnding own = internal::ending_of([&] {
+    std::string checkpoint = target(output_dir);
+    if (writes_shared()) {
+      const bool taken = internal::value_or_throw(exists(files, checkpoint));
+      TORCH_CHECK_VALUE(!configuration_.automatic_checkpoint_naming || !taken, "the checkpoint ",
+                        checkpoint,
+                        " exists already. Set ProjectConfiguration::iteration to the number to go "
+                        "on with, or load a state, which does so");
+      internal::check_ok(begin_checkpoint(files, checkpoint, writer));
     }
-  }
-  const std::vector<RankEnding> all = exchange(state_.group(), own);
-  const std::string failed = failures(all);
-  if (!failed.empty()) {
-    const std::string message = absl::StrCat("save_state: ", failed);
-    TORCH_CHECK_VALUE(std::none_of(all.begin(), all.end(),
-                                   [](const auto& each) { return each.ending == Ending::kFailed; }),
-                      message);
-    throw CheckpointError(message);
-  }
+    const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
+    return absl::StrCat(id, checkpoint);
+  });
+  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
+  throw_failures(all, kSave, own);
+  constexpr size_t kIdSize = 16;
+  Begun begun{.checkpoint = all[0].text.substr(kIdSize), .id = all[0].text.substr(0, kIdSize)};
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    TORCH_CHECK_VALUE(all[rank].text == all[0].text, "save_state: rank ", rank, " saves to ",
-                      all[rank].text, ", but rank 0 to ", all[0].text);
+    TORCH_CHECK_VALUE(all[rank].text.substr(kIdSize) == begun.checkpoint, "save_state: rank ", rank,
+                      " saves to ", all[rank].text.substr(kIdSize), ", but rank 0 to ",
+                      begun.checkpoint);
   }
+  if (configuration_.save_on_each_node) {
+    const RankEnding alone = internal::ending_of([&] {
+      if (writes_shared()) internal::check_ok(check_writer(files, begun.checkpoint, writer));
+      return "";
+    });
+    throw_failures(exchange_endings(state_.group(), kSave, alone), kSave, alone);
+  }
+  if (finished_ && state_.is_main_process()) finished_->forget();
+  finished_.reset();
+  return begun;
 }
 
 std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint) {
@@ -211,18 +198,21 @@ std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint) {
   return collected;
 }
 
-std::unique_ptr<SaveJob> StateSaver::make_job(const std::string& checkpoint,
-                                              const SaveStateOptions& options,
+std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStateOptions& options,
                                               std::function<void(int64_t)> on_progress) {
   Runtime& runtime = state_.runtime();
-  SaveJobOptions job = {.checkpoint = checkpoint,
-                        .manifest = {.world_size = state_.num_processes(),
+  // What replaces another takes the only one there is away.
+  const bool durable = options.durable || exists(runtime.files(), begun.checkpoint).value_or(true);
+  SaveJobOptions job = {.checkpoint = begun.checkpoint,
+                        .manifest = {.id = begun.id,
+                                     .durable = durable,
+                                     .world_size = state_.num_processes(),
                                      .iteration = configuration_.iteration,
                                      .step = training_.step,
                                      .versions = versions(runtime),
                                      .counts = parts().counts()},
                         .commits = writes_shared(),
-                        .durable = options.durable,
+                        .durable = durable,
                         .on_progress = std::move(on_progress)};
   if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
   if (job.commits) {
@@ -240,18 +230,19 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const std::string& checkpoint,
     exchange = make_store_exchange(runtime.store(), {.rank = state_.process_index(),
                                                      .world_size = state_.num_processes(),
                                                      .reads = job.ranks,
-                                                     .number = training_.asynchronous_saves++});
+                                                     .id = begun.id});
   } else {
     exchange = make_group_exchange(state_.group());
   }
   return std::make_unique<SaveJob>(runtime.files(), std::move(exchange), std::move(job));
 }
 
-void StateSaver::report(const SaveJob& job, const std::string& checkpoint, absl::Time began) const {
+void StateSaver::report(const SaveJob& job, const std::string& checkpoint,
+                        absl::Duration took) const {
   const Logger log = logger(state_.runtime());
   log.info([&] {
     const double gigabytes = static_cast<double>(job.bytes()) / 1e9;
-    const double seconds = absl::ToDoubleSeconds(state_.runtime().now() - began);
+    const double seconds = absl::ToDoubleSeconds(took);
     return absl::StrFormat("saved %s: %.3f GB in %.2f s (%.2f GB/s)", checkpoint, gigabytes,
                            seconds, seconds > 0 ? gigabytes / seconds : 0.0);
   });
@@ -262,192 +253,193 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   wait();
   internal::warn_of_unsafe_serialization(options.safe_serialization);
   Runtime& runtime = state_.runtime();
-  const std::string checkpoint = target(output_dir);
-  begin(checkpoint);
-  const absl::Time began = runtime.now();
+  const Begun begun = begin(output_dir);
+  const absl::Time start = runtime.now();
   std::optional<ProgressBar> bar;
-  auto advance = [&bar, rest = int64_t{0}](int64_t bytes) mutable {
-    rest += bytes;
-    if (bar) bar->advance(rest / kMegabyte);
-    rest %= kMegabyte;
-  };
-  std::unique_ptr<SaveJob> job = options.asynchronous
-                                     ? make_job(checkpoint, options, {})
-                                     : make_job(checkpoint, options, std::move(advance));
+  std::function<void(int64_t)> advance;
+  if (!options.asynchronous) {
+    advance = [&bar, rest = int64_t{0}](int64_t bytes) mutable {
+      rest += bytes;
+      if (bar) bar->advance(rest / kMegabyte);
+      rest %= kMegabyte;
+    };
+  }
+  std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
   // What goes wrong on one rank all ranks learn from the job.
-  try {
-    std::vector<CheckpointPart> collected = collect(checkpoint);
-    const int64_t bytes = bytes_of(collected);
+  const RankEnding collected = internal::ending_of([&] {
+    std::vector<CheckpointPart> parts = collect(begun.checkpoint);
+    const int64_t bytes = bytes_of(parts);
     if (options.asynchronous) {
-      snapshot_.take(collected, runtime.files().parallelism());
+      snapshot_.take(parts, runtime.files().parallelism());
     } else if (bytes >= kWorthABar) {
       bar.emplace(runtime,
                   ProgressBarOptions{.total = bytes / kMegabyte, .description = "saving, MB"});
     }
-    job->set_parts(std::move(collected));
-  } catch (const std::exception& error) {
-    job->fail(text_of(error));
-  }
+    job->set_parts(std::move(parts));
+    return "";
+  });
+  if (collected.ending != Ending::kWell) job->fail(collected.text);
   ++configuration_.iteration;
-  if (!options.asynchronous) {
-    while (!job->step()) {
-    }
-    bar.reset();
-    report(*job, checkpoint, began);
-    return checkpoint;
+  if (options.asynchronous) {
+    run_behind(begun, std::move(job), start);
+    return begun.checkpoint;
   }
-  running_ = std::make_unique<Running>();
-  running_->checkpoint = checkpoint;
-  running_->job = std::move(job);
-  running_->began = began;
-  running_->task = runtime.start_background([&running = *running_, &runtime] {
+  while (!job->step()) {
+  }
+  bar.reset();
+  report(*job, begun.checkpoint, runtime.now() - start);
+  return begun.checkpoint;
+}
+
+void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start) {
+  Runtime& runtime = state_.runtime();
+  auto running = std::make_unique<Running>();
+  running->checkpoint = begun.checkpoint;
+  running->job = std::move(job);
+  running->start = start;
+  running->task = runtime.start_background([&running = *running, &runtime] {
     if (running.abandoned) throw CheckpointError("an asynchronous save was abandoned");
-    if (running.job->step()) return true;
+    if (running.job->step()) {
+      running.end = runtime.now();
+      return true;
+    }
     if (!running.job->has_written()) return false;
     if (!running.waits_since) running.waits_since = runtime.now();
     if (runtime.now() - *running.waits_since > kPatience) {
-      throw CheckpointError(
-          absl::StrCat("the checkpoint ", running.checkpoint,
-                       " was not saved: other ranks did not write their share in ",
-                       absl::FormatDuration(kPatience)));
+      throw CheckpointError(absl::StrCat(
+          "it is not known whether the checkpoint ", running.checkpoint,
+          " was saved: other ranks did not say so in ", absl::FormatDuration(kPatience)));
     }
     return false;
   });
-  return checkpoint;
+  running_ = std::move(running);
 }
 
 void StateSaver::wait() {
   if (!running_) return;
   const std::unique_ptr<Running> running = std::move(running_);
+  finished_ = running->job->exchange();
   running->task->wait();
-  report(*running->job, running->checkpoint, running->began);
+  report(*running->job, running->checkpoint, running->end - running->start);
 }
 
-std::vector<std::string> StateSaver::candidates(const std::string& input_dir) const {
+std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
+                                                const LoadStateOptions& options) const {
   Runtime& runtime = state_.runtime();
-  if (!input_dir.empty()) {
-    const std::string path = expanded(input_dir, runtime.environment());
-    RankEnding own;
-    if (writes_shared()) {
-      const absl::Status recovered = recover_checkpoint(runtime.files(), path);
-      if (!recovered.ok()) {
-        own = {.ending = Ending::kDamaged, .text = std::string(recovered.message())};
-      }
-    }
-    const std::string failed = failures(exchange(state_.group(), own));
-    if (!failed.empty()) throw CheckpointError(absl::StrCat("load_state: ", failed));
-    return {path};
-  }
-  TORCH_CHECK_VALUE(configuration_.automatic_checkpoint_naming,
-                    "load_state needs an input_dir, or ProjectConfiguration's "
-                    "automatic_checkpoint_naming");
-  const std::string folder = checkpoints_folder();
-  // Those who save look; a checkpoint counts that all of them have.
+  FileSystem& files = runtime.files();
   using Json = nlohmann::json;
-  RankEnding own;
-  if (writes_shared()) {
-    const absl::StatusOr<FoundCheckpoints> found = find_checkpoints(runtime.files(), folder);
-    if (found.ok()) {
-      Json paths = Json::array();
-      for (const FoundCheckpoint& each : found->complete) paths.push_back(each.path);
-      own.text = paths.dump();
-      for (const auto& [path, why] : found->skipped) {
-        logger(runtime).warning(absl::StrCat("load_state passes over ", why),
-                                {.main_process_only = false});
-      }
-    } else {
-      own = {.ending = Ending::kDamaged, .text = std::string(found.status().message())};
+  // Those who save look. Of each checkpoint the path, and what tells it from one of another save.
+  const RankEnding own = internal::ending_of([&]() -> std::string {
+    if (options.map_location) {
+      TORCH_CHECK_TYPE(*options.map_location == "cpu" || *options.map_location == "on_device",
+                       "load_state: map_location \"", *options.map_location,
+                       "\" is neither \"cpu\" nor \"on_device\"");
     }
-  }
-  const std::vector<RankEnding> all = exchange(state_.group(), own);
-  if (const std::string failed = failures(all); !failed.empty()) {
-    throw CheckpointError(absl::StrCat("load_state: ", failed));
-  }
-  std::vector<std::string> common;
-  bool first = true;
+    Json found = Json::array();
+    if (!input_dir.empty()) {
+      const std::string path = expanded(input_dir, runtime.environment());
+      if (!writes_shared()) return "";
+      internal::check_ok(recover_checkpoint(files, path));
+      TORCH_CHECK_VALUE(internal::value_or_throw(exists(files, path)), "load_state: there is no ",
+                        "folder ", path);
+      found.push_back({path, internal::value_or_throw(check_checkpoint(files, path)).id});
+      return found.dump();
+    }
+    TORCH_CHECK_VALUE(configuration_.automatic_checkpoint_naming,
+                      "load_state needs an input_dir, or ProjectConfiguration's "
+                      "automatic_checkpoint_naming");
+    const std::string folder = checkpoints_folder();
+    if (!writes_shared()) return "";
+    const FoundCheckpoints all = internal::value_or_throw(find_checkpoints(files, folder));
+    for (const auto& [path, why] : all.skipped) {
+      logger(runtime).warning(absl::StrCat("load_state passes over ", why),
+                              {.main_process_only = false});
+    }
+    for (const FoundCheckpoint& each : all.complete) {
+      found.push_back({each.path, each.manifest.id});
+    }
+    TORCH_CHECK_VALUE(!found.empty(), "load_state: there is no complete checkpoint in ", folder);
+    return found.dump();
+  });
+  const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
+  throw_failures(all, kLoad, own);
+  // A checkpoint counts that all of them have.
+  std::optional<Json> common;
   for (const RankEnding& rank : all) {
     if (rank.text.empty()) continue;
-    const auto paths = Json::parse(rank.text).get<std::vector<std::string>>();
-    if (std::exchange(first, false)) {
-      common = paths;
-    } else {
-      std::erase_if(common, [&](const std::string& path) {
-        return std::find(paths.begin(), paths.end(), path) == paths.end();
-      });
+    const Json theirs = Json::parse(rank.text);
+    Json both = Json::array();
+    for (const Json& each : common.value_or(theirs)) {
+      if (std::find(theirs.begin(), theirs.end(), each) != theirs.end()) both.push_back(each);
     }
+    common = std::move(both);
   }
-  std::reverse(common.begin(), common.end());
-  if (common.empty()) {
-    throw CheckpointError(absl::StrCat("load_state: there is no complete checkpoint in ", folder));
+  if (common->empty()) {
+    throw CheckpointError("load_state: nodes have no checkpoint of one save in common");
   }
-  return common;
+  std::vector<std::string> paths;
+  for (const Json& each : *common) paths.push_back(each.at(0));
+  std::reverse(paths.begin(), paths.end());
+  return paths;
 }
 
 void StateSaver::load_from(const std::string& checkpoint, const LoadStateOptions& options) {
   FileSystem& files = state_.runtime().files();
-  const absl::StatusOr<FileInfo> folder = files.info(checkpoint);
-  TORCH_CHECK_VALUE(!absl::IsNotFound(folder.status()), "load_state: there is no folder ",
-                    checkpoint);
   const CheckpointReader reader(files, checkpoint,
                                 internal::value_or_throw(check_checkpoint(files, checkpoint)));
+  if (writes_shared()) {
+    internal::check_ok(verify_other_files(files, checkpoint, reader.manifest()));
+  }
   const internal::TrainingParts parts = this->parts();
   Modules models = parts.models();
   load_hooks_.call(models, checkpoint);
+  parts.check(reader, models);
   parts.load_models(reader, models, options.strict);
   parts.load(reader);
-  continue_after(reader.manifest());
+  configuration_.iteration = next_iteration(reader.manifest().iteration);
 }
 
-void StateSaver::continue_after(const Manifest& manifest) {
-  configuration_.iteration = manifest.iteration + 1;
-  if (!configuration_.automatic_checkpoint_naming || !configuration_.project_dir) return;
+int64_t StateSaver::next_iteration(int64_t loaded) const {
+  int64_t next = loaded + 1;
+  if (!configuration_.automatic_checkpoint_naming || !configuration_.project_dir) return next;
   const auto names = state_.runtime().files().list(checkpoints_folder());
-  if (!names.ok()) return;
+  if (!names.ok()) return next;
   for (const std::string& name : *names) {
-    if (!name.starts_with(kPrefix)) continue;
     const auto number = checkpoint_number(name);
     const bool is_exact = number && name == absl::StrCat(kPrefix, *number);
-    if (is_exact) configuration_.iteration = std::max(configuration_.iteration, *number + 1);
+    if (is_exact) next = std::max(next, *number + 1);
   }
+  return next;
 }
 
 std::string StateSaver::load(const std::string& input_dir, const LoadStateOptions& options) {
   wait();
-  if (options.map_location) {
-    TORCH_CHECK_TYPE(*options.map_location == "cpu" || *options.map_location == "on_device",
-                     "load_state: map_location \"", *options.map_location,
-                     "\" is neither \"cpu\" nor \"on_device\"");
-  }
-  for (const std::string& checkpoint : candidates(input_dir)) {
-    RankEnding own;
-    std::exception_ptr error;
-    try {
+  std::string reasons;
+  for (const std::string& checkpoint : candidates(input_dir, options)) {
+    const RankEnding own = internal::ending_of([&] {
       load_from(checkpoint, options);
-    } catch (const CheckpointError& damaged) {
-      own = {.ending = Ending::kDamaged, .text = text_of(damaged)};
-      error = std::current_exception();
-    } catch (const std::exception& failed) {
-      own = {.ending = Ending::kFailed, .text = text_of(failed)};
-      error = std::current_exception();
-    }
-    const std::vector<RankEnding> all = exchange(state_.group(), own);
+      return absl::StrCat(configuration_.iteration);
+    });
+    const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
     const std::string failed = failures(all);
-    if (failed.empty()) return checkpoint;
-    const bool may_go_on =
-        input_dir.empty() && std::none_of(all.begin(), all.end(), [](const auto& each) {
-          return each.ending == Ending::kFailed;
-        });
-    if (may_go_on) {
-      // Everything that was loaded is loaded again from an older one.
-      logger(state_.runtime())
-          .warning(absl::StrCat("load_state passes over ", checkpoint, ": ", failed));
-      continue;
+    if (failed.empty()) {
+      // Nodes with disks of their own may have others besides.
+      for (const RankEnding& rank : all) {
+        int64_t iteration = 0;
+        if (absl::SimpleAtoi(rank.text, &iteration)) {
+          configuration_.iteration = std::max(configuration_.iteration, iteration);
+        }
+      }
+      return checkpoint;
     }
-    if (error) std::rethrow_exception(error);
-    throw CheckpointError(
-        absl::StrCat("load_state of ", checkpoint, " failed on other ranks: ", failed));
+    const bool may_go_on = input_dir.empty() && !internal::any(all, Ending::kFailed);
+    if (!may_go_on) throw_failures(all, kLoad, own);
+    // Everything that was loaded is loaded again from an older one.
+    absl::StrAppend(&reasons, "\n", checkpoint, ": ", failed);
+    logger(state_.runtime())
+        .warning(absl::StrCat("load_state passes over ", checkpoint, ": ", failed));
   }
-  throw CheckpointError("load_state: every checkpoint is damaged");
+  throw CheckpointError(absl::StrCat("load_state: every checkpoint is damaged", reasons));
 }
 
 }  // namespace accelerate

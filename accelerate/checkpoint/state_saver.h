@@ -20,6 +20,7 @@
 
 namespace accelerate {
 
+class SaveExchange;
 class SaveJob;
 
 class StateSaver {
@@ -51,17 +52,26 @@ class StateSaver {
  private:
   struct Running;
 
+  // What ranks agreed on before a save.
+  struct Begun {
+    std::string checkpoint;
+    std::string id;
+  };
+
   internal::TrainingParts parts() const;
   std::string checkpoints_folder() const;
   std::string target(const std::string& output_dir) const;
-  void begin(const std::string& checkpoint);
+  Begun begin(const std::string& output_dir);
   std::vector<CheckpointPart> collect(const std::string& checkpoint);
-  std::unique_ptr<SaveJob> make_job(const std::string& checkpoint, const SaveStateOptions& options,
+  std::unique_ptr<SaveJob> make_job(const Begun& begun, const SaveStateOptions& options,
                                     std::function<void(int64_t)> on_progress);
-  void report(const SaveJob& job, const std::string& checkpoint, absl::Time began) const;
-  std::vector<std::string> candidates(const std::string& input_dir) const;
+  void run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start);
+  void report(const SaveJob& job, const std::string& checkpoint, absl::Duration took) const;
+  std::vector<std::string> candidates(const std::string& input_dir,
+                                      const LoadStateOptions& options) const;
   void load_from(const std::string& checkpoint, const LoadStateOptions& options);
-  void continue_after(const Manifest& manifest);
+  // The number after those that are there, and after `loaded`.
+  int64_t next_iteration(int64_t loaded) const;
 
   AcceleratorState& state_;
   internal::TrainingState& training_;
@@ -72,6 +82,8 @@ class StateSaver {
   HookList<LoadStatePreHook> load_hooks_;
   SnapshotBuffers snapshot_;
   std::unique_ptr<Running> running_;
+  // Of the last asynchronous save, until all ranks are known to have left it.
+  std::shared_ptr<SaveExchange> finished_;
 };
 
 }  // namespace accelerate

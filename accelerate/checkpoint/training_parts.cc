@@ -11,10 +11,12 @@
 #include "accelerate/checkpoint/gradient_state_dict.h"
 #include "accelerate/checkpoint/module_state_dict.h"
 #include "accelerate/checkpoint/optimizer_state_dict.h"
+#include "accelerate/checkpoint/rank_endings.h"
 #include "accelerate/checkpoint/replica_state_dict.h"
 #include "accelerate/checkpoint/rng_state_dict.h"
 #include "accelerate/checkpoint/save_model.h"
 #include "accelerate/checkpoint/scheduler_state_dict.h"
+#include "accelerate/checkpoint/spelled_numbers.h"
 #include "accelerate/checkpoint/training_state_dict.h"
 #include "accelerate/util/logger.h"
 #include "accelerate/util/rng_state.h"
@@ -53,6 +55,15 @@ void check_count(const CheckpointReader& reader, const std::string& kind, size_t
                     "\" are prepared, but the checkpoint ", reader.folder(), " has ", number);
 }
 
+// The first one whose files are there: 0, or another one on a node that has a disk of its own.
+int first_rank(const CheckpointReader& reader) {
+  const auto world_size = static_cast<int>(reader.manifest().world_size);
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (reader.find(absl::StrCat(kRandomStates, "_", rank))) return rank;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string indexed(const std::string& name, size_t index) {
@@ -83,8 +94,9 @@ std::vector<NamedTensors> TrainingParts::weights() const {
 std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weights) const {
   std::vector<CheckpointPart> parts;
   for (size_t i = 0; i < weights.size(); ++i) {
-    parts.push_back(
-        {indexed(kModel, i), {.tensors = clean_state_dict_for_safetensors(weights[i])}});
+    parts.push_back({.name = indexed(kModel, i),
+                     .state = {.tensors = clean_state_dict_for_safetensors(weights[i])},
+                     .is_model = true});
   }
   size_t index = 0;
   for (const auto& optimizer : alive(training.optimizers)) {
@@ -98,7 +110,9 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
     parts.push_back({kScaler, {.values = training.scaler->state_dict()}});
   }
   for (size_t i = 0; i < custom_objects.size(); ++i) {
-    parts.push_back({absl::StrCat(kCustom, "_", i), custom_objects[i].state_dict()});
+    StateDict state = custom_objects[i].state_dict();
+    state.values = wrap_numbers(std::move(state.values));
+    parts.push_back({absl::StrCat(kCustom, "_", i), std::move(state)});
   }
   return parts;
 }
@@ -127,15 +141,33 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   return parts;
 }
 
+void TrainingParts::check(const CheckpointReader& reader, const Modules& models) const {
+  check_count(reader, kModel, models.size());
+  check_count(reader, kOptimizer, alive(training.optimizers).size());
+  check_count(reader, kScheduler, alive(training.schedulers).size());
+  const auto customs = reader.manifest().counts.find(kCustom);
+  const int64_t saved = customs == reader.manifest().counts.end() ? 0 : customs->second;
+  TORCH_CHECK_VALUE(saved == static_cast<int64_t>(custom_objects.size()), "load_state: ", saved,
+                    " custom objects are in the checkpoint ", reader.folder(), ", but ",
+                    custom_objects.size(), " are registered");
+}
+
 void TrainingParts::load_models(const CheckpointReader& reader, const Modules& models,
                                 bool strict) const {
-  check_count(reader, kModel, models.size());
   for (size_t i = 0; i < models.size(); ++i) {
     StateDictMatch match(*models[i]);
     reader.read_into(
         indexed(kModel, i),
         [&](const std::string& name, at::IntArrayRef sizes) { return match.find(name, sizes); },
-        [&] { match.finish(strict); });
+        [&] {
+          try {
+            match.finish(strict);
+          } catch (const CheckpointError& other) {
+            // Another model, and no damage.
+            TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ", indexed(kModel, i),
+                              ": ", text_of(other));
+          }
+        });
   }
 }
 
@@ -145,13 +177,6 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   const auto optimizers = alive(training.optimizers);
   const auto schedulers = alive(training.schedulers);
   const auto loaders = alive(training.loaders);
-  check_count(reader, kOptimizer, optimizers.size());
-  check_count(reader, kScheduler, schedulers.size());
-  const auto customs = reader.manifest().counts.find(kCustom);
-  const int64_t saved = customs == reader.manifest().counts.end() ? 0 : customs->second;
-  TORCH_CHECK_VALUE(saved == static_cast<int64_t>(custom_objects.size()), "load_state: ", saved,
-                    " custom objects are in the checkpoint ", reader.folder(), ", but ",
-                    custom_objects.size(), " are registered");
   // What schedulers do to the learning rate is overwritten by what it is.
   for (size_t i = 0; i < schedulers.size(); ++i) {
     load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kScheduler, i)));
@@ -168,7 +193,7 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   // Of a rank that did not save, rank 0's place in the data is its own.
   for (size_t i = 0; i < loaders.size(); ++i) {
     const std::string own = of_rank(indexed(kLoader, i), rank);
-    const std::string first = of_rank(indexed(kLoader, i), 0);
+    const std::string first = of_rank(indexed(kLoader, i), first_rank(reader));
     const std::string name =
         reader.manifest().world_size == runtime.topology().world_size && reader.find(own) ? own
                                                                                           : first;
@@ -180,7 +205,9 @@ void TrainingParts::load(const CheckpointReader& reader) const {
     }
   }
   for (size_t i = 0; i < custom_objects.size(); ++i) {
-    custom_objects[i].load_state_dict(reader.read(absl::StrCat(kCustom, "_", i)));
+    StateDict state = reader.read(absl::StrCat(kCustom, "_", i));
+    state.values = unwrap_numbers(std::move(state.values));
+    custom_objects[i].load_state_dict(state);
   }
   load_own(reader);
 }
@@ -191,7 +218,8 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   const bool same_ranks = reader.manifest().world_size == runtime.topology().world_size;
   const std::string own = absl::StrCat(kRandomStates, "_", rank);
   const bool is_known = reader.find(own).has_value();
-  const StateDict state = reader.read(is_known ? own : absl::StrCat(kRandomStates, "_", 0));
+  const StateDict state =
+      reader.read(is_known ? own : absl::StrCat(kRandomStates, "_", first_rank(reader)));
   if (!is_known) {
     log.warning(
         absl::StrCat("the checkpoint ", reader.folder(), " is of ", reader.manifest().world_size,
@@ -202,9 +230,10 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   for (size_t i = 0; i < training.models.size(); ++i) {
     const std::string replica = indexed(kReplica, i);
     const bool has_own = reader.find(of_rank(replica, rank)).has_value();
-    if (has_own || reader.find(of_rank(replica, 0))) {
+    const std::string first = of_rank(replica, first_rank(reader));
+    if (has_own || reader.find(first)) {
       load_replica_state_dict(*training.models[i],
-                              reader.read(of_rank(replica, has_own ? rank : 0)),
+                              reader.read(has_own ? of_rank(replica, rank) : first),
                               {.same_ranks = same_ranks});
     }
     // Without a file there were none.

@@ -41,8 +41,10 @@ struct TrainingParts {
   std::vector<CheckpointPart> shared(std::vector<NamedTensors> weights) const;
   std::vector<CheckpointPart> own() const;
 
-  /// Errors: CheckpointError naming what the checkpoint lacks, or is damaged; c10::ValueError if it
-  ///         is of other objects.
+  /// Whether the checkpoint has as many objects as there are, before any is loaded.
+  /// Errors: c10::ValueError if it is of other objects, as for the functions below; CheckpointError
+  ///         naming what it lacks, or is damaged.
+  void check(const CheckpointReader& reader, const Modules& models) const;
   void load_models(const CheckpointReader& reader, const Modules& models, bool strict) const;
   void load(const CheckpointReader& reader) const;
 
