@@ -68,24 +68,32 @@ bool GradientsInBuckets::is_in_place(const Bucket& bucket, size_t i) {
   return bucket.variables[i].grad().is_same(bucket.bucket_views_in[i]);
 }
 
-// Nobody has given the tensor other memory, another shape or a history.
-bool GradientsInBuckets::is_place_intact(const Bucket& bucket, size_t i) {
-  const at::Tensor& place = bucket.bucket_views_in[i];
+bool GradientsInBuckets::fits_place(const Bucket& bucket, size_t i, const at::Tensor& tensor) {
   const at::Tensor& parameter = bucket.variables[i];
-  return place.is_alias_of(bucket.gradients) && !place.requires_grad() &&
-         place.storage_offset() == static_cast<int64_t>(bucket.offsets[i]) &&
-         place.sizes() == parameter.sizes() &&
-         (parameter.is_non_overlapping_and_dense() ? place.strides() == parameter.strides()
-                                                   : place.is_contiguous());
+  return tensor.is_alias_of(bucket.gradients) && !tensor.requires_grad() &&
+         tensor.storage_offset() == static_cast<int64_t>(bucket.offsets[i]) &&
+         tensor.sizes() == parameter.sizes() &&
+         (parameter.is_non_overlapping_and_dense() ? tensor.strides() == parameter.strides()
+                                                   : tensor.is_contiguous());
 }
 
-void GradientsInBuckets::forget_last_pass(Bucket& bucket) {
+void GradientsInBuckets::tidy(Bucket& bucket) {
+  for (size_t i = 0; i < bucket.variables.size(); ++i) {
+    const at::Tensor& gradient = bucket.variables[i].grad();
+    if (is_dense(gradient) && !gradient.is_view() && fits_place(bucket, i, gradient)) {
+      bucket.bucket_views_in[i] = gradient;
+    }
+  }
   bucket.bucket_views_out = bucket.bucket_views_in;
   bucket.future_work.reset();
 }
 
 bool GradientsInBuckets::is_shared(const Bucket& bucket) {
-  return bucket.gradients.storage().use_count() > bucket.bucket_views_in.size() + 1;
+  size_t known = 1;
+  for (const at::Tensor& place : bucket.bucket_views_in) {
+    if (place.is_alias_of(bucket.gradients)) ++known;
+  }
+  return bucket.gradients.storage().use_count() > known;
 }
 
 bool GradientsInBuckets::is_place_held(const Bucket& bucket, size_t i) {
@@ -98,7 +106,8 @@ bool GradientsInBuckets::is_place_held(const Bucket& bucket, size_t i) {
 bool GradientsInBuckets::is_about_to_change(const Bucket& bucket) {
   const bool shared = is_shared(bucket);
   for (size_t i = 0; i < bucket.variables.size(); ++i) {
-    if (!is_place_intact(bucket, i)) return true;
+    // Or if it was given other memory, another shape or a history.
+    if (!fits_place(bucket, i, bucket.bucket_views_in[i])) return true;
     if (!is_in_place(bucket, i) && (shared || is_place_held(bucket, i))) return true;
   }
   return false;
@@ -119,7 +128,7 @@ void GradientsInBuckets::make_places(Bucket& bucket, bool moves_gradients) {
     if (moves_gradients && is_in_place(bucket, i)) parameter.mutable_grad() = place;
     bucket.bucket_views_in[i] = std::move(place);
   }
-  forget_last_pass(bucket);
+  bucket.bucket_views_out = bucket.bucket_views_in;
 }
 
 void GradientsInBuckets::make_all_places() {
@@ -132,7 +141,7 @@ GradientsInBuckets::Kept GradientsInBuckets::held_gradients() {
   Kept held;
   for (Bucket& bucket : buckets_) {
     if (bucket.expect_sparse_gradient) continue;
-    forget_last_pass(bucket);
+    tidy(bucket);
     const bool shared = is_shared(bucket);
     for (size_t i = 0; i < bucket.variables.size(); ++i) {
       const at::Tensor& gradient = bucket.variables[i].grad();
@@ -177,7 +186,7 @@ void GradientsInBuckets::begin_pass() {
   const bool accumulates_in_place = !at::GradMode::is_enabled();
   for (Bucket& bucket : buckets_) {
     if (bucket.expect_sparse_gradient) continue;
-    forget_last_pass(bucket);
+    tidy(bucket);
     if (is_about_to_change(bucket)) {
       copies_out_ = true;
       bucket.gradients = at::empty(bucket.gradients.sizes(), bucket.gradients.options());

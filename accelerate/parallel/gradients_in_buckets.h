@@ -49,9 +49,10 @@ class GradientsInBuckets : public c10d::Reducer {
 
   // Whether the parameter's gradient lies where the bucket has it.
   static bool is_in_place(const Bucket& bucket, size_t i);
-  static bool is_place_intact(const Bucket& bucket, size_t i);
-  // What only the last pass needed goes, so that references can be counted.
-  static void forget_last_pass(Bucket& bucket);
+  static bool fits_place(const Bucket& bucket, size_t i, const at::Tensor& tensor);
+  // So that references can be counted: what only the last pass needed goes, and a gradient that
+  // was replaced by another tensor on the same memory, as zero_grad(false) does, is the one.
+  static void tidy(Bucket& bucket);
   static bool is_shared(const Bucket& bucket);
   static bool is_place_held(const Bucket& bucket, size_t i);
   static bool is_about_to_change(const Bucket& bucket);

@@ -215,6 +215,20 @@ TEST(StaticGraph, IsRefusedWhereRanksJoin) {
   EXPECT_THAT(failure, HasSubstr("static_graph"));
 }
 
+// Where gradients lie in their buckets, and where they are copied out.
+TEST(GradientsInBuckets, TrainToTheSameBits) {
+  for (const std::string spec : {"1x2", "2x2"}) {
+    for (const int accumulate : {1, 3}) {
+      const std::vector<Tensor> got = trained(spec, {.accumulate = accumulate, .steps = 24});
+      const std::vector<Tensor> expected =
+          trained(spec, {.ddp = {.static_graph = true}, .accumulate = accumulate, .steps = 24});
+      for (size_t rank = 0; rank < got.size(); ++rank) {
+        EXPECT_TRUE(torch::equal(got[rank], expected[rank])) << spec << ", " << accumulate;
+      }
+    }
+  }
+}
+
 TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
   expect_follows({.ddp = {.find_unused_parameters = true}, .loss_of_both = false},
                  {.ddp = {.static_graph = true}, .loss_of_both = false}, 1e-6);
