@@ -3,11 +3,16 @@
 // checkpoint, the last one that save_state returned for or a later one, and go on bit for bit.
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 #include "integration_tests/checkpoint/training.h"
 #include "simulator/cluster/cluster.h"
@@ -20,13 +25,32 @@ using simulator::FileFault;
 using simulator::FileFaultKind;
 using simulator::Rank;
 using simulator::SimDisk;
+using simulator::SimDiskOptions;
 using simulator::Unsynced;
 
 constexpr int kRanks = 2;
 
+// Where each save replaces the one before, and a file of the user's lies.
+constexpr char kFolder[] = "/sim/run/best";
+constexpr char kNotes[] = "notes.txt";
+constexpr char kNotesText[] = "not the library's";
+
 // What is known of a job over all its runs.
 struct Job {
-  std::shared_ptr<SimDisk> disk = std::make_shared<SimDisk>();
+  explicit Job(bool can_exchange, bool has_notes)
+      : disk(std::make_shared<SimDisk>(SimDiskOptions{.can_exchange = can_exchange})) {
+    if (has_notes) EXPECT_TRUE(write_file(*disk, join_path(kFolder, kNotes), kNotesText).ok());
+  }
+  // In the checkpoint, or in the one that was about to be replaced.
+  bool has_notes() const {
+    for (const char* ending : {"", ".tmp", ".replaced"}) {
+      const auto text = read_file(*disk, join_path(absl::StrCat(kFolder, ending), kNotes));
+      if (text.ok() && *text == kNotesText) return true;
+    }
+    return false;
+  }
+
+  std::shared_ptr<SimDisk> disk;
   std::vector<Losses> losses = std::vector<Losses>(kRanks);
   int64_t last_saved = 0;
   int64_t resumed_at = 0;
@@ -66,9 +90,27 @@ struct Sweep {
   bool in_resumed_run = false;
   int64_t total_limit = 1;
   bool asynchronous = false;
+  // Of all operations, every so many-th fails.
+  int64_t stride = 1;
+  // Saves replace each other, in a folder where a file of the user's lies.
+  bool replaces = false;
+  bool can_exchange = true;
+  // A hook writes a file, and does not sync it.
+  bool has_hook = false;
+  int64_t durable_saves = std::numeric_limits<int64_t>::max();
 };
 
 std::ostream& operator<<(std::ostream& out, const Sweep& sweep) { return out << sweep.name; }
+
+// As a hook does that knows nothing of disks that forget: each rank a file.
+void write_unsynced(FileSystem& files, const std::string& path) {
+  const std::string text(9000, '#');
+  auto file = files.create(path);
+  TORCH_CHECK(file.ok(), file.status().message());
+  absl::Status status = (*file)->write_at(0, absl::MakeSpan(std::as_bytes(std::span(text))));
+  status.Update((*file)->close());
+  TORCH_CHECK(status.ok(), status.message());
+}
 
 class CrashSweep : public testing::TestWithParam<Sweep> {};
 
@@ -78,18 +120,28 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
                           .epochs = 1,
                           .save_every = 2,
                           .total_limit = sweep.total_limit,
-                          .asynchronous = sweep.asynchronous};
+                          .asynchronous = sweep.asynchronous,
+                          .folder = sweep.replaces ? kFolder : "",
+                          .durable_saves = sweep.durable_saves};
+  if (sweep.has_hook) {
+    options.on_save = [](FileSystem& files, const std::string& folder) {
+      const int rank = Runtime::current().topology().rank;
+      write_unsynced(files, absl::StrCat(folder, "/hook_", rank, ".txt"));
+    };
+  }
   TrainingOptions first = options;
   if (sweep.in_resumed_run) first.stop_after = 5;
   TrainingOptions second = options;
   second.resumes = true;
 
-  Job whole;
+  const auto begin = [&] { return Job(sweep.can_exchange, sweep.replaces); };
+
+  Job whole = begin();
   run(whole, options, {}, 1);
   ASSERT_EQ(whole.error, "");
 
   // How many operations there are to fail.
-  Job trial;
+  Job trial = begin();
   run(trial, first, {}, 1);
   if (sweep.in_resumed_run) run(trial, second, {}, 1);
   ASSERT_EQ(trial.error, "");
@@ -97,12 +149,13 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
 
   int points = 0, fired = 0, died = 0, lost = 0;
   for (int rank = 0; rank < kRanks; ++rank) {
-    for (int64_t operation = 0; operation < trial.disk->operations(rank); ++operation) {
+    for (int64_t operation = rank % sweep.stride; operation < trial.disk->operations(rank);
+         operation += sweep.stride) {
       FileFault fault = sweep.fault;
       fault.rank = rank;
       fault.operation = operation;
       SCOPED_TRACE(fault.to_string());
-      Job job;
+      Job job = begin();
       // The same order of ranks as in the trial, so that operations are the same.
       if (sweep.in_resumed_run) {
         run(job, first, {}, 1);
@@ -118,8 +171,10 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
       fired += job.fired ? 1 : 0;
       died += job.error.empty() ? 0 : 1;
       const int64_t last_saved = job.last_saved;
+      const bool lost_notes = sweep.replaces && !job.has_notes();
       run(job, second, {}, 2);
-      const bool is_lost = job.error != "" || job.losses != whole.losses ||
+      const bool is_lost = lost_notes || (sweep.replaces && !job.has_notes()) || job.error != "" ||
+                           job.losses != whole.losses ||
                            (!sweep.fault.on_medium && job.resumed_at < last_saved);
       lost += is_lost ? 1 : 0;
       EXPECT_FALSE(is_lost) << "saved after " << last_saved << ", resumed after " << job.resumed_at
@@ -128,7 +183,7 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
   }
   std::cout << "crash sweep, " << sweep.name << ": " << points << " operations, " << fired
             << " failed, " << died << " runs died, " << lost << " losses\n";
-  EXPECT_GT(fired, 50);
+  EXPECT_GT(fired, 50 / sweep.stride);
   EXPECT_EQ(lost, 0);
 }
 
@@ -153,7 +208,53 @@ INSTANTIATE_TEST_SUITE_P(
               {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
               false,
               1,
-              true}),
+              true},
+        Sweep{.name = "DiskFullBehindTraining",
+              .fault = {.kind = FileFaultKind::kDiskFull},
+              .asynchronous = true,
+              .stride = 3},
+        Sweep{.name = "TornWriteBehindTraining",
+              .fault = {.kind = FileFaultKind::kTornWrite, .unsynced = Unsynced::kDrawn},
+              .asynchronous = true,
+              .stride = 3},
+        Sweep{.name = "RankDiesReplacing",
+              .fault = {.kind = FileFaultKind::kRankDies},
+              .replaces = true},
+        Sweep{.name = "MachineDiesReplacing",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              .replaces = true},
+        Sweep{.name = "InputOutputErrorReplacing",
+              .fault = {.kind = FileFaultKind::kInputOutputError},
+              .stride = 2,
+              .replaces = true},
+        Sweep{.name = "MachineDiesReplacingBehindTraining",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kLost},
+              .asynchronous = true,
+              .stride = 3,
+              .replaces = true},
+        Sweep{.name = "RankDiesReplacingWithoutExchange",
+              .fault = {.kind = FileFaultKind::kRankDies},
+              .replaces = true,
+              .can_exchange = false},
+        Sweep{.name = "MachineDiesReplacingWithoutExchange",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              .replaces = true,
+              .can_exchange = false},
+        Sweep{.name = "MachineDiesAndHooksSyncNothing",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kLost},
+              .stride = 2,
+              .has_hook = true},
+        Sweep{.name = "MachineDiesAndHooksSyncNothingReplacing",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              .stride = 2,
+              .replaces = true,
+              .has_hook = true},
+        Sweep{.name = "MachineDiesAndLaterSavesAreNotDurable",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              .durable_saves = 1},
+        Sweep{.name = "MachineDiesAndLaterSavesAreLost",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kLost},
+              .durable_saves = 1}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -34,6 +34,21 @@ struct Progress {
   void load_state_dict(const StateDict& state) { steps = state.values.at("steps"); }
 };
 
+// Loads the latest complete checkpoint if there is one.
+void resume(Accelerator& accelerator, const TrainingOptions& options) {
+  if (options.folder.empty()) {
+    const std::string checkpoints = options.project_dir + "/checkpoints";
+    FileSystem& files = accelerator.runtime().files();
+    if (latest_complete(files, checkpoints).value()) accelerator.load_state();
+    return;
+  }
+  try {
+    accelerator.load_state(options.folder);
+  } catch (const CheckpointError&) {  // there is a folder, but no checkpoint yet
+  } catch (const c10::ValueError&) {  // there is not even a folder
+  }
+}
+
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Net& net, bool uses_adam) {
   if (uses_adam) return std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
   return std::make_shared<torch::optim::SGD>(net->parameters(),
@@ -52,7 +67,7 @@ TrainingResult train(const TrainingOptions& options) {
       {.mixed_precision = options.precision,
        .gradient_accumulation_steps = options.accumulation,
        .project_config = {.project_dir = options.project_dir,
-                          .automatic_checkpoint_naming = true,
+                          .automatic_checkpoint_naming = options.folder.empty(),
                           .total_limit = options.total_limit},
        .kwargs_handlers = {GradScalerKwargs{.init_scale = 256, .growth_interval = 3}}});
   set_seed(17, {.device_specific = true});
@@ -68,13 +83,15 @@ TrainingResult train(const TrainingOptions& options) {
   Progress progress;
   accelerator.register_for_checkpointing(progress);
   TrainingResult result;
-  const std::string checkpoints = options.project_dir + "/checkpoints";
-  FileSystem& files = accelerator.runtime().files();
-  if (options.resumes && latest_complete(files, checkpoints).value()) accelerator.load_state();
+  const auto hook = accelerator.register_save_state_pre_hook(
+      [&](const Modules&, std::vector<NamedTensors>&, const std::string& folder) {
+        if (options.on_save) options.on_save(accelerator.runtime().files(), folder);
+      });
+  if (options.resumes) resume(accelerator, options);
   result.resumed_at = progress.steps;
   net->train();
   bool stops = false;
-  int64_t begun = 0;
+  int64_t begun = 0, saves_made = 0;
   while (!stops && loader.epoch() < options.epochs) {
     for (auto& [inputs, targets] : loader) {
       {
@@ -91,11 +108,13 @@ TrainingResult train(const TrainingOptions& options) {
       stops = options.stop_after == progress.steps;
       const bool saves = options.save_every > 0 && progress.steps % options.save_every == 0;
       if (saves || stops) {
-        accelerator.save_state({}, {.asynchronous = options.asynchronous});
+        const bool durable = saves_made++ < options.durable_saves;
+        accelerator.save_state(options.folder,
+                               {.asynchronous = options.asynchronous, .durable = durable});
         // One that goes on behind is complete when the next one begins.
         const int64_t complete = options.asynchronous ? begun : progress.steps;
         begun = progress.steps;
-        if (options.on_saved) options.on_saved(complete);
+        if (options.on_saved && durable) options.on_saved(complete);
       }
       if (stops) break;
     }

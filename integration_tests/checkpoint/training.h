@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,11 +24,18 @@ struct TrainingOptions {
   int64_t save_every = 0;
   std::optional<int64_t> total_limit = std::nullopt;
   bool asynchronous = false;
+  /// Where not empty: each save goes there, and replaces the one before.
+  std::string folder = {};
+  /// Only so many saves are synced.
+  int64_t durable_saves = std::numeric_limits<int64_t>::max();
+  /// Called before each save with the folder that will be the checkpoint.
+  std::function<void(FileSystem& files, const std::string& folder)> on_save = {};
   /// Ends after so many micro-steps, with a save if nothing was saved there.
   std::optional<int64_t> stop_after = std::nullopt;
   /// Loads the latest complete checkpoint if there is one.
   bool resumes = false;
-  /// Told of each micro-step, and, when a save is complete for sure, after which one it saved.
+  /// Told of each micro-step, and, when a save is complete and durable for sure, after which one it
+  /// saved.
   std::function<void(int64_t step, double loss)> on_step = {};
   std::function<void(int64_t step)> on_saved = {};
 };

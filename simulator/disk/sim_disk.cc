@@ -449,6 +449,9 @@ absl::Status SimDisk::rename(const std::string& from, const std::string& to) {
 
 absl::Status SimDisk::exchange(const std::string& first, const std::string& second) {
   const std::string what = absl::StrCat("exchange ", first, " and");
+  if (!options_.can_exchange) {
+    return cannot(what, second, "this disk cannot", absl::StatusCode::kUnimplemented);
+  }
   absl::StatusOr<Place> one = find_existing(what, first);
   if (!one.ok()) return one.status();
   absl::StatusOr<Place> other = find_existing(what, second);

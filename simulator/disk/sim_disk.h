@@ -49,6 +49,8 @@ struct SimDiskOptions {
   std::string mount_point = "/sim";
   /// In bytes of files that have a name.
   int64_t capacity = std::numeric_limits<int64_t>::max();
+  /// Whether it can exchange two names; else exchange() returns Unimplemented.
+  bool can_exchange = true;
 };
 
 class SimReadableFile : public ReadableFile {

@@ -330,6 +330,14 @@ TEST(SimDisk, IsThereBelowItsMountPointOnly) {
   EXPECT_TRUE(SimDisk({.mount_point = "/a/b/"}).contains("/a/b"));
 }
 
+TEST(SimDisk, NeedNotBeAbleToExchangeNames) {
+  SimDisk disk({.can_exchange = false});
+  ASSERT_TRUE(disk.make_directories("/sim/a/b").ok());
+  ASSERT_TRUE(disk.make_directories("/sim/c").ok());
+  EXPECT_TRUE(absl::IsUnimplemented(disk.exchange("/sim/a", "/sim/c")));
+  EXPECT_THAT(*disk.list("/sim/a"), ElementsAre("b"));
+}
+
 TEST(SimDisk, KeepsItsRoot) {
   SimDisk disk;
   EXPECT_FALSE(disk.remove("/sim").ok());

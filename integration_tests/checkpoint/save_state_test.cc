@@ -1,0 +1,694 @@
+// save_state and load_state where something is out of the ordinary: an object, a hook or an
+// argument on one rank is wrong, saves follow each other closely, folders hold what is not ours.
+// Either it works on all ranks, or all of them say why, and what was there before is what it was.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/checkpoint_folder.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using simulator::SimDisk;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+using Json = nlohmann::ordered_json;
+
+constexpr char kFolder[] = "/sim/x";
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(double value = 0, int64_t width = 3, const std::string& name = "in") {
+    in = register_module(name, torch::nn::Linear(4, width));
+    fill(value);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return in(x); }
+  void fill(double value) {
+    const torch::NoGradGuard guard;
+    for (torch::Tensor& parameter : parameters()) parameter.fill_(value);
+  }
+  double value() const { return in->bias[0].item<double>(); }
+  torch::nn::Linear in{nullptr};
+};
+TORCH_MODULE(Net);
+
+std::shared_ptr<torch::optim::Optimizer> sgd_for(const Net& net) {
+  return std::make_shared<torch::optim::SGD>(net->parameters(),
+                                             torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+// With the kind of exception first; empty if there is none.
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+    return "";
+  } catch (const CheckpointError& error) {
+    return std::string("CheckpointError: ") + error.what_without_backtrace();
+  } catch (const c10::ValueError& error) {
+    return std::string("ValueError: ") + error.what_without_backtrace();
+  } catch (const c10::Error& error) {
+    return std::string("c10::Error: ") + error.what_without_backtrace();
+  }
+}
+
+using Errors = std::vector<std::string>;
+
+// How `body` ended on each rank.
+Errors run(const std::string& topology, const std::shared_ptr<SimDisk>& disk,
+           const std::function<void(Rank&)>& body, uint64_t seed = 1) {
+  Cluster cluster(topology, {.seed = seed, .disk = disk});
+  Errors errors(cluster.world_size());
+  cluster.run_on_every_rank(
+      [&](Rank& rank) { errors[rank.index()] = error_of([&] { body(rank); }); });
+  return errors;
+}
+
+// A model whose weights all have a value is saved.
+void save(const std::shared_ptr<SimDisk>& disk, double value, const std::string& folder = kFolder,
+          const std::string& topology = "1x2") {
+  ASSERT_THAT(run(topology, disk,
+                  [&](Rank&) {
+                    Accelerator accelerator;
+                    Net net(value);
+                    auto model = accelerator.prepare(net);
+                    accelerator.save_state(folder);
+                  }),
+              Each(IsEmpty()));
+}
+
+// Loads it, and returns the value, the same on all ranks.
+double load(const std::shared_ptr<SimDisk>& disk, const std::string& folder = kFolder,
+            const std::string& topology = "1x2") {
+  EXPECT_TRUE(verify_checkpoint(*disk, folder).ok()) << verify_checkpoint(*disk, folder).status();
+  Cluster cluster(topology, {.disk = disk});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator;
+    Net net(-1);
+    auto model = accelerator.prepare(net);
+    accelerator.load_state(folder);
+    rank.report("value", net->value());
+  });
+  const std::vector<at::Tensor> values = cluster.reports("value");
+  for (const at::Tensor& value : values) EXPECT_EQ(value.item<double>(), values[0].item<double>());
+  return values[0].item<double>();
+}
+
+// A save, of another value, that must fail alike on all ranks, after one that did not.
+Errors failing_save(const std::function<void(Rank&, Accelerator&)>& spoil,
+                    const SaveStateOptions& options = {}) {
+  auto disk = std::make_shared<SimDisk>();
+  save(disk, 1);
+  Errors errors = run("1x2", disk, [&](Rank& rank) {
+    Accelerator accelerator;
+    Net net(2);
+    auto model = accelerator.prepare(net);
+    spoil(rank, accelerator);
+    accelerator.save_state(kFolder, options);
+    accelerator.wait_for_save();
+  });
+  EXPECT_EQ(load(disk), 1);
+  EXPECT_THAT(*disk->list("/sim"), ElementsAre("x"));
+  EXPECT_EQ(errors[0], errors[1]);
+  save(disk, 3);
+  EXPECT_EQ(load(disk), 3);
+  return errors;
+}
+
+// ---- Objects of the user's own.
+
+struct Object {
+  std::function<Json()> gives = [] { return Json(); };
+  Json got;
+  StateDict state_dict() const { return {.values = gives()}; }
+  void load_state_dict(const StateDict& state) { got = state.values; }
+};
+
+TEST(SaveState, AnObjectThatThrowsFailsTheSaveOnAllRanks) {
+  for (const bool asynchronous : {false, true}) {
+    Object objects[2];
+    EXPECT_THAT(failing_save(
+                    [&](Rank& rank, Accelerator& accelerator) {
+                      Object& object = objects[rank.index()];
+                      object.gives = []() -> Json { throw std::runtime_error("no state today"); };
+                      accelerator.register_for_checkpointing(object);
+                    },
+                    {.asynchronous = asynchronous}),
+                Each(AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 0: no state today"))));
+  }
+}
+
+TEST(SaveState, AnObjectWhoseTextIsNotUtf8FailsTheSaveOnAllRanks) {
+  for (const bool asynchronous : {false, true}) {
+    Object objects[2];
+    EXPECT_THAT(failing_save(
+                    [&](Rank& rank, Accelerator& accelerator) {
+                      Object& object = objects[rank.index()];
+                      object.gives = [] { return Json{{"name", "\xff"}}; };
+                      accelerator.register_for_checkpointing(object);
+                    },
+                    {.asynchronous = asynchronous}),
+                Each(AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 0: "))));
+  }
+}
+
+TEST(SaveState, NumbersOfObjectsComeBackAsTheyWere) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Json state = {{"best", kInfinity},
+                      {"worst", -kInfinity},
+                      {"name", "inf"},
+                      {"names", {"nan", "-inf", kInfinity, 1.5, 7}},
+                      {"like", {{"number", "inf"}}},
+                      {"deeper", {{"number", {{"number", kInfinity}}}}},
+                      {"plain", {{"number", 3}}}};
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(run("1x2", disk,
+                  [&](Rank&) {
+                    Accelerator accelerator;
+                    Net net;
+                    auto model = accelerator.prepare(net);
+                    Object object{.gives = [&] { return state; }};
+                    Object nan{.gives = [] { return Json{{"nan", std::nan("")}}; }};
+                    accelerator.register_for_checkpointing(object, nan);
+                    accelerator.save_state(kFolder);
+                    accelerator.load_state(kFolder);
+                    EXPECT_EQ(object.got, state);
+                    ASSERT_TRUE(nan.got.at("nan").is_number_float()) << nan.got;
+                    EXPECT_TRUE(std::isnan(nan.got["nan"].get<double>()));
+                  }),
+              Each(IsEmpty()));
+}
+
+// ---- Hooks.
+
+TEST(SaveState, AHookThatThrowsFailsTheSaveOnAllRanks) {
+  for (const bool asynchronous : {false, true}) {
+    EXPECT_THAT(failing_save(
+                    [](Rank& rank, Accelerator& accelerator) {
+                      accelerator.register_save_state_pre_hook([&rank](auto&&...) {
+                        if (rank.index() == 1) throw std::runtime_error("hooked");
+                      });
+                    },
+                    {.asynchronous = asynchronous}),
+                Each(AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 1: hooked"))));
+    EXPECT_THAT(failing_save(
+                    [](Rank& rank, Accelerator& accelerator) {
+                      accelerator.register_save_state_pre_hook([&rank](auto&&...) {
+                        if (rank.index() == 1) throw 42;
+                      });
+                    },
+                    {.asynchronous = asynchronous}),
+                Each(AllOf(StartsWith("CheckpointError: "),
+                           HasSubstr("rank 1: an exception that is no std::exception"))));
+  }
+}
+
+TEST(SaveState, AHooksFileWhoseNameIsNotUtf8FailsTheSaveOnAllRanks) {
+  EXPECT_THAT(failing_save([](Rank& rank, Accelerator& accelerator) {
+                accelerator.register_save_state_pre_hook(
+                    [&](const Modules&, std::vector<NamedTensors>&, const std::string& folder) {
+                      if (rank.index() == 1) return;
+                      FileSystem& files = accelerator.runtime().files();
+                      ASSERT_TRUE(write_file(files, folder + "/\xff", "hello").ok());
+                    });
+              }),
+              Each(AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 0: "))));
+}
+
+TEST(LoadState, AHookThatThrowsFailsTheLoadOnAllRanks) {
+  auto disk = std::make_shared<SimDisk>();
+  save(disk, 1);
+  EXPECT_THAT(run("1x2", disk,
+                  [&](Rank& rank) {
+                    Accelerator accelerator;
+                    Net net;
+                    auto model = accelerator.prepare(net);
+                    accelerator.register_load_state_pre_hook([&rank](auto&&...) {
+                      if (rank.index() == 1) throw 42;
+                    });
+                    accelerator.load_state(kFolder);
+                  }),
+              Each(AllOf(StartsWith("ValueError: load_state: "),
+                         HasSubstr("rank 1: an exception that is no std::exception"))));
+}
+
+TEST(SaveState, WhatHooksWriteIsPartOfTheCheckpoint) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(run("1x2", disk,
+                  [&](Rank& rank) {
+                    Accelerator accelerator;
+                    Net net(1);
+                    auto model = accelerator.prepare(net);
+                    accelerator.register_save_state_pre_hook(
+                        [&](const Modules&, std::vector<NamedTensors>&, const std::string& folder) {
+                          FileSystem& files = accelerator.runtime().files();
+                          const std::string name = absl::StrCat("/hook_", rank.index(), ".txt");
+                          ASSERT_TRUE(write_file(files, folder + name, "here").ok());
+                          ASSERT_TRUE(write_file(files, folder + "/below" + name, "there").ok());
+                        });
+                    accelerator.save_state(kFolder);
+                  }),
+              Each(IsEmpty()));
+  const Manifest manifest = *verify_checkpoint(*disk, kFolder);
+  for (const char* name : {"hook_0.txt", "hook_1.txt", "below/hook_0.txt", "below/hook_1.txt"}) {
+    EXPECT_TRUE(manifest.files.contains(name)) << name;
+  }
+  EXPECT_EQ(load(disk), 1);
+  (*disk->open_file("/sim/x/below/hook_1.txt"))->damage(11);
+  EXPECT_THAT(run("1x2", disk,
+                  [&](Rank&) {
+                    Accelerator accelerator;
+                    Net net;
+                    auto model = accelerator.prepare(net);
+                    accelerator.load_state(kFolder);
+                  }),
+              Each(AllOf(StartsWith("CheckpointError: "),
+                         HasSubstr("/sim/x/below/hook_1.txt is damaged"))));
+}
+
+TEST(SaveState, HooksMaySaveAndLoadModelsThemselves) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto run_with = [&](double value, bool hooks,
+                            const std::function<void(Accelerator&)>& body) {
+    std::vector<double> values(2);
+    const Errors errors = run("1x2", disk, [&](Rank& rank) {
+      Accelerator accelerator;
+      Net net(value), other(value);
+      auto [model, other_model] = accelerator.prepare(net, other);
+      const auto kept = accelerator.register_save_state_pre_hook(
+          [](const Modules& models, std::vector<NamedTensors>& weights, const std::string&) {
+            ASSERT_EQ(models.size(), weights.size());
+            weights.pop_back();
+          });
+      auto load_hook = accelerator.register_load_state_pre_hook(
+          [](Modules& models, const std::string&) { models.pop_back(); });
+      if (!hooks) load_hook.remove();
+      body(accelerator);
+      EXPECT_EQ(other->value(), value);
+      values[rank.index()] = net->value();
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    EXPECT_EQ(values[0], values[1]);
+    return std::pair(errors[0], values[0]);
+  };
+  EXPECT_EQ(run_with(1, true, [](auto& accelerator) { accelerator.save_state(kFolder); }).first,
+            "");
+  const Manifest manifest = *verify_checkpoint(*disk, kFolder);
+  EXPECT_TRUE(manifest.files.contains("model.safetensors"));
+  EXPECT_FALSE(manifest.files.contains("model_1.safetensors"));
+  EXPECT_EQ(run_with(2, true, [](auto& accelerator) { accelerator.load_state(kFolder); }),
+            std::pair(std::string(), 1.0));
+  EXPECT_THAT(run_with(2, false, [](auto& accelerator) { accelerator.load_state(kFolder); }).first,
+              HasSubstr("model_1"));
+}
+
+// ---- Arguments.
+
+Errors with(const std::shared_ptr<SimDisk>& disk,
+            const std::function<void(Rank&, Accelerator&)>& body, double value = 2) {
+  return run("1x2", disk, [&](Rank& rank) {
+    Accelerator accelerator;
+    Net net(value);
+    auto model = accelerator.prepare(net);
+    body(rank, accelerator);
+  });
+}
+
+TEST(SaveState, FoldersThatAreNoneAreRefusedOnAllRanks) {
+  auto disk = std::make_shared<SimDisk>();
+  save(disk, 1);
+  ASSERT_TRUE(write_file(*disk, "/sim/file", "mine").ok());
+  const auto save_to = [&](const std::string& rank0, const std::string& rank1) {
+    return with(disk, [&](Rank& rank, Accelerator& accelerator) {
+      accelerator.save_state(rank.index() == 0 ? rank0 : rank1);
+    });
+  };
+  EXPECT_THAT(save_to(kFolder, "/sim/y"),
+              Each(AllOf(StartsWith("ValueError: "), HasSubstr("rank 1 saves to /sim/y"),
+                         HasSubstr("rank 0 to /sim/x"))));
+  EXPECT_THAT(save_to(kFolder, ""), Each(AllOf(StartsWith("ValueError: "), HasSubstr("rank 1: "),
+                                               HasSubstr("needs an output_dir"))));
+  EXPECT_THAT(save_to("", ""), Each(AllOf(StartsWith("ValueError: "), HasSubstr("rank 0: "),
+                                          HasSubstr("needs an output_dir"))));
+  for (const char* folder : {".", "..", "/", "/sim/x/.", "/sim/x/./", "/sim/x/.."}) {
+    EXPECT_THAT(save_to(folder, folder),
+                Each(AllOf(StartsWith("ValueError: "), HasSubstr("has no name of its own"))))
+        << folder;
+  }
+  EXPECT_THAT(save_to("/sim/file", "/sim/file"), Each(HasSubstr("rank 0: /sim/file is a file")));
+  EXPECT_EQ(*read_file(*disk, "/sim/file"), "mine");
+  EXPECT_EQ(load(disk), 1);
+  // What begins anew begins well.
+  EXPECT_THAT(save_to("/sim/x//", "/sim/x"), Each(IsEmpty()));
+  EXPECT_EQ(load(disk), 2);
+  EXPECT_THAT(save_to("/sim/y", "/sim/y"), Each(IsEmpty()));
+  EXPECT_THAT(*disk->list("/sim"), ElementsAre("file", "x", "y"));
+}
+
+TEST(LoadState, AWrongMapLocationOnOneRankIsAnErrorOnAll) {
+  auto disk = std::make_shared<SimDisk>();
+  save(disk, 1);
+  EXPECT_THAT(with(disk,
+                   [](Rank& rank, Accelerator& accelerator) {
+                     accelerator.load_state(kFolder,
+                                            {.map_location = rank.index() == 1 ? "moon" : "cpu"});
+                   }),
+              Each(AllOf(StartsWith("ValueError: "), HasSubstr("rank 1: "),
+                         HasSubstr("map_location \"moon\""))));
+}
+
+TEST(SaveState, OneRankSavingWhileAnotherLoadsIsAnErrorOnBoth) {
+  auto disk = std::make_shared<SimDisk>();
+  save(disk, 1);
+  EXPECT_THAT(with(disk,
+                   [](Rank& rank, Accelerator& accelerator) {
+                     if (rank.index() == 0) {
+                       accelerator.save_state(kFolder);
+                     } else {
+                       accelerator.load_state(kFolder);
+                     }
+                   }),
+              ElementsAre("ValueError: save_state, rank 0: rank 1 is in load_state",
+                          "ValueError: load_state, rank 1: rank 0 is in save_state"));
+  EXPECT_EQ(load(disk), 1);
+  save(disk, 2);
+  EXPECT_EQ(load(disk), 2);
+}
+
+// ---- What lies in a folder besides.
+
+TEST(SaveState, ForeignFilesStayInAFolderThatIsReplaced) {
+  for (const bool can_exchange : {true, false}) {
+    auto disk = std::make_shared<SimDisk>(simulator::SimDiskOptions{.can_exchange = can_exchange});
+    ASSERT_TRUE(write_file(*disk, "/sim/x/notes.txt", "mine").ok());
+    ASSERT_TRUE(write_file(*disk, "/sim/x/plots/loss.svg", "mine as well").ok());
+    for (const double value : {1, 2, 3}) {
+      save(disk, value);
+      EXPECT_EQ(load(disk), value);
+      EXPECT_EQ(*read_file(*disk, "/sim/x/notes.txt"), "mine");
+      EXPECT_EQ(*read_file(*disk, "/sim/x/plots/loss.svg"), "mine as well");
+      EXPECT_THAT(*disk->list("/sim"), ElementsAre("x"));
+    }
+  }
+}
+
+TEST(SaveState, AFolderOfTheUsersWhereItWouldStageIsRefusedAndUntouched) {
+  auto disk = std::make_shared<SimDisk>();
+  save(disk, 1);
+  ASSERT_TRUE(write_file(*disk, "/sim/x.tmp/thesis.txt", "precious").ok());
+  EXPECT_THAT(with(disk, [](Rank&, Accelerator& accelerator) { accelerator.save_state(kFolder); }),
+              Each(AllOf(HasSubstr("rank 0: "), HasSubstr("/sim/x.tmp is in the way"))));
+  EXPECT_EQ(*read_file(*disk, "/sim/x.tmp/thesis.txt"), "precious");
+  EXPECT_THAT(*disk->list("/sim/x.tmp"), ElementsAre("thesis.txt"));
+  EXPECT_EQ(load(disk), 1);
+}
+
+TEST(SaveState, RotationRemovesCheckpointsOnly) {
+  auto disk = std::make_shared<SimDisk>();
+  const std::string folder = "/sim/run/checkpoints";
+  ASSERT_TRUE(write_file(*disk, folder + "/webapp2/manifest.json", "{\"name\": \"pwa\"}").ok());
+  ASSERT_TRUE(write_file(*disk, folder + "/notes1.removed/x", "precious").ok());
+  EXPECT_THAT(run("1x2", disk,
+                  [](Rank&) {
+                    Accelerator accelerator({.project_config = {.project_dir = "/sim/run",
+                                                                .automatic_checkpoint_naming = true,
+                                                                .total_limit = 1,
+                                                                .iteration = 5}});
+                    Net net;
+                    auto model = accelerator.prepare(net);
+                    for (int i = 0; i < 3; ++i) accelerator.save_state();
+                  }),
+              Each(IsEmpty()));
+  EXPECT_THAT(*disk->list(folder), ElementsAre("checkpoint_7", "notes1.removed", "webapp2"));
+}
+
+// ---- Saves that follow each other.
+
+TEST(SaveState, AsynchronousSavesAfterAResetAreSavesOfTheirOwn) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    for (const std::string second : {"/sim/x", "/sim/y"}) {
+      auto disk = std::make_shared<SimDisk>();
+      EXPECT_THAT(run(
+                      "1x2", disk,
+                      [&](Rank& rank) {
+                        {
+                          Accelerator accelerator;
+                          Net net(1);
+                          auto model = accelerator.prepare(net);
+                          accelerator.save_state(kFolder, {.asynchronous = true});
+                          accelerator.wait_for_save();
+                        }
+                        AcceleratorState::reset(rank.runtime());
+                        Accelerator accelerator;
+                        set_seed(5 + rank.index());
+                        torch::rand(3);
+                        Net net(2);
+                        auto model = accelerator.prepare(net);
+                        if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
+                        accelerator.save_state(second, {.asynchronous = true});
+                        if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
+                        accelerator.wait_for_save();
+                        EXPECT_TRUE(verify_checkpoint(accelerator.runtime().files(), second).ok());
+                      },
+                      seed),
+                  Each(IsEmpty()))
+          << "seed " << seed;
+      EXPECT_EQ(load(disk, second), 2) << "seed " << seed;
+    }
+  }
+}
+
+TEST(SaveState, TwoAcceleratorsMaySaveInTurnBehindTraining) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    auto disk = std::make_shared<SimDisk>();
+    EXPECT_THAT(run(
+                    "1x2", disk,
+                    [&](Rank&) {
+                      Accelerator one, other;
+                      Net net(1);
+                      auto model = one.prepare(net);
+                      one.save_state("/sim/a", {.asynchronous = true});
+                      net->fill(2);
+                      other.save_state("/sim/b", {.asynchronous = true});
+                      other.save_state("/sim/c", {.asynchronous = true});
+                      one.save_state("/sim/a", {.asynchronous = true});
+                      other.wait_for_save();
+                      one.wait_for_save();
+                    },
+                    seed),
+                Each(IsEmpty()))
+        << "seed " << seed;
+    for (const char* folder : {"/sim/a", "/sim/b", "/sim/c"}) EXPECT_EQ(load(disk, folder), 2);
+  }
+}
+
+TEST(SaveState, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(with(disk,
+                   [](Rank&, Accelerator& accelerator) {
+                     accelerator.save_state(kFolder, {.asynchronous = true});
+                   }),
+              Each(IsEmpty()));
+  EXPECT_EQ(load(disk), 2);
+}
+
+// ---- Other objects than were saved.
+
+TEST(LoadState, AModelWithoutTensors) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(run("1x2", disk,
+                  [](Rank&) {
+                    Accelerator accelerator;
+                    torch::nn::Identity nothing;
+                    auto model = accelerator.prepare(nothing);
+                    accelerator.save_state(kFolder);
+                    accelerator.load_state(kFolder);
+                  }),
+              Each(IsEmpty()));
+  EXPECT_TRUE(verify_checkpoint(*disk, kFolder).ok());
+}
+
+TEST(LoadState, FewerObjectsThanWereSavedAreEnoughAndMoreAreNot) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto run_with = [&](double value, int models, int optimizers,
+                            const std::function<void(Accelerator&)>& body) {
+    double after = 0;
+    const Errors errors = run("1x2", disk, [&](Rank&) {
+      Accelerator accelerator;
+      std::vector<Net> nets;
+      std::vector<PreparedModel<NetImpl>> prepared;
+      std::vector<AcceleratedOptimizer> steppers;
+      for (int i = 0; i < models; ++i) {
+        nets.emplace_back(value);
+        prepared.push_back(accelerator.prepare(nets.back()));
+      }
+      for (int i = 0; i < optimizers; ++i) {
+        steppers.push_back(accelerator.prepare(sgd_for(nets[0])));
+      }
+      body(accelerator);
+      after = nets[0]->value();
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    return std::pair(errors[0], after);
+  };
+  const auto saves = [](Accelerator& accelerator) { accelerator.save_state(kFolder); };
+  const auto loads = [](Accelerator& accelerator) { accelerator.load_state(kFolder); };
+  const std::pair well(std::string(), 1.0);
+  EXPECT_EQ(run_with(1, 2, 2, saves), well);
+  for (const auto& [models, optimizers] : {std::pair(2, 2), {2, 1}, {2, 0}, {1, 2}, {1, 0}}) {
+    EXPECT_EQ(run_with(5, models, optimizers, loads), well) << models << " " << optimizers;
+  }
+  const auto fails = [&](const std::string& kind) {
+    return [kind, &loads](Accelerator& accelerator) {
+      EXPECT_THAT(error_of([&] { loads(accelerator); }),
+                  AllOf(StartsWith("ValueError: "), HasSubstr("3 of kind \"" + kind)));
+    };
+  };
+  const std::pair unchanged(std::string(), 5.0);
+  EXPECT_EQ(run_with(5, 3, 0, fails("model")), unchanged);
+  EXPECT_EQ(run_with(5, 2, 3, fails("optimizer")), unchanged);
+}
+
+TEST(LoadState, AnotherArchitectureIsNoDamage) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto run_with = [&](Net (*make)(), int64_t iteration,
+                            const std::function<void(Accelerator&)>& body) {
+    return run("1x2", disk, [&](Rank&) {
+      Accelerator accelerator({.project_config = {.project_dir = "/sim/run",
+                                                  .automatic_checkpoint_naming = true,
+                                                  .iteration = iteration}});
+      Net net = make();
+      auto model = accelerator.prepare(net);
+      body(accelerator);
+    });
+  };
+  const auto saves = [](Accelerator& accelerator) { accelerator.save_state(); };
+  const auto loads = [](Accelerator& accelerator) { accelerator.load_state(); };
+  Net (*narrow)() = [] { return Net(1, 3); };
+  Net (*wide)() = [] { return Net(2, 5); };
+  Net (*renamed)() = [] { return Net(3, 5, "renamed"); };
+  EXPECT_THAT(run_with(narrow, 0, saves), Each(IsEmpty()));
+  EXPECT_THAT(run_with(wide, 1, saves), Each(IsEmpty()));
+  // The older checkpoint would fit.
+  EXPECT_THAT(run_with(narrow, 0, loads),
+              Each(AllOf(StartsWith("ValueError: "), HasSubstr("checkpoint_1"))));
+  EXPECT_THAT(run_with(renamed, 0, loads),
+              Each(AllOf(StartsWith("ValueError: "), HasSubstr("checkpoint_1"))));
+  EXPECT_THAT(run_with(wide, 0, loads), Each(IsEmpty()));
+}
+
+// ---- Nodes.
+
+TEST(SaveState, SavingOnEachNodeToOneDiskIsRefused) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    auto disk = std::make_shared<SimDisk>();
+    save(disk, 1, kFolder, "2x2");
+    EXPECT_THAT(run(
+                    "2x2", disk,
+                    [](Rank&) {
+                      Accelerator accelerator({.project_config = {.save_on_each_node = true}});
+                      Net net(2);
+                      auto model = accelerator.prepare(net);
+                      accelerator.save_state(kFolder);
+                    },
+                    seed),
+                Each(HasSubstr("save_on_each_node")))
+        << "seed " << seed;
+    EXPECT_EQ(load(disk, kFolder, "2x2"), 1) << "seed " << seed;
+    save(disk, 3, kFolder, "2x2");
+    EXPECT_EQ(load(disk, kFolder, "2x2"), 3) << "seed " << seed;
+  }
+}
+
+// ---- Back to an earlier state, in one process.
+
+// As many steps as `steps` says, on what chance gives.
+std::vector<double> train(Accelerator& accelerator, PreparedModel<NetImpl>& model,
+                          AcceleratedOptimizer& optimizer, int steps) {
+  std::vector<double> losses;
+  for (int i = 0; i < steps; ++i) {
+    const torch::Tensor loss =
+        model(torch::dropout(torch::randn({6, 4}), 0.3, true)).square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+TEST(LoadState, TrainingGoesOnAgainAsItDidBefore) {
+  for (const bool uses_adam : {false, true}) {
+    // Before the first step an optimizer has no states yet: those that come are to go again.
+    for (const int steps_before : {0, 3}) {
+      auto disk = std::make_shared<SimDisk>();
+      EXPECT_THAT(run("2x1", disk,
+                      [&](Rank& rank) {
+                        Accelerator accelerator;
+                        set_seed(11 + rank.index());
+                        Net net(0.5);
+                        auto optimizer = accelerator.prepare(
+                            uses_adam ? std::make_shared<torch::optim::Adam>(net->parameters(), 0.1)
+                                      : sgd_for(net));
+                        auto model = accelerator.prepare(net);
+                        train(accelerator, model, optimizer, steps_before);
+                        accelerator.save_state(kFolder);
+                        const auto first = train(accelerator, model, optimizer, 5);
+                        const torch::Tensor weight = net->in->weight.detach().clone();
+                        for (int i = 0; i < 2; ++i) {
+                          accelerator.load_state(kFolder);
+                          EXPECT_EQ(train(accelerator, model, optimizer, 5), first);
+                          EXPECT_TRUE(torch::equal(net->in->weight, weight));
+                        }
+                      }),
+                  Each(IsEmpty()));
+    }
+  }
+}
+
+TEST(LoadState, AnEpochGoesOnAgainAsItDidBefore) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(run("1x2", disk,
+                  [&](Rank&) {
+                    Accelerator accelerator;
+                    set_seed(3);
+                    Net net;
+                    auto [model, loader] =
+                        accelerator.prepare(net, DataLoader(make_tensor_dataset(torch::arange(40)),
+                                                            {.batch_size = 4, .shuffle = true}));
+                    std::vector<int64_t> first, again;
+                    int batches = 0;
+                    for (auto& [numbers] : loader) {
+                      if (++batches > 2) first.push_back(numbers[0].template item<int64_t>());
+                      if (batches == 2) accelerator.save_state(kFolder);
+                    }
+                    EXPECT_EQ(first.size(), 3u);
+                    accelerator.load_state(kFolder);
+                    for (auto& [numbers] : loader) {
+                      again.push_back(numbers[0].template item<int64_t>());
+                    }
+                    EXPECT_EQ(again, first);
+                  }),
+              Each(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace accelerate
