@@ -3,6 +3,7 @@
 #pragma once
 
 #include "accelerate/accelerator.h"
+#include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/checkpoint_folder.h"
 #include "accelerate/checkpoint/load_checkpoint_in_model.h"
 #include "accelerate/checkpoint/merge_fsdp_weights.h"
