@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <exception>
 #include <memory>
 #include <utility>
 
@@ -20,7 +21,7 @@ constexpr char kStaging[] = ".tmp";
 constexpr char kRemoved[] = ".removed";
 // What another takes the place of, where a disk cannot exchange names.
 constexpr char kReplaced[] = ".replaced";
-// In a staging folder until it has its manifest: what lies there is of no use to anybody.
+// In a staging folder until it is a checkpoint and has its name: the folder is ours.
 constexpr char kUnfinished[] = ".unfinished";
 // In a folder whose place a checkpoint is about to take.
 constexpr char kOutdated[] = ".outdated";
@@ -154,7 +155,7 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
     // The first file at or below that name.
     const auto next = own.files.lower_bound(name);
     const bool is_own =
-        name == kManifestName || name == kOutdated ||
+        name == kManifestName || name == kOutdated || name == kUnfinished ||
         (next != own.files.end() && (next->first == name || next->first.starts_with(name + "/")));
     if (is_own) continue;
     const std::string target = join_path(to, name);
@@ -164,6 +165,18 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
     if (absl::Status moved = files.rename(join_path(from, name), target); !moved.ok()) return moved;
   }
   return absl::OkStatus();
+}
+
+// Without a detour by another name: a folder with a part of a mark is marked as well.
+absl::Status put_mark(FileSystem& files, const std::string& folder, const char* mark,
+                      const std::string& text) {
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(join_path(folder, mark));
+  if (!file.ok()) return file.status();
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  absl::Status status = (*file)->write_at(0, absl::MakeConstSpan(bytes, text.size()));
+  if (status.ok()) status = (*file)->sync();
+  status.Update((*file)->close());
+  return status.ok() ? files.sync_directory(folder) : status;
 }
 
 // Whether a folder is ours to remove: one that we staged, or a checkpoint, or empty.
@@ -199,6 +212,8 @@ absl::Status remove_ours(FileSystem& files, const std::string& folder) {
       return status;
     }
   }
+  // If power fails, the marks do not go before the rest.
+  if (absl::Status status = files.sync_directory(folder); !status.ok()) return status;
   return remove_all(files, folder);
 }
 
@@ -220,12 +235,16 @@ absl::Status replace(FileSystem& files, const std::string& staging, const std::s
 // Makes the staged files a checkpoint but for its name.
 absl::Status finish(FileSystem& files, const std::string& staging, Manifest manifest) {
   absl::Status status = complete_manifest(files, staging, manifest);
-  if (status.ok()) {
-    status = write_file(files, join_path(staging, kManifestName), manifest_text(manifest));
+  if (!status.ok()) return status;
+  std::string text;
+  try {
+    text = manifest_text(manifest);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot list the files of ", staging, ": ", error.what()));
   }
-  if (status.ok()) status = files.remove(join_path(staging, kUnfinished));
-  if (status.ok()) status = sync_tree(files, staging);
-  return status;
+  status = write_file(files, join_path(staging, kManifestName), text);
+  return status.ok() ? sync_tree(files, staging) : status;
 }
 
 }  // namespace
@@ -254,7 +273,7 @@ absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint,
   if (status.ok()) status = tidy_checkpoint(files, checkpoint);
   if (status.ok()) status = make_directories_durably(files, staging);
   if (!status.ok()) return status;
-  status = write_file(files, join_path(staging, kUnfinished), writer);
+  status = put_mark(files, staging, kUnfinished, writer);
   if (!status.ok()) remove_ours(files, staging).IgnoreError();
   return status;
 }
@@ -276,12 +295,17 @@ absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint
   if (status.ok()) {
     const absl::StatusOr<bool> taken = exists(files, checkpoint);
     status = taken.status();
-    if (taken.ok() && *taken) status = write_file(files, join_path(checkpoint, kOutdated), "");
+    if (taken.ok() && *taken) status = put_mark(files, checkpoint, kOutdated, "");
     if (status.ok()) {
       status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
     }
   }
-  if (status.ok()) return files.sync_directory(parent_path(checkpoint));
+  if (status.ok()) {
+    status = files.sync_directory(parent_path(checkpoint));
+    // Of no consequence if it stays.
+    if (status.ok()) files.remove(join_path(checkpoint, kUnfinished)).IgnoreError();
+    return status;
+  }
   // The staging folder is still the new one.
   remove_ours(files, staging).IgnoreError();
   return status;

@@ -35,7 +35,7 @@ SaveWord word_of(const std::function<std::string()>& body) {
 
 SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options)
     : unsynced_(files),
-      files_(options.durable ? files : unsynced_),
+      files_(files),
       exchange_(std::move(exchange)),
       options_(std::move(options)) {}
 
@@ -75,8 +75,10 @@ bool SaveJob::step() {
 std::string SaveJob::write() {
   const std::vector<CheckpointPart> parts = std::exchange(parts_, {});
   if (!failure_.empty()) throw CheckpointError(failure_);
+  // Names, and the manifest which tells whether the data is there, are durable in any case.
+  FileSystem& data = options_.durable ? files_ : static_cast<FileSystem&>(unsynced_);
   const auto written = internal::value_or_throw(
-      write_parts(files_, staging_path(options_.checkpoint), parts, options_.on_progress));
+      write_parts(data, staging_path(options_.checkpoint), parts, options_.on_progress));
   for (const auto& [name, file] : written) bytes_ += file.size;
   return manifest_files_text(written);
 }

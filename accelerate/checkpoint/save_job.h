@@ -31,7 +31,7 @@ struct SaveJobOptions {
   std::vector<int> ranks;
   /// Then keeps so many in the checkpoint's folder; see rotate_checkpoints.
   std::optional<int64_t> total_limit;
-  /// Whether everything is synced.
+  /// Whether what the ranks write is synced; names and the manifest are in any case.
   bool durable = true;
   /// Bytes written, from any thread.
   std::function<void(int64_t)> on_progress;

@@ -176,7 +176,10 @@ NamedTensors tensors_of_bytes(const json& in) {
   NamedTensors tensors;
   std::map<std::string, at::Tensor> by_contents;
   for (const json& entry : field(in, "tensors")) {
-    const std::string bytes = absl::HexStringToBytes(entry.at(3).get<std::string>());
+    std::string bytes;
+    if (!absl::HexStringToBytes(entry.at(3).get<std::string>(), &bytes)) {
+      throw CaseError("bytes that are not hexadecimal");
+    }
     const std::vector<int64_t> shape = entry.at(1);
     at::Tensor& tensor = by_contents[json{entry[1], entry[2], entry[3]}.dump()];
     if (!tensor.defined()) {

@@ -185,10 +185,11 @@ std::vector<StoredTensor> tensors_of_model(const json& in) {
 std::vector<StoredTensor> tensors_of_file(const json& in) {
   std::vector<StoredTensor> tensors;
   for (const json& entry : field(in, "tensors")) {
-    tensors.push_back({.name = entry.at(0),
-                       .dtype = entry.at(2),
-                       .shape = entry.at(1),
-                       .bytes = absl::HexStringToBytes(entry.at(3).get<std::string>())});
+    StoredTensor tensor{.name = entry.at(0), .dtype = entry.at(2), .shape = entry.at(1)};
+    if (!absl::HexStringToBytes(entry.at(3).get<std::string>(), &tensor.bytes)) {
+      throw CaseError("bytes that are not hexadecimal");
+    }
+    tensors.push_back(std::move(tensor));
   }
   return tensors;
 }
