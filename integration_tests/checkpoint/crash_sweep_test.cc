@@ -2,10 +2,10 @@
 // resumes is made to fail in every way, one at a time. The run that follows must find a complete
 // checkpoint, the last one that save_state returned for or a later one, and go on bit for bit.
 #include <algorithm>
+#include <cstddef>
 #include <iostream>
 #include <limits>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-
 #include "integration_tests/checkpoint/training.h"
 #include "simulator/cluster/cluster.h"
 
@@ -39,7 +38,8 @@ constexpr char kNotesText[] = "not the library's";
 struct Job {
   explicit Job(bool can_exchange, bool has_notes)
       : disk(std::make_shared<SimDisk>(SimDiskOptions{.can_exchange = can_exchange})) {
-    if (has_notes) EXPECT_TRUE(write_file(*disk, join_path(kFolder, kNotes), kNotesText).ok());
+    if (!has_notes) return;
+    EXPECT_TRUE(write_file(*disk, join_path(kFolder, kNotes), kNotesText).ok());
   }
   // In the checkpoint, or in the one that was about to be replaced.
   bool has_notes() const {
@@ -105,9 +105,10 @@ std::ostream& operator<<(std::ostream& out, const Sweep& sweep) { return out << 
 // As a hook does that knows nothing of disks that forget: each rank a file.
 void write_unsynced(FileSystem& files, const std::string& path) {
   const std::string text(9000, '#');
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
   auto file = files.create(path);
   TORCH_CHECK(file.ok(), file.status().message());
-  absl::Status status = (*file)->write_at(0, absl::MakeSpan(std::as_bytes(std::span(text))));
+  absl::Status status = (*file)->write_at(0, absl::MakeConstSpan(bytes, text.size()));
   status.Update((*file)->close());
   TORCH_CHECK(status.ok(), status.message());
 }

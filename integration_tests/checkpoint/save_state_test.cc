@@ -27,6 +27,7 @@ using simulator::Cluster;
 using simulator::Rank;
 using simulator::SimDisk;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -126,10 +127,10 @@ Errors failing_save(const std::function<void(Rank&, Accelerator&)>& spoil,
     accelerator.wait_for_save();
   });
   EXPECT_EQ(load(disk), 1);
-  EXPECT_THAT(*disk->list("/sim"), ElementsAre("x"));
   EXPECT_EQ(errors[0], errors[1]);
   save(disk, 3);
   EXPECT_EQ(load(disk), 3);
+  EXPECT_THAT(*disk->list("/sim"), ElementsAre("x"));
   return errors;
 }
 
@@ -610,7 +611,7 @@ TEST(SaveState, SavingOnEachNodeToOneDiskIsRefused) {
                       accelerator.save_state(kFolder);
                     },
                     seed),
-                Each(HasSubstr("save_on_each_node")))
+                Each(AnyOf(HasSubstr("save_on_each_node"), HasSubstr("is in the way"))))
         << "seed " << seed;
     EXPECT_EQ(load(disk, kFolder, "2x2"), 1) << "seed " << seed;
     save(disk, 3, kFolder, "2x2");

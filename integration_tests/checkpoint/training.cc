@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/optim/schedulers/cosine.h"
 
 namespace accelerate::checkpoint_tests {
@@ -83,7 +84,7 @@ TrainingResult train(const TrainingOptions& options) {
   Progress progress;
   accelerator.register_for_checkpointing(progress);
   TrainingResult result;
-  const auto hook = accelerator.register_save_state_pre_hook(
+  accelerator.register_save_state_pre_hook(
       [&](const Modules&, std::vector<NamedTensors>&, const std::string& folder) {
         if (options.on_save) options.on_save(accelerator.runtime().files(), folder);
       });
