@@ -321,7 +321,9 @@ absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint) {
   if (!is_published.ok()) return is_published.status();
   if (*is_outdated && *is_published) {
     absl::Status kept = keep_foreign_entries(files, staging, checkpoint);
+    // A move is durable when both folders are.
     if (kept.ok()) kept = files.sync_directory(checkpoint);
+    if (kept.ok()) kept = files.sync_directory(staging);
     if (!kept.ok()) return kept;
   }
   return remove_ours(files, staging);
