@@ -33,7 +33,7 @@ TEST(Crc32c, IsTheOneThatEverybodyHas) {
   const absl::string_view digits = "123456789";
   EXPECT_EQ(crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(digits.data()), 9)),
             0xE3069283);
-  EXPECT_EQ(crc32c({}), 0);
+  EXPECT_EQ(crc32c(absl::Span<const std::byte>()), 0);
 }
 
 TEST(Crc32c, IsAbseilsForAllSizesAndPositions) {

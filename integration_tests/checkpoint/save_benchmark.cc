@@ -22,6 +22,7 @@
 
 #include <torch/torch.h>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
