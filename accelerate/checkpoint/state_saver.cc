@@ -162,7 +162,13 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
                         checkpoint,
                         " exists already. Set ProjectConfiguration::iteration to the number to go "
                         "on with, or load a state, which does so");
-      internal::check_ok(begin_checkpoint(files, checkpoint, writer));
+      const absl::Status begun = begin_checkpoint(files, checkpoint, writer);
+      if (!begun.ok() && configuration_.save_on_each_node) {
+        throw CheckpointError(
+            absl::StrCat(std::string(begun.message()),
+                         " (save_on_each_node is set; if nodes share this disk, it must not be)"));
+      }
+      internal::check_ok(begun);
     }
     const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
     return absl::StrCat(id, checkpoint);
