@@ -189,7 +189,9 @@ class SimDisk::Writer final : public SimWritableFile {
 };
 
 SimDisk::SimDisk(SimDiskOptions options)
-    : options_({.mount_point = normal(options.mount_point), .capacity = options.capacity}),
+    : options_({.mount_point = normal(options.mount_point),
+                .capacity = options.capacity,
+                .can_exchange = options.can_exchange}),
       root_(new_folder()) {}
 
 SimDisk::~SimDisk() { empty_folders(); }
