@@ -47,7 +47,10 @@ absl::Status make_directories_durably(FileSystem& files, const std::string& path
 absl::Status write_file(FileSystem& files, const std::string& path, std::string_view contents) {
   const std::string folder = parent_path(path);
   absl::Status status = make_directories_durably(files, folder);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("cannot write ", path, ": ", std::string(status.message())));
+  }
   const std::string partial = files.temporary_name(path);
   status = write_durably(files, partial, contents);
   if (status.ok()) status = files.rename(partial, path);
