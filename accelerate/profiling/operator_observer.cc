@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/record_function.h>
@@ -74,6 +75,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
                          size_t total_reserved, c10::Device device) override {
     // Another thread of the rank reports through the state it inherited; its order is not ours.
     if (current() != this || !at::isRecordFunctionEnabled()) return;
+    if (device.is_cpu() && !is_own_host_memory(pointer, bytes)) return;
     const int64_t now = now_ns();
     // A device without a number is the rank's own.
     const int index = device.has_index() ? device.index() : runtime_.device().index();
@@ -145,6 +147,14 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
                             .parent = work.from_operator ? innermost() : std::nullopt});
   }
 
+  // LibTorch's table of host allocations is the process's: it may hold what was freed while nobody
+  // was profiled, so whether it tells of a free of older memory depends on addresses.
+  bool is_own_host_memory(void* pointer, int64_t bytes) {
+    if (bytes < 0) return host_memory_.erase(pointer) == 1;
+    host_memory_.insert(pointer);
+    return true;
+  }
+
   // Scopes that a user opened may end out of turn.
   void end(size_t index) {
     events_[index].end_ns = now_ns();
@@ -172,7 +182,8 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   std::optional<at::CallbackHandle> callback_;
   std::vector<ProfileEvent> events_;
   std::vector<ProfileEvent> device_work_;
-  std::vector<size_t> open_;  // outermost first
+  std::unordered_set<void*> host_memory_;  // allocated under this observer, not yet freed
+  std::vector<size_t> open_;               // outermost first
   std::vector<std::pair<size_t, CallStack>> stacks_;
 };
 

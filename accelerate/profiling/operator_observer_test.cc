@@ -9,6 +9,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,6 +71,21 @@ TEST(OperatorObserver, SeesMemoryWithinItsOperator) {
   EXPECT_EQ(events[1].parent, 0);
   EXPECT_EQ(events[2].bytes, -400);
   EXPECT_FALSE(events[2].parent);
+}
+
+// Whether LibTorch tells of such a free depends on which addresses it remembers.
+TEST(OperatorObserver, DoesNotSeeOlderMemoryFreed) {
+  TickingRuntime runtime;
+  c10::ProfiledCPUMemoryReporter& reporter = c10::profiledCPUMemoryReporter();
+  int block = 0;
+  {
+    OperatorObserver observer(runtime, {.memory = true});
+    reporter.New(&block, 8);
+    EXPECT_THAT(names(observer.finish()), testing::ElementsAre("[memory]"));
+  }
+  OperatorObserver observer(runtime, {.memory = true});
+  reporter.Delete(&block);
+  EXPECT_THAT(names(observer.finish()), testing::IsEmpty());
 }
 
 TEST(OperatorObserver, SeesNothingAfterItsEnd) {
