@@ -25,6 +25,7 @@
 #include "accelerate/checkpoint/json_field.h"
 #include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/parallel/communication_hook.h"
+#include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -118,9 +119,8 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
 
 }  // namespace
 
-struct DistributedDataParallel::Reducer : c10d::Reducer {
-  using c10d::Reducer::Reducer;
-  using Buckets = std::vector<std::vector<size_t>>;
+struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
+  using GradientsInBuckets::GradientsInBuckets;
 
   static constexpr int64_t kNotReached = std::numeric_limits<int64_t>::min();
 
@@ -315,10 +315,23 @@ void DistributedDataParallel::make_reducer() {
   // Gradients become ready roughly from the last layer to the first.
   std::reverse(buckets.begin(), buckets.end());
   std::reverse(limits.begin(), limits.end());
+  // Where that saves a copy.
+  const bool in_buckets = !options_.gradient_as_bucket_view && !options_.find_unused_parameters &&
+                          !options_.static_graph && !hook_;
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters.tensors) gradients.push_back(parameter.grad());
   reducer_ = std::make_shared<Reducer>(
       parameters.tensors, std::move(buckets), limits, group_, parameters.sparse,
-      static_cast<int64_t>(cap), options_.find_unused_parameters, options_.gradient_as_bucket_view,
-      std::move(parameters.names), static_cast<int64_t>(kFirstBucketBytes));
+      static_cast<int64_t>(cap), options_.find_unused_parameters,
+      in_buckets || options_.gradient_as_bucket_view, std::move(parameters.names),
+      static_cast<int64_t>(kFirstBucketBytes));
+  if (in_buckets) {
+    Reducer::start(reducer_);
+    // The Reducer has moved them.
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      parameters.tensors[i].mutable_grad() = gradients[i];
+    }
+  }
   logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
   if (options_.static_graph) reducer_->set_static_graph();

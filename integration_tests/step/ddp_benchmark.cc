@@ -60,6 +60,7 @@ void measure_data_parallel() {
        std::initializer_list<std::tuple<const char*, bool, DistributedDataParallelKwargs>>{
            {"as it is", true, {}},
            {"gradient_as_bucket_view", false, {.gradient_as_bucket_view = true}},
+           {"gradients copied out (static_graph)", false, {.static_graph = true}},
            {"comm_hook bf16", false, {.comm_hook = DDPCommunicationHookType::kBf16}}}) {
     Accelerator accelerator({.kwargs_handlers = {options}});
     replicas.push_back({name, is_peers, accelerator.prepare_model(made_net())});

@@ -215,6 +215,45 @@ TEST(StaticGraph, IsRefusedWhereRanksJoin) {
   EXPECT_THAT(failure, HasSubstr("static_graph"));
 }
 
+// Where gradients lie in their buckets, and where they are copied out.
+TEST(GradientsInBuckets, TrainToTheSameBits) {
+  for (const std::string spec : {"1x2", "2x2"}) {
+    for (const int accumulate : {1, 3}) {
+      const std::vector<Tensor> got = trained(spec, {.accumulate = accumulate, .steps = 24});
+      const std::vector<Tensor> expected =
+          trained(spec, {.ddp = {.static_graph = true}, .accumulate = accumulate, .steps = 24});
+      for (size_t rank = 0; rank < got.size(); ++rank) {
+        EXPECT_TRUE(torch::equal(got[rank], expected[rank])) << spec << ", " << accumulate;
+      }
+    }
+  }
+}
+
+TEST(GradientsInBuckets, StayThereThroughAWholeStep) {
+  for (const std::string spec : {"1x2", "1x2:h100"}) {
+    Cluster cluster(spec);
+    cluster.run_on_every_rank([&](Rank&) {
+      Accelerator accelerator(
+          {.mixed_precision = PrecisionType::kBf16, .gradient_accumulation_steps = 2});
+      Net net;
+      torch::optim::AdamW adam(net->parameters());
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      for (int step = 0; step < 8; ++step) {
+        auto scope = accelerator.accumulate(model);
+        auto [y, z] = model(input_of(accelerator, step));
+        accelerator.backward(y.square().mean() + z.sum());
+        accelerator.clip_grad_norm_(net->parameters(), 1.0);
+        optimizer.step();
+        const Tensor& gradient = net->second->bias.grad();
+        if (accelerator.sync_gradients()) {
+          EXPECT_GT(gradient.storage().nbytes(), gradient.nbytes()) << step << ": was copied out";
+        }
+        optimizer.zero_grad();
+      }
+    });
+  }
+}
+
 TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
   expect_follows({.ddp = {.find_unused_parameters = true}, .loss_of_both = false},
                  {.ddp = {.static_graph = true}, .loss_of_both = false}, 1e-6);
