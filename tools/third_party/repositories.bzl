@@ -67,6 +67,13 @@ def _libraries():
         probes = ["/usr/include/hwloc.h"],
     )
     system_repository(
+        name = "yaml_cpp",
+        build_file = "//tools/third_party/yaml_cpp:system.BUILD",
+        probes = ["/usr/include/yaml-cpp/yaml.h"],
+        strip_prefix = "yaml-cpp-0.8.0",
+        urls = ["https://github.com/jbeder/yaml-cpp/archive/refs/tags/0.8.0.tar.gz"],
+    )
+    system_repository(
         name = "zlib",
         build_file = "//tools/third_party/zlib:system.BUILD",
         probes = ["/usr/include/zlib.h"],

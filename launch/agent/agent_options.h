@@ -1,0 +1,82 @@
+/// One machine's part in a run, when every setting is resolved: what the agent is given.
+///
+/// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
+/// no settings and no configuration.
+/// Mirrors: torch.distributed.run's options; the names are the same.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "launch/plan.h"
+
+namespace accelerate::launch {
+
+/// How machines find one another.
+enum class RendezvousKind {
+  kStandalone,  ///< one machine: nobody else is asked
+  kStatic,      ///< every machine knows its rank; machine 0 is at `endpoint`
+  kElastic,     ///< a membership server at `endpoint` gives ranks; between min and max machines
+};
+
+/// Which of a rank's streams; torchrun's 0, 1, 2, 3.
+enum class Streams { kNone = 0, kOut = 1, kErr = 2, kBoth = 3 };
+
+/// Streams by local rank, where `fallback` holds for all that are not named.
+struct StreamsByRank {
+  Streams fallback = Streams::kNone;
+  std::map<int, Streams> by_local_rank;
+};
+
+struct AgentOptions {
+  /// The program as typed, then its arguments.
+  std::vector<std::string> command;
+  /// What every rank of this machine gets on top of the inherited environment, the variables of the
+  /// torchrun contract excepted, which the agent sets.
+  EnvironmentOverlay environment;
+
+  int processes_per_node = 1;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  RendezvousKind rendezvous = RendezvousKind::kStandalone;
+  /// Static: 0-based. Unset otherwise.
+  std::optional<int> node_rank;
+  /// Where machine 0's store (static) or the membership server (elastic) is: a name or an address;
+  /// an IPv6 address without brackets. Port 0 (standalone only): any free one.
+  std::string endpoint_host = "127.0.0.1";
+  uint16_t endpoint_port = 0;
+  /// This machine's address as others reach it; unset: found by the route to the endpoint.
+  std::optional<std::string> local_addr;
+  /// Machines of different runs do not meet.
+  std::string run_id = "none";
+  /// torchrun's key=value pairs: join_timeout, last_call_timeout, close_timeout, read_timeout,
+  /// keep_alive_interval, keep_alive_max_attempt (seconds, counts), is_host.
+  std::map<std::string, std::string> rdzv_conf;
+
+  /// How often a run is started anew after a rank failed or the membership changed.
+  int max_restarts = 0;
+  absl::Duration monitor_interval = absl::Milliseconds(100);
+  std::string role = "default";
+
+  /// Folder for `RUN_ID/attempt_N/RANK/{stdout,stderr}.log`; empty: no files.
+  std::string log_dir;
+  /// What goes to files only, and what goes to both. Needs `log_dir`, or a temporary one is made.
+  StreamsByRank redirects;
+  StreamsByRank tee;
+  /// The only local ranks whose lines reach the console; empty: all.
+  std::set<int> local_ranks_filter;
+
+  /// From asking ranks to stop to killing them. Unset: the supervisor's defaults.
+  std::optional<absl::Duration> kill_grace;
+  /// Checks before anything starts (name resolution, port, versions, clock, devices).
+  bool preflight = true;
+  /// Devices that the ranks of this machine need; 0: none.
+  int devices_needed = 0;
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,51 @@
+/// The commands of `accelerate`, each in a file of its own.
+///
+/// A command declares its options on a CLI11 application and says what to do once they are parsed.
+/// The program's main, the help texts and the shell completion all go by the one list in
+/// `commands.h`. Nothing here may depend on LibTorch: the program has to start at once.
+/// Threads: the main thread.
+#pragma once
+
+#include <functional>
+#include <istream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace accelerate::launch {
+
+/// The launcher's exit codes of its own; a program's are passed on as they are.
+inline constexpr int kExitLauncherFailed = 1;
+inline constexpr int kExitBadCommandLine = 2;
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNotFound = 127;
+
+/// What a command runs in. Tests give it streams and an environment of their own.
+struct Invocation {
+  std::istream& in;
+  std::ostream& out;
+  std::ostream& err;
+  /// `NAME=value` words, as `environ` has them.
+  std::vector<std::string> environment;
+  /// Whether `in` and `out` are a terminal that a person sits at.
+  bool is_interactive = false;
+};
+
+/// Runs a parsed command; returns the exit code. Errors are one line on `err`,
+/// `accelerate NAME: what is wrong`.
+using RunCommand = std::function<int(Invocation&)>;
+
+/// One command.
+struct Command {
+  const char* name;     ///< as typed: "estimate-memory"
+  const char* summary;  ///< one line for `accelerate --help`
+  /// Declares options on `app`, which is the command's own, and returns what to run after they were
+  /// parsed; the options' values live as long as the returned function.
+  RunCommand (*declare)(CLI::App& app);
+};
+
+}  // namespace accelerate::launch
