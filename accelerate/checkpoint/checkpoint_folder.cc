@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -78,9 +79,9 @@ absl::StatusOr<uint32_t> make_durable(FileSystem& files, const std::string& path
   return crc;
 }
 
-// Every file below `folder`, by its path from there.
+// The size of every file below `folder`, by its path from there.
 absl::Status list_files(FileSystem& files, const std::string& folder, const std::string& prefix,
-                        std::vector<std::string>& found) {
+                        std::map<std::string, int64_t>& found) {
   absl::StatusOr<std::vector<std::string>> names = files.list(folder);
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
@@ -88,7 +89,7 @@ absl::Status list_files(FileSystem& files, const std::string& folder, const std:
     absl::StatusOr<FileInfo> info = files.info(path);
     if (!info.ok()) return info.status();
     if (!info->is_directory) {
-      found.push_back(prefix + name);
+      found.emplace(prefix + name, info->size);
       continue;
     }
     const absl::Status below = list_files(files, path, absl::StrCat(prefix, name, "/"), found);
@@ -113,25 +114,23 @@ absl::Status sync_tree(FileSystem& files, const std::string& folder) {
 
 // Completes the manifest by what ranks did not list.
 absl::Status complete_manifest(FileSystem& files, const std::string& staging, Manifest& manifest) {
-  std::vector<std::string> found;
+  std::map<std::string, int64_t> found;
   if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
-  for (const std::string& name : found) {
-    if (name == kUnfinished) continue;  // until the manifest is there
+  found.erase(kUnfinished);  // until the manifest is there
+  for (const auto& [name, size] : found) {
     const std::string path = join_path(staging, name);
-    absl::StatusOr<FileInfo> info = files.info(path);
-    if (!info.ok()) return info.status();
     const auto known = manifest.files.find(name);
-    if (known != manifest.files.end() && known->second.size == info->size) continue;
+    if (known != manifest.files.end() && known->second.size == size) continue;
     if (known != manifest.files.end()) {
-      return absl::DataLossError(absl::StrCat(path, " has ", info->size, " bytes, but ",
-                                              known->second.size, " were written"));
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", size, " bytes, but ", known->second.size, " were written"));
     }
     absl::StatusOr<uint32_t> crc = make_durable(files, path);
     if (!crc.ok()) return crc.status();
-    manifest.files[name] = {.size = info->size, .crc32c = *crc};
+    manifest.files[name] = {.size = size, .crc32c = *crc};
   }
   for (const auto& [name, file] : manifest.files) {
-    if (std::binary_search(found.begin(), found.end(), name)) continue;
+    if (found.contains(name)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("a rank wrote ", join_path(staging, name),
                      ", but it cannot be seen from here; if nodes share no disk, set "

@@ -211,6 +211,17 @@ TEST_F(CheckpointFolder, WhatAnotherRankWroteMustBeSeen) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
+// A folder's files come where its name does, which is not where their paths would.
+TEST_F(CheckpointFolder, FoldersMayHaveNamesThatFilesBeginWith) {
+  ASSERT_TRUE(begin_checkpoint(files_, path("a")).ok());
+  Manifest manifest;
+  for (const char* name : {"hook/more.bin", "hook.bin"}) {
+    write(std::string("a.tmp/") + name, "12");
+    manifest.files[name] = {.size = 2};
+  }
+  EXPECT_TRUE(publish_checkpoint(files_, path("a"), manifest).ok());
+}
+
 TEST_F(CheckpointFolder, AFileIsNoPlaceForOne) {
   write("a", "text");
   EXPECT_THAT(begin_checkpoint(files_, path("a")).message(), HasSubstr("is a file"));

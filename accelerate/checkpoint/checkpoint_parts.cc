@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 
@@ -11,14 +12,15 @@
 #include "accelerate/checkpoint/file_chunks.h"
 #include "accelerate/checkpoint/fresh_tensor.h"
 #include "accelerate/checkpoint/safetensors.h"
+#include "accelerate/checkpoint/state_dict_file.h"
 
 namespace accelerate {
 namespace {
 
 constexpr char kTensors[] = ".safetensors";
 constexpr char kJson[] = ".json";
-// The key of a StateDict's JSON in a file's metadata.
-constexpr char kValues[] = "values";
+// What one thread copies in one go; measured.
+constexpr int64_t kCopyBytes = int64_t{4} << 20;
 
 absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
                                         const nlohmann::ordered_json& values) {
@@ -35,21 +37,14 @@ absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& pa
 absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,
                                            const StateDict& state,
                                            const std::function<void(int64_t)>& on_progress) {
-  SafetensorsMetadata metadata = {{"format", "pt"}};
-  if (!state.values.is_null()) metadata[kValues] = state.values.dump();
-  absl::StatusOr<WrittenFile> written =
-      write_safetensors(files, path, state.tensors, metadata, {.progress = on_progress});
+  const std::string values = state.values.is_null() ? "" : state.values.dump();
+  absl::StatusOr<WrittenFile> written = write_safetensors(
+      files, path, state.tensors, internal::state_metadata(values), {.progress = on_progress});
   if (!written.ok()) return written.status();
   return ManifestFile{.size = written->size,
                       .crc32c = written->crc32c,
                       .header = written->checksums.header,
                       .tensors = std::move(written->checksums.tensors)};
-}
-
-nlohmann::ordered_json parse_values(const std::string& text, const std::string& path) {
-  auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (values.is_discarded()) throw CheckpointError(absl::StrCat(path, " holds no valid JSON"));
-  return values;
 }
 
 SafetensorsFile open_verified(FileSystem& files, const std::string& path,
@@ -109,7 +104,7 @@ void SnapshotBuffers::take(std::vector<CheckpointPart>& parts, int threads) {
       held.push_back(std::exchange(tensor, buffer));
     }
   }
-  std::vector<internal::FileChunk> chunks = internal::cut_into_chunks(pieces);
+  std::vector<internal::FileChunk> chunks = internal::cut_into_chunks(pieces, kCopyBytes);
   internal::check_ok(internal::run_chunks(
       chunks, threads, [&](internal::FileChunk& chunk, internal::ChunkBuffer&) {
         for (const internal::FileChunk::Part& part : chunk.parts) {
@@ -139,10 +134,7 @@ StateDict CheckpointReader::read(const std::string& name) const {
   if (path->ends_with(kTensors)) {
     const SafetensorsFile file = open_verified(files_, *path, manifest_.files.at(name + kTensors));
     state.tensors = internal::value_or_throw(file.read_all());
-    const auto& metadata = file.header().metadata;
-    if (!metadata) return state;
-    const auto values = metadata->find(kValues);
-    if (values != metadata->end()) state.values = parse_values(values->second, *path);
+    if (auto values = internal::state_values(file, *path)) state.values = *std::move(values);
     return state;
   }
   const ManifestFile& entry = manifest_.files.at(name + kJson);
@@ -157,7 +149,7 @@ StateDict CheckpointReader::read(const std::string& name) const {
     throw CheckpointError(absl::StrCat(*path, " is damaged: its checksum is ", checksum_text(crc),
                                        " instead of ", checksum_text(entry.crc32c)));
   }
-  state.values = parse_values(text, *path);
+  state.values = internal::parse_state_values(text, *path);
   return state;
 }
 

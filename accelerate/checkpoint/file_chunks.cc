@@ -14,9 +14,6 @@
 namespace accelerate::internal {
 namespace {
 
-// Small enough to stay in a core's cache from the checksum to the copy.
-constexpr int64_t kChunkBytes = int64_t{1} << 20;
-
 // What the threads share.
 class Run {
  public:
@@ -63,17 +60,17 @@ class Run {
 
 }  // namespace
 
-std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces) {
+std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces, int64_t chunk_bytes) {
   std::vector<FileChunk> chunks;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const FilePiece& piece = pieces[i];
     for (int64_t begin = piece.begin; begin < piece.end;) {
       // Chunks end where the file's pages do.
-      int64_t end = std::min(piece.end, begin / kChunkBytes * kChunkBytes + kChunkBytes);
+      int64_t end = std::min(piece.end, begin / chunk_bytes * chunk_bytes + chunk_bytes);
       if (end < piece.end) end -= (end - piece.begin) % piece.element_size;
       if (end <= begin) end = std::min(piece.end, begin + piece.element_size);
       const bool joins = begin == piece.begin && !chunks.empty() && chunks.back().end() == begin &&
-                         begin % kChunkBytes != 0 &&
+                         begin % chunk_bytes != 0 &&
                          (begin - chunks.back().begin()) % piece.element_size == 0;
       if (!joins) chunks.emplace_back();
       chunks.back().parts.push_back({.piece = i, .begin = begin, .end = end});
@@ -85,7 +82,7 @@ std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces) {
 
 absl::Span<std::byte> ChunkBuffer::of_size(int64_t size) {
   // A chunk can be a little longer than the others: see element_size.
-  constexpr int64_t kCapacity = kChunkBytes + 64;
+  constexpr int64_t kCapacity = kFileChunkBytes + 64;
   if (bytes_ == nullptr) bytes_ = std::make_unique_for_overwrite<std::byte[]>(kCapacity);
   return absl::MakeSpan(bytes_.get(), static_cast<size_t>(size));
 }

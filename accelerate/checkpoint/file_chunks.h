@@ -39,8 +39,13 @@ struct FileChunk {
   std::vector<Part> parts;
 };
 
-/// `pieces`: by position, without overlaps. Empty ones are in no chunk.
-std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces);
+/// Small enough to stay in a core's cache from the checksum to the copy.
+inline constexpr int64_t kFileChunkBytes = int64_t{1} << 20;
+
+/// `pieces`: by position, without overlaps. Empty ones are in no chunk. Chunks have about so many
+/// bytes; a ChunkBuffer holds those of kFileChunkBytes.
+std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces,
+                                       int64_t chunk_bytes = kFileChunkBytes);
 
 /// A chunk's worth of memory for each thread, which has it from its first use on.
 class ChunkBuffer {

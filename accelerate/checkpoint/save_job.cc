@@ -13,14 +13,17 @@ namespace {
 constexpr int kWritten = 0;
 constexpr int kCommitted = 1;
 
-// Throws if a rank failed.
-void check_all(const std::vector<SaveWord>& words, const std::string& checkpoint,
-               const std::string& consequence) {
+// What the ranks that failed say, a line each; empty if none did.
+std::string failures_of(const std::vector<SaveWord>& words) {
   std::string failures;
   for (size_t rank = 0; rank < words.size(); ++rank) {
     if (!words[rank].ok) absl::StrAppend(&failures, "\n  rank ", rank, ": ", words[rank].text);
   }
-  if (failures.empty()) return;
+  return failures;
+}
+
+[[noreturn]] void throw_not_saved(const std::string& checkpoint, const std::string& failures,
+                                  const char* consequence) {
   throw CheckpointError(
       absl::StrCat("the checkpoint ", checkpoint, " was not saved:", failures, "\n", consequence));
 }
@@ -49,11 +52,9 @@ bool SaveJob::step() {
     case Stage::kCommit: {
       const std::optional<std::vector<SaveWord>> words = exchange_->hear(kWritten);
       if (!words) return false;
-      try {
-        check_all(*words, options_.checkpoint, "What was there before is unchanged.");
-      } catch (const CheckpointError&) {
+      if (const std::string failures = failures_of(*words); !failures.empty()) {
         if (options_.commits) abandon_checkpoint(files_, options_.checkpoint).IgnoreError();
-        throw;
+        throw_not_saved(options_.checkpoint, failures, "What was there before is unchanged.");
       }
       exchange_->tell(kCommitted, word_of([&] { return commit(*words); }));
       stage_ = Stage::kAgree;
@@ -62,9 +63,12 @@ bool SaveJob::step() {
     case Stage::kAgree: {
       const std::optional<std::vector<SaveWord>> words = exchange_->hear(kCommitted);
       if (!words) return false;
-      check_all(*words, options_.checkpoint,
-                "It was written, but may not be complete, or not on every node. What was there "
-                "before is unchanged, unless the new one is in its place.");
+      if (const std::string failures = failures_of(*words); !failures.empty()) {
+        throw_not_saved(
+            options_.checkpoint, failures,
+            "It was written, but may not be complete, or not on every node. What was there before "
+            "is unchanged, unless the new one is in its place.");
+      }
       clean_up();
       return true;
     }

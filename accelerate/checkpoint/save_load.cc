@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -18,14 +17,13 @@
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/checkpoint/save_model.h"
+#include "accelerate/checkpoint/state_dict_file.h"
 #include "accelerate/checkpoint/torch_file.h"
 
 namespace accelerate {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr char kValuesKey[] = "values";
 
 std::string below(const std::string& place, const std::string& name) {
   return place.empty() ? name : absl::StrCat(place, ".", name);
@@ -103,10 +101,10 @@ absl::Status write_tensors(FileSystem& files, const StateDict& state, const std:
   const std::string folder = parent_path(path);
   absl::Status status = make_directories_durably(files, folder);
   if (!status.ok()) return status;
-  SafetensorsMetadata metadata = {{"format", "pt"}};
-  if (!state.values.is_null() && !state.values.empty()) metadata[kValuesKey] = values;
   const std::string partial = files.temporary_name(path);
-  status = write_safetensors(files, partial, state.tensors, metadata).status();
+  status = write_safetensors(files, partial, state.tensors,
+                             internal::state_metadata(state.values.empty() ? "" : values))
+               .status();
   if (status.ok()) status = files.rename(partial, path);
   if (status.ok()) return files.sync_directory(folder);
   files.remove(partial).IgnoreError();
@@ -120,14 +118,6 @@ std::string text_of(const ordered_json& values) {
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK_VALUE(false, "cannot save values as JSON: ", error.what());
   }
-}
-
-ordered_json parse_values(const std::string& text, const std::string& path) {
-  ordered_json values = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (values.is_discarded()) {
-    throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));
-  }
-  return values;
 }
 
 // No text is a plausible length.
@@ -170,16 +160,12 @@ void save(FileSystem& files, const c10::IValue& obj, const std::string& path,
 StateDict load(FileSystem& files, const std::string& path) {
   if (is_torch_file(files, path)) return state_dict_of(read_torch_file(files, path));
   if (!is_safetensors(files, path)) {
-    return {.values = parse_values(internal::value_or_throw(read_file(files, path)), path)};
+    return {.values = internal::parse_state_values(internal::value_or_throw(read_file(files, path)),
+                                                   path)};
   }
   const SafetensorsFile file = internal::value_or_throw(SafetensorsFile::open(files, path));
-  StateDict state{.tensors = internal::value_or_throw(file.read_all()),
-                  .values = ordered_json::object()};
-  const std::optional<SafetensorsMetadata>& metadata = file.header().metadata;
-  if (metadata && metadata->count(kValuesKey) > 0) {
-    state.values = parse_values(metadata->at(kValuesKey), path);
-  }
-  return state;
+  return {.tensors = internal::value_or_throw(file.read_all()),
+          .values = internal::state_values(file, path).value_or(ordered_json::object())};
 }
 
 StateDict state_dict_of(const c10::IValue& value) {

@@ -1,10 +1,10 @@
 #include "accelerate/checkpoint/state_saver.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <map>
-#include <set>
 #include <utility>
 
 #include <c10/util/Exception.h>
