@@ -27,11 +27,21 @@ std::vector<RunMode>& run_modes() {
   return *modes;
 }
 
-int run_real(int argc, char** argv, const TrainFunction& train, Environment environment) {
+}  // namespace
+
+bool register_run_mode(RunMode mode) {
+  run_modes().push_back(std::move(mode));
+  return true;
+}
+
+namespace internal {
+
+int run_real(int argc, char** argv, const TrainFunction& train, Environment environment,
+             const std::function<void(const std::string& what)>& on_failure) {
   absl::StatusOr<std::unique_ptr<RealRuntime>> runtime =
       RealRuntime::from_environment(std::move(environment));
   if (!runtime.ok()) {
-    std::cerr << "accelerate: " << runtime.status().message() << std::endl;
+    on_failure(std::string(runtime.status().message()));
     return kUsageError;
   }
   RuntimeScope scope(**runtime);
@@ -53,9 +63,7 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   }
   if (!failure.empty()) {
     code = kFailed;
-    // In one piece: ranks fail at the same time, and often write to the same terminal.
-    std::cerr << "accelerate: rank " + std::to_string(topology.rank) + " failed: " + failure + "\n"
-              << std::flush;
+    on_failure("rank " + std::to_string(topology.rank) + " failed: " + failure);
   } else if (code != 0) {
     failure = "returned " + std::to_string(code);
   }
@@ -68,26 +76,30 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   return code;
 }
 
-}  // namespace
-
-bool register_run_mode(RunMode mode) {
-  run_modes().push_back(std::move(mode));
-  return true;
+std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train,
+                               const Environment& environment) {
+  for (const RunMode& mode : run_modes()) {
+    if (environment.get(mode.variable)) return mode.run(argc, argv, train, environment);
+  }
+  return std::nullopt;
 }
+
+}  // namespace internal
 
 int run(int argc, char** argv, const TrainFunction& train) {
   Environment environment;
   limit_intra_op_threads(environment);
-  for (const RunMode& mode : run_modes()) {
-    if (environment.get(mode.variable)) return mode.run(argc, argv, train, environment);
-  }
+  if (const auto code = internal::run_in_mode(argc, argv, train, environment)) return *code;
   if (environment.get(env::kSimulate)) {
     std::cerr << "accelerate: " << env::kSimulate
               << " is set, but this program cannot simulate: link //simulator/run into it"
               << std::endl;
     return kUsageError;
   }
-  return run_real(argc, argv, train, std::move(environment));
+  return internal::run_real(argc, argv, train, std::move(environment), [](const std::string& what) {
+    // In one piece: ranks fail at the same time, and often write to the same terminal.
+    std::cerr << "accelerate: " + what + "\n" << std::flush;
+  });
 }
 
 }  // namespace accelerate
