@@ -20,6 +20,7 @@
 #include "accelerate/checkpoint/sharded_metadata.h"
 #include "accelerate/checkpoint/strict_json.h"
 #include "accelerate/checkpoint/weight_files.h"
+#include "launch/settings/environment_words.h"
 
 namespace accelerate::launch {
 namespace {
@@ -376,13 +377,10 @@ std::string hub_cache_folder(const std::vector<std::string>& environment) {
     const char* below;
   };
   for (const Place& place :
-       {Place{"HF_HUB_CACHE=", ""}, Place{"HF_HOME=", "/hub"},
-        Place{"XDG_CACHE_HOME=", "/huggingface/hub"}, Place{"HOME=", "/.cache/huggingface/hub"}}) {
-    for (absl::string_view word : environment) {
-      if (absl::ConsumePrefix(&word, place.variable) && !word.empty()) {
-        return absl::StrCat(word, place.below);
-      }
-    }
+       {Place{"HF_HUB_CACHE", ""}, Place{"HF_HOME", "/hub"},
+        Place{"XDG_CACHE_HOME", "/huggingface/hub"}, Place{"HOME", "/.cache/huggingface/hub"}}) {
+    const std::string value = environment_value(environment, place.variable);
+    if (!value.empty()) return absl::StrCat(value, place.below);
   }
   return ".cache/huggingface/hub";
 }
