@@ -273,6 +273,9 @@ TEST(SageMakerPlan, IsAJobDefinition) {
   EXPECT_THAT(error_of({.config = config}), HasSubstr("image_uri"));
   Machine machine;
   machine.read_file = [](const std::string&) { return "channel\tdata\ntrain\ts3://b/t\n"; };
+  const std::string output = "additional_args:\n  OutputDataConfig: {S3OutputPath: s3://b/o}\n";
+  EXPECT_THAT(text_of({.config = config + "image_uri: i\n" + output, .machine = machine}),
+              HasSubstr("\"S3OutputPath\": \"s3://b/o\""));
   const auto plan = plan_of({.config = config + "image_uri: i\n", .machine = machine});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const nlohmann::ordered_json& job = std::get<SageMakerPlan>(plan->action).job;
