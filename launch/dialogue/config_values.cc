@@ -29,6 +29,22 @@ const SectionName* section_of(const Setting& row) {
   return nullptr;
 }
 
+bool is_number(absl::string_view text) {
+  int64_t ignored = 0;
+  return absl::SimpleAtoi(text, &ignored);
+}
+
+// A text that files have as a number or a truth value, as the peer writes it.
+Json plain_text(const Setting& row, absl::string_view text) {
+  if (row.choices != nullptr && is_number(row.choice_list().front())) {
+    return Json::parse(text.begin(), text.end());
+  }
+  if (row.default_value != nullptr && absl::string_view(row.default_value) == "true") {
+    if (const absl::StatusOr<bool> value = parse_bool(text); value.ok()) return *value;
+  }
+  return std::string(text);
+}
+
 Json typed(const Setting& row, absl::string_view text) {
   switch (row.type) {
     case ValueType::kFlag:
@@ -45,7 +61,7 @@ Json typed(const Setting& row, absl::string_view text) {
     }
     case ValueType::kTexts:
       return std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipEmpty()));
-    case ValueType::kText:
+    case ValueType::kText: return plain_text(row, text);
     case ValueType::kBools: return std::string(text);
   }
   return nullptr;

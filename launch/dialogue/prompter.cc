@@ -39,10 +39,8 @@ class RawTerminal {
   const bool is_raw_;
 };
 
-// A choice by its number, its name in any case, or a beginning that no other has; npos for none.
+// A choice by its name in any case, its number, or a beginning that no other has; npos for none.
 size_t find_choice(const std::vector<std::string>& choices, absl::string_view answer) {
-  size_t number = 0;
-  if (absl::SimpleAtoi(answer, &number) && number < choices.size()) return number;
   size_t found = std::string::npos;
   int beginnings = 0;
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -51,7 +49,16 @@ size_t find_choice(const std::vector<std::string>& choices, absl::string_view an
     found = i;
     ++beginnings;
   }
+  size_t number = 0;
+  if (absl::SimpleAtoi(answer, &number) && number < choices.size()) return number;
   return beginnings == 1 ? found : std::string::npos;
+}
+
+// Choices that are numbers themselves stand without another one before them.
+std::string label(const std::vector<std::string>& choices, size_t index) {
+  int64_t ignored = 0;
+  return absl::StrCat(absl::SimpleAtoi(choices[index], &ignored) ? "" : absl::StrCat(index, "  "),
+                      choices[index]);
 }
 
 // What was typed since the last arrow, and where the menu goes by it.
@@ -69,11 +76,11 @@ class TypedAhead {
 
  private:
   size_t match(const std::vector<std::string>& choices) const {
-    size_t number = 0;
-    if (absl::SimpleAtoi(typed_, &number) && number < choices.size()) return number;
     for (size_t i = 0; i < choices.size(); ++i) {
       if (absl::StartsWithIgnoreCase(choices[i], typed_)) return i;
     }
+    size_t number = 0;
+    if (absl::SimpleAtoi(typed_, &number) && number < choices.size()) return number;
     return std::string::npos;
   }
 
@@ -142,7 +149,7 @@ size_t Prompter::ask_choice(const std::string& question, const std::vector<std::
   if (has_menu_) return ask_by_menu(question, choices, otherwise);
   if (!status_.ok()) return otherwise;
   out_ << question << "\n";
-  for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << i << "  " << choices[i] << "\n";
+  for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << label(choices, i) << "\n";
   const Check check = [&](const std::string& answer) {
     if (find_choice(choices, answer) != std::string::npos) return absl::OkStatus();
     const std::string near = nearest_word(answer, choices);
@@ -156,7 +163,7 @@ size_t Prompter::ask_choice(const std::string& question, const std::vector<std::
 
 void Prompter::draw_menu(const std::vector<std::string>& choices, size_t selected) {
   for (size_t i = 0; i < choices.size(); ++i) {
-    out_ << "\x1b[2K" << (i == selected ? "-> " : "   ") << i << "  " << choices[i] << "\r\n";
+    out_ << "\x1b[2K" << (i == selected ? "-> " : "   ") << label(choices, i) << "\r\n";
   }
   out_ << std::flush;
 }
