@@ -20,7 +20,7 @@
 #include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/memory_estimate.h"
-#include "launch/options.h"
+#include "launch/version.h"
 #include "launch/settings/config_file.h"
 
 namespace accelerate::launch {
