@@ -358,10 +358,8 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
 }
 
-absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
                                         const BasicMachine& machine) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return false;
   const std::string precision = absl::AsciiStrToLower(mixed_precision);
   if (absl::Status ok = check_value(setting("mixed_precision"), precision); !ok.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("mixed_precision: ", ok.message()));
@@ -376,7 +374,16 @@ absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const
   config.values["num_processes"] = std::max(machine.devices, 1);
   config.values["debug"] = false;
   config.values["enable_cpu_affinity"] = false;
-  if (absl::Status ok = write_config_file(config, path); !ok.ok()) return ok;
+  return config;
+}
+
+absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
+                                        const BasicMachine& machine) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return false;
+  const absl::StatusOr<ConfigFile> config = basic_config(mixed_precision, machine);
+  if (!config.ok()) return config.status();
+  if (absl::Status ok = write_config_file(*config, path); !ok.ok()) return ok;
   return true;
 }
 

@@ -74,7 +74,12 @@ struct BasicMachine {
   std::string device_kind = "gpu";
 };
 
-/// Makes a file for this machine alone: all devices, else the CPU. True if it was written; false if
+/// A configuration for this machine alone: all devices, else the CPU.
+/// Errors: InvalidArgument for a precision that there is not.
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
+                                        const BasicMachine& machine);
+
+/// Makes a file of it. True if it was written; false if
 /// there is a file already, which is left as it is.
 /// Errors: as above, and InvalidArgument for a precision that there is not.
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,

@@ -195,6 +195,7 @@ constexpr Setting kRows[] = {
     ours(Group::kLogs, "no_preflight", kFlag, "skip the checks before the start"),
     ours(Group::kSimulation, "simulate", kText,
          "SPEC: run on a simulated cluster inside one process, for example 2x4 or 2x4:h100")
+        .in(Section::kTop)
         .written_to("ACCELERATE_SIMULATE"),
     ours(Group::kSimulation, "simulate_seed", kText, "scheduler seed of the simulated run")
         .written_to("ACCELERATE_SIMULATE_SEED"),
