@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "launch/options.h"
 
 namespace accelerate::launch {
 
@@ -28,6 +27,27 @@ struct ProcessPlan {
   std::vector<int> inherited_fds;
 };
 
+/// Ranks on this machine alone.
+struct LocalRun {
+  int num_processes = 1;
+  /// The program as typed, then its arguments, untouched.
+  std::vector<std::string> command;
+  /// What every rank gets besides the variables that say which one it is.
+  EnvironmentOverlay environment;
+};
+
+/// A simulated cluster in one process.
+struct SimulatedRun {
+  /// Topology, never empty. The program, not the launcher, understands it.
+  std::string simulate;
+  /// Scheduler seed. Unset: what the environment says, else the default.
+  std::optional<std::string> simulate_seed;
+  /// Directory for the report.
+  std::optional<std::string> report;
+  std::vector<std::string> command;
+  EnvironmentOverlay environment;
+};
+
 /// The socket that the launcher listens on for rank 0's store.
 struct Rendezvous {
   uint16_t port = 0;
@@ -37,13 +57,16 @@ struct Rendezvous {
 /// One process per rank, in rank order. Only rank 0 keeps the listening socket. A variable that
 /// asks for a simulation is removed, as is a listening socket that was meant for an outer run.
 /// `parent_environment` holds `NAME=value` words, as `environ` does.
-std::vector<ProcessPlan> plan_ranks(const LaunchOptions& options,
+std::vector<ProcessPlan> plan_ranks(const LocalRun& run,
                                     absl::Span<const std::string> parent_environment,
                                     const Rendezvous& rendezvous);
 
 /// The single process of a simulated run. What an outer run said about its ranks is removed, so
-/// that the program does not take itself for one of them. Needs `options.simulate`.
-ProcessPlan plan_simulation(const LaunchOptions& options);
+/// that the program does not take itself for one of them.
+ProcessPlan plan_simulation(const SimulatedRun& run);
+
+/// Removes what an outer run said about its ranks.
+EnvironmentOverlay without_outer_run();
 
 /// The environment that results; of a name that occurs twice in `parent` both are replaced.
 std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,

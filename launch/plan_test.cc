@@ -46,8 +46,8 @@ TEST(PlanRanks, GivesTheSocketToRankZeroOnly) {
 }
 
 TEST(PlanRanks, LimitsThreadsOnlyWhenRanksShareAndNobodySaidOtherwise) {
-  const LaunchOptions two = {.num_processes = 2, .command = {"train"}};
-  const LaunchOptions one = {.num_processes = 1, .command = {"train"}};
+  const LocalRun two = {.num_processes = 2, .command = {"train"}};
+  const LocalRun one = {.num_processes = 1, .command = {"train"}};
   EXPECT_THAT(to_text(plan_ranks(two, {"OMP_NUM_THREADS="}, kRendezvous)[0]),
               HasSubstr("set OMP_NUM_THREADS=1\n"));
   EXPECT_THAT(to_text(plan_ranks(two, {"OMP_NUM_THREADS=8"}, kRendezvous)[0]),
@@ -59,7 +59,7 @@ TEST(PlanRanks, LimitsThreadsOnlyWhenRanksShareAndNobodySaidOtherwise) {
 
 TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
   EXPECT_EQ(to_text(plan_simulation({.simulate = "2x4:h100",
-                                     .simulate_seed = 9,
+                                     .simulate_seed = "9",
                                      .report = "out",
                                      .command = {"train", "x"}})),
             "argv: train x\n"
