@@ -87,7 +87,7 @@ class Writer {
     if (settings_.flag("debug")) set(env::kDebugMode, "true");
     if (settings_.flag("enable_cpu_affinity")) set("ACCELERATE_CPU_AFFINITY", "1");
     const std::string ids = settings_.text("gpu_ids");
-    if (!ids.empty() && ids != "all" && !settings_.flag("cpu")) {
+    if (!ids.empty() && ids != "all") {
       set(visible_devices_variable(machine_.device_kind), ids);
     }
     if (!machine_.has_peer_access && is_several() && !settings_.flag("cpu")) {

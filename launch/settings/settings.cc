@@ -100,9 +100,7 @@ void Settings::take_config(const ConfigFile& config) {
   is_sagemaker_ = config.is_sagemaker();
   const Section top = is_sagemaker_ ? Section::kSageMaker : Section::kTop;
   for (const auto& [key, value] : config.values.items()) {
-    if (!value.is_object()) {
-      const Setting* row = find_key(top, key);
-      ABSL_CHECK(row != nullptr) << "a checked configuration has the key " << key;
+    if (const Setting* row = find_key(top, key)) {
       take_key(config, *row, value, key);
       continue;
     }

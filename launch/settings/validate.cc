@@ -173,7 +173,9 @@ absl::Status take_processes(Settings& settings, const Machine& machine, const Jo
     return absl::OkStatus();
   }
   if (settings.is_set("simulate") || settings.is_sagemaker()) {
-    settings.set("num_processes", "1", Provenance::kDefault);
+    // The program finds its ranks itself, the job's machines theirs.
+    const int64_t ranks = settings.is_sagemaker() ? settings.number("num_machines") : 1;
+    settings.set("num_processes", absl::StrCat(ranks), Provenance::kDefault);
     return absl::OkStatus();
   }
   if (settings.has_config()) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -86,7 +87,10 @@ std::string nearest_word(absl::string_view word, const std::vector<std::string>&
   std::string nearest;
   size_t least = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : words) {
-    if (const size_t distance = edit_distance(word, candidate); distance < least) {
+    // A beginning is as good as one wrong letter.
+    const bool is_beginning = word.size() > 3 && absl::StartsWith(candidate, word);
+    const size_t distance = is_beginning ? 1 : edit_distance(word, candidate);
+    if (distance < least) {
       least = distance;
       nearest = candidate;
     }
