@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -14,14 +13,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/checkpoint/merge_weights.h"
+#include "accelerate/runtime/env.h"
 #include "accelerate/runtime/file_system.h"
 #include "accelerate/runtime/host_files.h"
+#include "launch/agent/agent.h"
 #include "launch/child_process.h"
-#include "launch/listening_socket.h"
 #include "launch/options.h"
 #include "launch/plan.h"
 #include "launch/program.h"
-#include "launch/supervisor.h"
 
 namespace accelerate::launch {
 namespace {
@@ -66,22 +65,18 @@ int run_simulated(const std::string& program, const LaunchOptions& options,
   return fail(start_failure_code(failed), failed);
 }
 
-int run_ranks(const std::string& program, const LaunchOptions& options,
-              const std::vector<std::string>& environment) {
-  absl::StatusOr<ListeningSocket> socket = listen_on_loopback(options.main_process_port);
-  if (!socket.ok()) return fail(kExitLauncherFailed, socket.status());
-  const std::vector<ProcessPlan> plans =
-      plan_ranks(options, environment, {.port = socket->port, .listen_fd = socket->fd.get()});
-  SupervisorOptions supervision;
-  if (options.kill_grace) {
-    supervision = {.signal_grace = *options.kill_grace, .failure_grace = *options.kill_grace};
+int run_ranks(const LaunchOptions& options, const std::vector<std::string>& environment) {
+  AgentOptions agent = {.command = options.command,
+                        .processes_per_node = options.num_processes,
+                        .endpoint_port = options.main_process_port,
+                        .kill_grace = options.kill_grace};
+  // Ranks that share a machine would each take all of its cores and slow one another down.
+  if (options.num_processes > 1 && std::getenv(env::kOmpNumThreads) == nullptr) {
+    agent.environment[env::kOmpNumThreads] = "1";
   }
-  absl::StatusOr<std::unique_ptr<Supervisor>> supervisor =
-      Supervisor::start(program, plans, environment, supervision);
-  if (!supervisor.ok()) return fail(start_failure_code(supervisor.status()), supervisor.status());
-  // From here on the port is rank 0's alone, and free again when rank 0 is gone.
-  socket->fd.reset();
-  return (*supervisor)->run();
+  const absl::StatusOr<int> exit_code = run_agent(agent, environment);
+  return exit_code.ok() ? *exit_code
+                        : fail(start_failure_code(exit_code.status()), exit_code.status());
 }
 
 int merge(const MergeOptions& options) {
@@ -112,12 +107,12 @@ int main_with(const std::vector<std::string>& args, const std::vector<std::strin
   }
   if (const auto* asked = std::get_if<MergeOptions>(&*command_line)) return merge(*asked);
   const auto& options = std::get<LaunchOptions>(*command_line);
+  if (!options.simulate) return run_ranks(options, environment);
   const char* search_path = std::getenv("PATH");
   absl::StatusOr<std::string> program =
       find_program(options.command[0], search_path != nullptr ? search_path : kDefaultSearchPath);
   if (!program.ok()) return fail(start_failure_code(program.status()), program.status());
-  return options.simulate ? run_simulated(*program, options, environment)
-                          : run_ranks(*program, options, environment);
+  return run_simulated(*program, options, environment);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "launch/listening_socket.h"
+#include "launch/outcome.h"
 #include "launch/unique_fd.h"
 
 namespace accelerate::launch {
@@ -230,8 +231,8 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
   EXPECT_EQ(launcher.finish(), 3);
   ASSERT_THAT(said, ElementsAre(StartsWith("[rank 1] pid ")));
   const std::string pid = lines_of(said[0].substr(said[0].rfind(' ') + 1))[0];
-  EXPECT_THAT(launcher.stderr_text(), HasSubstr("accelerate launch: rank 1 (pid " + pid +
-                                                ") exited with code 3; stopped the other ranks\n"));
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr("accelerate launch: rank 1 (pid " + pid + ", local rank 1 on " + host_name() +
+                        ") exited with code 3; stopped the other ranks\n"));
   EXPECT_THAT(launcher.stderr_text(), HasSubstr("standard error:\n  [rank 1] 3\n  [rank 1] 4\n"));
   EXPECT_THAT(launcher.stderr_text(), Not(HasSubstr("  [rank 1] 2\n")));
   EXPECT_TRUE(launcher.everyone_is_gone());
@@ -404,11 +405,14 @@ TEST(Launch, KeepsTheListeningSocketFromOtherRanks) {
   EXPECT_EQ(launcher.stdout_text(), "[rank 1] fd<>\n");
 }
 
-TEST(Launch, NamesATakenPort) {
+TEST(Launch, TakesAnotherPortIfTheOneAskedForIsTaken) {
   absl::StatusOr<ListeningSocket> taken = listen_on_loopback(0);
   ASSERT_TRUE(taken.ok()) << taken.status();
-  Launcher launcher = ranks(2, "true", {absl::StrCat("--main_process_port=", taken->port)});
-  EXPECT_EQ(launcher.finish(), 1);
+  Launcher launcher =
+      ranks(2, "echo $MASTER_PORT", {absl::StrCat("--main_process_port=", taken->port)});
+  EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_EQ(lines_of(launcher.stdout_text()).size(), 2u);
+  EXPECT_THAT(launcher.stdout_text(), Not(HasSubstr(absl::StrCat(taken->port))));
   EXPECT_THAT(lines_of(launcher.stderr_text()),
               ElementsAre(HasSubstr(absl::StrCat("port ", taken->port))));
 }
