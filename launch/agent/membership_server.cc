@@ -109,7 +109,7 @@ void MembershipServer::hear(int id, Guest& guest) {
 }
 
 void MembershipServer::handle(int id, Guest& guest, const Message& message) {
-  if (guest.leaves) return;
+  if (guest.is_dismissed) return;
   if (guest.host.empty()) return introduce(id, guest, message);
   const Failure failure = {
       .exit_code = static_cast<int>(message.number("exit_code", 0, 255).value_or(1)),
@@ -124,7 +124,7 @@ void MembershipServer::handle(int id, Guest& guest, const Message& message) {
     membership_.done(id);
   } else if (message.verb == "leave") {
     membership_.lost(id, failure);
-    guest.leaves = true;
+    guest.is_dismissed = true;
     guest.channel.close();
   } else if (message.verb == "alive") {
     guest.channel.send({.verb = "alive"});
@@ -142,6 +142,7 @@ void MembershipServer::introduce(int id, Guest& guest, const Message& message) {
     fits = membership_.admit(id, theirs->machine);
   }
   if (!fits.ok()) {
+    guest.is_dismissed = true;
     guest.channel.send({.verb = "refused", .fields = {{"text", std::string(fits.message())}}});
     return;
   }
@@ -150,7 +151,7 @@ void MembershipServer::introduce(int id, Guest& guest, const Message& message) {
 }
 
 void MembershipServer::lose(int id, const Guest& guest, absl::string_view why) {
-  if (guest.host.empty() || guest.leaves) return;
+  if (guest.host.empty() || guest.is_dismissed) return;
   membership_.lost(
       id, {.exit_code = 1, .text = absl::StrCat("machine ", guest.host, " was lost: ", why)});
 }
