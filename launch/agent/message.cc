@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -96,9 +97,9 @@ absl::StatusOr<Message> decode(absl::string_view line) {
   for (size_t i = 1; i < words.size(); ++i) {
     const std::pair<absl::string_view, absl::string_view> field =
         absl::StrSplit(words[i], absl::MaxSplits('=', 1));
-    std::optional<std::string> value = unescape(field.second);
-    if (!is_name(field.first) || !value ||
-        !message.fields.emplace(field.first, *std::move(value)).second) {
+    const std::optional<std::string> value = unescape(field.second);
+    if (!absl::StrContains(words[i], '=') || !is_name(field.first) || !value ||
+        !message.fields.emplace(field.first, *value).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("a broken field in a message '", message.verb, "'"));
     }

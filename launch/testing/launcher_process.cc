@@ -100,10 +100,12 @@ void LauncherProcess::send_input(const std::string& text) {
   stdin_.write_end.reset();
 }
 
+std::string LauncherProcess::next_output_line() { return next_line(stdout_.read_end.get()); }
+
 std::vector<std::string> LauncherProcess::wait_for_lines(const std::string& ending, int count) {
   std::vector<std::string> found;
   while (static_cast<int>(found.size()) < count) {
-    std::string line = next_line(stdout_.read_end.get());
+    std::string line = next_output_line();
     if (line.empty()) break;
     if (absl::EndsWith(line, ending + "\n")) found.push_back(line);
   }

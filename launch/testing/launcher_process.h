@@ -50,6 +50,8 @@ class LauncherProcess {
   void close_stdout() { stdout_.read_end.reset(); }
   void send_input(const std::string& text);
 
+  /// The next line of standard output with its end; empty at the end of the output.
+  std::string next_output_line();
   /// Reads standard output up to and including the next `count` lines that end in `ending`.
   std::vector<std::string> wait_for_lines(const std::string& ending, int count);
   /// Reads standard error up to and including the next line that contains `part`; returns it.
