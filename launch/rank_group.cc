@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kDrainGrace(500);
 
 // Besides the ranks' pipes and logs: standard streams, guard, signals, sockets of this machine and
 // of the others, and pipes during a spawn.
-constexpr rlim_t kOtherFiles = 64;
+constexpr rlim_t kOtherFiles = 256;
 
 // Makes room for two pipes and two logs of each rank. Returns the limit of before, which the ranks
 // get back.
@@ -193,7 +193,7 @@ void RankGroup::kill_now() {
 }
 
 void RankGroup::end() {
-  stopping_ = true;
+  stopping_ = ended_ = true;
   kill_deadline_.reset();
   for (Member& member : members_) {
     if (member.pid == 0) continue;

@@ -74,7 +74,8 @@ class RankGroup final : public EventSource {
   void send(int signal) const;
   /// Asks all to stop and kills them after `grace`. Only the first call counts.
   void stop(int signal, absl::Duration grace);
-  bool is_stopping() const { return stopping_; }
+  /// Asked to stop, and not at its end.
+  bool is_stopping() const { return stopping_ && !ended_; }
   void kill_now();
   /// Nothing is waited for any more.
   void lose_patience() { impatient_ = true; }
@@ -117,6 +118,7 @@ class RankGroup final : public EventSource {
   std::vector<Member> members_;
   bool lent_terminal_ = false;
   bool stopping_ = false;
+  bool ended_ = false;
   bool stopped_somebody_ = false;
   bool impatient_ = false;
   std::optional<RankExit> first_failure_;

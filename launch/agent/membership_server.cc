@@ -13,7 +13,7 @@ namespace accelerate::launch {
 namespace {
 
 // Connections that have not introduced themselves: how many, and for how long.
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxStrangers = 64;
 constexpr std::chrono::seconds kStrangerPatience(5);
 
 }  // namespace
