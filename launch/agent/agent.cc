@@ -38,6 +38,10 @@ std::string search_path(absl::Span<const std::string> environment) {
   return kDefaultSearchPath;
 }
 
+std::string counted(int count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 // A time for a loop that would otherwise wait for events alone.
 class Alarm final : public EventSource {
  public:
@@ -164,8 +168,9 @@ absl::Status Agent::start_round(const Round& round) {
     if (round.restarts > 0) {
       restart = absl::StrCat(", restart ", round.restarts, " of ", options_.max_restarts);
     }
-    console().say(absl::StrCat("round ", round.number, restart, ": ", round.world_size,
-                               " ranks on ", round.group_count, " machines"));
+    console().say(absl::StrCat("round ", round.number, restart, ": ",
+                               counted(round.world_size, "rank"), " on ",
+                               counted(round.group_count, "machine")));
   }
   const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
   const bool own_streams = alone && options_.processes_per_node == 1 && log_dir_.empty() &&

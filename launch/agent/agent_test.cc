@@ -66,8 +66,9 @@ TEST(Restarts, StartAllRanksAnewAsOftenAsAllowed) {
     EXPECT_THAT(run->stdout_text(), HasSubstr(line));
   }
   EXPECT_THAT(run->stdout_text(), Not(HasSubstr("try 3")));
-  EXPECT_THAT(run->stderr_text(), AllOf(HasSubstr("round 1, restart 1 of 2: 2 ranks on 1 machines"),
-                                        HasSubstr("no restart of 2 is left")));
+  EXPECT_THAT(run->stderr_text(),
+              AllOf(HasSubstr("round 1, restart 1 of 2: 2 ranks on 1 machine\n"),
+                    HasSubstr("no restart of 2 is left")));
   EXPECT_TRUE(run->everyone_is_gone());
 }
 
@@ -122,6 +123,7 @@ TEST(Logs, KeepEveryRoundOfEveryRank) {
   const std::string folder = new_folder("logs_rounds");
   auto run = agent({"processes=2", "max_restarts=1", "run_id=a/b", "log_dir=" + folder},
                    "echo try $TORCHELASTIC_RESTART_COUNT; echo err $RANK >&2\n"
+                   "[ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exec sleep 1000\n"
                    "exit $((1 - TORCHELASTIC_RESTART_COUNT))");
   EXPECT_EQ(run->finish(), 0);
   for (const std::string& round : {"0", "1"}) {
