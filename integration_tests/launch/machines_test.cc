@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -19,8 +20,8 @@ using launch::testing::Network;
 constexpr char kProgram[] = "integration_tests/digits/losses";
 constexpr char kData[] = "accelerate/examples/digits/digits.csv.gz";
 
-std::unique_ptr<LauncherProcess> train(const Network& network, int machine,
-                                       const std::string& host) {
+std::unique_ptr<LauncherProcess> train(const Network& network, int machine, const std::string& host,
+                                       const std::string& interface) {
   const char* agent = std::getenv("ACCELERATE_AGENT_RUNNER");
   EXPECT_NE(agent, nullptr);
   return std::make_unique<LauncherProcess>(
@@ -28,7 +29,7 @@ std::unique_ptr<LauncherProcess> train(const Network& network, int machine,
                                "node_rank=" + std::to_string(machine), "host=" + host, "port=4000",
                                "--", kProgram, kData},
       launch::testing::LauncherSetup{
-          .environment = {"OMP_NUM_THREADS=1"},
+          .environment = {"OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=" + interface},
           .before_exec = [&network, machine] { network.enter(machine); }});
 }
 
@@ -48,12 +49,15 @@ TEST(Machines, TwoEqualTwoSimulatedRanksBitForBit) {
   const std::vector<std::string> expected = losses(simulated.stdout_text());
   ASSERT_EQ(expected.size(), 10u);
   Network network(2);
-  for (const std::string& host : {network.address(0), network.address6(0)}) {
-    std::unique_ptr<LauncherProcess> first = train(network, 0, host);
-    std::unique_ptr<LauncherProcess> second = train(network, 1, host);
+  // By the route to the store, over IPv4 and IPv6, and by name.
+  const std::pair<std::string, std::string> ways[] = {
+      {network.address(0), ""}, {network.address6(0), ""}, {network.address(0), "eth0"}};
+  for (const auto& [host, interface] : ways) {
+    std::unique_ptr<LauncherProcess> first = train(network, 0, host, interface);
+    std::unique_ptr<LauncherProcess> second = train(network, 1, host, interface);
     EXPECT_EQ(first->finish(), 0) << first->stderr_text();
     EXPECT_EQ(second->finish(), 0) << second->stderr_text();
-    EXPECT_EQ(losses(first->stdout_text()), expected) << host;
+    EXPECT_EQ(losses(first->stdout_text()), expected) << host << " " << interface;
   }
 }
 
