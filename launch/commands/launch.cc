@@ -12,9 +12,9 @@
 #include "absl/functional/overload.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "launch/agent/agent.h"
 #include "launch/child_process.h"
 #include "launch/commands/invocation.h"
-#include "launch/commands/run_local.h"
 #include "launch/commands/variable_file.h"
 #include "launch/program.h"
 #include "launch/settings/config_file.h"
@@ -91,12 +91,10 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
           [&](const AgentOptions& options) {
-            const absl::StatusOr<std::string> program = find(invocation, options.command[0]);
-            if (!program.ok()) {
-              return fail(invocation, kName, program.status(),
-                          start_failure_code(program.status()));
-            }
-            return run_local(invocation, options, *program);
+            const absl::StatusOr<int> exit_code = run_agent(options, invocation.environment);
+            if (exit_code.ok()) return *exit_code;
+            return fail(invocation, kName, exit_code.status(),
+                        start_failure_code(exit_code.status()));
           },
           [&](const SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
