@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/meeting.h"
 #include "accelerate/comm/mpi/mpi_engine.h"
 #include "accelerate/comm/rank_text.h"
 
@@ -25,16 +26,25 @@ std::vector<std::string> read_all(c10d::Store& store, const std::vector<std::str
   return texts;
 }
 
+void check_started_together(int ranks) {
+  const int started = MpiEngine::get().size();
+  TORCH_CHECK_VALUE(ranks <= started, "MPI has started ", started, " process(es) together, and ",
+                    ranks, " are to talk by it; start the program with `mpirun -n ", ranks,
+                    "` or `srun --mpi=pmix`, or take the backend gloo");
+}
+
+const bool registered = register_meeting(
+    "Open MPI",
+    [](const std::string& text, int, int world_size, std::chrono::milliseconds timeout) {
+      check_started_together(world_size);
+      return MpiEngine::get().tell_all(text, timeout);
+    });
+
 }  // namespace
 
 std::shared_ptr<MpiGroup> make_group(const BackendOptions& options) {
+  check_started_together(options.size);
   MpiEngine& engine = MpiEngine::get();
-  TORCH_CHECK_VALUE(
-      options.size <= engine.size(), "the mpi backend needs ranks that MPI started together, but ",
-      engine.size() == 1 ? "this process is alone in its MPI job" : "MPI counts fewer of them: ",
-      engine.size() == 1 ? "" : absl::StrCat(engine.size()), "; the group has ", options.size,
-      ". Start the program with `mpirun -n ", options.size, "`, with `srun --mpi=pmix`, or with "
-      "`accelerate launch --mpirun_hostfile`; or take the backend gloo");
   c10d::Store& store = *options.store;
   store.set(key_of(options.rank), absl::StrCat(engine.rank()));
   std::vector<std::string> keys;

@@ -64,7 +64,6 @@ std::vector<Bytes> cut_rows(const at::Tensor& tensor, const std::vector<int64_t>
   return parts;
 }
 
-
 Tensors flattened(const std::vector<Tensors>& lists) {
   Tensors all;
   for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -121,8 +120,8 @@ Schedule all_reduce_sparse(Link& link, at::Tensor result, at::Tensor mine) {
   for (int64_t& place : counts) {
     places.push_back({.data = reinterpret_cast<char*>(&place), .size = sizeof(place)});
   }
-  co_await internal::all_gather(
-      link, Bytes{reinterpret_cast<char*>(&count), sizeof(count)}, places);
+  co_await internal::all_gather(link, Bytes{reinterpret_cast<char*>(&count), sizeof(count)},
+                                places);
   const at::Tensor my_indices = mine._indices().contiguous();
   const at::Tensor my_values = mine._values().contiguous();
   Tensors indices;
@@ -247,8 +246,7 @@ MpiBackend::WorkPtr MpiBackend::allgather(std::vector<Tensors>& outputs, Tensors
   check_count(outputs[0], size_, OpType::ALLGATHER, "output");
   check_alike(outputs[0], inputs[0], OpType::ALLGATHER, "output");
   auto work = make_work(OpType::ALLGATHER, options.timeout, outputs[0], inputs);
-  return start(work,
-               internal::all_gather(work->link(), bytes_of(inputs[0]), bytes_of(outputs[0])));
+  return start(work, internal::all_gather(work->link(), bytes_of(inputs[0]), bytes_of(outputs[0])));
 }
 
 MpiBackend::WorkPtr MpiBackend::_allgather_base(at::Tensor& output, at::Tensor& input,

@@ -4,7 +4,8 @@
 /// dtypes; sums are taken in the order of ranks by LibTorch's kernels (schedules.h). Operations are
 /// asynchronous and run in the order of their calls (mpi_engine.h).
 ///
-/// Errors:  c10::ValueError and c10::NotImplementedError at once for a call that is wrong by itself;
+/// Errors:  c10::ValueError and c10::NotImplementedError at once for a call that is wrong by
+/// itself;
 ///          c10::DistBackendError naming the rank, the operation and the ranks it waited for when
 ///          it fails or runs into its time-out. Afterwards the group throws it for every call.
 /// Threads: any; collectives of a group are called by one at a time.

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -66,7 +67,8 @@ MpiEngine::MpiEngine() {
   MPI_Finalized(&finalized);
   TORCH_CHECK(finalized == 0, "the program has ended MPI (MPI_Finalize) before it made a group");
   if (initialized == 0) {
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &threads), "MPI_Init_thread");
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &threads),
+              "MPI_Init_thread");
     finalizes_ = true;
   } else {
     MPI_Query_thread(&threads);
@@ -85,10 +87,31 @@ MpiEngine::MpiEngine() {
   on_exit(&MpiEngine::at_exit, this);
 }
 
+std::string MpiEngine::tell_all(const std::string& text, std::chrono::milliseconds timeout) {
+  std::array<char, 4096> page{};
+  TORCH_CHECK_VALUE(text.size() < page.size(), "a text of ", text.size(), " bytes for all ranks");
+  std::copy(text.begin(), text.end(), page.begin());
+  const auto deadline = Clock::now() + timeout;
+  const std::lock_guard lock(mutex_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(
+      MPI_Ibcast(page.data(), static_cast<int>(page.size()), MPI_BYTE, 0, MPI_COMM_WORLD, &request),
+      "MPI_Ibcast");
+  Rest rest;
+  for (int done = 0; done == 0; rest.take()) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Ibcast");
+    if (done == 0 && Clock::now() >= deadline) {
+      throw c10::DistBackendError(absl::StrCat("rank 0 said nothing for ", timeout.count(), " ms"));
+    }
+  }
+  return std::string(page.data());
+}
+
 std::shared_ptr<MpiGroup> MpiEngine::make_group(std::vector<int> members,
                                                 std::chrono::milliseconds timeout) {
   auto group = std::make_shared<MpiGroup>();
-  group->rank = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
+  group->rank =
+      static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
   group->timeout = timeout;
   const std::lock_guard lock(mutex_);
   MPI_Group world = MPI_GROUP_NULL;
@@ -112,9 +135,8 @@ void MpiEngine::free_group(MpiGroup& group) {
   int finalized = 0;
   MPI_Finalized(&finalized);
   // What failed, or nobody has waited for, may still have messages under way.
-  const bool busy = std::any_of(active_.begin(), active_.end(), [&](const WorkPtr& work) {
-    return work->group_.get() == &group;
-  });
+  const bool busy = std::any_of(active_.begin(), active_.end(),
+                                [&](const WorkPtr& work) { return work->group_.get() == &group; });
   if (finalized != 0 || group.failure || busy) return;
   MPI_Comm_free(&group.collectives);
   MPI_Comm_free(&group.messages);
@@ -141,7 +163,9 @@ void MpiEngine::start(const WorkPtr& work, bool collective) {
   }
   for (const WorkPtr& other : ended) other->publish();
   if (asleep_.load()) {
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+    }
     woken_.notify_one();
   }
 }
@@ -329,7 +353,9 @@ void MpiEngine::at_exit(int status, void* engine) {
 
 void MpiEngine::shut_down(int status) {
   stopping_.store(true);
-  { const std::lock_guard lock(mutex_); }
+  {
+    const std::lock_guard lock(mutex_);
+  }
   woken_.notify_one();
   thread_.join();
   int finalized = 0;

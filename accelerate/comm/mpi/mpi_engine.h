@@ -46,6 +46,10 @@ class MpiEngine {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  /// Rank 0's `text`, of less than a page, on every rank of the job. Collective.
+  /// Errors: c10::DistBackendError after `timeout`.
+  std::string tell_all(const std::string& text, std::chrono::milliseconds timeout);
+
   /// Collective over `members`, ranks of the job, all of whom have called already or are about to:
   /// nobody else is waited for.
   std::shared_ptr<MpiGroup> make_group(std::vector<int> members, std::chrono::milliseconds timeout);

@@ -39,8 +39,8 @@ bool MpiWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void MpiWork::abort() {
-  MpiEngine::get().fail(*group_, std::make_exception_ptr(c10::DistBackendError(
-                                     absl::StrCat(name(), " was aborted"))));
+  MpiEngine::get().fail(*group_, std::make_exception_ptr(
+                                     c10::DistBackendError(absl::StrCat(name(), " was aborted"))));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> MpiWork::getFuture() {
@@ -48,8 +48,8 @@ c10::intrusive_ptr<c10::ivalue::Future> MpiWork::getFuture() {
   {
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()));
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     late = published_;
   }
   if (late) complete(*future_);

@@ -56,15 +56,15 @@ bool Transfers::done() {
   if (requests_.empty()) return true;
   statuses_.resize(requests_.size());
   int all = 0;
-  const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all,
-                               statuses_.data());
+  const int code =
+      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, statuses_.data());
   if (code != MPI_SUCCESS && !cancelled_) {
     for (size_t i = 0; code == MPI_ERR_IN_STATUS && i < statuses_.size(); ++i) {
       const int error = statuses_[i].MPI_ERROR;
       if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
-      throw c10::DistBackendError(absl::StrCat(messages_[i].receives ? "receiving from" : "sending to",
-                                               " rank ", messages_[i].peer, ": ",
-                                               mpi_error(error)));
+      throw c10::DistBackendError(
+          absl::StrCat(messages_[i].receives ? "receiving from" : "sending to", " rank ",
+                       messages_[i].peer, ": ", mpi_error(error)));
     }
     check_mpi(code, "MPI_Testall");
   }
@@ -93,8 +93,8 @@ std::vector<int> Transfers::missing() {
   for (size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;
     // What is done stays in the list, as a null request, which counts as done.
-    if (MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
-        messages_[i].peer >= 0) {
+    if (MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+        done == 0 && messages_[i].peer >= 0) {
       ranks.push_back(messages_[i].peer);
     }
   }
