@@ -82,7 +82,7 @@ void Transfers::check_lengths() {
     MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes);
     source_ = statuses_[i].MPI_SOURCE;
     if (bytes == messages_[i].bytes) continue;
-    throw c10::DistBackendError(absl::StrCat("rank ", source_, " sent ", bytes,
+    throw c10::DistBackendError(absl::StrCat("rank ", source_, " of the group sent ", bytes,
                                              " bytes where this rank expects ", messages_[i].bytes,
                                              ": their calls differ"));
   }
