@@ -34,6 +34,9 @@ constexpr Kind kKinds[] = {
     {"xpu", c10::kXPU, "xccl"},          {"neuron", c10::kPrivateUse1, "neuron"},
 };
 
+// What LibTorch calls PrivateUse1 until a plug-in names it.
+constexpr char kNoPlugIn[] = "privateuseone";
+
 std::string describe(const std::vector<DeviceKind>& present) {
   std::vector<std::string> words = {"cpu"};
   for (const DeviceKind& kind : present) {
@@ -76,6 +79,14 @@ std::vector<DeviceKind> present_devices() {
     if (!c10::impl::hasDeviceGuardImpl(kind.type)) continue;
     const int count = c10::impl::getDeviceGuardImpl(kind.type)->deviceCount();
     if (count > 0) present.push_back({kind.family, kind.type, count});
+  }
+  // A plug-in that the list does not know is a family by its own name.
+  const std::string plug_in = c10::get_privateuse1_backend();
+  const bool known = std::any_of(std::begin(kKinds), std::end(kKinds),
+                                 [&](const Kind& kind) { return kind.family == plug_in; });
+  if (!known && plug_in != kNoPlugIn && c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1)) {
+    const int count = c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->deviceCount();
+    if (count > 0) present.push_back({plug_in, c10::kPrivateUse1, count});
   }
   return present;
 }

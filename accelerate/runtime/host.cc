@@ -5,6 +5,7 @@
 #include <malloc.h>
 #endif
 
+#include <array>
 #include <cstdio>
 
 namespace accelerate::host {
@@ -17,6 +18,12 @@ void write_console(ConsoleStream stream, std::string_view text) {
 
 bool is_terminal(ConsoleStream stream) {
   return isatty(stream == ConsoleStream::kOut ? STDOUT_FILENO : STDERR_FILENO) == 1;
+}
+
+std::string name() {
+  std::array<char, 256> text{};
+  gethostname(text.data(), text.size() - 1);
+  return text.data();
 }
 
 void release_free_memory() {

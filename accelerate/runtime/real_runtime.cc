@@ -17,9 +17,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "accelerate/comm/backend_choice.h"
 #include "accelerate/comm/backend_registry.h"
 #include "accelerate/comm/gloo_backend.h"
 #include "accelerate/comm/job_watch.h"
+#include "accelerate/comm/meeting.h"
 #include "accelerate/comm/rank_text.h"
 #include "accelerate/comm/shared_words.h"
 #include "accelerate/comm/watched_backend.h"
@@ -66,7 +68,7 @@ void ignore_broken_pipes() {
   sigaction(SIGPIPE, &action, nullptr);
 }
 
-c10::intrusive_ptr<c10d::Store> connect(const std::string& addr, c10d::TCPStoreOptions options) {
+c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPStoreOptions options) {
   options.waitWorkers = false;  // The first group meets its members anyway.
   options.timeout = kConnectTimeout;
   // The libuv server is not in every build; the plain one is.
@@ -116,7 +118,8 @@ c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
 
 absl::StatusOr<std::unique_ptr<RealRuntime>> RealRuntime::from_environment(
     Environment environment) {
-  absl::StatusOr<Placement> placement = placement_from_environment(environment);
+  absl::StatusOr<Placement> placement = placement_from_environment(
+      environment, [](const std::string& source) { return find_meeting(source) != nullptr; });
   if (!placement.ok()) return placement.status();
   const Topology& topology = placement->topology;
   absl::StatusOr<c10::Device> device = choose_device(environment, topology, present_devices());
@@ -182,6 +185,10 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   options.isServer = topology().rank == 0;
   options.numWorkers = topology().world_size;
   if (options.isServer) options.masterListenFd = inherited_listen_fd(environment());
+  if (master_addr_.empty()) {
+    store_ = meet(std::move(options));
+    return store_;
+  }
   try {
     store_ = connect(master_addr_, options);
   } catch (const std::exception& error) {
@@ -189,6 +196,39 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
                 " the rendezvous store at ", master_addr_, ":", master_port_, ": ", error.what());
   }
   return store_;
+}
+
+c10::intrusive_ptr<c10d::Store> RealRuntime::meet(c10d::TCPStoreOptions options) {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string address;
+  if (options.isServer) {
+    options.port = 0;  // any free one
+    const std::string host = topology().num_nodes == 1 ? "127.0.0.1" : host::name();
+    auto server = connect("localhost", options);
+    address = absl::StrCat(host, ":", server->getPort());
+    store = std::move(server);
+  }
+  address = (*find_meeting(topology().source))(address, topology().rank, topology().world_size,
+                                               kConnectTimeout);
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  TORCH_CHECK(colon != std::string::npos && absl::SimpleAtoi(address.substr(colon + 1), &port),
+              "rank 0 said \"", address, "\" where its address should be");
+  master_addr_ = address.substr(0, colon);
+  master_port_ = static_cast<uint16_t>(port);
+  environment().set(env::kMasterAddr, master_addr_);
+  environment().set(env::kMasterPort, absl::StrCat(master_port_));
+  if (store) return store;
+  options.port = master_port_;
+  try {
+    return connect(master_addr_, options);
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, "rank ", topology().rank, " cannot reach rank 0's store at ", address,
+                ", as rank 0 calls it; set ", env::kMasterAddr,
+                " to a name of its host that works "
+                "everywhere: ",
+                error.what());
+  }
 }
 
 const std::shared_ptr<JobWatch>& RealRuntime::watch() {
@@ -217,21 +257,34 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
   backend_options.single_node =
       topology().world_size == 1 || (topology().num_nodes == 1 && is_loopback(master_addr_));
   leave_patience_ = std::max(leave_patience_, backend_options.timeout);
-  const std::string name = choose_backend(resolved.backend, device_family(), backend_names());
-  auto backend =
-      watch()
-          ? make_watched(
-                name, backend_options,
-                {.job = watch(), .name = resolved.name, .ranks = ranks, .rank = topology().rank},
-                {.timeout = backend_options.timeout, .device_type = device_.type()},
-                parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment()))
-          : make_backend(name, backend_options);
+  const std::vector<DeviceBackend> choice = backends_by_device(
+      choose_backend(resolved.backend, device_family(), backend_names()), device_.type());
   auto group = c10::make_intrusive<c10d::ProcessGroup>(backend_options.store, backend_options.rank,
                                                        backend_options.size);
-  const auto type = c10d::ProcessGroup::strToBackendType(name);
-  group->setBackend(c10::kCPU, type, backend);
-  if (!device_.is_cpu()) group->setBackend(device_.type(), type, backend);
-  group->setDefaultBackend(type);
+  const bool debug = parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment());
+  c10::intrusive_ptr<c10d::Backend> backend;
+  for (const DeviceBackend& next : choice) {
+    const bool first = next == choice.front();
+    const auto type = c10d::ProcessGroup::strToBackendType(next.backend);
+    if (first || next.backend != choice.front().backend) {
+      BackendOptions own = backend_options;
+      std::string group_name = resolved.name;
+      if (!first) {
+        own.store = c10::make_intrusive<c10d::PrefixStore>(next.backend, own.store);
+        absl::StrAppend(&group_name, " (", next.backend, ")");
+      }
+      backend = !watch()
+                    ? make_backend(next.backend, own)
+                    : make_watched(next.backend, own,
+                                   {.job = watch(),
+                                    .name = std::move(group_name),
+                                    .ranks = ranks,
+                                    .rank = topology().rank},
+                                   {.timeout = own.timeout, .device_type = device_.type()}, debug);
+    }
+    group->setBackend(next.device, type, backend);
+    if (first) group->setDefaultBackend(type);
+  }
   group->setGroupName(resolved.name);
   return group;
 }

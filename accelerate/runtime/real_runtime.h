@@ -1,7 +1,8 @@
 /// The Runtime of an ordinary process: one rank, real time, real files, real backends.
 ///
 /// Ranks of a job meet through a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT (or on
-/// the listening socket that the launcher handed it).
+/// the listening socket that the launcher handed it). Ranks that mpirun started, and that were told
+/// no address, hear of rank 0's by MPI where the backend "mpi" is linked in.
 ///
 /// Where there are several ranks, groups are under watch (accelerate/comm/watched_backend.h): the
 /// error of a failed operation names the ranks, and in debug mode (ACCELERATE_DEBUG_MODE)
@@ -15,6 +16,10 @@
 #include "absl/status/statusor.h"
 #include "accelerate/runtime/host_files.h"
 #include "accelerate/runtime/runtime.h"
+
+namespace c10d {
+struct TCPStoreOptions;
+}  // namespace c10d
 
 namespace accelerate {
 
@@ -62,8 +67,11 @@ class RealRuntime final : public Runtime {
 
   HostFiles files_;
   const c10::Device device_;
-  const std::string master_addr_;
-  const uint16_t master_port_;
+  // Makes the store where rank 0 chooses the address.
+  c10::intrusive_ptr<c10d::Store> meet(c10d::TCPStoreOptions options);
+
+  std::string master_addr_;
+  uint16_t master_port_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<JobWatch> watch_;
   // How long rank 0 waits for the others' end: as long as any operation may wait for its peers.

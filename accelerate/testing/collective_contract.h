@@ -8,6 +8,7 @@
 /// Tests never wait for time to pass: what must fail does so within the group's time-out.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -33,6 +34,8 @@ struct Member {
   Group group;  ///< all ranks
   /// A further group of these ranks. Collective over them.
   std::function<Group(const std::vector<int>& ranks)> subgroup;
+  /// Adds to a number that all ranks of the run share, wherever they are. Returns the sum so far.
+  std::function<int64_t(int64_t)> count;
   /// Where the test's tensors are made.
   c10::Device device = c10::Device(c10::kCPU);
 };
@@ -46,8 +49,8 @@ enum class Support {
 
 struct CollectiveBackend {
   std::string name;
-  /// Runs `body` on `ranks` ranks at once, each on a thread of its own. Returns each rank's error,
-  /// empty where there was none.
+  /// Runs `body` on `ranks` ranks at once, each on a thread or in a process of its own. Returns each
+  /// rank's error, empty where there was none.
   std::function<std::vector<std::string>(int ranks, absl::Duration timeout,
                                          const std::function<void(Member&)>& body)>
       run;

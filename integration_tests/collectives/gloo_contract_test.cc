@@ -1,5 +1,6 @@
 // The collective contract on c10d's Gloo, ranks being threads that meet over loopback.
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <map>
 #include <thread>
@@ -35,6 +36,7 @@ std::vector<std::string> run(int ranks, absl::Duration timeout,
   std::vector<std::string> errors(ranks);
   // Groups end together: a rank that is done must not look like one that died.
   std::vector<std::vector<Group>> kept(ranks);
+  std::atomic<int64_t> counted = 0;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -52,6 +54,7 @@ std::vector<std::string> run(int ranks, absl::Duration timeout,
                                           static_cast<int>(members.size()), timeout));
           return kept[rank].back();
         };
+        member.count = [&](int64_t more) { return counted += more; };
         body(member);
       } catch (const c10::Error& error) {
         errors[rank] = error.what_without_backtrace();

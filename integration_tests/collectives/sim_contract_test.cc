@@ -1,4 +1,5 @@
 // The collective contract on the simulator, under several schedules.
+#include <atomic>
 #include <exception>
 #include <mutex>
 
@@ -17,6 +18,7 @@ std::vector<std::string> run(uint64_t seed, const std::string& hardware, int ran
                              absl::Duration timeout, const std::function<void(Member&)>& body) {
   simulator::Cluster cluster("1x" + std::to_string(ranks) + hardware, {.seed = seed});
   std::vector<std::string> errors(ranks);
+  std::atomic<int64_t> counted = 0;
   try {
     cluster.run_on_every_rank([&](simulator::Rank& rank) {
       Member member{.rank = rank.index(),
@@ -26,6 +28,7 @@ std::vector<std::string> run(uint64_t seed, const std::string& hardware, int ran
                         [&](const std::vector<int>& members) {
                           return rank.runtime().new_group({.ranks = members, .timeout = timeout});
                         },
+                    .count = [&](int64_t more) { return counted += more; },
                     .device = rank.runtime().device()};
       body(member);
     });

@@ -286,23 +286,4 @@ int64_t message_bytes(const Call& call, size_t group_size) {
   }
 }
 
-void check_reducible(ReduceOp::RedOpType op, at::ScalarType dtype) {
-  auto check = [&](bool allowed) {
-    TORCH_CHECK_NOT_IMPLEMENTED(allowed, "cannot reduce ", c10::toString(dtype), " by ",
-                                op == ReduceOp::UNUSED ? "UNUSED" : reduce_op_name(op));
-  };
-  // As NCCL and Gloo: eight-bit floats travel but are not summed, complex numbers are only summed.
-  check(op != ReduceOp::UNUSED);
-  if (op == ReduceOp::AVG) check(dtype != at::kComplexHalf);
-  check(!c10::isFloat8Type(dtype) && !c10::isQIntType(dtype) &&
-        !c10::isBarebonesUnsignedType(dtype));
-  const bool sums = op == ReduceOp::SUM || op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM;
-  if (c10::isComplexType(dtype)) check(sums);
-  if (op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR) {
-    check(c10::isIntegralType(dtype, /*includeBool=*/true));
-  }
-  if (op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM) check(dtype != at::kBool);
-  if (op == ReduceOp::PREMUL_SUM) check(!c10::isIntegralType(dtype, /*includeBool=*/true));
-}
-
 }  // namespace accelerate::simulator

@@ -54,7 +54,4 @@ std::optional<std::string> run_calls(std::vector<Call>& calls);
 /// Returns: what is wrong when sizes or dtypes differ.
 std::optional<std::string> run_message(const Call& sender, const Call& receiver);
 
-/// Throws c10::NotImplementedError unless `op` is defined on `dtype`.
-void check_reducible(c10d::ReduceOp::RedOpType op, at::ScalarType dtype);
-
 }  // namespace accelerate::simulator

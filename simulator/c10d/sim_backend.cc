@@ -1,11 +1,11 @@
 #include "simulator/c10d/sim_backend.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/comm/call_checks.h"
 #include "simulator/c10d/held_buffers.h"
 #include "simulator/c10d/sim_work.h"
 #include "simulator/device/host_memory.h"
@@ -74,60 +74,6 @@ class CoalescedWork final : public c10d::Work {
   const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
-void check_contiguous(const at::Tensor& tensor, OpType op) {
-  TORCH_CHECK_VALUE(tensor.defined(), op_name(op), ": undefined tensor");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, op_name(op), ": tensors must be dense");
-  TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), op_name(op),
-                    ": tensors must be contiguous, got shape ", tensor.sizes(), " with strides ",
-                    tensor.strides());
-}
-
-void check_count(const Tensors& tensors, size_t expected, OpType op, const char* which) {
-  TORCH_CHECK_VALUE(tensors.size() == expected, op_name(op), ": expected ", expected, " ", which,
-                    " tensor(s), got ", tensors.size());
-  for (const at::Tensor& tensor : tensors) check_contiguous(tensor, op);
-}
-
-void check_list_count(size_t got, size_t expected, OpType op, const char* which) {
-  TORCH_CHECK_VALUE(got == expected, op_name(op), ": expected ", expected, " ", which,
-                    " list(s), got ", got);
-}
-
-// `tensors` mirror `like`: same dtype and number of elements.
-void check_alike(const Tensors& tensors, const at::Tensor& like, OpType op, const char* which) {
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.scalar_type() == like.scalar_type() && tensor.numel() == like.numel(),
-                      op_name(op), ": ", which, " tensor has ", tensor.numel(), " elements of ",
-                      tensor.scalar_type(), ", expected ", like.numel(), " of ",
-                      like.scalar_type());
-  }
-}
-
-// `whole` is `count` times `part`, one after the other.
-void check_whole(const at::Tensor& whole, const at::Tensor& part, int count, OpType op) {
-  TORCH_CHECK_VALUE(whole.is_contiguous() && part.is_contiguous(), op_name(op),
-                    ": tensors must be contiguous");
-  TORCH_CHECK_VALUE(
-      whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * count,
-      op_name(op), ": the larger tensor has ", whole.numel(), " elements of ", whole.scalar_type(),
-      ", expected ", count, " times ", part.numel(), " of ", part.scalar_type());
-}
-
-void check_splits(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
-                  const char* which) {
-  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % size == 0, "all_to_all_single: ", which, " has ", rows,
-                      " rows, which do not divide among ", size, " ranks");
-    return;
-  }
-  TORCH_CHECK_VALUE(splits.size() == static_cast<size_t>(size), "all_to_all_single: expected ",
-                    size, " ", which, " splits, got ", splits.size());
-  const int64_t total = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-  TORCH_CHECK_VALUE(total == rows, "all_to_all_single: ", which, " splits add up to ", total,
-                    ", the tensor has ", rows, " rows");
-}
-
 Tensors flattened(const std::vector<Tensors>& lists) {
   Tensors all;
   for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -160,11 +106,6 @@ Call SimBackend::make_reduction(OpType op, const c10d::ReduceOp& reduce_op) cons
   call.reduce_op = reduce_op;
   call.fingerprint.reduce_op = reduce_op.op_;
   return call;
-}
-
-int SimBackend::checked_root(int64_t root) const {
-  TORCH_CHECK_VALUE(root >= 0 && root < size_, "root ", root, " is outside a group of ", size_);
-  return static_cast<int>(root);
 }
 
 // The device that a call's tensors are on; null for the CPU.
@@ -226,7 +167,7 @@ SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors, const c10d::Broadcas
   Call call = make_call(OpType::BROADCAST);
   check_count(tensors, 1, OpType::BROADCAST, "input");
   call.inputs = tensors;
-  call.fingerprint.root = checked_root(options.rootRank);
+  call.fingerprint.root = check_root(options.rootRank, size_);
   call.fingerprint.add(tensors[0]);
   return join(std::move(call), options.timeout);
 }
@@ -274,7 +215,7 @@ SimBackend::WorkPtr SimBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
   check_count(tensors, 1, OpType::REDUCE, "input");
   check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
   call.inputs = tensors;
-  call.fingerprint.root = checked_root(options.rootRank);
+  call.fingerprint.root = check_root(options.rootRank, size_);
   call.fingerprint.add(tensors[0]);
   return join(std::move(call), options.timeout);
 }
@@ -333,7 +274,7 @@ SimBackend::WorkPtr SimBackend::allgather_into_tensor_coalesced(
 SimBackend::WorkPtr SimBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                        const c10d::GatherOptions& options) {
   Call call = make_call(OpType::GATHER);
-  const int root = checked_root(options.rootRank);
+  const int root = check_root(options.rootRank, size_);
   check_count(inputs, 1, OpType::GATHER, "input");
   if (rank_ == root) {
     check_list_count(outputs.size(), 1, OpType::GATHER, "output");
@@ -352,7 +293,7 @@ SimBackend::WorkPtr SimBackend::gather(std::vector<Tensors>& outputs, Tensors& i
 SimBackend::WorkPtr SimBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                         const c10d::ScatterOptions& options) {
   Call call = make_call(OpType::SCATTER);
-  const int root = checked_root(options.rootRank);
+  const int root = check_root(options.rootRank, size_);
   check_count(outputs, 1, OpType::SCATTER, "output");
   if (rank_ == root) {
     check_list_count(inputs.size(), 1, OpType::SCATTER, "input");
@@ -438,7 +379,7 @@ SimBackend::WorkPtr SimBackend::send(Tensors& tensors, int destination, int tag)
   Call call = make_call(OpType::SEND);
   check_count(tensors, 1, OpType::SEND, "input");
   call.inputs = tensors;
-  call.fingerprint.peer = checked_root(destination);
+  call.fingerprint.peer = check_root(destination, size_);
   call.fingerprint.tag = tag;
   call.fingerprint.add(tensors[0]);
   return join(std::move(call));
@@ -448,7 +389,7 @@ SimBackend::WorkPtr SimBackend::recv(Tensors& tensors, int source, int tag) {
   Call call = make_call(OpType::RECV);
   check_count(tensors, 1, OpType::RECV, "output");
   call.outputs = tensors;
-  call.fingerprint.peer = checked_root(source);
+  call.fingerprint.peer = check_root(source, size_);
   call.fingerprint.tag = tag;
   call.fingerprint.add(tensors[0]);
   return join(std::move(call));

@@ -77,7 +77,6 @@ class SimBackend final : public c10d::Backend {
  private:
   Call make_call(c10d::OpType op) const;
   Call make_reduction(c10d::OpType op, const c10d::ReduceOp& reduce_op) const;
-  int checked_root(int64_t root) const;
   WorkPtr join(Call call, std::chrono::milliseconds timeout = c10d::kUnsetTimeout);
   SimDevice* device_of(const Call& call) const;
 

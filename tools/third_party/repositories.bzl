@@ -67,6 +67,15 @@ def _libraries():
         probes = ["/usr/include/hwloc.h"],
     )
     system_repository(
+        name = "openmpi",
+        build_file = "//tools/third_party/openmpi:system.BUILD",
+        links_headers = True,
+        probes = [
+            "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h",
+            "/usr/lib/aarch64-linux-gnu/openmpi/include/mpi.h",
+        ],
+    )
+    system_repository(
         name = "yaml_cpp",
         build_file = "//tools/third_party/yaml_cpp:system.BUILD",
         probes = ["/usr/include/yaml-cpp/yaml.h"],

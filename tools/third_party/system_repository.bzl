@@ -25,8 +25,11 @@ def _download(rctx):
         rctx.symlink(rctx.attr.download_build_file, "BUILD.bazel")
 
 def _system_repository_impl(rctx):
-    if _first_existing(rctx, rctx.attr.probes):
+    probe = _first_existing(rctx, rctx.attr.probes)
+    if probe:
         rctx.symlink(rctx.attr.build_file, "BUILD.bazel")
+        if rctx.attr.links_headers:
+            rctx.symlink(rctx.path(probe).dirname, "include")
         return
     _download(rctx)
 
@@ -42,8 +45,9 @@ system_repository = repository_rule(
     attrs = dict(
         _DOWNLOAD_ATTRS,
         build_file = attr.label(mandatory = True, doc = "BUILD file for the system copy."),
+        links_headers = attr.bool(doc = "The probe's folder, which no compiler knows, is include/."),
     ),
-    doc = "A library whose headers and objects lie in the compiler's default paths.",
+    doc = "A library whose objects, and mostly headers, lie in the compiler's default paths.",
 )
 
 def _system_rules_impl(rctx):
