@@ -44,3 +44,9 @@ if(ACCELERATE_EXAMPLES)
   target_link_libraries(digits PRIVATE
     Accelerate::accelerate Accelerate::simulator accelerate_cli11 accelerate_zlib)
 endif()
+
+if(ACCELERATE_DEVICE_TESTS)
+  add_executable(device_checks integration_tests/gpu/device_checks_main.cc)
+  target_compile_options(device_checks PRIVATE ${accelerate_copts})
+  target_link_libraries(device_checks PRIVATE Accelerate::accelerate)
+endif()
