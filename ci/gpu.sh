@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+#
+# ci/gpu.sh [BUILD_DIR]: the library on this machine's GPU, with the LibTorch inside its Python torch.
+#
+# For machines that have a GPU, Python with torch, CMake and a C++20 compiler, but neither Bazel nor
+# Debian's packages nor a network: what else is needed comes from the folder that
+# ACCELERATE_DEPENDENCIES names (gpu_dependencies in the checkout unless set), which
+# ci/gpu_dependencies.sh fills elsewhere. Where there is no GPU it says so and ends well.
+#
+# PYTHON names the Python that has torch (python3).
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly build=${1:-$PWD/.ci/out/gpu}
+readonly python=${PYTHON:-python3}
+
+skip() {
+  echo "gpu: nothing was tested: $*"
+  exit 0
+}
+
+torch_says() { "$python" -c "import torch; print($1)" 2>/dev/null; }
+
+command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1 || skip 'there is no NVIDIA GPU here'
+prefix=$(torch_says torch.utils.cmake_prefix_path) || skip "$python has no torch"
+[[ $(torch_says 'torch.cuda.is_available()') == True ]] || skip "$python's torch sees no GPU"
+echo "gpu: $(torch_says 'torch.cuda.get_device_name()'), torch $(torch_says torch.__version__)"
+
+generator=()
+! command -v ninja >/dev/null || generator=(-G Ninja)
+cmake -S . -B "$build" "${generator[@]}" "-DCMAKE_PREFIX_PATH=$prefix" \
+  "-DACCELERATE_DEPENDENCIES=${ACCELERATE_DEPENDENCIES:-$PWD/gpu_dependencies}" -DACCELERATE_DEVICE_TESTS=ON
+cmake --build "$build" --parallel "$(nproc)"
+
+"$build/device_checks"
+# One rank through the launcher, and a whole training that reaches its accuracy.
+"$build/bin/accelerate" launch --num_processes 1 "$build/digits" --epochs 10 | tee "$build/digits.log"
+awk '/test accuracy/ { accuracy = $NF } END { exit !(accuracy > 0.9) }' "$build/digits.log" ||
+  { echo 'gpu: the digits were not learned'; exit 1; }
+echo 'gpu: all well'

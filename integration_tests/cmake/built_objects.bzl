@@ -1,0 +1,59 @@
+"""What Bazel compiled, for CMake to link."""
+
+_Linked = provider(fields = {"inputs": "A depset of LinkerInputs: what a program is linked from."})
+
+def _linked_impl(_, ctx):
+    contexts = [dep[CcInfo].linking_context for dep in ctx.rule.attr.deps if CcInfo in dep]
+    return [_Linked(inputs = depset(transitive = [context.linker_inputs for context in contexts]))]
+
+_linked = aspect(implementation = _linked_impl, doc = "Looks through a program at its deps.")
+
+def _built_objects_impl(ctx):
+    up = "/".join([".." for _ in ctx.label.package.split("/")])
+    lines = {}
+    archives = {}
+
+    def add(linker_inputs, user):
+        for linker_input in linker_inputs.to_list():
+            package = linker_input.owner.package
+            if linker_input.owner.workspace_name:
+                continue
+            for library in linker_input.libraries:
+                archive = library.pic_static_library
+                if not archive:
+                    continue
+                archives[archive] = True
+                used_by = user or package.split("/")[0]
+                lines["library {} {}/{}".format(used_by, up, archive.short_path)] = True
+                for object in library.pic_objects or []:
+                    lines["source {}/{}.cc".format(package, object.basename[:-len(".pic.o")])] = True
+
+    for library in ctx.attr.libraries:
+        add(library[CcInfo].linking_context.linker_inputs, None)
+    for program in ctx.attr.launcher:
+        add(program[_Linked].inputs, "launch")
+    out = ctx.actions.declare_file(ctx.label.name + ".txt")
+    ctx.actions.write(out, "\n".join(lines.keys()) + "\n")
+    files = depset([out] + archives.keys())
+    return [DefaultInfo(files = files, runfiles = ctx.runfiles(transitive_files = files))]
+
+built_objects = rule(
+    implementation = _built_objects_impl,
+    attrs = {
+        "libraries": attr.label_list(
+            providers = [CcInfo],
+            doc = "Of the shared libraries; with all that they need.",
+        ),
+        "launcher": attr.label_list(
+            aspects = [_linked],
+            doc = "The launcher's programs, whose mains CMake compiles.",
+        ),
+    },
+    doc = """Writes NAME.txt, with a line per source that was compiled and per archive of objects:
+
+    source accelerate/comm/operations.cc
+    library accelerate ../../accelerate/comm/liboperations.pic.a
+
+    The word after `library` is what it is for: the library of that folder at the top, or the
+    launcher. Paths are as seen from the list.""",
+)

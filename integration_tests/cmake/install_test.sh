@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+#
+# CMake configures, links and installs the project, and a project of somebody else's finds, links
+# and runs what was installed. The objects are Bazel's: ci/cmake.sh compiles them with CMake.
+set -euo pipefail
+
+readonly objects=$PWD/integration_tests/cmake/built_objects.txt
+repo=$(dirname "$(realpath CMakeLists.txt)")
+work=$TEST_TMPDIR
+readonly repo work
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# quietly COMMAND...: what it says is shown only if it fails.
+quietly() {
+  "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }
+}
+
+quietly cmake -S "$repo" -B "$work/build" -G Ninja -DACCELERATE_EXAMPLES=OFF "-DACCELERATE_BUILT_OBJECTS=$objects"
+quietly cmake --build "$work/build"
+quietly cmake --install "$work/build" --prefix "$work/first"
+# Nothing in it may point to where it was built or first installed.
+mv "$work/first" "$work/installed"
+rm -rf "$work/build"
+
+quietly cmake -S "$repo/integration_tests/cmake/consumer" -B "$work/consumer" -G Ninja \
+  "-DCMAKE_PREFIX_PATH=$work/installed" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
+quietly cmake --build "$work/consumer"
+
+readonly train=$work/consumer/train launcher=$work/installed/bin/accelerate
+
+# prints EXPECTED COMMAND...
+prints() {
+  local expected=$1 said
+  shift
+  said=$("$@" 2>&1) || fail "$* said: $said"
+  [[ $said == "$expected" ]] || fail "$* said \"$said\" instead of \"$expected\""
+  echo "$expected: ${*##*/}"
+}
+
+prints 'ranks 1 loss 0.17720' "$train"
+prints 'ranks 2 loss 0.17720' "$train" --cluster 1x2
+prints 'ranks 2 loss 0.17720' "$launcher" launch --simulate 1x2 "$train"
+prints '[rank 0] ranks 2 loss 0.17720' "$launcher" launch --num_processes 2 "$train"
+
+version=$("$launcher" --version)
+[[ $version == "accelerate "* ]] || fail "the launcher's version is \"$version\""
+! ldd "$launcher" | grep torch || fail 'the launcher is linked with LibTorch'
+for link in "$work"/installed/bin/accelerate-[!r]*; do
+  [[ ! -L $link || $(readlink "$link") == accelerate ]] || fail "$link leads elsewhere"
+done
+echo 'install: all well'

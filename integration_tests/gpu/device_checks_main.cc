@@ -1,0 +1,204 @@
+// What the library does on the device of this machine, checked by running it: mixed precision,
+// pinned loading, memory and its cache, and NCCL with one member.
+//
+// A program and no test of a framework, because machines with a GPU often have neither Bazel nor
+// GoogleTest; ci/gpu.sh builds it with CMake. Without a GPU it checks on the CPU what there is to
+// be checked there, and says what it left out. Exit code: 0 if all checks hold.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/comm/backend_registry.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int64_t kSamples = 64;
+constexpr int64_t kFeatures = 16;
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+void expect_near(double a, double b, double tolerance, const std::string& what) {
+  expect(std::abs(a - b) <= tolerance, absl::StrCat(what, ": ", a, " and ", b));
+}
+
+// Runs the body as a program of its own would run, because what a rank once decided, as its
+// precision, holds for its whole life.
+void as_program(const std::function<void()>& body) {
+  char name[] = "device_checks";
+  char* argv[] = {name, nullptr};
+  std::exception_ptr error;
+  const int code = run(1, argv, [&](int, char**) {
+    try {
+      body();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    return 0;
+  });
+  if (error) std::rethrow_exception(error);
+  expect(code == 0, "the program could not be run");
+}
+
+// The losses of 20 steps of a small regression, in the given precision and with the given loading.
+std::vector<double> losses(PrecisionType precision, DataLoaderConfiguration loading,
+                           bool pin_memory) {
+  std::vector<double> result;
+  as_program([&] {
+    torch::manual_seed(1);
+    Accelerator accelerator({.mixed_precision = precision, .dataloader_config = loading});
+    const c10::Device device = accelerator.device();
+    torch::nn::Linear line(kFeatures, 1);
+    torch::optim::SGD sgd(line->parameters(), /*lr=*/0.05);
+    const at::Tensor x = at::randn({kSamples, kFeatures});
+    const at::Tensor y = x.sum(1, /*keepdim=*/true);
+    DataLoader data(make_tensor_dataset(x, y),
+                    {.batch_size = kSamples / 4, .pin_memory = pin_memory});
+    auto [model, optimizer, loader] = accelerator.prepare(line, sgd, data);
+    for (int epoch = 0; epoch < 5; ++epoch) {
+      for (auto& [inputs, targets] : loader) {
+        expect(inputs.device() == device, "a batch is not on the device");
+        at::Tensor loss = torch::nn::functional::mse_loss(model(inputs), targets);
+        accelerator.backward(loss);
+        optimizer.step();
+        optimizer.zero_grad();
+        result.push_back(loss.item<double>());
+      }
+    }
+  });
+  return result;
+}
+
+void check_training() {
+  const std::vector<double> full = losses(PrecisionType::kNo, {}, false);
+  expect(full.back() < full.front() / 2, "the loss does not fall");
+}
+
+void check_precision(PrecisionType precision) {
+  const std::vector<double> full = losses(PrecisionType::kNo, {}, false);
+  const std::vector<double> mixed = losses(precision, {}, false);
+  for (size_t i = 0; i < full.size(); ++i) {
+    expect_near(full[i], mixed[i], 0.05 * full.front(), absl::StrCat("the loss of step ", i));
+  }
+  expect(full != mixed, "mixed precision changed nothing");
+}
+
+void check_pinned_loading() {
+  const std::vector<double> plain = losses(PrecisionType::kNo, {}, false);
+  const std::vector<double> pinned = losses(PrecisionType::kNo, {.non_blocking = true}, true);
+  expect(plain == pinned, "pinned, asynchronous loading changes the losses");
+}
+
+void check_cache() {
+  Accelerator accelerator;
+  at::Tensor big = at::ones({1 << 24}, at::TensorOptions().device(accelerator.device()));
+  expect(big.sum().item<float>() == 1 << 24, "a sum on the device is wrong");
+  release_memory(big);
+  expect(!big.defined(), "released memory is still held");
+}
+
+// The allocator's numbers.
+void check_memory_numbers() {
+  Accelerator accelerator;
+  const auto before = accelerator.runtime().device_memory();
+  at::Tensor big = at::ones({1 << 24}, at::TensorOptions().device(accelerator.device()));
+  const auto during = accelerator.runtime().device_memory();
+  expect(during->in_use - before->in_use >= int64_t{4} << 24, "64 MiB are not counted");
+}
+
+void check_backend(const std::string& name, c10::DeviceType device) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto backend =
+      make_backend(name, {.store = store, .timeout = std::chrono::milliseconds(30'000)});
+  std::vector<at::Tensor> tensors = {at::arange(5, at::TensorOptions(device).dtype(at::kFloat))};
+  backend->allreduce(tensors)->wait();
+  expect(tensors[0].sum().item<float>() == 10, "an all-reduce of one member changes its tensor");
+  backend->barrier()->wait();
+}
+
+class Report {
+ public:
+  void check(const std::string& name, const std::function<void()>& body) {
+    try {
+      body();
+      std::printf("ok       %s\n", name.c_str());
+    } catch (const c10::Error& error) {
+      fail(name, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      fail(name, error.what());
+    }
+    std::fflush(stdout);
+  }
+
+  void leave_out(const std::string& name, const std::string& why) {
+    std::printf("left out %s: %s\n", name.c_str(), why.c_str());
+  }
+
+  int failures() const { return failures_; }
+
+ private:
+  void fail(const std::string& name, const char* why) {
+    ++failures_;
+    std::printf("FAILED   %s: %s\n", name.c_str(), why);
+  }
+
+  int failures_ = 0;
+};
+
+int check_all() {
+  Report report;
+  c10::Device device = c10::kCPU;
+  bool counts_memory = false;
+  as_program([&] {
+    device = Runtime::current().device();
+    counts_memory = Runtime::current().device_memory().has_value();
+  });
+  std::printf("device   %s\n", device.str().c_str());
+  report.check("training", check_training);
+  report.check("bf16", [] { check_precision(PrecisionType::kBf16); });
+  report.check("cache", [] { as_program(check_cache); });
+  const bool cuda = device.is_cuda();
+  for (const std::string& backend : backend_names()) {
+    if (backend == "nccl" && cuda) {
+      report.check("nccl, one member", [] { check_backend("nccl", c10::kCUDA); });
+    } else if (backend == "gloo") {
+      report.check("gloo, one member", [] { check_backend("gloo", c10::kCPU); });
+    }
+  }
+  if (cuda) {
+    report.check("fp16", [] { check_precision(PrecisionType::kFp16); });
+    report.check("pinned loading", check_pinned_loading);
+  } else {
+    for (const char* name : {"fp16", "pinned loading", "nccl"}) {
+      report.leave_out(name, "there is no GPU");
+    }
+  }
+  if (counts_memory) {
+    report.check("memory numbers", [] { as_program(check_memory_numbers); });
+  } else {
+    report.leave_out("memory numbers", "the Runtime does not count this device's memory");
+  }
+  std::printf("device checks: %d failed\n", report.failures());
+  return report.failures() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace accelerate
+
+int main() { return accelerate::check_all(); }

@@ -1,0 +1,2 @@
+#!/usr/bin/env bash
+exec integration_tests/gpu/device_checks

@@ -1,0 +1,39 @@
+# What `cmake --install` lays down, and find_package(Accelerate) finds.
+
+include(CMakePackageConfigHelpers)
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
+
+# The headers that programs include, and those that these need.
+file(GLOB schedulers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
+  accelerate/optim/*.h accelerate/optim/schedulers/*.h)
+accelerate_reach(public_headers HEADERS
+  accelerate/accelerate.h simulator/cluster/cluster.h simulator/report/report.h ${schedulers})
+foreach(header IN LISTS public_headers)
+  get_filename_component(folder "${header}" DIRECTORY)
+  install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+endforeach()
+
+install(TARGETS accelerate accelerate_simulator simulator EXPORT AccelerateTargets
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT AccelerateTargets NAMESPACE Accelerate:: DESTINATION "${package_dir}")
+
+configure_package_config_file(tools/cmake/AccelerateConfig.cmake.in
+  "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake" INSTALL_DESTINATION "${package_dir}"
+  PATH_VARS CMAKE_INSTALL_BINDIR)
+# What compiles against one version may not against the next.
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/AccelerateConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake"
+  "${CMAKE_BINARY_DIR}/AccelerateConfigVersion.cmake" DESTINATION "${package_dir}")
+
+install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+# The commands under the peer's names, as links to the one program. It knows them by the name that it
+# is called by; launch/commands/arguments.cc has their list.
+if(EXISTS "${PROJECT_SOURCE_DIR}/launch/commands/arguments.cc")
+  file(STRINGS launch/commands/arguments.cc lines REGEX "\"accelerate-[a-z-]+\"")
+  string(REGEX MATCHALL "accelerate-[a-z]+(-[a-z]+)*" links "${lines}")
+  foreach(link IN LISTS links)
+    file(CREATE_LINK accelerate "${CMAKE_BINARY_DIR}/${link}" SYMBOLIC)
+    install(FILES "${CMAKE_BINARY_DIR}/${link}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  endforeach()
+endif()

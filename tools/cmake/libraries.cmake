@@ -1,0 +1,151 @@
+# Accelerate::accelerate and Accelerate::simulator: shared libraries, because their backends and
+# modes register themselves when they are loaded, whether or not a program names them.
+
+set(accelerate_copts -Wall -Wextra -Werror=return-type -Wno-unused-parameter -Wno-sign-compare
+  -Wno-missing-field-initializers)
+
+# ---- Backends.
+
+# accelerate_want(OUT NAME FOUND REASON): whether a backend is built, by its option.
+function(accelerate_want out name found reason)
+  if(ACCELERATE_${name} STREQUAL ON AND NOT found)
+    message(FATAL_ERROR "ACCELERATE_${name} is ON, but ${reason}")
+  endif()
+  if(found AND ACCELERATE_${name})
+    message(STATUS "Accelerate: with the ${name} backend")
+    set(${out} TRUE PARENT_SCOPE)
+  else()
+    message(STATUS "Accelerate: without the ${name} backend")
+    set(${out} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+accelerate_sources(library_sources accelerate)
+accelerate_sources(simulator_sources simulator)
+add_library(accelerate_backends INTERFACE)
+
+# The Gloo inside LibTorch, or the one that it is linked to. LibTorch comes without Gloo's headers.
+find_path(GLOO_INCLUDE_DIR gloo/context.h
+  HINTS ${TORCH_INCLUDE_DIRS} PATHS "${ACCELERATE_DEPENDENCIES}/include")
+find_library(GLOO_LIBRARY gloo)
+if(NOT GLOO_INCLUDE_DIR)
+  message(FATAL_ERROR "no headers of Gloo: install libgloo-dev, or set ACCELERATE_DEPENDENCIES")
+endif()
+target_include_directories(accelerate_backends SYSTEM INTERFACE "${GLOO_INCLUDE_DIR}")
+if(GLOO_LIBRARY)
+  target_link_libraries(accelerate_backends INTERFACE "${GLOO_LIBRARY}")
+endif()
+target_compile_definitions(accelerate_backends INTERFACE USE_C10D_GLOO)
+
+find_package(MPI QUIET COMPONENTS C)
+accelerate_want(with_mpi MPI "${MPI_C_FOUND}" "no MPI was found")
+if(with_mpi)
+  target_link_libraries(accelerate_backends INTERFACE MPI::MPI_C)
+else()
+  list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/mpi/")
+endif()
+
+# What LibTorch was built with stands in its targets' definitions.
+set(torch_definitions "")
+foreach(target torch torch_cpu torch_cuda)
+  if(TARGET ${target})
+    get_target_property(definitions ${target} INTERFACE_COMPILE_DEFINITIONS)
+    list(APPEND torch_definitions ${definitions})
+  endif()
+endforeach()
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${TORCH_INSTALL_PREFIX}/../nvidia/nccl/include")
+set(nccl_found FALSE)
+if(USE_C10D_NCCL IN_LIST torch_definitions AND NCCL_INCLUDE_DIR)
+  set(nccl_found TRUE)
+endif()
+accelerate_want(with_nccl NCCL ${nccl_found} "LibTorch has none, or nccl.h was not found")
+if(with_nccl)
+  target_include_directories(accelerate_backends SYSTEM INTERFACE "${NCCL_INCLUDE_DIR}")
+  target_compile_definitions(accelerate_backends INTERFACE USE_C10D_NCCL)
+else()
+  list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/nccl")
+endif()
+
+# ---- What Bazel built, in the place of compiling.
+
+# Sets built_accelerate, built_simulator and built_launch: archives, by folder at the top. Every
+# source that Bazel compiled must be one that the rules above find.
+function(accelerate_read_built)
+  get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
+  file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
+  accelerate_sources(known accelerate simulator launch)
+  list(APPEND known simulator/report/template_text.cc)
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^source (.*)$")
+      if(NOT CMAKE_MATCH_1 IN_LIST known)
+        message(SEND_ERROR "${CMAKE_MATCH_1} is in Bazel's libraries and not in those of CMake; "
+          "tools/cmake/sources.cmake holds its rules")
+      endif()
+    elseif(line MATCHES "^library ([a-z]+) (.*)$")
+      list(APPEND built_${CMAKE_MATCH_1} "${folder}/${CMAKE_MATCH_2}")
+    endif()
+  endforeach()
+  foreach(name accelerate simulator launch)
+    if(NOT built_${name})
+      message(FATAL_ERROR "${ACCELERATE_BUILT_OBJECTS} names no library of ${name}")
+    endif()
+    set(built_${name} ${built_${name}} PARENT_SCOPE)
+  endforeach()
+endfunction()
+
+# A source for what is otherwise made of archives only.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/archives_only.cc" CONTENT "" @ONLY)
+
+if(ACCELERATE_BUILT_OBJECTS)
+  accelerate_read_built()
+endif()
+
+# accelerate_library(NAME BUILT SOURCES...): a shared library of the sources, or of what Bazel made of them.
+function(accelerate_library name built)
+  if(built)
+    add_library(${name} SHARED "${CMAKE_BINARY_DIR}/archives_only.cc")
+    target_link_libraries(${name} PRIVATE -Wl,--whole-archive ${built} -Wl,--no-whole-archive)
+    set_property(TARGET ${name} PROPERTY LINK_DEPENDS ${built})
+  else()
+    add_library(${name} SHARED ${ARGN})
+    target_compile_options(${name} PRIVATE ${accelerate_copts})
+  endif()
+  target_include_directories(${name} PUBLIC
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
+endfunction()
+
+# ---- The libraries.
+
+# What the headers need. An installed package finds these again by itself (AccelerateConfig.cmake).
+add_library(accelerate_public INTERFACE)
+target_link_libraries(accelerate_public INTERFACE
+  ${TORCH_LIBRARIES} ${accelerate_absl} accelerate_json)
+target_include_directories(accelerate_public SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+
+accelerate_library(accelerate "${built_accelerate}" ${library_sources})
+target_link_libraries(accelerate PUBLIC "$<BUILD_INTERFACE:accelerate_public>"
+  PRIVATE accelerate_backends accelerate_hwloc ${CMAKE_DL_LIBS})
+add_library(Accelerate::accelerate ALIAS accelerate)
+# at::RecordFunction has a member more where NDEBUG is not defined, and LibTorch is built with it.
+file(GLOB with_record_function accelerate/profiling/*.cc)
+set_source_files_properties(${with_record_function} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
+
+add_custom_command(OUTPUT "${CMAKE_BINARY_DIR}/template_text.cc"
+  COMMAND "${CMAKE_COMMAND}" -DFOLDER=simulator/report "-DOUT=${CMAKE_BINARY_DIR}/template_text.cc"
+    -P tools/cmake/embed_page.cmake
+  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+  DEPENDS tools/cmake/embed_page.cmake simulator/report/BUILD simulator/report/report.html
+    simulator/report/report.css
+  VERBATIM)
+accelerate_library(accelerate_simulator "${built_simulator}"
+  ${simulator_sources} "${CMAKE_BINARY_DIR}/template_text.cc")
+set_target_properties(accelerate_simulator PROPERTIES EXPORT_NAME simulator_library)
+target_link_libraries(accelerate_simulator PUBLIC accelerate)
+
+# No program names what is in it: a linker that drops such libraries is told not to.
+add_library(simulator INTERFACE)
+target_link_libraries(simulator INTERFACE
+  -Wl,--push-state,--no-as-needed accelerate_simulator -Wl,--pop-state)
+add_library(Accelerate::simulator ALIAS simulator)

@@ -1,0 +1,52 @@
+# The launcher, which does without LibTorch so that it starts at once, and the examples.
+
+accelerate_sources(launch_sources launch)
+accelerate_reach(launch_reach SOURCES ${launch_sources} launch/main.cc)
+list(FILTER launch_reach INCLUDE REGEX "\\.cc$")
+list(REMOVE_ITEM launch_reach launch/main.cc)
+
+# accelerate_launcher_program(NAME MAIN): a program of the launcher's parts.
+if(built_launch)
+  add_library(accelerate_launch INTERFACE)
+  target_link_libraries(accelerate_launch INTERFACE -Wl,--start-group ${built_launch} -Wl,--end-group)
+else()
+  add_library(accelerate_launch STATIC ${launch_reach})
+  target_compile_options(accelerate_launch PRIVATE ${accelerate_copts})
+  target_include_directories(accelerate_launch PRIVATE "${PROJECT_SOURCE_DIR}")
+endif()
+target_link_libraries(accelerate_launch INTERFACE
+  accelerate_yaml accelerate_json accelerate_cli11 ${accelerate_absl} ${CMAKE_DL_LIBS})
+if(NOT built_launch)
+  target_link_libraries(accelerate_launch PRIVATE
+    accelerate_yaml accelerate_json accelerate_cli11 ${accelerate_absl})
+endif()
+
+function(accelerate_launcher_program target name main)
+  add_executable(${target} ${main})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_compile_options(${target} PRIVATE ${accelerate_copts})
+  target_link_libraries(${target} PRIVATE accelerate_launch)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${CMAKE_INSTALL_BINDIR}")
+endfunction()
+
+accelerate_launcher_program(accelerate_program accelerate launch/main.cc)
+set(accelerate_programs accelerate_program)
+if(EXISTS "${PROJECT_SOURCE_DIR}/launch/module_loader/main.cc")
+  accelerate_launcher_program(accelerate_run_module accelerate-run-module launch/module_loader/main.cc)
+  list(APPEND accelerate_programs accelerate_run_module)
+endif()
+
+if(ACCELERATE_EXAMPLES)
+  set(digits accelerate/examples/digits)
+  add_executable(digits ${digits}/main.cc ${digits}/training.cc ${digits}/dataset.cc)
+  target_compile_options(digits PRIVATE ${accelerate_copts})
+  target_link_libraries(digits PRIVATE
+    Accelerate::accelerate Accelerate::simulator accelerate_cli11 accelerate_zlib)
+endif()
+
+if(ACCELERATE_DEVICE_TESTS)
+  add_executable(device_checks integration_tests/gpu/device_checks_main.cc)
+  target_compile_options(device_checks PRIVATE ${accelerate_copts})
+  target_link_libraries(device_checks PRIVATE Accelerate::accelerate)
+endif()
