@@ -16,6 +16,7 @@
 #include "launch/child_process.h"
 #include "launch/commands/invocation.h"
 #include "launch/commands/variable_file.h"
+#include "launch/plan/program_words.h"
 #include "launch/program.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/environment_words.h"
@@ -50,9 +51,20 @@ absl::StatusOr<std::string> find(const Invocation& invocation, const std::string
       program, find_in_environment(invocation.environment, "PATH").value_or(kDefaultSearchPath));
 }
 
+// The loader of modules lies beside this program; elsewhere PATH has to have it.
+std::vector<std::string> with_loader(std::vector<std::string> words) {
+  if (words[0] != kModuleLoader) return words;
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path loader = self.parent_path() / kModuleLoader;
+  if (!error && std::filesystem::exists(loader, error)) words[0] = loader.string();
+  return words;
+}
+
 // The program takes this one's place, terminal and signals included.
-int become(Invocation& invocation, const std::vector<std::string>& argv,
+int become(Invocation& invocation, const std::vector<std::string>& words,
            const EnvironmentOverlay& overlay) {
+  const std::vector<std::string> argv = with_loader(words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
@@ -90,7 +102,8 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
-          [&](const AgentOptions& options) {
+          [&](AgentOptions options) {
+            options.command = with_loader(std::move(options.command));
             const absl::StatusOr<int> exit_code = run_agent(options, invocation.environment);
             if (exit_code.ok()) return *exit_code;
             return fail(invocation, kName, exit_code.status(),
