@@ -1,5 +1,5 @@
-/// `accelerate-run-module LIBRARY SYMBOL [ARGS...]`: calls a function of a shared object as if it
-/// were a program's main.
+/// `accelerate-module SYMBOL LIBRARY [ARGS...]`: calls a function of a shared object as if it were
+/// a program's main.
 ///
 /// `accelerate launch --module` starts this program. The function is
 ///     extern "C" int SYMBOL(int argc, char** argv);
@@ -28,7 +28,7 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr char kProgram[] = "accelerate-run-module";
+constexpr char kProgram[] = "accelerate-module";
 
 int fail(int exit_code, const std::string& message) {
   std::cerr << kProgram << ": " << message << std::endl;
@@ -75,11 +75,10 @@ std::string missing_symbol(const std::string& path, const std::string& symbol) {
 int run_module(int argc, char** argv) {
   if (argc < 3 || argv[1][0] == '\0' || argv[2][0] == '\0') {
     return fail(kExitBadCommandLine,
-                "a library and a function are needed: accelerate-run-module LIBRARY SYMBOL "
-                "[ARGS...]");
+                "a function and a library are needed: accelerate-module SYMBOL LIBRARY [ARGS...]");
   }
-  const std::string library = argv[1];
-  const std::string symbol = argv[2];
+  const std::string symbol = argv[1];
+  const std::string library = argv[2];
   const std::string name = loadable_name(library);
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
@@ -102,12 +101,9 @@ int run_module(int argc, char** argv) {
     return fail(kExitNotExecutable, absl::StrCat("no function ", symbol, " in ", path, ": ", reason,
                                                  "; ", missing_symbol(path, symbol)));
   }
-  // The function's command line is this one without our own name and the symbol.
-  std::vector<char*> words = {argv[1]};
-  words.insert(words.end(), argv + 3, argv + argc);
-  words.push_back(nullptr);
+  // The function's command line is what follows the symbol, as main would get it.
   const auto function = reinterpret_cast<int (*)(int, char**)>(address);
-  return function(static_cast<int>(words.size()) - 1, words.data());
+  return function(argc - 2, argv + 2);
 }
 
 }  // namespace

@@ -45,53 +45,53 @@ std::string module_path() { return path_in("ACCELERATE_TEST_MODULE"); }
 
 TEST(ModuleLoader, CallsTheFunctionAsAMain) {
   const std::string module = module_path();
-  const Ran ran = run(module + " main_training_function --lr 0.1 '' --help");
+  const Ran ran = run("main_training_function " + module + " --lr 0.1 '' --help");
   EXPECT_EQ(ran.output, absl::StrCat("[", module, "][--lr][0.1][][--help] end\n"));
   EXPECT_EQ(ran.exit_code, 45);
-  EXPECT_EQ(run(module + " evaluate").exit_code, 0);
+  EXPECT_EQ(run("evaluate " + module).exit_code, 0);
 }
 
 TEST(ModuleLoader, FindsALibraryInTheWorkingDirectory) {
   const std::filesystem::path module = module_path();
-  const Ran ran = run(absl::StrCat(module.filename().string(), " evaluate"), module.parent_path());
+  const Ran ran = run(absl::StrCat("evaluate ", module.filename().string()), module.parent_path());
   EXPECT_EQ(ran.exit_code, 0) << ran.output;
 }
 
 TEST(ModuleLoader, SaysWhatIsMissing) {
   const std::string module = module_path();
-  Ran ran = run("./no/such.so f");
+  Ran ran = run("f ./no/such.so");
   EXPECT_EQ(ran.exit_code, 127);
-  EXPECT_THAT(ran.output, AllOf(HasSubstr("accelerate-run-module: cannot load ./no/such.so: "),
+  EXPECT_THAT(ran.output, AllOf(HasSubstr("accelerate-module: cannot load ./no/such.so: "),
                                 HasSubstr("No such file or directory")));
-  ran = run("libno_such_library.so f");
+  ran = run("f libno_such_library.so");
   EXPECT_EQ(ran.exit_code, 127) << ran.output;
 
-  ran = run(module + " main_training_functoin");
+  ran = run("main_training_functoin " + module);
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, AllOf(HasSubstr("undefined symbol"),
                                 HasSubstr("did you mean main_training_function?")));
-  ran = run(module + " x");
+  ran = run("x " + module);
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("it exports evaluate, main_training_function"));
-  ran = run(module + " train");
+  ran = run("train " + module);
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("it has train(int, char**), a C++ function: declare it extern "
                                     "\"C\""));
 }
 
 TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
-  Ran ran = run(absl::StrCat("'", path_in("ACCELERATE_RUN_MODULE"), "' main"));
+  Ran ran = run(absl::StrCat("main '", path_in("ACCELERATE_RUN_MODULE"), "'"));
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("launch it without --module"));
 
   const std::string text = ::testing::TempDir() + "/not_a_library.so";
   std::ofstream(text) << "hello";
-  ran = run(absl::StrCat("'", text, "' f"));
+  ran = run(absl::StrCat("f '", text, "'"));
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("not_a_library.so: "));
   std::filesystem::remove(text);
 
-  for (const char* words : {"", "lib.so", "lib.so ''", "'' f"}) {
+  for (const char* words : {"", "f", "f ''", "'' lib.so"}) {
     EXPECT_EQ(run(words).exit_code, 2) << words;
   }
 }

@@ -1,4 +1,4 @@
-/// A shared object for module_loader_test: functions as `accelerate-run-module` calls them, and one
+/// A shared object for module_loader_test: functions as `accelerate-module` calls them, and one
 /// as it cannot.
 
 #include <iostream>
