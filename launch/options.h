@@ -13,10 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "launch/version.h"
 
 namespace accelerate::launch {
-
-inline constexpr char kVersion[] = "0.1.0";
 
 /// More ranks than this on one machine is taken for a typing error.
 inline constexpr int kMaxProcesses = 1024;

@@ -1,0 +1,8 @@
+/// The release.
+#pragma once
+
+namespace accelerate::launch {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace accelerate::launch
