@@ -1,49 +1,29 @@
-/// `accelerate`: starts training programs, and merges their checkpoints. See launch/README.md.
+/// `accelerate`: starts training programs, and what goes with that. See launch/README.md.
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <iostream>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "accelerate/checkpoint/merge_weights.h"
-#include "accelerate/runtime/env.h"
-#include "accelerate/runtime/file_system.h"
-#include "accelerate/runtime/host_files.h"
-#include "launch/agent/agent.h"
-#include "launch/child_process.h"
-#include "launch/options.h"
-#include "launch/plan.h"
-#include "launch/program.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "launch/commands/arguments.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/invocation.h"
+#include "launch/commands/launch.h"
+#include "launch/settings/value_text.h"
+#include "launch/version.h"
 
 namespace accelerate::launch {
 namespace {
-
-constexpr int kExitLauncherFailed = 1;
-constexpr int kExitBadCommandLine = 2;
-constexpr int kExitNotExecutable = 126;
-constexpr int kExitNotFound = 127;
-
-// Where PATH is not set, execvp looks here.
-constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
-
-int fail(int exit_code, const absl::Status& status, const char* command = "launch") {
-  std::cerr << "accelerate " << command << ": " << status.message() << "\n";
-  return exit_code;
-}
-
-// The shell's exit codes for a program that could not be started.
-int start_failure_code(const absl::Status& status) {
-  if (absl::IsNotFound(status)) return kExitNotFound;
-  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
-  return kExitLauncherFailed;
-}
 
 // A standard stream that the launcher was started without would be the number of the next file it
 // opens, and a rank would print into a socket.
@@ -55,72 +35,107 @@ void open_missing_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-// A simulated cluster is one process and needs no supervisor: the program takes this one's place,
-// terminal and signals included.
-int run_simulated(const std::string& program, const LaunchOptions& options,
-                  const std::vector<std::string>& environment) {
-  ProcessPlan plan = plan_simulation(options);
-  ExecImage image(program, plan.argv, apply_overlay(environment, plan.environment));
-  const absl::Status failed = exec_error(image, image.exec());
-  return fail(start_failure_code(failed), failed);
+// Option names before a `--` with `_` for `-`; values stay as they are.
+std::vector<std::string> with_canonical_names(std::vector<std::string> words) {
+  for (std::string& word : words) {
+    if (word == "--") break;
+    if (!absl::StartsWith(word, "--")) continue;
+    const size_t equals = std::min(word.find('='), word.size());
+    word = absl::StrCat("--", absl::StrReplaceAll(word.substr(2, equals - 2), {{"-", "_"}}),
+                        word.substr(equals));
+  }
+  return words;
 }
 
-int run_ranks(const LaunchOptions& options, const std::vector<std::string>& environment) {
-  AgentOptions agent = {.command = options.command,
-                        .processes_per_node = options.num_processes,
-                        .endpoint_port = options.main_process_port,
-                        .kill_grace = options.kill_grace};
-  // Ranks that share a machine would each take all of its cores and slow one another down.
-  if (options.num_processes > 1 && std::getenv(env::kOmpNumThreads) == nullptr) {
-    agent.environment[env::kOmpNumThreads] = "1";
-  }
-  const absl::StatusOr<int> exit_code = run_agent(agent, environment);
-  return exit_code.ok() ? *exit_code
-                        : fail(start_failure_code(exit_code.status()), exit_code.status());
+// CLI11's messages may have several lines.
+std::string one_line(const std::string& text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
+
+int bad_command_line(Invocation& invocation, const std::string& message,
+                     const std::string& command = "") {
+  invocation.err << "accelerate" << (command.empty() ? "" : " ") << command << ": "
+                 << one_line(message) << "\n";
+  return kExitBadCommandLine;
 }
 
-int merge(const MergeOptions& options) {
-  if (options.unsafe_serialization) {
-    std::cerr << "accelerate merge-weights: --unsafe_serialization has no effect: safetensors are "
-                 "written, never pickle\n";
+int run_command(const Command& command, std::vector<std::string> words, Invocation& invocation) {
+  CLI::App app(command.summary, absl::StrCat("accelerate ", command.name));
+  const RunCommand run = command.declare(app);
+  if (command.name == absl::string_view(kLaunch.name)) {
+    absl::StatusOr<std::vector<std::string>> prepared = prepare_launch_words(app, words);
+    if (!prepared.ok()) {
+      return bad_command_line(invocation, std::string(prepared.status().message()), command.name);
+    }
+    words = *std::move(prepared);
+  } else {
+    words = with_canonical_names(std::move(words));
   }
-  HostFiles files;
-  const absl::StatusOr<MergedWeights> merged =
-      merge_weights(files, options.checkpoint_dir, options.output_path,
-                    {.remove_checkpoint_dir = options.remove_checkpoint_dir});
-  if (!merged.ok()) return fail(kExitLauncherFailed, merged.status(), "merge-weights");
-  std::cout << merged->tensors << " tensors, " << merged->bytes
-            << " bytes: " << join_path(options.output_path, merged->files[0]) << std::endl;
-  return std::cout ? 0 : kExitLauncherFailed;
+  try {
+    // CLI11 takes its words from the back.
+    std::reverse(words.begin(), words.end());
+    app.parse(std::move(words));
+  } catch (const CLI::CallForHelp&) {
+    invocation.out << app.help();
+    return finish(invocation);
+  } catch (const CLI::ParseError& error) {
+    return bad_command_line(invocation, error.what(), command.name);
+  }
+  return run(invocation);
 }
 
-int main_with(const std::vector<std::string>& args, const std::vector<std::string>& environment) {
-  open_missing_standard_streams();
-  absl::StatusOr<CommandLine> command_line = parse_command_line(args);
-  if (!command_line.ok()) {
-    const bool merges = !args.empty() && args[0] == "merge-weights";
-    return fail(kExitBadCommandLine, command_line.status(), merges ? "merge-weights" : "launch");
+std::string help() {
+  std::string text =
+      "Accelerate for C++: starts training programs, here and on other machines.\n"
+      "Usage: accelerate COMMAND [OPTIONS] ...\n\nCommands:\n";
+  size_t width = 0;
+  for (const Command& command : commands()) {
+    width = std::max(width, std::string(command.name).size());
   }
-  if (const auto* asked = std::get_if<InformationalText>(&*command_line)) {
-    std::cout << asked->text << std::flush;
-    return std::cout ? 0 : kExitLauncherFailed;
+  for (const Command& command : commands()) {
+    const std::string name = command.name;
+    absl::StrAppend(&text, "  ", name, std::string(width + 2 - name.size(), ' '), command.summary,
+                    "\n");
   }
-  if (const auto* asked = std::get_if<MergeOptions>(&*command_line)) return merge(*asked);
-  const auto& options = std::get<LaunchOptions>(*command_line);
-  if (!options.simulate) return run_ranks(options, environment);
-  const char* search_path = std::getenv("PATH");
-  absl::StatusOr<std::string> program =
-      find_program(options.command[0], search_path != nullptr ? search_path : kDefaultSearchPath);
-  if (!program.ok()) return fail(start_failure_code(program.status()), program.status());
-  return run_simulated(*program, options, environment);
+  absl::StrAppend(&text,
+                  "\naccelerate COMMAND --help tells more. Options: -h,--help, --version.\n");
+  return text;
+}
+
+int run(const std::vector<std::string>& args, Invocation& invocation) {
+  if (args.empty()) return bad_command_line(invocation, "no command given; see accelerate --help");
+  if (args[0] == "--version") {
+    invocation.out << "accelerate " << kVersion << "\n";
+    return finish(invocation);
+  }
+  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    invocation.out << help();
+    return finish(invocation);
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    if (args[0] == command.name) {
+      return run_command(command, std::vector<std::string>(args.begin() + 1, args.end()),
+                         invocation);
+    }
+    names.push_back(command.name);
+  }
+  const bool is_option = absl::StartsWith(args[0], "-");
+  const std::string near = is_option ? "" : nearest_word(args[0], names);
+  return bad_command_line(
+      invocation, absl::StrCat("unknown ", is_option ? "option " : "command ", args[0],
+                               near.empty() ? "" : absl::StrCat("; did you mean ", near, "?"),
+                               "; see accelerate --help"));
 }
 
 }  // namespace
 }  // namespace accelerate::launch
 
 int main(int argc, char** argv) {
-  std::vector<std::string> environment;
-  for (char** word = environ; *word != nullptr; ++word) environment.emplace_back(*word);
-  return accelerate::launch::main_with(std::vector<std::string>(argv + 1, argv + argc),
-                                       environment);
+  using accelerate::launch::Invocation;
+  accelerate::launch::open_missing_standard_streams();
+  Invocation invocation{std::cin, std::cout, std::cerr, {}, false};
+  for (char** word = environ; *word != nullptr; ++word) invocation.environment.emplace_back(*word);
+  invocation.is_interactive = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
+  return accelerate::launch::run(
+      accelerate::launch::expand_arguments(argc > 0 ? argv[0] : "accelerate", args), invocation);
 }

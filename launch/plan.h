@@ -1,18 +1,15 @@
-/// From options to what each process gets: command, environment, descriptors.
+/// What a process gets: command, environment, descriptors.
 ///
-/// Second step of the launcher, and a pure one: it starts nothing and asks the machine nothing, so
-/// a plan can be printed and compared as text. The variables are those of
-/// `accelerate/runtime/env.h`; this file is the only place in the launcher that writes them.
+/// Pure: nothing is started and the machine is not asked, so a plan can be printed and compared as
+/// text.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "launch/options.h"
 
 namespace accelerate::launch {
 
@@ -28,22 +25,24 @@ struct ProcessPlan {
   std::vector<int> inherited_fds;
 };
 
-/// The socket that the launcher listens on for rank 0's store.
-struct Rendezvous {
-  uint16_t port = 0;
-  int listen_fd = -1;
+/// A simulated cluster in one process.
+struct SimulatedRun {
+  /// Topology, never empty. The program, not the launcher, understands it.
+  std::string simulate;
+  /// Scheduler seed. Unset: what the environment says, else the default.
+  std::optional<std::string> simulate_seed;
+  /// Directory for the report.
+  std::optional<std::string> report;
+  std::vector<std::string> command;
+  EnvironmentOverlay environment;
 };
 
-/// One process per rank, in rank order. Only rank 0 keeps the listening socket. A variable that
-/// asks for a simulation is removed, as is a listening socket that was meant for an outer run.
-/// `parent_environment` holds `NAME=value` words, as `environ` does.
-std::vector<ProcessPlan> plan_ranks(const LaunchOptions& options,
-                                    absl::Span<const std::string> parent_environment,
-                                    const Rendezvous& rendezvous);
-
 /// The single process of a simulated run. What an outer run said about its ranks is removed, so
-/// that the program does not take itself for one of them. Needs `options.simulate`.
-ProcessPlan plan_simulation(const LaunchOptions& options);
+/// that the program does not take itself for one of them.
+ProcessPlan plan_simulation(const SimulatedRun& run);
+
+/// Removes what an outer run said about its ranks.
+EnvironmentOverlay without_outer_run();
 
 /// The environment that results; of a name that occurs twice in `parent` both are replaced.
 std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,

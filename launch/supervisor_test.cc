@@ -284,7 +284,7 @@ TEST(Launch, TakesAnotherPortIfTheOneAskedForIsTaken) {
   EXPECT_EQ(lines_of(launcher.stdout_text()).size(), 2u);
   EXPECT_THAT(launcher.stdout_text(), Not(HasSubstr(absl::StrCat(taken->port))));
   EXPECT_THAT(lines_of(launcher.stderr_text()),
-              ElementsAre(HasSubstr(absl::StrCat("port ", taken->port))));
+              ElementsAre(HasSubstr(absl::StrCat("port ", taken->port, " is in use"))));
 }
 
 TEST(Launch, TellsWhyAProgramCannotBeStarted) {

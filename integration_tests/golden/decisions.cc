@@ -13,6 +13,7 @@
 #include "integration_tests/golden/env_parsing_rules.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/grad_sync_rules.h"
+#include "integration_tests/golden/launch_env_rules.h"
 #include "integration_tests/golden/operations_rules.h"
 #include "integration_tests/golden/prepared_dataloader_rules.h"
 #include "integration_tests/golden/save_state_layout_rules.h"
@@ -161,9 +162,10 @@ std::vector<Decision> make_decisions() {
        "with epoch 0",
        &starts_without_epoch, &begin_with_epoch_0},
   };
-  for (const auto& rules : {seedable_sampler_rules(), prepared_dataloader_rules(),
-                            operations_rules(), env_parsing_rules(), grad_sync_rules(),
-                            checkpoint_sharding_rules(), save_state_layout_rules()}) {
+  for (const auto& rules :
+       {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules(),
+        env_parsing_rules(), grad_sync_rules(), checkpoint_sharding_rules(),
+        save_state_layout_rules(), launch_env_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

@@ -106,8 +106,9 @@ TEST_P(RecordedFamily, HasNoFailure) {
 INSTANTIATE_TEST_SUITE_P(Data, RecordedFamily,
                          testing::Values("batch_sampler_shard", "checkpoint_sharding",
                                          "env_parsing", "grad_sync", "iterable_dataset_shard",
-                                         "operations", "prepared_dataloader", "process_control",
-                                         "save_state_layout", "seedable_sampler", "training"),
+                                         "launch_env", "operations", "prepared_dataloader",
+                                         "process_control", "save_state_layout", "seedable_sampler",
+                                         "training"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- What the replayer makes of it.
@@ -319,6 +320,16 @@ TEST(Decisions, OfEnvParsingThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 5})) << result.printed;
 }
 
+// The same of launch_env.
+std::vector<json> launch_env_by_hand() {
+  return recorded("launch_env_by_hand")["cases"].get<std::vector<json>>();
+}
+
+TEST(Decisions, OfLaunchEnvThatNoRecordedCaseShows) {
+  const Result result = replay("launch_env", launch_env_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 18})) << result.printed;
+}
+
 // The same of checkpoint_sharding.
 std::vector<json> checkpoint_sharding_by_hand() {
   std::vector<json> cases = json::parse(R"([
@@ -448,10 +459,11 @@ std::set<std::string> decisions_with_a_case() {
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
   for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
+  for (const json& one : launch_env_by_hand()) use("launch_env", one);
   for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
   for (const char* family : {"batch_sampler_shard", "checkpoint_sharding", "env_parsing",
-                             "grad_sync", "iterable_dataset_shard", "operations",
+                             "grad_sync", "iterable_dataset_shard", "launch_env", "operations",
                              "prepared_dataloader", "save_state_layout", "seedable_sampler"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);

@@ -1,0 +1,333 @@
+// Launches up to the moment when something would be started, and what they are made from.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/config/env_parsing.h"
+#include "integration_tests/golden/family.h"
+#include "integration_tests/golden/fields.h"
+#include "launch/plan/launch_plan.h"
+#include "launch/plan/sagemaker_arguments.h"
+#include "launch/settings/config_file.h"
+#include "launch/settings/environment_words.h"
+#include "launch/settings/flags.h"
+#include "launch/settings/job.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/validate.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+using namespace launch;  // NOLINT: what is replayed is this namespace
+
+// The port that is free on the recorded machine.
+constexpr uint16_t kFreePort = 45678;
+
+json error_of(const absl::Status& status) {
+  return {{"error", {{"ours", true}, {"message", std::string(status.message())}}}};
+}
+
+json to_plain(const nlohmann::ordered_json& value) { return json::parse(value.dump()); }
+
+std::vector<std::string> environment_of(const json& in) {
+  std::vector<std::string> words = {"PATH=/usr/bin", "HOME=/root"};
+  if (!in.contains("env")) return words;
+  for (const auto& [name, value] : in["env"].items()) {
+    words.push_back(absl::StrCat(name, "=", value.get<std::string>()));
+  }
+  return words;
+}
+
+Machine machine_of(const json& in) {
+  Machine machine;
+  machine.has_fp8 = false;
+  const json none = json::object();
+  const json& described = in.contains("machine") ? in["machine"] : none;
+  expect_fields(described, {"gpus", "physical_cores", "mpi", "ports_in_use", "fp8", "deepspeed",
+                            "tpu", "p2p", "bf16"});
+  machine.devices = described.value("gpus", 0);
+  machine.device_kind = machine.devices > 0 ? "gpu" : "cpu";
+  if (described.contains("tpu") && described["tpu"] != false) machine.device_kind = "tpu";
+  const int cores = described.value("physical_cores", 8);
+  machine.count_physical_cores = [cores] { return cores; };
+  machine.has_bf16 = described.value("bf16", true);
+  machine.has_fp8 = described.value("fp8", false);
+  machine.has_peer_access = described.value("p2p", true);
+  const json mpi = described.contains("mpi") ? described["mpi"] : json();
+  machine.find_mpi = [mpi]() -> std::optional<MpiProgram> {
+    if (mpi.is_null()) return std::nullopt;
+    return MpiProgram{.name = "mpirun",
+                      .flavour = mpi == "openmpi" ? MpiFlavour::kOpenMpi : MpiFlavour::kOther};
+  };
+  std::vector<int> ports;
+  if (described.contains("ports_in_use")) ports = described["ports_in_use"].get<std::vector<int>>();
+  machine.is_port_in_use = [ports](uint16_t port) {
+    return std::find(ports.begin(), ports.end(), port) != ports.end();
+  };
+  machine.find_free_port = [] { return kFreePort; };
+  return machine;
+}
+
+// What the overlay changes for a child.
+void describe_environment(const EnvironmentOverlay& overlay,
+                          const std::vector<std::string>& environment, json* out) {
+  (*out)["env_set"] = json::object();
+  (*out)["env_removed"] = json::array();
+  for (const auto& [name, value] : overlay) {
+    const std::optional<std::string> before = find_in_environment(environment, name);
+    if (value && before != value) (*out)["env_set"][name] = *value;
+    if (!value && before) (*out)["env_removed"].push_back(name);
+  }
+}
+
+std::string streams_text(const StreamsByRank& streams) {
+  std::string text = absl::StrCat(static_cast<int>(streams.fallback));
+  std::vector<std::string> parts;
+  for (const auto& [rank, value] : streams.by_local_rank) {
+    parts.push_back(absl::StrCat(rank, ":", static_cast<int>(value)));
+  }
+  return parts.empty() ? text : absl::StrJoin(parts, ",");
+}
+
+// Ranks in torchrun's words: what differs from its defaults.
+json describe_agent(const AgentOptions& options, const Settings& settings,
+                    const std::vector<std::string>& environment) {
+  json out;
+  describe_environment(options.environment, environment, &out);
+  if (settings.flag("tpu")) {
+    return {{"starts", "tpu ranks"}, {"nproc_per_node", options.processes_per_node}};
+  }
+  const bool is_alone = options.processes_per_node == 1 && options.max_nodes == 1;
+  if (is_alone) {
+    out["starts"] = "process";
+    out["cmd"] = options.command;
+    return out;
+  }
+  out["starts"] = "torchrun";
+  json& torchrun = out["torchrun"];
+  if (options.processes_per_node > 1) {
+    torchrun["nproc_per_node"] = absl::StrCat(options.processes_per_node);
+  }
+  if (options.max_nodes > 1) {
+    torchrun["nnodes"] = absl::StrCat(options.max_nodes);
+    torchrun["master_addr"] = options.endpoint_host;
+  }
+  if (options.node_rank.value_or(0) > 0) torchrun["node_rank"] = *options.node_rank;
+  if (options.endpoint_port != 0) torchrun["master_port"] = absl::StrCat(options.endpoint_port);
+  if (settings.text("rdzv_backend") != "static") {
+    torchrun["rdzv_backend"] = settings.text("rdzv_backend");
+  }
+  if (settings.is_set("rdzv_conf")) torchrun["rdzv_conf"] = settings.text("rdzv_conf");
+  if (options.max_restarts != 0) torchrun["max_restarts"] = options.max_restarts;
+  const double interval = absl::ToDoubleSeconds(options.monitor_interval);
+  if (interval != 0.1) torchrun["monitor_interval"] = interval;
+  if (options.role != "default") torchrun["role"] = options.role;
+  if (!options.log_dir.empty()) torchrun["log_dir"] = options.log_dir;
+  if (streams_text(options.tee) != "0") torchrun["tee"] = streams_text(options.tee);
+  torchrun["training_script"] = options.command[0];
+  torchrun["training_script_args"] =
+      std::vector<std::string>(options.command.begin() + 1, options.command.end());
+  return out;
+}
+
+json describe(const LaunchPlan& plan, const Settings& settings,
+              const std::vector<std::string>& environment) {
+  json out;
+  if (const auto* agent = std::get_if<AgentOptions>(&plan.action)) {
+    out = describe_agent(*agent, settings, environment);
+  } else if (const auto* command = std::get_if<CommandPlan>(&plan.action)) {
+    if (command->kind == "tpu pod") return {{"starts", "tpu pod"}};
+    out["starts"] = "process";
+    out["cmd"] = command->commands[0];
+    describe_environment(command->environment, environment, &out);
+  } else if (std::holds_alternative<SageMakerPlan>(plan.action)) {
+    return {{"starts", "sagemaker"}};
+  } else {
+    throw CaseError("a plan that no recorded launch has");
+  }
+  if (const std::string note = note_on_defaults(settings); !note.empty()) {
+    for (const absl::string_view pair : absl::StrSplit(note, ", ")) {
+      const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+      out["defaulted"][parts[0]] = parts[1];
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<std::optional<ConfigFile>> config_of(const json& in, const TypedFlags& typed) {
+  if (const auto named = typed.find("config_file"); named != typed.end()) {
+    absl::StatusOr<ConfigFile> config = load_config_file(named->second.back());
+    if (!config.ok()) return config.status();
+    return *std::move(config);
+  }
+  if (!in.contains("config_file")) return std::nullopt;
+  const bool is_default = in.value("config_is_default", false);
+  if (is_default && typed.contains("cpu")) return std::nullopt;
+  absl::StatusOr<ConfigFile> config =
+      parse_config(string_field(in, "config_file"), ConfigFormat::kYaml, "cfg.yaml");
+  if (!config.ok()) return config.status();
+  return *std::move(config);
+}
+
+json run_launch(const json& in) {
+  expect_fields(in, {"kind", "argv", "env", "machine", "config_file", "config_is_default"});
+  const auto argv = field(in, "argv").get<std::vector<std::string>>();
+  CLI::App app;
+  TypedFlags typed;
+  declare_flags(app, typed);
+  absl::StatusOr<LaunchWords> words = split_launch_words(app, argv);
+  if (!words.ok()) return error_of(words.status());
+  std::reverse(words->options.begin(), words->options.end());
+  try {
+    app.parse(words->options);
+  } catch (const CLI::ParseError& error) {
+    return error_of(absl::InvalidArgumentError(error.what()));
+  }
+  const std::vector<std::string> environment = environment_of(in);
+  absl::StatusOr<std::optional<ConfigFile>> config = config_of(in, typed);
+  if (!config.ok()) return error_of(config.status());
+  absl::StatusOr<Settings> settings =
+      Settings::resolve(typed, *config ? &**config : nullptr, environment);
+  if (!settings.ok()) return error_of(settings.status());
+  const Machine machine = machine_of(in);
+  const absl::StatusOr<Job> job = find_job(environment);
+  if (!job.ok()) return error_of(job.status());
+  if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) return error_of(ok);
+  if (words->program.empty()) return error_of(absl::InvalidArgumentError("no program"));
+  const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
+                                                     .machine = machine,
+                                                     .job = *job,
+                                                     .command = words->program,
+                                                     .environment = environment,
+                                                     .typed_options = {}});
+  if (!plan.ok()) return error_of(plan.status());
+  return describe(*plan, *settings, environment);
+}
+
+json run_config_load(const json& in) {
+  expect_fields(in, {"kind", "text", "ext"});
+  const bool is_json = in.value("ext", "yaml") == "json";
+  const absl::StatusOr<ConfigFile> config = parse_config(
+      string_field(in, "text"), is_json ? ConfigFormat::kJson : ConfigFormat::kYaml, "cfg");
+  if (!config.ok()) return error_of(config.status());
+  return {{"class", config->is_sagemaker() ? "SageMakerConfig" : "ClusterConfig"},
+          {"fields", to_plain(all_fields(*config))},
+          {"rewritten_yaml", config_to_yaml(*config)}};
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "launch_env_XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr) throw CaseError("no temporary folder");
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string file(const char* name) const { return absl::StrCat(path_, "/", name); }
+
+ private:
+  std::string path_;
+};
+
+json run_write_basic_config(const json& in) {
+  expect_fields(in, {"kind", "gpus", "mixed_precision", "file_exists"});
+  const TemporaryFolder folder;
+  const std::string path = folder.file("default_config.yaml");
+  if (in.value("file_exists", false)) std::ofstream(path) << "{}\n";
+  const absl::StatusOr<bool> written =
+      write_basic_config(in.value("mixed_precision", "no"), path, {.devices = in.value("gpus", 0)});
+  if (!written.ok()) return error_of(written.status());
+  if (!*written) return {{"written", false}};
+  const absl::StatusOr<ConfigFile> config = load_config_file(path);
+  if (!config.ok()) return error_of(config.status());
+  return {{"written", true}, {"fields", to_plain(all_fields(*config))}};
+}
+
+json run_env_file(const json& in) {
+  expect_fields(in, {"kind", "vars"});
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const auto& [name, value] : field(in, "vars").items()) {
+    variables.emplace_back(name, value.get<std::string>());
+  }
+  return {{"lines", convert_dict_to_env_variables(variables)}};
+}
+
+json run_config_keys(const json& in) {
+  expect_fields(in, {"kind"});
+  json keys = json::array();
+  for (const std::string& key : known_keys(Section::kTop)) {
+    const Setting* row = find_key(Section::kTop, key);
+    if (row == nullptr || row->origin != SettingOrigin::kOurs) keys.push_back(key);
+  }
+  return {{"keys", std::move(keys)}};
+}
+
+json run_parser_flags(const json& in) {
+  expect_fields(in, {"kind"});
+  json flags = json::object();
+  for (const Setting& row : all_settings()) {
+    if (row.origin != SettingOrigin::kPeer) continue;
+    json& flag = flags[row.name];
+    flag["takes_value"] = row.type != ValueType::kFlag;
+    flag["names"] = {absl::StrCat("--", row.flag_name())};
+    if (row.short_name != 0) {
+      flag["names"].push_back(absl::StrCat("-", std::string(1, row.short_name)));
+    }
+    if (row.negated_flag != nullptr) {
+      flag["names"].push_back(absl::StrCat("--", row.negated_flag));
+    }
+    std::sort(flag["names"].begin(), flag["names"].end());
+    flag["number"] = row.type == ValueType::kInt     ? "int"
+                     : row.type == ValueType::kFloat ? "float"
+                                                     : "no";
+    flag["default"] = row.default_value == nullptr ? json() : json(row.default_value);
+    flag["choices"] = json::array();
+    for (absl::string_view choice : row.choice_list()) flag["choices"].push_back(choice);
+  }
+  return {{"flags", std::move(flags)}};
+}
+
+json run_sagemaker_args(const json& in) {
+  expect_fields(in, {"kind", "args"});
+  const absl::StatusOr<nlohmann::ordered_json> parameters =
+      sagemaker_hyperparameters(field(in, "args").get<std::vector<std::string>>());
+  if (!parameters.ok()) return error_of(parameters.status());
+  return {{"hyperparameters", to_plain(*parameters)}};
+}
+
+json run_case(const json& in) {
+  static constexpr std::pair<const char*, json (*)(const json&)> kKinds[] = {
+      {"launch", &run_launch},
+      {"config_load", &run_config_load},
+      {"write_basic_config", &run_write_basic_config},
+      {"env_file", &run_env_file},
+      {"config_keys", &run_config_keys},
+      {"parser_flags", &run_parser_flags},
+      {"sagemaker_args", &run_sagemaker_args},
+  };
+  const std::string kind = string_field(in, "kind");
+  for (const auto& [known, run] : kKinds) {
+    if (kind == known) return run(in);
+  }
+  throw CaseError("unknown kind \"" + kind + "\"");
+}
+
+const FamilyRegistration kRegistration("launch_env", &run_case);
+
+}  // namespace
+}  // namespace accelerate::golden

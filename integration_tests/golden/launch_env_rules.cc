@@ -1,0 +1,673 @@
+#include "integration_tests/golden/launch_env_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <regex>
+#include <string>
+#include <utility>
+
+#include "integration_tests/golden/launch_env_facts.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::golden {
+namespace {
+
+using launch::all_settings;
+using launch::Group;
+using launch::Setting;
+using launch::ValueType;
+using nlohmann::json;
+
+bool is_launch(const json& in) { return in.at("kind") == "launch"; }
+
+bool is_refused(const json& out) { return out.contains("error"); }
+
+json refusal() { return {{"error", {{"type", "ValueError"}, {"message", "refused"}}}}; }
+
+bool starts(const json& out, const char* what) {
+  return out.contains("starts") && out["starts"] == what;
+}
+
+bool is_mpirun(const json& out) {
+  return starts(out, "process") && out["cmd"].size() > 1 &&
+         (out["cmd"][0] == "mpirun" || out["cmd"][0] == "mpiexec");
+}
+
+bool is_deepspeed_line(const json& out) {
+  return starts(out, "process") && !out["cmd"].empty() && out["cmd"][0] == "deepspeed";
+}
+
+void drop(json& object, std::initializer_list<const char*> names) {
+  for (const char* name : names) object.erase(name);
+}
+
+std::string capital(bool value) { return value ? "True" : "False"; }
+
+std::string float_text(const std::string& text) {
+  std::array<char, 32> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + 32, std::stod(text)).ptr;
+  const std::string shortest(buffer.data(), end);
+  return shortest.find_first_not_of("-0123456789") == std::string::npos ? shortest + ".0"
+                                                                        : shortest;
+}
+
+// What is noted where neither flags nor a file say it.
+void note_defaults(const LaunchFacts& facts, json& out) {
+  if (facts.has_config()) return;
+  const json defaults = {{"num_processes", std::to_string(facts.ranks())},
+                         {"num_machines", "1"},
+                         {"mixed_precision", "no"},
+                         {"dynamo_backend", "no"}};
+  for (const auto& [name, value] : defaults.items()) {
+    if (!facts.value(name)) out["defaulted"][name] = value;
+  }
+}
+
+// ---- What a launch shows.
+
+void start_programs_as_they_are(const json& in, json& out) {
+  if (starts(out, "process")) {
+    json words = json::array();
+    for (const json& word : out["cmd"]) words.push_back(word);
+    const auto python = std::find(words.begin(), words.end(), "python");
+    if (python == words.end()) return;
+    const bool is_module = std::next(python) != words.end() && *std::next(python) == "-m";
+    json result(words.begin(), python);
+    if (is_module) {
+      result.push_back("accelerate-module");
+      result.push_back(LaunchFacts(in).value("main_training_function").value_or("main"));
+    }
+    for (auto it = python + (is_module ? 2 : 1); it != words.end(); ++it) result.push_back(*it);
+    out["cmd"] = result;
+  } else if (starts(out, "torchrun")) {
+    json& torchrun = out["torchrun"];
+    torchrun.erase("no_python");
+    if (torchrun.contains("module") && torchrun["module"] == true) {
+      json args = {LaunchFacts(in).value("main_training_function").value_or("main"),
+                   torchrun["training_script"]};
+      for (const json& word : torchrun["training_script_args"]) args.push_back(word);
+      torchrun["training_script"] = "accelerate-module";
+      torchrun["training_script_args"] = args;
+      torchrun.erase("module");
+    }
+  }
+}
+
+void tell_defaults_in_one_note(const json& in, json& out) {
+  if (!out.contains("log_warnings") && !out.contains("warnings")) return;
+  const json warnings = out.value("log_warnings", json::array());
+  drop(out, {"log_warnings", "warnings"});
+  if (is_refused(out)) return;
+  static const std::regex kDefault("`--([a-z_0-9]+)` was set to a value of `'?([^`']*)'?`");
+  for (const json& warning : warnings) {
+    const std::string text = warning.get<std::string>();
+    for (std::sregex_iterator it(text.begin(), text.end(), kDefault), end; it != end; ++it) {
+      out["defaulted"][(*it)[1].str()] = (*it)[2].str();
+    }
+  }
+  if (out.contains("defaulted") && out["defaulted"].contains("num_processes")) {
+    out["defaulted"]["num_processes"] = std::to_string(LaunchFacts(in).ranks());
+  }
+}
+
+// ---- How many ranks, and where they meet.
+
+void start_as_many_ranks_as_asked(const json& in, json& out) {
+  const LaunchFacts facts(in);
+  if (!out.contains("env_set") || is_mpirun(out) || is_deepspeed_line(out)) return;
+  if (!starts(out, "process") && !starts(out, "torchrun")) return;
+  json& variables = out["env_set"];
+  const int64_t ranks = facts.ranks();
+  json words;
+  if (starts(out, "process")) {
+    words = out["cmd"];
+  } else {
+    words = {out["torchrun"]["training_script"]};
+    for (const json& word : out["torchrun"]["training_script_args"]) words.push_back(word);
+  }
+  if (ranks == 1) {
+    out = {{"starts", "process"},
+           {"cmd", words},
+           {"env_set", variables},
+           {"env_removed", out["env_removed"]},
+           {"defaulted", out.value("defaulted", json())}};
+    if (out["defaulted"].is_null()) out.erase("defaulted");
+    drop(out["env_set"], {"MASTER_ADDR", "MASTER_PORT", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"});
+    out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
+    return;
+  }
+  if (starts(out, "process")) {
+    out["starts"] = "torchrun";
+    out.erase("cmd");
+    json& torchrun = out["torchrun"];
+    torchrun["training_script"] = words[0];
+    torchrun["training_script_args"] = json(words.begin() + 1, words.end());
+    if (facts.machines() > 1) {
+      torchrun["nnodes"] = std::to_string(facts.machines());
+      torchrun["master_addr"] = facts.value("main_process_ip").value_or("");
+      if (const int64_t rank = facts.number("machine_rank", 0)) torchrun["node_rank"] = rank;
+    }
+    torchrun["master_port"] = std::to_string(facts.number("main_process_port", 29500));
+    for (const char* name : {"rdzv_backend", "rdzv_conf", "role", "log_dir", "tee"}) {
+      const auto value = facts.value(name);
+      if (value && *value != "static" && *value != "default" && *value != "0") {
+        torchrun[name] = *value;
+      }
+    }
+    if (facts.number("max_restarts", 0) > 0) {
+      torchrun["max_restarts"] = facts.number("max_restarts", 0);
+    }
+    drop(variables, {"MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_CPU"});
+  }
+  out["torchrun"]["nproc_per_node"] = std::to_string(ranks / facts.machines());
+  if (ranks / facts.machines() == 1) out["torchrun"].erase("nproc_per_node");
+  if (facts.is_cpu()) variables["ACCELERATE_USE_CPU"] = "True";
+  if (!out["torchrun"].contains("node_rank") || out["torchrun"]["node_rank"] == 0) {
+    out["torchrun"].erase("node_rank");
+  }
+}
+
+// The place where machines meet is the same however it is called.
+void meet_at_one_place(const json& in, json& out) {
+  if (!starts(out, "torchrun")) return;
+  const LaunchFacts facts(in);
+  json& torchrun = out["torchrun"];
+  if (torchrun.contains("rdzv_endpoint")) {
+    const std::string endpoint = torchrun["rdzv_endpoint"].get<std::string>();
+    torchrun["master_addr"] = endpoint.substr(0, endpoint.rfind(':'));
+    torchrun["master_port"] = endpoint.substr(endpoint.rfind(':') + 1);
+    torchrun.erase("rdzv_endpoint");
+  }
+  if (torchrun.contains("rdzv_backend")) torchrun.erase("node_rank");
+  if (facts.machines() > 1) return;
+  torchrun.erase("standalone");
+  const int64_t port = facts.number("main_process_port", 0);
+  bool is_in_use = false;
+  if (in.contains("machine") && in["machine"].contains("ports_in_use")) {
+    for (const json& used : in["machine"]["ports_in_use"]) is_in_use |= used == port;
+  }
+  if (port == 0 || is_in_use) {
+    torchrun.erase("master_port");
+  } else {
+    torchrun["master_port"] = std::to_string(port);
+  }
+}
+
+void give_each_rank_its_share_of_cores(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  json& variables = out["env_set"];
+  if (facts.value("num_cpu_threads_per_process")) return;
+  variables.erase("OMP_NUM_THREADS");
+  const json environment = in.value("env", json::object());
+  if (facts.ranks() == 1 || environment.contains("OMP_NUM_THREADS")) return;
+  int64_t local = facts.ranks() / facts.machines();
+  if (!facts.is_cpu()) {
+    if (local > 1) variables["OMP_NUM_THREADS"] = "1";
+    return;
+  }
+  for (const char* name :
+       {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
+    if (!environment.contains(name)) continue;
+    local = std::stoll(environment[name].get<std::string>());
+    break;
+  }
+  const int64_t cores = in.contains("machine") ? in["machine"].value("physical_cores", 8) : 8;
+  variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local));
+}
+
+void hand_variables_on_with_mpirun(const json& in, json& out) {
+  if (!is_mpirun(out)) return;
+  const LaunchFacts facts(in);
+  json& variables = out["env_set"];
+  if (facts.ranks() > 1) {
+    variables.erase("ACCELERATE_USE_CPU");
+    if (facts.is_cpu()) variables["ACCELERATE_USE_CPU"] = "True";
+  }
+  auto place = std::find(out["cmd"].begin(), out["cmd"].end(), "socket");
+  if (place == out["cmd"].end()) return;
+  json words(out["cmd"].begin(), place + 1);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : variables.items()) names.push_back(name);
+  const json environment = in.value("env", json::object());
+  for (const auto& [name, value] : environment.items()) {
+    if (name == "OMP_NUM_THREADS") continue;
+    for (const Setting& row : all_settings()) {
+      if (row.variable != nullptr && name == row.variable) names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    words.push_back("-x");
+    words.push_back(name);
+  }
+  for (auto it = place + 1; it != out["cmd"].end(); ++it) words.push_back(*it);
+  out["cmd"] = words;
+}
+
+// ---- Engines.
+
+bool uses_deepspeed(const json& in) {
+  return is_launch(in) && LaunchFacts(in).uses("use_deepspeed", "DEEPSPEED");
+}
+
+void start_zero_without_deepspeed(const json& in, json& out) {
+  const LaunchFacts facts(in);
+  const bool is_missing = is_refused(out) && out["error"].value("type", "") == "ImportError";
+  if (!is_missing) return;
+  out = {{"starts", "torchrun"}, {"env_removed", json::array()}};
+  out["env_set"] = {{"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
+                    {"ACCELERATE_USE_DEEPSPEED", "true"},
+                    {"ACCELERATE_CONFIG_DS_FIELDS", ""}};
+  for (const Setting& row : all_settings()) {
+    if (row.group != Group::kDeepSpeed || row.variable == nullptr) continue;
+    if (const auto value = facts.value(row.name)) out["env_set"][row.variable] = *value;
+  }
+  out["torchrun"] = {{"training_script", facts.program()[0]},
+                     {"training_script_args", std::vector<std::string>(facts.program().begin() + 1,
+                                                                       facts.program().end())}};
+  note_defaults(facts, out);
+}
+
+void tell_zero_what_others_are_told(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  json& variables = out["env_set"];
+  variables.erase("PYTHONPATH");
+  for (const Setting& row : all_settings()) {
+    if (row.group != Group::kCompile) continue;
+    std::string value = facts.value(row.name).value_or(row.default_value);
+    if (row.type == ValueType::kFlag) value = capital(facts.is_on(row.name));
+    if (std::string(row.name) == "dynamo_backend") {
+      std::transform(value.begin(), value.end(), value.begin(), ::toupper);
+    }
+    variables[row.variable] = value;
+  }
+  for (const char* kind : {"OPTIMIZER", "PARAM"}) {
+    std::string name = kind;
+    std::transform(name.begin(), name.end(), name.begin(), ::tolower);
+    if (const auto path = facts.value("offload_" + name + "_nvme_path")) {
+      variables["ACCELERATE_DEEPSPEED_OFFLOAD_" + std::string(kind) + "_NVME_PATH"] = *path;
+    }
+  }
+  if (in.contains("machine") && in["machine"].value("p2p", true) == false && facts.ranks() > 1) {
+    for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
+      if (!in.value("env", json::object()).contains(name)) variables[name] = "1";
+    }
+  }
+  if (!is_deepspeed_line(out)) return;
+  json words = json::array();
+  for (const json& word : out["cmd"]) {
+    if (word == "--module" || word == "--no_python") continue;
+    if (word == facts.program()[0]) words.push_back("--no_python");
+    words.push_back(word == "None" ? json("pdsh") : word);
+  }
+  out["cmd"] = words;
+  out = {{"starts", "process"},
+         {"cmd", out["cmd"]},
+         {"env_set", variables},
+         {"env_removed", out.value("env_removed", json::array())},
+         {"defaulted", out.value("defaulted", json())}};
+  if (out["defaulted"].is_null()) out.erase("defaulted");
+}
+
+bool uses_megatron(const json& in) {
+  return is_launch(in) && LaunchFacts(in).uses("use_megatron_lm", "MEGATRON_LM");
+}
+
+void tell_megatron_all_that_is_set(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  json& variables = out["env_set"];
+  for (auto it = variables.begin(); it != variables.end();) {
+    it = it.key().starts_with("MEGATRON_LM_") ? variables.erase(it) : std::next(it);
+  }
+  for (const Setting& row : all_settings()) {
+    if (row.group != Group::kMegatron) continue;
+    auto value = facts.value(row.name);
+    if (!value && row.default_value != nullptr) value = row.default_value;
+    if (!value) continue;
+    if (row.type == ValueType::kFloat) value = float_text(*value);
+    if (row.is_boolean()) std::transform(value->begin(), value->end(), value->begin(), ::tolower);
+    variables[row.variable] = *value;
+  }
+}
+
+void write_truth_values_alike(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  for (auto& [name, value] : out["env_set"].items()) {
+    if (name.starts_with("ACCELERATE_FP8_OVERRIDE_") && value.is_string() &&
+        value.get<std::string>().size() == 1) {
+      value = capital(value == "1");
+    }
+    const bool is_number = name == "ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER" ||
+                           name == "ACCELERATE_FP8_PAD_INNER_DIM";
+    if (is_number && value == "True") value = "1";
+    if (is_number && value == "False") value = "0";
+    if (name == "ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL") {
+      value = capital(facts.is_on("fp8_use_autocast_during_eval"));
+    }
+    if (name == "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE") {
+      value = capital(facts.is_on("parallelism_config_sp_seq_length_is_variable", true));
+    }
+  }
+  if (out["env_set"].value("PARALLELISM_CONFIG_SP_SEQ_LENGTH", "") == "None") {
+    out["env_set"].erase("PARALLELISM_CONFIG_SP_SEQ_LENGTH");
+  }
+}
+
+// ---- TPUs and SageMaker.
+
+bool is_tpu(const json& in) { return is_launch(in) && LaunchFacts(in).uses("tpu", "XLA"); }
+
+void start_ranks_on_tpus(const json& in, json& out) {
+  const LaunchFacts facts(in);
+  const bool is_contradiction = is_refused(out) && out["error"].value("type", "") == "ValueError" &&
+                                !facts.typed("no_python");
+  if (is_contradiction || (facts.typed("module") && facts.typed("no_python"))) return;
+  const bool has_tpu =
+      in.contains("machine") && in["machine"].contains("tpu") && in["machine"]["tpu"] != false;
+  json defaulted = out.value("defaulted", json());
+  if (!has_tpu) {
+    out = refusal();
+  } else if (facts.is_on("tpu_use_cluster")) {
+    const bool is_named = facts.value("tpu_name") || facts.value("vm");
+    out = is_named ? json({{"starts", "tpu pod"}}) : refusal();
+  } else {
+    out = {{"starts", "tpu ranks"}, {"nproc_per_node", facts.ranks() / facts.machines()}};
+    note_defaults(facts, out);
+  }
+}
+
+bool is_sagemaker(const json& in) {
+  return is_launch(in) && LaunchFacts(in).config().find("AMAZON_SAGEMAKER") != std::string::npos;
+}
+
+void write_the_job_of_sagemaker(const json& in, json& out) {
+  const LaunchFacts facts(in);
+  out = facts.config().find("image_uri:") != std::string::npos && facts.value("image_uri")
+            ? json({{"starts", "sagemaker"}})
+            : refusal();
+}
+
+// ---- What only we refuse.
+
+bool has_a_bad_value(const json& in) {
+  if (!is_launch(in)) return false;
+  const LaunchFacts facts(in);
+  for (const auto& [name, value] : facts.all_typed()) {
+    const Setting& row = launch::setting(name);
+    if (row.type != ValueType::kFlag && !launch::check_value(row, value).ok()) return true;
+  }
+  return false;
+}
+
+bool cannot_be_spread(const json& in) {
+  if (!is_launch(in)) return false;
+  const LaunchFacts facts(in);
+  const bool is_none = facts.typed("num_processes") && facts.number("num_processes", 1) < 1;
+  return is_none || facts.machines() < 1 || facts.ranks() % std::max<int64_t>(1, facts.machines());
+}
+
+bool does_not_say_where_machines_meet(const json& in) {
+  if (!is_launch(in)) return false;
+  const LaunchFacts facts(in);
+  if (facts.machines() < 2 || is_sagemaker(in) || is_tpu(in)) return false;
+  const bool is_deepspeeds =
+      uses_deepspeed(in) && facts.value("deepspeed_multinode_launcher") != "standard";
+  if (is_deepspeeds) return !facts.value("deepspeed_hostfile");
+  if (facts.value("mpirun_hostfile")) return !facts.value("main_process_ip");
+  const bool is_static = facts.value("rdzv_backend").value_or("static") == "static";
+  return !facts.value("main_process_ip") ||
+         (is_static && !facts.value("machine_rank") &&
+          facts.config().find("machine_rank") == std::string::npos) ||
+         facts.number("main_process_port", 1) == 0;
+}
+
+bool has_a_mesh_without_fsdp2(const json& in) {
+  if (!is_launch(in)) return false;
+  const LaunchFacts facts(in);
+  const bool has_mesh = facts.typed("use_parallelism_config") ||
+                        (facts.config().find("parallelism_config:\n") != std::string::npos);
+  return has_mesh && !(facts.uses("use_fsdp", "FSDP") && facts.number("fsdp_version", 1) == 2);
+}
+
+bool loads_on_one_rank_only(const json& in) {
+  if (!is_launch(in)) return false;
+  const LaunchFacts facts(in);
+  return facts.uses("use_fsdp", "FSDP") && facts.is_on("fsdp_cpu_ram_efficient_loading", true) &&
+         !facts.is_on("fsdp_sync_module_states", true);
+}
+
+bool lacks_the_precision(const json& in) {
+  if (!is_launch(in)) return false;
+  const json machine = in.value("machine", json::object());
+  const std::string precision = LaunchFacts(in).value("mixed_precision").value_or("no");
+  return (precision == "bf16" && !machine.value("bf16", true)) ||
+         (precision == "fp8" && !machine.value("fp8", false));
+}
+
+bool names_one_device_for_many(const json& in) {
+  if (!is_launch(in)) return false;
+  const LaunchFacts facts(in);
+  const std::string ids = facts.value("gpu_ids").value_or("all");
+  return facts.typed("multi_gpu") && facts.machines() == 1 && ids != "all" &&
+         ids.find(',') == std::string::npos;
+}
+
+bool has_an_unknown_rendezvous(const json& in) {
+  if (!is_launch(in)) return false;
+  const std::string backend = LaunchFacts(in).value("rdzv_backend").value_or("static");
+  return backend != "static" && backend != "c10d";
+}
+
+void refuse(const json& /*in*/, json& out) {
+  if (!is_refused(out)) out = refusal();
+}
+
+// ---- Configuration files.
+
+bool is_config_load(const json& in) { return in.at("kind") == "config_load"; }
+
+bool has_unquoted_no(const json& in) {
+  static const std::regex kNo("(^|\n)distributed_type: *(NO|No|no)( |\n|$)");
+  return is_config_load(in) && std::regex_search(in["text"].get<std::string>(), kNo);
+}
+
+void take_it_for_the_word(const json& in, json& out) {
+  if (is_refused(out) || out["fields"]["distributed_type"] != false) return;
+  out["fields"]["distributed_type"] = "NO";
+  std::string yaml = out["rewritten_yaml"].get<std::string>();
+  yaml = std::regex_replace(yaml, std::regex("distributed_type: false"), "distributed_type: 'NO'");
+  if (in["text"].get<std::string>().find("num_processes") == std::string::npos) {
+    out["fields"]["num_processes"] = 1;
+    yaml = std::regex_replace(yaml, std::regex("num_processes: -1"), "num_processes: 1");
+  }
+  out["rewritten_yaml"] = yaml;
+}
+
+bool has_a_bad_precision(const json& in) {
+  if (!is_config_load(in)) return false;
+  std::smatch found;
+  const std::string text = in["text"].get<std::string>();
+  static const std::regex kKey("mixed_precision['\"]?: *['\"]?([a-zA-Z0-9]+)");
+  if (!std::regex_search(text, found, kKey)) return false;
+  return !launch::check_value(launch::setting("mixed_precision"), found[1].str()).ok() &&
+         found[1] != "false" && found[1] != "null";
+}
+
+bool is_write_basic_config(const json& in) { return in.at("kind") == "write_basic_config"; }
+
+// The recorded text, whatever the field is called.
+void write_yaml_into_yaml(const json& in, json& out) {
+  if (is_refused(out)) {
+    out = {{"error", out["error"]}};
+    return;
+  }
+  if (in.value("file_exists", false)) {
+    out = {{"written", false}};
+    return;
+  }
+  json fields;
+  for (const auto& [name, value] : out.items()) {
+    json parsed = value;
+    if (value.is_string()) parsed = json::parse(value.get<std::string>(), nullptr, false);
+    if (parsed.is_object() && parsed.contains("compute_environment")) fields = parsed;
+  }
+  if (fields.is_null()) return;
+  // A file leaves out what is nothing.
+  const json nothing = {{"gpu_ids", nullptr},
+                        {"main_process_ip", nullptr},
+                        {"main_process_port", nullptr},
+                        {"tpu_name", nullptr},
+                        {"tpu_zone", nullptr},
+                        {"command_file", nullptr},
+                        {"commands", nullptr},
+                        {"tpu_vm", nullptr},
+                        {"tpu_env", nullptr},
+                        {"fp8_config", json::object()},
+                        {"deepspeed_config", json::object()},
+                        {"fsdp_config", json::object()},
+                        {"parallelism_config", json::object()},
+                        {"megatron_lm_config", json::object()},
+                        {"mpirun_config", json::object()},
+                        {"dynamo_config", json::object()}};
+  for (const auto& [name, value] : nothing.items()) {
+    if (!fields.contains(name)) fields[name] = value;
+  }
+  out = {{"written", true}, {"fields", fields}};
+}
+
+bool is_config_keys(const json& in) { return in.at("kind") == "config_keys"; }
+
+void list_keys(const json& /*in*/, json& out) {
+  std::vector<std::string> names;
+  for (const auto& [name, meaning] : out["keys"].items()) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  out = {{"keys", names}};
+}
+
+bool is_parser_flags(const json& in) { return in.at("kind") == "parser_flags"; }
+
+// One row a setting; strict booleans and choices where the peer takes any text.
+void list_flags_by_setting(const json& /*in*/, json& out) {
+  json result = json::object();
+  for (const json& flag : out["flags"]) {
+    const std::string name = flag["dest"].get<std::string>();
+    if (flag["flags"].empty() || name == "help") continue;
+    json& row = result[name];
+    row["takes_value"] = flag["takes_value"];
+    for (const json& spelling : flag["flags"]) {
+      const std::string text = spelling.get<std::string>();
+      if (text.find('-', 2) == std::string::npos) row["names"].push_back(text);
+    }
+    std::sort(row["names"].begin(), row["names"].end());
+    row["number"] = flag["type"] == "int" || flag["type"] == "float" ? flag["type"] : json("no");
+    if (row.contains("default")) continue;
+    const json& value = flag["default"];
+    row["default"] = value.is_string() ? value : value.is_null() ? json() : json(value.dump());
+    if (value == "") row["default"] = nullptr;
+    if (value.is_array()) row["default"] = "false,false,false";
+    row["choices"] = flag["choices"].is_null() ? json::array() : flag["choices"];
+    if (flag["takes_value"] == false) row["default"] = "false";
+  }
+  for (const char* name : {"mixed_precision", "dynamo_backend"}) result[name]["default"] = "no";
+  for (const char* name : {"offload_optimizer_device", "offload_param_device"}) {
+    result[name]["choices"] = {"none", "cpu", "nvme"};
+  }
+  result["zero_stage"]["choices"] = {"0", "1", "2", "3"};
+  result["deepspeed_multinode_launcher"]["choices"] = {"pdsh",  "standard", "openmpi", "mvapich",
+                                                       "mpich", "nossh",    "slurm"};
+  out = {{"flags", result}};
+}
+
+}  // namespace
+
+std::vector<Decision> launch_env_rules() {
+  constexpr char kFamily[] = "launch_env";
+  return {
+      {kFamily, "programs_not_scripts",
+       "The peer starts Python with a script; we start a program, or load a shared object.",
+       &is_launch, &start_programs_as_they_are},
+      {kFamily, "zero_without_deepspeed",
+       "The peer needs DeepSpeed installed; our ZeRO engine is our own.", &uses_deepspeed,
+       &start_zero_without_deepspeed},
+      {kFamily, "defaults_in_one_note",
+       "The peer logs a warning of several lines; we tell the same in one note.", &is_launch,
+       &tell_defaults_in_one_note},
+      {kFamily, "zero_is_told_the_same",
+       "The peer does not tell DeepSpeed runs about the compiler, devices without peer access and "
+       "NVMe paths; we tell all runs the same, and do not set PYTHONPATH.",
+       &uses_deepspeed, &tell_zero_what_others_are_told},
+      {kFamily, "as_many_ranks_as_asked",
+       "The peer starts one process where no accelerator is, however many are asked for; we start "
+       "as many CPU ranks.",
+       &is_launch, &start_as_many_ranks_as_asked},
+      {kFamily, "one_place_to_meet",
+       "The peer takes port 29500 on one machine; we take any free one that nobody can take away, "
+       "and call the place where machines meet by one name.",
+       &is_launch, &meet_at_one_place},
+      {kFamily, "shares_of_cores",
+       "The peer sets OMP_NUM_THREADS=1 for a single process; we limit threads only where ranks "
+       "share a machine.",
+       &is_launch, &give_each_rank_its_share_of_cores},
+      {kFamily, "mpirun_hands_variables_on",
+       "The peer's variables do not reach other machines under Open MPI; we name them with -x.",
+       &is_launch, &hand_variables_on_with_mpirun},
+      {kFamily, "megatron_is_told_all",
+       "The peer reads any text as true; we hand on all options that have a value, as it was "
+       "meant.",
+       &uses_megatron, &tell_megatron_all_that_is_set},
+      {kFamily, "truth_values_alike",
+       "The peer writes truth values in several ways, and reads any text as true; we write each "
+       "variable in one way, as it was meant.",
+       &is_launch, &write_truth_values_alike},
+      {kFamily, "ranks_on_tpus",
+       "The peer spawns a Python function on each core; we start ranks, or the worker's line.",
+       &is_tpu, &start_ranks_on_tpus},
+      {kFamily, "sagemaker_job",
+       "The peer needs its Python SDK, and refuses files with distributed_type NO; we write the "
+       "job, for which a container image has to be named.",
+       &is_sagemaker, &write_the_job_of_sagemaker},
+      {kFamily, "values_are_checked", "The peer hands on any text; we refuse what means nothing.",
+       &has_a_bad_value, &refuse},
+      {kFamily, "ranks_spread_evenly",
+       "The peer loses the remainder of ranks over machines; we refuse it.", &cannot_be_spread,
+       &refuse},
+      {kFamily, "machines_know_where_to_meet",
+       "The peer starts machines that cannot find one another; we refuse and say what to give.",
+       &does_not_say_where_machines_meet, &refuse},
+      {kFamily, "a_mesh_needs_fsdp2",
+       "The peer compares the version as text, so version 1 passes; we compare numbers.",
+       &has_a_mesh_without_fsdp2, &refuse},
+      {kFamily, "weights_of_one_rank_are_shared",
+       "The peer takes the text false for true; we see that the weights would reach nobody.",
+       &loads_on_one_rank_only, &refuse},
+      {kFamily, "precision_is_checked",
+       "The peer checks bfloat16 only beside a configuration file; we always do.",
+       &lacks_the_precision, &refuse},
+      {kFamily, "devices_are_checked",
+       "The peer checks the number of device ids only beside a configuration file; we always do.",
+       &names_one_device_for_many, &refuse},
+      {kFamily, "known_rendezvous", "The peer hands any name on; we have static and c10d.",
+       &has_an_unknown_rendezvous, &refuse},
+      {kFamily, "unquoted_no", "YAML reads an unquoted NO as false; we take it for the word.",
+       &has_unquoted_no, &take_it_for_the_word},
+      {kFamily, "precision_in_files_is_checked",
+       "The peer loads a precision that there is not; we refuse it.", &has_a_bad_precision,
+       &refuse},
+      {kFamily, "yaml_in_yaml_files",
+       "The peer writes JSON into a .yaml file; we write YAML, with the same fields.",
+       &is_write_basic_config, &write_yaml_into_yaml},
+      {kFamily, "keys_by_name", "Meanings are the peer's words; the keys are the same.",
+       &is_config_keys, &list_keys},
+      {kFamily, "flags_by_setting",
+       "The peer takes any text for truth values and some choices; we name the choices.",
+       &is_parser_flags, &list_flags_by_setting},
+  };
+}
+
+}  // namespace accelerate::golden

@@ -1,0 +1,140 @@
+#include "launch/commands/config.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "launch/commands/invocation.h"
+#include "launch/dialogue/config_values.h"
+#include "launch/dialogue/prompter.h"
+#include "launch/dialogue/questionnaire.h"
+#include "launch/settings/config_file.h"
+#include "launch/settings/machine.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "config";
+
+enum class Mode { kAsk, kDefault, kUpdate };
+
+struct Options {
+  Mode mode = Mode::kAsk;
+  std::string config_file;
+  std::string mixed_precision = "no";
+  std::vector<std::string> assignments;
+};
+
+BasicMachine basic_machine(const Invocation& invocation) {
+  const Machine machine = this_machine(invocation.environment);
+  return {.devices = machine.devices, .device_kind = machine.device_kind};
+}
+
+absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignments) {
+  for (const std::string& assignment : assignments) {
+    if (absl::Status ok = set_value(config, assignment); !ok.ok()) return ok;
+  }
+  return absl::OkStatus();
+}
+
+// Writes what launch will read; anything else is not written.
+absl::Status write_checked(const ConfigFile& config, const std::string& path) {
+  const absl::Status readable =
+      parse_config(config_to_yaml(config), ConfigFormat::kYaml, path).status();
+  if (!readable.ok()) return readable;
+  return write_config_file(config, path);
+}
+
+absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation& invocation) {
+  if (options.assignments.empty()) {
+    Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
+    return ask_configuration(prompter);
+  }
+  absl::StatusOr<ConfigFile> config =
+      basic_config(options.mixed_precision, basic_machine(invocation));
+  if (!config.ok()) return config.status();
+  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
+  return config;
+}
+
+absl::StatusOr<std::string> update(const Options& options, const std::string& path) {
+  absl::StatusOr<ConfigFile> config = load_config_file(path);
+  if (!config.ok()) return config.status();
+  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
+  if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
+  return absl::StrCat("The configuration ", path, " is up to date.");
+}
+
+absl::StatusOr<std::string> run_mode(const Options& options, const std::string& path,
+                                     Invocation& invocation) {
+  if (options.mode == Mode::kUpdate) return update(options, path);
+  if (options.mode == Mode::kDefault) {
+    const absl::StatusOr<bool> written =
+        write_basic_config(options.mixed_precision, path, basic_machine(invocation));
+    if (!written.ok()) return written.status();
+    return *written ? absl::StrCat("The configuration was written to ", path)
+                    : absl::StrCat("There is a configuration ", path,
+                                   " already; it was left as it is. To make another, remove it or "
+                                   "give --config_file");
+  }
+  absl::StatusOr<ConfigFile> config = make_configuration(options, invocation);
+  if (!config.ok()) return config.status();
+  if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
+  return absl::StrCat("The configuration was written to ", path);
+}
+
+int run(const Options& options, Invocation& invocation) {
+  const std::string path = options.config_file.empty() ? default_config_path(invocation.environment)
+                                                       : options.config_file;
+  const absl::StatusOr<std::string> said = run_mode(options, path, invocation);
+  if (!said.ok()) return fail(invocation, kName, said.status());
+  invocation.out << *said << "\n";
+  return finish(invocation);
+}
+
+void add_config_file(CLI::App& app, Options& options) {
+  app.add_option("--config_file", options.config_file,
+                 "where the configuration is; default: default_config.yaml in $HF_HOME/accelerate "
+                 "or ~/.cache/huggingface/accelerate")
+      ->type_name("PATH");
+}
+
+void add_assignments(CLI::App& app, Options& options) {
+  app.add_option("--set", options.assignments,
+                 "KEY=VALUE, instead of questions; may be repeated. Nothing after = takes KEY out")
+      ->type_name("")
+      ->expected(1)
+      ->take_all();
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.require_subcommand(0, 1);
+  add_config_file(app, *options);
+  add_assignments(app, *options);
+  CLI::App& make = *app.add_subcommand("default", "Write a configuration for this machine alone.");
+  add_config_file(make, *options);
+  make.add_option("--mixed_precision", options->mixed_precision, "no, fp16, bf16 or fp8")
+      ->type_name("");
+  make.callback([options] { options->mode = Mode::kDefault; });
+  CLI::App& renew =
+      *app.add_subcommand("update", "Write the configuration that is there in its present form.");
+  add_config_file(renew, *options);
+  add_assignments(renew, *options);
+  renew.callback([options] { options->mode = Mode::kUpdate; });
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kConfig = {kName, "Ask how to train, and write the configuration.", declare};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,396 @@
+#include "launch/commands/config.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/commands/command_tester.h"
+#include "launch/settings/config_file.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::ordered_json;
+using Words = std::vector<std::string>;
+
+class Config : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/configXXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    path_ = folder_ + "/accelerate/default_config.yaml";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  CommandResult run(Words words, const std::string& typed = "", bool is_interactive = false) {
+    return run_command(
+        kConfig, std::move(words),
+        {.typed = typed, .environment = {"HF_HOME=" + folder_}, .is_interactive = is_interactive});
+  }
+
+  // What is written after these answers.
+  Json answered(const Words& answers) {
+    std::filesystem::remove(path_);
+    const CommandResult result = run({}, absl::StrJoin(answers, "\n") + "\n");
+    EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+    return written();
+  }
+
+  Json written() const {
+    const auto config = load_config_file(path_);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->values : Json();
+  }
+
+  std::string write(const std::string& contents) const {
+    std::filesystem::create_directories(folder_ + "/accelerate");
+    std::ofstream(path_) << contents;
+    return path_;
+  }
+
+  std::string text() const {
+    std::stringstream text;
+    text << std::ifstream(path_).rdbuf();
+    return text.str();
+  }
+
+  std::string folder_;
+  std::string path_;
+};
+
+TEST_F(Config, DefaultsMakeAPlainRun) {
+  const Json config = answered(Words(20, ""));
+  EXPECT_EQ(config["compute_environment"], "LOCAL_MACHINE");
+  EXPECT_EQ(config["distributed_type"], "NO");
+  EXPECT_EQ(config["use_cpu"], false);
+  EXPECT_EQ(config["num_processes"], 1);
+  EXPECT_EQ(config["gpu_ids"], "all");
+  EXPECT_EQ(config["mixed_precision"], "no");
+  EXPECT_FALSE(config.contains("fsdp_config"));
+}
+
+TEST_F(Config, AsksInThePeersOrder) {
+  const std::string out =
+      run({},
+          std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\nno\nno\nno\n") + "no\n4\nyes\nbf16\n")
+          .out;
+  size_t last = 0;
+  for (const char* question :
+       {"Where do you train?", "Which kind of machine", "How many machines", "Rank of this machine",
+        "Name or address", "Port of the machine", "same local network", "Compare collectives",
+        "Compile the model", "DeepSpeed", "FSDP", "Megatron", "How many GPUs", "Bind each rank",
+        "Data type"}) {
+    const size_t at = out.find(question, last);
+    EXPECT_NE(at, out.npos) << question << " does not come after the one before\n" << out;
+    if (at != out.npos) last = at;
+  }
+  const Json config = written();
+  EXPECT_EQ(config["distributed_type"], "MULTI_GPU");
+  EXPECT_EQ(config["num_machines"], 2);
+  EXPECT_EQ(config["machine_rank"], 0);
+  EXPECT_EQ(config["main_process_ip"], "10.0.0.1");
+  EXPECT_EQ(config["main_process_port"], 29500);
+  EXPECT_EQ(config["same_network"], true);
+  EXPECT_EQ(config["num_processes"], 4);
+  EXPECT_EQ(config["enable_cpu_affinity"], true);
+  EXPECT_EQ(config["mixed_precision"], "bf16");
+}
+
+TEST_F(Config, AnswersToFsdpGetToItsSection) {
+  const Json second = answered({"this machine",
+                                "multi-GPU",
+                                "",
+                                "",
+                                "",
+                                "no",
+                                "yes",
+                                "2",
+                                "no",
+                                "yes",
+                                "SIZE_BASED_WRAP",
+                                "1000",
+                                "SHARDED_STATE_DICT",
+                                "",
+                                "yes",
+                                "yes",
+                                "2",
+                                "2",
+                                "1",
+                                "2",
+                                "alltoall",
+                                "8",
+                                "",
+                                "",
+                                "bf16"});
+  EXPECT_EQ(second["distributed_type"], "FSDP");
+  EXPECT_EQ(nlohmann::json(second["fsdp_config"]),
+            nlohmann::json::parse(R"({"fsdp_version": 2, "fsdp_reshard_after_forward": false,
+      "fsdp_offload_params": true, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP",
+      "fsdp_min_num_params": 1000, "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+      "fsdp_cpu_ram_efficient_loading": true, "fsdp_activation_checkpointing": true})"));
+  EXPECT_EQ(second["parallelism_config"]["parallelism_config_cp_comm_strategy"], "alltoall");
+  EXPECT_EQ(second["parallelism_config"]["parallelism_config_dp_shard_size"], 2);
+  EXPECT_EQ(second["num_processes"], 8);
+
+  const Json first = answered({"0",
+                               "4",
+                               "",
+                               "",
+                               "",
+                               "",
+                               "yes",
+                               "1",
+                               "HYBRID_SHARD",
+                               "",
+                               "0",
+                               "no",
+                               "Block",
+                               "BACKWARD_POST",
+                               "2",
+                               "",
+                               "",
+                               "yes",
+                               "no",
+                               "2",
+                               "",
+                               "",
+                               ""});
+  EXPECT_EQ(first["fsdp_config"]["fsdp_sharding_strategy"], "HYBRID_SHARD");
+  EXPECT_EQ(first["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"], "Block");
+  EXPECT_EQ(first["fsdp_config"]["fsdp_backward_prefetch"], "BACKWARD_POST");
+  EXPECT_EQ(first["fsdp_config"]["fsdp_sync_module_states"], true);
+}
+
+TEST_F(Config, AnswersToDeepSpeedGetToItsSection) {
+  const Json config = answered({"0",  "multi-GPU", "2",    "1",   "host", "1234", "no",   "c10d",
+                                "",   "",          "yes",  "no",  "3",    "cpu",  "nvme", "/fast",
+                                "4",  "yes",       "0.5",  "yes", "yes",  "no",   "pdsh", "hosts",
+                                "no", "yes",       "h1:0", "16",  "",     "fp16"});
+  EXPECT_EQ(config["distributed_type"], "DEEPSPEED");
+  EXPECT_EQ(config["rdzv_backend"], "c10d");
+  const Json& section = config["deepspeed_config"];
+  EXPECT_EQ(section["zero_stage"], 3);
+  EXPECT_EQ(section["offload_optimizer_device"], "cpu");
+  EXPECT_EQ(section["offload_param_device"], "nvme");
+  EXPECT_EQ(section["offload_param_nvme_path"], "/fast");
+  EXPECT_EQ(section["gradient_accumulation_steps"], 4);
+  EXPECT_EQ(section["gradient_clipping"], 0.5);
+  EXPECT_EQ(section["zero3_save_16bit_model"], true);
+  EXPECT_EQ(section["zero3_init_flag"], true);
+  EXPECT_EQ(section["deepspeed_multinode_launcher"], "pdsh");
+  EXPECT_EQ(section["deepspeed_inclusion_filter"], "h1:0");
+}
+
+// The peer's questionnaire writes keys that its launcher does not read.
+TEST_F(Config, AnswersToFp8AreTheOnesThatLaunchReads) {
+  const Json config = answered({"0", "0", "", "", "", "all", "fp8", "te", "yes", "", "", "", "E4M3",
+                                "16", "max", "yes", "yes", "no", "yes"});
+  EXPECT_EQ(config["mixed_precision"], "fp8");
+  EXPECT_EQ(config["fp8_config"]["fp8_format"], "E4M3");
+  EXPECT_EQ(config["fp8_config"]["fp8_amax_history_len"], 16);
+  EXPECT_EQ(config["fp8_config"]["fp8_amax_compute_algo"], "max");
+  EXPECT_EQ(config["fp8_config"]["fp8_override_linear_precision"], "true,false,true");
+}
+
+TEST_F(Config, OtherMachines) {
+  const Json cpu = answered({"0", "multi-CPU", "", "", "yes", "hosts", "no", "4", "no"});
+  EXPECT_EQ(cpu["use_cpu"], true);
+  EXPECT_EQ(cpu["mpirun_config"]["mpirun_hostfile"], "hosts");
+  EXPECT_EQ(cpu["num_processes"], 4);
+
+  const Json simulated = answered({"0", "simulated", "2x4:h100", "", "", "", "bf16"});
+  EXPECT_EQ(simulated["distributed_type"], "NO");
+  EXPECT_EQ(simulated["simulate"], "2x4:h100");
+
+  const Json tpu = answered({"0", "TPU", "", "8", "train", "yes", "pod", "zone", "", "yes", "no",
+                             "a,b", "w1,w2", "", "bf16", "yes"});
+  EXPECT_EQ(tpu["distributed_type"], "XLA");
+  EXPECT_EQ(tpu["main_training_function"], "train");
+  EXPECT_EQ(tpu["tpu_use_cluster"], true);
+  EXPECT_EQ(tpu["tpu_name"], "pod");
+  EXPECT_EQ(tpu["commands"], Json({"a", "b"}));
+  EXPECT_EQ(tpu["tpu_vm"], Json({"w1", "w2"}));
+  EXPECT_EQ(tpu["downcast_bf16"], true);
+
+  const Json aws = answered({"AWS SageMaker", "0", "", "", "role", "no", "yes", "in.tsv", "no",
+                             "DATA_PARALLEL", "no", "1", "", "2", "fp16"});
+  EXPECT_EQ(aws["compute_environment"], "AMAZON_SAGEMAKER");
+  EXPECT_EQ(aws["profile"], "default");
+  EXPECT_EQ(aws["iam_role_name"], "role");
+  EXPECT_EQ(aws["sagemaker_inputs_file"], "in.tsv");
+  EXPECT_EQ(aws["ec2_instance_type"], "ml.p3dn.24xlarge");
+  EXPECT_EQ(aws["num_machines"], 2);
+}
+
+TEST_F(Config, BadAnswersAreExplainedThreeTimes) {
+  CommandResult result =
+      run({}, "moon\n0\n99\nmulti\nmulti-GPU\nnone\n0\n1\n" + std::string(20, '\n'));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.out,
+      AllOf(HasSubstr("expected a number from 0 to 1 or one of the names, not \"moon\""),
+            HasSubstr("from 0 to 11 or one of the names, not \"99\""), HasSubstr("not \"multi\""),
+            HasSubstr("expected a whole number of at least 1, not \"none\"")));
+  std::filesystem::remove(path_);
+  result = run({}, "0\n0\nmaybe\nperhaps\n2\n" + std::string(20, '\n'));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("no usable answer in 3 tries"),
+                                HasSubstr("expected yes or no, not \"2\"")));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  // What has no default cannot be empty.
+  result = run({}, "0\n4\n2\n0\n\n\n\n" + std::string(20, '\n'));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("an answer is needed"));
+}
+
+TEST_F(Config, AnEndOfInputIsAnError) {
+  const CommandResult result = run({}, "0\n0\n");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the input ended at the question"), HasSubstr("--set")));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(Config, MenusTakeArrowsDigitsAndNames) {
+  // Down from the first, up around to the last, and back; then 11 by two digits; then by name.
+  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n\n\n\n" + "bf\r";
+  const CommandResult result = run({}, keys, true);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["simulate"], "1x4");
+  EXPECT_EQ(written()["mixed_precision"], "bf16");
+  EXPECT_THAT(result.out, HasSubstr("-> 11  simulated cluster"));
+  std::filesystem::remove(path_);
+  // Around the top to AWS, and Ctrl-C at the next menu.
+  const CommandResult stopped = run({}, "\x1b[A\r\x03", true);
+  EXPECT_EQ(stopped.exit_code, 1);
+  EXPECT_THAT(stopped.err, AllOf(HasSubstr("credentials"), HasSubstr("nothing is written")));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(Config, SetAsksNothing) {
+  const CommandResult result =
+      run({"--set", "distributed_type=FSDP", "--set", "fsdp_config.version=2", "--set",
+           "num-processes=4", "--set", "mixed_precision=bf16", "--set", "tpu_env=A=1,B=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["distributed_type"], "FSDP");
+  EXPECT_EQ(written()["num_processes"], 4);
+  EXPECT_EQ(written()["fsdp_config"]["fsdp_version"], 2);
+  EXPECT_EQ(written()["tpu_env"], Json({"A=1", "B=2"}));
+
+  const auto error = [&](const std::string& assignment) {
+    const CommandResult refused = run({"--set", assignment});
+    EXPECT_EQ(refused.exit_code, 1);
+    return refused.err;
+  };
+  const std::string before = text();
+  EXPECT_THAT(error("num_processs=4"), HasSubstr("did you mean num_processes?"));
+  EXPECT_THAT(error("num_processes=four"), HasSubstr("num_processes=four: expected"));
+  EXPECT_THAT(error("mixed_precision=fp12"), HasSubstr("mixed_precision=fp12"));
+  EXPECT_THAT(error("distributed_type=MULTI"), HasSubstr("expected one of NO, "));
+  EXPECT_THAT(error("num_processes"), HasSubstr("expected KEY=VALUE"));
+  EXPECT_THAT(error("distributed_type="), HasSubstr("distributed_type"));
+  EXPECT_EQ(text(), before);
+}
+
+TEST_F(Config, DefaultIsForThisMachineAndReplacesNothing) {
+  CommandResult result = run({"default", "--mixed_precision", "bf16"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["mixed_precision"], "bf16");
+  EXPECT_GE(written()["num_processes"], 1);
+  const std::string before = text();
+  result = run({"default"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("already; it was left as it is"));
+  EXPECT_EQ(text(), before);
+  const std::string other = folder_ + "/other.json";
+  EXPECT_EQ(run({"default", "--config_file", other}).exit_code, 0);
+  EXPECT_EQ(load_config_file(other)->values["mixed_precision"], "no");
+  result = run({"default", "--config_file", folder_ + "/x.yaml", "--mixed_precision", "fp12"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("fp12"));
+}
+
+TEST_F(Config, UpdateWritesThePresentForm) {
+  write("distributed_type: MULTI_GPU\nfp16: true\nnum_processes: 2\ndynamo_backend: INDUCTOR\n");
+  CommandResult result = run({"update"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(text(),
+              AllOf(HasSubstr("mixed_precision: fp16"), HasSubstr("dynamo_config:"),
+                    HasSubstr("compute_environment: LOCAL_MACHINE"), Not(HasSubstr("fp16: true"))));
+  EXPECT_EQ(run({"update", "--set", "num_processes=8"}).exit_code, 0);
+  EXPECT_EQ(written()["num_processes"], 8);
+  EXPECT_EQ(run({"update", "--set", "num_processes="}).exit_code, 0);
+  EXPECT_EQ(written()["num_processes"], -1);
+  std::filesystem::remove(path_);
+  result = run({"update"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("there is no configuration file"));
+}
+
+// A person's terminal: keys arrive one by one, and the terminal is as before at the end.
+TEST_F(Config, WorksOnATerminal) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    CLI::App app;
+    const RunCommand run = kConfig.declare(app);
+    Invocation invocation{std::cin, std::cout, std::cerr, {"HF_HOME=" + folder_}, true};
+    const int exit_code = run(invocation);
+    termios after = {};
+    tcgetattr(STDIN_FILENO, &after);
+    const bool is_restored = (after.c_lflag & ICANON) != 0 && (after.c_lflag & ECHO) != 0;
+    _exit(exit_code == 0 && is_restored ? 0 : 10 + exit_code);
+  }
+  struct Step {
+    const char* wait_for;
+    const char* keys;
+  };
+  std::string seen;
+  size_t from = 0;
+  for (const Step& step :
+       {Step{"AWS SageMaker", "\r"}, Step{"simulated cluster", "\x1b[A\r"},
+        Step{"[2x4]: ", "1x8\r"}, Step{"[no]: ", "\r"}, Step{"[no]: ", "\r"}, Step{"[no]: ", "\r"},
+        Step{"3  fp8", "\x1b[B\x1b[B\r"}, Step{"was written to", ""}}) {
+    char buffer[4096];
+    ssize_t n = 0;
+    size_t at;
+    while ((at = seen.find(step.wait_for, from)) == seen.npos &&
+           (n = read(terminal, buffer, sizeof(buffer))) > 0) {
+      seen.append(buffer, n);
+    }
+    ASSERT_NE(at, seen.npos) << step.wait_for << " is not in\n" << seen;
+    from = at + std::string_view(step.wait_for).size();
+    const std::string_view keys = step.keys;
+    ASSERT_EQ(::write(terminal, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  // Whatever else it says goes nowhere; a full terminal would stop it.
+  char rest[256];
+  while (read(terminal, rest, sizeof(rest)) > 0) {
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << seen;
+  close(terminal);
+  EXPECT_EQ(written()["simulate"], "1x8");
+  EXPECT_EQ(written()["mixed_precision"], "bf16");
+}
+
+}  // namespace
+}  // namespace accelerate::launch

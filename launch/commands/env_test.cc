@@ -1,0 +1,91 @@
+#include "launch/commands/env.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "launch/commands/command_tester.h"
+#include "launch/commands/host_facts.h"
+#include "launch/commands/libtorch_search.h"
+
+namespace accelerate::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Env : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/envXXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& contents = "") {
+    const fs::path path = fs::path(folder_) / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << contents;
+    return path;
+  }
+
+  CommandResult run(std::vector<std::string> words = {}) {
+    return run_command(kEnv, std::move(words), {.environment = {"HF_HOME=" + folder_}});
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Env, SaysWhatTheMachineIs) {
+  const CommandResult result = run();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("- `Accelerate` version: "),
+                                HasSubstr("- Platform: Linux-"), HasSubstr("- Compiler: "),
+                                HasSubstr("C++20"), HasSubstr("- LibTorch version: "),
+                                HasSubstr("- MPI: "), HasSubstr("- hwloc: "), HasSubstr(" usable"),
+                                HasSubstr("- `accelerate` executable: " + executable_path())));
+  EXPECT_THAT(result.out, HasSubstr("default config: not found (" + folder_));
+  EXPECT_GT(memory_bytes(), 1 << 20);
+}
+
+TEST_F(Env, ShowsTheConfigurationOrWhatIsWrongWithIt) {
+  write("accelerate/default_config.yaml",
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nnum_processes: 3\n");
+  EXPECT_THAT(run().out, HasSubstr("\n\t- num_processes: 3\n"));
+  const std::string bad = write("bad.yaml", "distributed_type: NO\nnum_processs: 3\n");
+  const CommandResult result = run({"--config_file", bad});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("config passed: "), HasSubstr("num_processs")));
+}
+
+TEST_F(Env, CountsDevicesByTheirFiles) {
+  EXPECT_THAT(device_texts(folder_), IsEmpty());
+  for (const char* name : {"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "davinci0"}) {
+    write(std::string("dev/") + name);
+  }
+  EXPECT_THAT(device_texts(folder_), ElementsAre("2 x NVIDIA GPU", "1 x Ascend NPU"));
+  write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H200\nIRQ: 1\n");
+  write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Model: \t\t NVIDIA H200\n");
+  EXPECT_THAT(device_texts(folder_), ElementsAre("2 x NVIDIA H200", "1 x Ascend NPU"));
+}
+
+TEST_F(Env, FindsTheVersionBesideTheLibrary) {
+  EXPECT_EQ(libtorch_version("/usr/lib/libtorch_cpu.so.2.6.0"), "2.6.0");
+  const std::string library = write("torch/lib/libtorch_cpu.so");
+  EXPECT_EQ(libtorch_version(library), "");
+  write("torch/version.py", "import x\n__version__ = '2.7.1+cu128'\n");
+  EXPECT_EQ(libtorch_version(library), "2.7.1+cu128");
+  write("torch/build-version", "2.8.0+cpu\n");
+  EXPECT_EQ(libtorch_version(library), "2.8.0+cpu");
+}
+
+}  // namespace
+}  // namespace accelerate::launch

@@ -1,0 +1,215 @@
+#include "launch/commands/estimate_memory.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/runtime/host_files.h"
+#include "launch/commands/invocation.h"
+#include "launch/estimate/architecture.h"
+#include "launch/estimate/memory_estimate.h"
+#include "launch/estimate/text_table.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "estimate-memory";
+
+struct Options {
+  std::string model_name;
+  std::string library_name;
+  std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
+  bool trust_remote_code = false;
+  int64_t dp_shard_size = 1;
+  int64_t tp_size = 1;
+  std::optional<int> zero_stage;
+  int64_t batch_size = 0;
+  int64_t sequence_length = 0;
+  std::string attn_implementation = "sdpa";
+  bool activation_checkpointing = false;
+  TransformerShape transformer;
+};
+
+// A column: what is above it, and its text for a dtype.
+struct Column {
+  std::string header;
+  std::function<std::optional<double>(const std::string& dtype)> bytes;
+};
+
+std::vector<Column> training_columns(const Options& options, const ModelSize& size) {
+  std::vector<Column> columns;
+  const auto add = [&](std::string header, const Division& division) {
+    columns.push_back({std::move(header), [size, division](const std::string& dtype) {
+                         return divided_training(dtype, size, division);
+                       }});
+  };
+  const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
+  if (options.tp_size > 1) add(absl::StrCat("Adam", tp), {.tp_size = options.tp_size});
+  if (options.dp_shard_size > 1) {
+    for (const int stage : {1, 2, 3}) {
+      if (options.zero_stage && stage != *options.zero_stage) continue;
+      add(absl::StrCat("ZeRO-", stage, stage == 3 ? "/FSDP" : "", tp, " on ",
+                       options.dp_shard_size * options.tp_size),
+          {.tp_size = options.tp_size,
+           .dp_shard_size = options.dp_shard_size,
+           .zero_stage = stage});
+    }
+  }
+  return columns;
+}
+
+absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
+                                                        const Architecture& architecture) {
+  if (options.batch_size == 0 && options.sequence_length == 0) return std::nullopt;
+  if (options.batch_size == 0 || options.sequence_length == 0) {
+    return absl::InvalidArgumentError("activations need both --batch_size and --sequence_length");
+  }
+  TransformerShape shape = architecture.transformer;
+  struct Field {
+    const char* name;
+    int64_t given;
+    int64_t& value;
+  };
+  std::string missing;
+  for (const Field& field :
+       {Field{"hidden_size", options.transformer.hidden_size, shape.hidden_size},
+        Field{"num_hidden_layers", options.transformer.num_hidden_layers, shape.num_hidden_layers},
+        Field{"num_attention_heads", options.transformer.num_attention_heads,
+              shape.num_attention_heads}}) {
+    if (field.given > 0) field.value = field.given;
+    if (field.value == 0) absl::StrAppend(&missing, " --", field.name);
+  }
+  if (!missing.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "activations depend on what ", options.model_name, " does not say; give", missing));
+  }
+  const ActivationOptions activations = {
+      .batch_size = options.batch_size,
+      .sequence_length = options.sequence_length,
+      .tp_size = options.tp_size,
+      .keeps_attention_scores = options.attn_implementation == "eager",
+      .activation_checkpointing = options.activation_checkpointing};
+  return Column{"Activations", [shape, activations](const std::string& dtype) {
+                  return activation_bytes(dtype, shape, activations);
+                }};
+}
+
+absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
+  HostFiles files;
+  const absl::StatusOr<Architecture> architecture =
+      read_architecture(files, options.model_name, hub_cache_folder(invocation.environment));
+  if (!architecture.ok()) return architecture.status();
+  if (options.zero_stage && options.dp_shard_size == 1) {
+    return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
+  }
+  const ModelSize size = model_size(*architecture);
+  std::vector<Column> columns = {
+      {"Largest Layer",
+       [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
+      {"Total Size", [&](const std::string& dtype) { return size_in(dtype, size.total); }},
+      {"Training using Adam", [&](const std::string& dtype) -> std::optional<double> {
+         const auto usage = training_usage(dtype, size.total);
+         if (!usage) return std::nullopt;
+         return usage->maximum();
+       }}};
+  for (Column& column : training_columns(options, size)) columns.push_back(std::move(column));
+  absl::StatusOr<std::optional<Column>> activations = activation_column(options, *architecture);
+  if (!activations.ok()) return activations.status();
+  if (*activations) columns.push_back(**std::move(activations));
+
+  std::vector<std::string> headers = {"dtype"};
+  for (const Column& column : columns) headers.push_back(column.header);
+  std::vector<std::vector<std::string>> rows;
+  for (const std::string& dtype : options.dtypes) {
+    std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{dtype});
+    for (const Column& column : columns) {
+      const std::optional<double> bytes = column.bytes(dtype);
+      row.push_back(bytes ? bytes_text(*bytes) : "N/A");
+    }
+  }
+  return text_table(headers, rows,
+                    absl::StrCat("Memory Usage for loading `", options.model_name, "`"));
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.trust_remote_code) {
+    invocation.err << "accelerate estimate-memory: --trust_remote_code has no effect: no code of a "
+                      "model is executed, its files' headers say the shapes\n";
+  }
+  const absl::StatusOr<std::string> table = estimate(options, invocation);
+  if (!table.ok()) {
+    return fail(
+        invocation, kName, table.status(),
+        absl::IsInvalidArgument(table.status()) ? kExitBadCommandLine : kExitLauncherFailed);
+  }
+  invocation.out << *table << "\n";
+  return finish(invocation);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("model_name", options->model_name,
+                 "folder of weights, safetensors file or index, JSON description, or the name of a "
+                 "model in the hub's cache")
+      ->required()
+      ->type_name("");
+  app.add_option("--library_name", options->library_name,
+                 "accepted; shapes come from files, whatever library made them")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"timm", "transformers", "diffusers"}));
+  app.add_option("--dtypes", options->dtypes, "one or more of float32 float16 bfloat16 int8 int4")
+      ->expected(1, static_cast<int>(estimate_dtypes().size()))
+      ->delimiter(',')
+      ->type_name("")
+      ->check(CLI::IsMember(estimate_dtypes()));
+  app.add_flag("--trust_remote_code", options->trust_remote_code,
+               "has no effect: no code of a model is executed");
+
+  const auto count = [&app](const char* name, int64_t& value, const char* help, const char* group) {
+    app.add_option(name, value, help)
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+        ->group(group);
+  };
+  constexpr char kDivided[] = "Divided training (extra columns, bytes on each rank)";
+  count("--dp_shard_size", options->dp_shard_size,
+        "ranks that ZeRO or FSDP divides the states over", kDivided);
+  count("--tp_size", options->tp_size, "ranks that tensor parallelism divides layers over",
+        kDivided);
+  app.add_option("--zero_stage", options->zero_stage, "1, 2 or 3 (= FSDP) only; default: all")
+      ->type_name("N")
+      ->check(CLI::Range(1, 3))
+      ->group(kDivided);
+  constexpr char kActivations[] = "Activations of a transformer (an extra column)";
+  count("--batch_size", options->batch_size, "samples on each rank", kActivations);
+  count("--sequence_length", options->sequence_length, "tokens in a sample", kActivations);
+  app.add_option("--attn_implementation", options->attn_implementation,
+                 "eager keeps scores, sdpa does not (default sdpa)")
+      ->type_name("")
+      ->check(CLI::IsMember({"eager", "sdpa"}))
+      ->group(kActivations);
+  app.add_flag("--activation_checkpointing", options->activation_checkpointing,
+               "layers keep their inputs only")
+      ->group(kActivations);
+  count("--hidden_size", options->transformer.hidden_size, "instead of the model's", kActivations);
+  count("--num_hidden_layers", options->transformer.num_hidden_layers, "instead of the model's",
+        kActivations);
+  count("--num_attention_heads", options->transformer.num_attention_heads, "instead of the model's",
+        kActivations);
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kEstimateMemory = {kName, "Print what a model takes to load and to train.", declare};
+
+}  // namespace accelerate::launch

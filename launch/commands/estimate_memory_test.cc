@@ -1,0 +1,259 @@
+#include "launch/commands/estimate_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "accelerate/checkpoint/safetensors_header.h"
+#include "launch/commands/command_tester.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// BERT's base model, cased; 108 310 272 parameters, and two buffers of 512 integers.
+constexpr char kBert[] = R"({
+  "name": "bert",
+  "modules": {
+    "embeddings": {
+      "buffers": {"position_ids": {"shape": [1, 512], "dtype": "int64"},
+                  "token_type_ids": {"shape": [1, 512], "dtype": "int64"}},
+      "modules": {
+        "word_embeddings": {"parameters": {"weight": [28996, 768]}},
+        "position_embeddings": {"parameters": {"weight": [512, 768]}},
+        "token_type_embeddings": {"parameters": {"weight": [2, 768]}},
+        "LayerNorm": {"parameters": {"weight": [768], "bias": [768]}}}},
+    "encoder": {"modules": {"layer": {"repeat": 12, "modules": {
+      "query": {"parameters": {"weight": [768, 768], "bias": [768]}},
+      "key": {"parameters": {"weight": [768, 768], "bias": [768]}},
+      "value": {"parameters": {"weight": [768, 768], "bias": [768]}},
+      "output": {"parameters": {"weight": [768, 768], "bias": [768]}},
+      "norm1": {"parameters": {"weight": [768], "bias": [768]}},
+      "up": {"parameters": {"weight": [3072, 768], "bias": [3072]}},
+      "down": {"parameters": {"weight": [768, 3072], "bias": [768]}},
+      "norm2": {"parameters": {"weight": [768], "bias": [768]}}}}}},
+    "pooler": {"parameters": {"weight": [768, 768], "bias": [768]}}},
+  "transformer": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+})";
+
+class EstimateMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/estimateXXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    // Whatever the machine has cached stays out of it.
+    input_.environment = {"HF_HOME=" + folder_ + "/hf"};
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& contents) {
+    const std::filesystem::path path = std::filesystem::path(folder_) / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << contents;
+    return path;
+  }
+
+  std::string write_safetensors(const std::string& name, std::vector<SafetensorsEntry> tensors) {
+    SafetensorsHeader header{.tensors = std::move(tensors)};
+    const auto start = lay_out_safetensors(header);
+    EXPECT_TRUE(start.ok()) << start.status();
+    const std::string path = write(name, *start);
+    std::filesystem::resize_file(path, start->size() + header.tensors.back().end);
+    return path;
+  }
+
+  CommandResult run(std::vector<std::string> words) {
+    return run_command(kEstimateMemory, std::move(words), input_);
+  }
+
+  std::string error_of(std::vector<std::string> words) {
+    const CommandResult result = run(std::move(words));
+    EXPECT_NE(result.exit_code, 0) << result.out;
+    EXPECT_EQ(result.out, "");
+    return result.err;
+  }
+
+  std::string folder_;
+  CommandInput input_;
+};
+
+// The peer prints these figures for the model of this name.
+TEST_F(EstimateMemory, PrintsThePeersTableForBert) {
+  std::filesystem::current_path(folder_);
+  write("b.json", kBert);
+  const CommandResult result = run({"b.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "┌────────────────────────────────────────────────────┐\n"
+            "│         Memory Usage for loading `b.json`          │\n"
+            "├───────┬─────────────┬──────────┬───────────────────┤\n"
+            "│ dtype │Largest Layer│Total Size│Training using Adam│\n"
+            "├───────┼─────────────┼──────────┼───────────────────┤\n"
+            "│float32│   84.95 MB  │413.18 MB │      1.61 GB      │\n"
+            "│float16│   42.47 MB  │206.59 MB │     826.36 MB     │\n"
+            "│  int8 │   21.24 MB  │103.29 MB │        N/A        │\n"
+            "│  int4 │   10.62 MB  │ 51.65 MB │        N/A        │\n"
+            "└───────┴─────────────┴──────────┴───────────────────┘\n");
+}
+
+TEST_F(EstimateMemory, PrintsOnlyTheDtypesAskedForInTheirOrder) {
+  const std::string path = write("bert.json", kBert);
+  for (const auto& words : {std::vector<std::string>{path, "--dtypes", "int8", "bfloat16"},
+                            std::vector<std::string>{path, "--dtypes=int8,bfloat16"}}) {
+    const std::string out = run(words).out;
+    EXPECT_THAT(out, HasSubstr("│bfloat16│"));
+    EXPECT_LT(out.find("int8"), out.find("bfloat16"));
+    EXPECT_EQ(out.find("float32"), out.npos);
+  }
+}
+
+TEST_F(EstimateMemory, CountsHalvesAsFloat32AndIntegersAsTheyAre) {
+  const std::string path =
+      write_safetensors("m.safetensors", {{.name = "a.weight", .dtype = "BF16", .shape = {100}},
+                                          {.name = "a.steps", .dtype = "I64", .shape = {}},
+                                          {.name = "b.weight", .dtype = "F64", .shape = {10}}});
+  EXPECT_THAT(run({path, "--dtypes", "float32"}).out,
+              AllOf(HasSubstr("│  408 bytes  │448 bytes │"), HasSubstr("1.75 KB")));
+}
+
+TEST_F(EstimateMemory, ReadsAFolderWithAnIndexAndTakesATransformersBlocksWhole) {
+  write_safetensors("m/x-1.safetensors",
+                    {{.name = "h.0.up.weight", .dtype = "F32", .shape = {256}},
+                     {.name = "h.0.down.weight", .dtype = "F32", .shape = {256}},
+                     {.name = "embed.weight", .dtype = "F32", .shape = {300}}});
+  write_safetensors("m/x-2.safetensors", {{.name = "bias", .dtype = "F32", .shape = {1}}});
+  const std::string index = write("m/model.safetensors.index.json",
+                                  R"({"weight_map": {"h.0.up.weight": "x-1.safetensors",
+        "h.0.down.weight": "x-1.safetensors", "embed.weight": "x-1.safetensors",
+        "bias": "x-2.safetensors"}})");
+  const std::vector<std::string> words = {folder_ + "/m", "--dtypes", "float32"};
+  EXPECT_THAT(run(words).out, HasSubstr("│   1.17 KB   │ 3.18 KB  │"));
+  EXPECT_EQ(run({index, "--dtypes", "float32"}).exit_code, 0);
+  write("m/config.json", R"({"n_layer": 1, "n_embd": 8, "n_head": 2})");
+  EXPECT_THAT(run(words).out, HasSubstr("│    2.0 KB   │ 3.18 KB  │"));
+}
+
+TEST_F(EstimateMemory, ReadsTheShardsOfARun) {
+  write("m/metadata.json", R"({"format": "accelerate-sharded", "version": 1, "world_size": 1,
+      "root": "model", "tensors": {"fc.weight": {"dtype": "F32", "shape": [4, 3], "shards": [
+      {"file": "shard_00000.safetensors", "key": "fc.weight", "offsets": [0, 0],
+       "lengths": [4, 3]}]}}})");
+  EXPECT_THAT(run({folder_ + "/m"}).out, HasSubstr("48 bytes"));
+}
+
+TEST_F(EstimateMemory, FindsACachedModelByItsName) {
+  const std::string cache = "hf/hub/models--org--tiny/";
+  write_safetensors(cache + "snapshots/abc/model.safetensors",
+                    {{.name = "w", .dtype = "F32", .shape = {7}}});
+  EXPECT_THAT(run({"org/tiny"}).out, AllOf(HasSubstr("`org/tiny`"), HasSubstr("28 bytes")));
+  write_safetensors(cache + "snapshots/def/model.safetensors",
+                    {{.name = "w", .dtype = "F32", .shape = {9}}});
+  EXPECT_THAT(error_of({"org/tiny"}), HasSubstr("has 2 versions and no refs/main"));
+  write(cache + "refs/main", "def");
+  EXPECT_THAT(run({"org/tiny"}).out, HasSubstr("36 bytes"));
+}
+
+TEST_F(EstimateMemory, CountsTiedTensorsOnceAndKeepsWholeWhatIsNotSplit) {
+  const std::string path = write("a.json", R"({"dtype": "float16",
+      "modules": {"embed": {"parameters": {"weight": [10, 10]}},
+                  "block": {"no_split": true, "parameters": {"scale": [1]}, "modules": {
+                     "a": {"parameters": {"weight": [60]}},
+                     "b": {"parameters": {"weight": [60]}}}},
+                  "head": {"parameters": {"weight": [10, 10]}}},
+      "tied": [["embed.weight", "head.weight"]]})");
+  EXPECT_THAT(run({path, "--dtypes", "float32"}).out, HasSubstr("│  484 bytes  │884 bytes │"));
+}
+
+TEST_F(EstimateMemory, DividesTheStatesOverRanks) {
+  // 1 GB of float32: parameters 1, gradients 1, moments 2; the largest layer has half of it.
+  const std::string path = write("a.json", R"({"modules": {
+      "a": {"parameters": {"weight": [134217728]}}, "b": {"parameters": {"weight": [134217728]}}}})");
+  const std::string all =
+      run({path, "--dp_shard_size", "4", "--tp_size", "2", "--dtypes", "float32", "int8"}).out;
+  EXPECT_THAT(all, HasSubstr("│Adam, TP 2│ZeRO-1, TP 2 on 8│ZeRO-2, TP 2 on 8│"
+                             "ZeRO-3/FSDP, TP 2 on 8│"));
+  // Halves by TP; then 1/2 + 1/2 + 1/4, 1/2 + 1/8 + 1/4, and 4/8 with twice the layer, 1/4.
+  EXPECT_THAT(all, HasSubstr("│  2.0 GB  │     1.25 GB     │     896.0 MB    │        1.0 GB"));
+  EXPECT_THAT(all, HasSubstr("│   N/A    │       N/A       │"));
+  const std::string one =
+      run({path, "--dp_shard_size", "4", "--zero_stage", "2", "--dtypes", "float32"}).out;
+  EXPECT_THAT(one, AllOf(HasSubstr("│ZeRO-2 on 4│"), HasSubstr("│  1.75 GB  │")));
+  EXPECT_EQ(one.find("ZeRO-1"), one.npos);
+  EXPECT_THAT(error_of({path, "--zero_stage", "2"}), HasSubstr("--dp_shard_size"));
+}
+
+// Formula 2 of the paper: 34*s*b*h + 5*a*s*s*b bytes a layer in 16 bits, here 34 and 20 MB.
+TEST_F(EstimateMemory, CountsATransformersActivations) {
+  const std::string path = write("a.json", R"({"parameters": {"w": [1]}})");
+  std::vector<std::string> words = {
+      path, "--dtypes",      "float16", "--sequence_length",   "1024", "--batch_size",
+      "1",  "--hidden_size", "1024",    "--num_hidden_layers", "2"};
+  EXPECT_THAT(error_of(words),
+              AllOf(HasSubstr("give --num_attention_heads"), Not(HasSubstr("hidden_size"))));
+  words.insert(words.end(), {"--num_attention_heads", "4"});
+  EXPECT_THAT(run(words).out, HasSubstr("│  68.0 MB  │"));
+  words.insert(words.end(), {"--attn_implementation", "eager"});
+  EXPECT_THAT(run(words).out, HasSubstr("│  108.0 MB │"));
+  words.push_back("--activation_checkpointing");
+  EXPECT_THAT(run(words).out, HasSubstr("│  58.0 MB  │"));
+  words.insert(words.end(), {"--tp_size", "2"});
+  EXPECT_THAT(run(words).out, HasSubstr("│  36.0 MB  │"));
+  EXPECT_THAT(error_of({path, "--batch_size", "1"}), HasSubstr("--sequence_length"));
+}
+
+TEST_F(EstimateMemory, SaysWhatIsWrong) {
+  EXPECT_THAT(error_of({"no-such-model"}),
+              AllOf(HasSubstr("accelerate estimate-memory: \"no-such-model\""),
+                    HasSubstr(folder_ + "/hf/hub"), HasSubstr("nothing is downloaded")));
+  EXPECT_THAT(error_of({"./no/such/place"}), HasSubstr("./no/such/place does not exist"));
+  EXPECT_THAT(error_of({folder_}), HasSubstr("has nothing to load"));
+  write_safetensors("unet/model.safetensors", {{.name = "w", .dtype = "F32", .shape = {7}}});
+  EXPECT_THAT(error_of({folder_}), HasSubstr("name one of its parts: unet"));
+  EXPECT_THAT(error_of({write("pytorch_model.bin", "x")}), HasSubstr("no safetensors file"));
+  EXPECT_THAT(error_of({write("bad.safetensors", "x")}), HasSubstr("bad.safetensors"));
+  EXPECT_THAT(error_of({write("config.json", R"({"model_type": "bert"})")}),
+              HasSubstr("which has no shapes"));
+  EXPECT_THAT(error_of({write("m.json", "{")}), HasSubstr("m.json: it is not JSON"));
+  EXPECT_EQ(run({folder_, "--dtypes", "float31"}).exit_code, 2);
+  EXPECT_EQ(run({folder_, "--library_name", "keras"}).exit_code, 2);
+  EXPECT_EQ(run({}).exit_code, 2);
+}
+
+TEST_F(EstimateMemory, RefusesDescriptionsThatMakeNoSense) {
+  const auto error = [&](const std::string& text) { return error_of({write("m.json", text)}); };
+  EXPECT_THAT(error("{}"), HasSubstr("describes no tensors"));
+  EXPECT_THAT(error("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(error(R"({"params": {}})"), HasSubstr("has \"params\", which is none of buffers"));
+  EXPECT_THAT(error(R"({"parameters": {"w": [-1]}})"), HasSubstr("\"w\" has a dim of -1"));
+  EXPECT_THAT(error(R"({"parameters": {"w": 3}})"), HasSubstr("shape of \"w\" is no list"));
+  EXPECT_THAT(error(R"({"parameters": {"w": {"dtype": "bool"}}})"), HasSubstr("has no shape"));
+  EXPECT_THAT(error(R"({"parameters": {"w": {"shape": [], "dtype": "f"}}})"), HasSubstr("\"f\""));
+  EXPECT_THAT(error(R"({"parameters": {"w": [1]}, "tied": [["w", "v"]]})"),
+              HasSubstr("names \"v\""));
+  EXPECT_THAT(error(R"({"parameters": {"w": [1], "v": [2]}, "tied": [["w", "v"]]})"),
+              HasSubstr("another size"));
+  EXPECT_THAT(error(R"({"modules": {"a": {"repeat": -1}}})"), HasSubstr("\"repeat\" of \"a\""));
+  EXPECT_THAT(
+      error(R"({"modules": {"a": {"repeat": 1000000, "modules": {"b": {"repeat": 1000000}}}}})"),
+      HasSubstr("too many modules"));
+  EXPECT_THAT(
+      error(R"({"parameters": {"a.b": [1]}, "modules": {"a": {"parameters": {"b": [1]}}}})"),
+      HasSubstr("\"a.b\" is there twice"));
+  EXPECT_THAT(error(R"({"parameters": {"w": [1]}, "transformer": {"heads": 1}})"),
+              HasSubstr("heads"));
+}
+
+TEST_F(EstimateMemory, ExplainsThatNoCodeIsExecuted) {
+  const CommandResult result = run({write("bert.json", kBert), "--trust_remote_code"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("--trust_remote_code has no effect"));
+}
+
+}  // namespace
+}  // namespace accelerate::launch

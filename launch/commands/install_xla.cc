@@ -1,0 +1,131 @@
+#include "launch/commands/install_xla.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "launch/commands/invocation.h"
+#include "launch/commands/libtorch_search.h"
+#include "launch/commands/probe.h"
+#include "launch/settings/environment_words.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "install_xla";
+// What every PJRT plug-in exports.
+constexpr char kPjrtEntry[] = "GetPjrtApi";
+
+struct TorchDevice {
+  const char* devices;
+  const char* library;
+  const char* how_to_get_it;
+};
+
+// Libraries that give LibTorch a device when a program loads them.
+constexpr TorchDevice kTorchDevices[] = {
+    {"NVIDIA GPUs", "libtorch_cuda.so", "build against a release of LibTorch made for CUDA"},
+    {"AMD GPUs", "libtorch_hip.so", "build against a release of LibTorch made for ROCm"},
+    {"Intel GPUs", "libtorch_xpu.so", "build against a release of LibTorch made for XPU"},
+    {"Ascend NPUs", "libtorch_npu.so", "Ascend's plug-in torch_npu, of LibTorch's version"},
+    {"Cambricon MLUs", "libtorch_mlu.so", "Cambricon's plug-in torch_mlu, of LibTorch's version"},
+};
+
+struct Options {
+  std::vector<std::string> libraries;
+  bool upgrade = false;
+};
+
+struct PjrtPlugin {
+  std::string name;
+  std::string library;
+};
+
+// TPUs' own library, and what the variables of PJRT's users name.
+std::vector<PjrtPlugin> pjrt_plugins(const Options& options, const Invocation& invocation) {
+  std::vector<PjrtPlugin> plugins;
+  const std::string tpu = environment_value(invocation.environment, "TPU_LIBRARY_PATH");
+  plugins.push_back({"TPU", tpu.empty() ? "libtpu.so" : tpu});
+  const std::string single = environment_value(invocation.environment, "PJRT_PLUGIN_LIBRARY_PATH");
+  if (!single.empty()) plugins.push_back({"PJRT_PLUGIN_LIBRARY_PATH", single});
+  const std::string named =
+      environment_value(invocation.environment, "PJRT_NAMES_AND_LIBRARY_PATHS");
+  for (absl::string_view entry : absl::StrSplit(named, ',', absl::SkipEmpty())) {
+    const std::vector<std::string> parts = absl::StrSplit(entry, absl::MaxSplits(':', 1));
+    plugins.push_back({parts[0], parts.back()});
+  }
+  for (const std::string& library : options.libraries) plugins.push_back({"--library", library});
+  return plugins;
+}
+
+std::string state_of(const LibraryProbe& probe) {
+  if (probe.is_loadable) return absl::StrCat("loadable: ", probe.path);
+  if (absl::StrContains(probe.error, "cannot open shared object file") && probe.path.empty()) {
+    return "not found";
+  }
+  return absl::StrCat("not loadable: ", probe.error);
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.upgrade) {
+    invocation.err << "accelerate install_xla: --upgrade has no effect: nothing is installed\n";
+  }
+  std::ostream& out = invocation.out;
+  out << "Libraries that give LibTorch a device:\n";
+  for (const TorchDevice& device : kTorchDevices) {
+    const LibraryProbe probe = probe_torch_library(device.library, invocation.environment);
+    out << "- " << device.devices << ", " << device.library << ": " << state_of(probe) << "\n";
+    if (!probe.is_loadable) out << "    to get it: " << device.how_to_get_it << "\n";
+  }
+  out << "PJRT plug-ins:\n";
+  int failures = 0;
+  for (const PjrtPlugin& plugin : pjrt_plugins(options, invocation)) {
+    const bool is_by_name = plugin.library == "libtpu.so";
+    LibraryProbe probe = probe_library(plugin.library, kPjrtEntry);
+    if (is_by_name && !probe.is_loadable) {
+      const LibraryProbe found = probe_torch_library(plugin.library, invocation.environment);
+      if (!found.path.empty()) probe = probe_library(found.path, kPjrtEntry);
+    }
+    out << "- " << plugin.name << ", " << plugin.library << ": " << state_of(probe);
+    if (probe.is_loadable && !probe.has_symbol) {
+      out << ", which is no PJRT plug-in: it has no " << kPjrtEntry;
+    }
+    out << "\n";
+    if (is_by_name && !probe.is_loadable) {
+      out << "    to get it: the package libtpu; TPU_LIBRARY_PATH names its file\n";
+    }
+    failures += plugin.name == "--library" && !(probe.is_loadable && probe.has_symbol);
+  }
+  out << "A PJRT plug-in serves PyTorch/XLA, which registers the device \"xla\" with LibTorch; "
+         "link "
+         "or load\nthat library in the program. Without hardware: accelerate launch --simulate "
+         "SPEC "
+         "PROGRAM.\n";
+  const int written = finish(invocation);
+  return failures > 0 ? kExitLauncherFailed : written;
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("--library", options->libraries,
+                 "a PJRT plug-in to try as well; may be repeated. It is an error if one cannot be "
+                 "loaded")
+      ->type_name("PATH")
+      ->expected(1)
+      ->take_all();
+  app.add_flag("--upgrade", options->upgrade, "accepted; nothing is installed");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kInstallXla = {kName, "Say which device plug-ins are loadable, and how to get one.",
+                             declare};
+
+}  // namespace accelerate::launch

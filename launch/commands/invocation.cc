@@ -1,0 +1,16 @@
+#include "launch/commands/invocation.h"
+
+namespace accelerate::launch {
+
+int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+         int exit_code) {
+  invocation.err << "accelerate " << command << ": " << status.message() << std::endl;
+  return exit_code;
+}
+
+int finish(Invocation& invocation) {
+  invocation.out.flush();
+  return invocation.out ? 0 : kExitLauncherFailed;
+}
+
+}  // namespace accelerate::launch

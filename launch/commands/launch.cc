@@ -1,0 +1,215 @@
+#include "launch/commands/launch.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/functional/overload.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "launch/agent/agent.h"
+#include "launch/child_process.h"
+#include "launch/commands/invocation.h"
+#include "launch/commands/variable_file.h"
+#include "launch/program.h"
+#include "launch/settings/config_file.h"
+#include "launch/settings/environment_words.h"
+#include "launch/settings/flags.h"
+#include "launch/settings/job.h"
+#include "launch/settings/machine.h"
+#include "launch/settings/validate.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "launch";
+
+// Where PATH is not set, execvp looks here.
+constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
+
+struct Options {
+  TypedFlags typed;
+  std::vector<std::string> command;
+  bool help_markdown = false;
+};
+
+// The shell's exit codes for a program that could not be started.
+int start_failure_code(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
+  return kExitLauncherFailed;
+}
+
+absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
+  return find_program(
+      program, find_in_environment(invocation.environment, "PATH").value_or(kDefaultSearchPath));
+}
+
+// The program takes this one's place, terminal and signals included.
+int become(Invocation& invocation, const std::vector<std::string>& argv,
+           const EnvironmentOverlay& overlay) {
+  const absl::StatusOr<std::string> program = find(invocation, argv[0]);
+  absl::Status failed = program.status();
+  if (program.ok()) {
+    invocation.out.flush();
+    ExecImage image(*program, argv, apply_overlay(invocation.environment, overlay));
+    failed = exec_error(image, image.exec());
+  }
+  return fail(invocation, kName, failed, start_failure_code(failed));
+}
+
+int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
+  const absl::StatusOr<std::string> tool = find(invocation, plan.tool);
+  if (!tool.ok()) {
+    return fail(
+        invocation, kName,
+        absl::NotFoundError(absl::StrCat(plan.kind, " needs the program ", plan.tool,
+                                         ", which is not in PATH; install "
+                                         "it, or see with --dry_run what it would be given")),
+        kExitNotFound);
+  }
+  if (plan.commands.size() != 1) {
+    return fail(invocation, kName,
+                absl::UnimplementedError(
+                    absl::StrCat("the workers are named one by one: run the ", plan.commands.size(),
+                                 " lines that --dry_run shows, at the same time")));
+  }
+  for (const auto& [name, lines] : plan.variable_files) {
+    if (absl::Status ok = update_variable_file(name, lines); !ok.ok()) {
+      return fail(invocation, kName, ok);
+    }
+  }
+  return become(invocation, plan.commands[0], plan.environment);
+}
+
+int carry_out(Invocation& invocation, const LaunchPlan& plan) {
+  return std::visit(
+      absl::Overload(
+          [&](const AgentOptions& options) {
+            const absl::StatusOr<int> exit_code = run_agent(options, invocation.environment);
+            if (exit_code.ok()) return *exit_code;
+            return fail(invocation, kName, exit_code.status(),
+                        start_failure_code(exit_code.status()));
+          },
+          [&](const SimulationPlan& plan) {
+            return become(invocation, plan.process.argv, plan.process.environment);
+          },
+          [&](const TaskPlan& plan) {
+            return become(invocation, plan.process.argv, plan.process.environment);
+          },
+          [&](const CommandPlan& plan) { return run_command_plan(invocation, plan); },
+          [&](const SageMakerPlan&) {
+            return fail(invocation, kName,
+                        absl::UnimplementedError(
+                            "SageMaker starts jobs itself: write this one with --dry_run to a "
+                            "file, then aws sagemaker create-training-job --cli-input-json"));
+          }),
+      plan.action);
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.help_markdown) {
+    invocation.out << options_markdown();
+    return finish(invocation);
+  }
+  absl::StatusOr<Settings> settings = launch_settings(options.typed, invocation.environment);
+  if (!settings.ok()) return fail(invocation, kName, settings.status(), kExitBadCommandLine);
+  const absl::StatusOr<Job> job = find_job(invocation.environment);
+  if (!job.ok()) return fail(invocation, kName, job.status(), kExitBadCommandLine);
+  const Machine machine = this_machine(invocation.environment);
+  if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) {
+    return fail(invocation, kName, ok, kExitBadCommandLine);
+  }
+  if (settings->flag("print_config")) {
+    invocation.out << settings->to_text();
+    return finish(invocation);
+  }
+  if (options.command.empty() || options.command[0].empty()) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError(
+                    "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
+                kExitBadCommandLine);
+  }
+  const std::vector<std::string> typed_options = typed_words(options.typed);
+  const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
+                                                     .machine = machine,
+                                                     .job = *job,
+                                                     .command = options.command,
+                                                     .environment = invocation.environment,
+                                                     .typed_options = typed_options});
+  if (!plan.ok()) {
+    const bool is_users = absl::IsInvalidArgument(plan.status());
+    return fail(invocation, kName, plan.status(),
+                is_users ? kExitBadCommandLine : kExitLauncherFailed);
+  }
+  if (!settings->flag("quiet")) {
+    for (const std::string& note : plan->notes) {
+      invocation.err << "accelerate launch: note: " << note << "\n";
+    }
+    const std::string defaults = note_on_defaults(*settings);
+    if (invocation.is_interactive && !defaults.empty()) {
+      invocation.err << "accelerate launch: note: nobody gave these, and they have defaults: "
+                     << defaults << "\n";
+    }
+  }
+  if (settings->flag("dry_run")) {
+    invocation.out << to_text(*plan);
+    return finish(invocation);
+  }
+  return carry_out(invocation, *plan);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.usage("Usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]");
+  app.footer(
+      "Everything after PROGRAM belongs to the program. Option names may be spelt with _ or -.\n"
+      "A flag wins over the configuration file, that over the environment, that over the default.\n"
+      "Exit code: the first failing rank's own; 128+N after signal N; 2 for a bad command line;\n"
+      "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
+  declare_flags(app, options->typed);
+  app.add_flag("--help_markdown", options->help_markdown, "")->group("");
+  app.add_option("PROGRAM", options->command, "the program and its arguments")->type_name("");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> prepare_launch_words(const CLI::App& app,
+                                                              absl::Span<const std::string> args) {
+  absl::StatusOr<LaunchWords> words = split_launch_words(app, args);
+  if (!words.ok()) return words.status();
+  std::vector<std::string> prepared = std::move(words->options);
+  if (words->program.empty()) return prepared;
+  prepared.push_back("--");
+  prepared.insert(prepared.end(), words->program.begin(), words->program.end());
+  return prepared;
+}
+
+absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
+                                         absl::Span<const std::string> environment) {
+  std::optional<ConfigFile> config;
+  std::string path;
+  if (const auto named = typed.find("config_file"); named != typed.end()) {
+    path = named->second.back();
+  } else if (!typed.contains("cpu")) {
+    std::error_code ignored;
+    path = default_config_path(environment);
+    if (!std::filesystem::is_regular_file(path, ignored)) path.clear();
+  }
+  if (!path.empty()) {
+    absl::StatusOr<ConfigFile> loaded = load_config_file(path);
+    if (!loaded.ok()) return loaded.status();
+    config = *std::move(loaded);
+  }
+  return Settings::resolve(typed, config ? &*config : nullptr, environment);
+}
+
+const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,69 @@
+#include "launch/commands/merge_weights.h"
+
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "accelerate/checkpoint/merge_weights.h"
+#include "accelerate/runtime/host_files.h"
+#include "launch/commands/invocation.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "merge-weights";
+
+struct Options {
+  std::string checkpoint_dir;
+  std::string output_path;
+  bool unsafe_serialization = false;
+  bool remove_checkpoint_dir = false;
+};
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.checkpoint_dir.empty() || options.output_path.empty()) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError("two folders are needed: the checkpoint's and the one "
+                                           "to write to; see accelerate merge-weights --help"),
+                kExitBadCommandLine);
+  }
+  if (options.unsafe_serialization) {
+    invocation.err << "accelerate merge-weights: --unsafe_serialization has no effect: safetensors "
+                      "are written, never pickle\n";
+  }
+  HostFiles files;
+  const absl::StatusOr<MergedWeights> merged =
+      merge_weights(files, options.checkpoint_dir, options.output_path,
+                    {.remove_checkpoint_dir = options.remove_checkpoint_dir});
+  if (!merged.ok()) return fail(invocation, kName, merged.status());
+  invocation.out << merged->tensors << " tensors, " << merged->bytes
+                 << " bytes: " << join_path(options.output_path, merged->files[0]) << "\n";
+  return finish(invocation);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.footer(
+      "Option names may be spelt with _ or -.\n"
+      "Exit code: 0; 1 if the weights cannot be merged; 2 for a bad command line.");
+  app.add_option("checkpoint_dir", options->checkpoint_dir,
+                 "folder of a sharded checkpoint: metadata.json, or an index, with its shards")
+      ->type_name("");
+  app.add_option("output_path", options->output_path,
+                 "folder for model.safetensors; made if it is not there")
+      ->type_name("");
+  app.add_flag("--unsafe_serialization", options->unsafe_serialization,
+               "has no effect: pickle is never written");
+  app.add_flag("--remove_checkpoint_dir", options->remove_checkpoint_dir,
+               "remove the files that were merged, and their folder if nothing else is in it");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kMergeWeights = {kName, "Make whole weights of a sharded checkpoint.", declare};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,30 @@
+/// Questions to the machine that may crash or hang whoever asks: asked in a child process.
+///
+/// The child has 10 s, and its output goes nowhere but to the caller.
+/// Threads: only while the process has one: it forks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accelerate::launch {
+
+struct LibraryProbe {
+  bool is_loadable = false;
+  /// The file, where it could be loaded.
+  std::string path;
+  /// Whether it, or what it loads, has the symbol that was asked for.
+  bool has_symbol = false;
+  /// Otherwise: what the dynamic linker said, or how the child ended.
+  std::string error;
+};
+
+/// Loads a shared object by its path or by its name, as dlopen does. `symbol` may be empty.
+LibraryProbe probe_library(const std::string& name, const std::string& symbol = "");
+
+/// What a program writes to standard output. `argv[0]` is looked for in PATH. Unset if it cannot be
+/// run or does not exit with 0.
+std::optional<std::string> output_of(const std::vector<std::string>& argv);
+
+}  // namespace accelerate::launch

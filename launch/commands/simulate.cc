@@ -1,0 +1,33 @@
+#include "launch/commands/simulate.h"
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "launch/commands/invocation.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "simulate";
+
+RunCommand declare(CLI::App& app) {
+  app.usage("Usage: accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]");
+  app.footer(
+      "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...]; its options are\n"
+      "launch's. SPEC is nodes x devices and their kind: 2x4, 2x4:h100.");
+  app.allow_extras();
+  return [](Invocation& invocation) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
+                                           "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100"),
+                kExitBadCommandLine);
+  };
+}
+
+}  // namespace
+
+const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,13 @@
+/// `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: launch on a simulated cluster.
+///
+/// `expand_arguments` makes `launch --simulate SPEC ...` of it; this is its help, and what it says
+/// when SPEC is missing.
+#pragma once
+
+#include "launch/commands/command.h"
+
+namespace accelerate::launch {
+
+extern const Command kSimulate;
+
+}  // namespace accelerate::launch

@@ -1,0 +1,80 @@
+#include "launch/commands/test.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "launch/commands/host_facts.h"
+#include "launch/commands/invocation.h"
+#include "launch/commands/run_program.h"
+#include "launch/settings/environment_words.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "test";
+constexpr char kVariable[] = "ACCELERATE_SELF_TEST";
+constexpr char kLauncherVariable[] = "ACCELERATE_LAUNCHER";
+constexpr char kProgram[] = "accelerate-self-test";
+
+struct Options {
+  std::string config_file;
+  std::vector<std::string> launch_words;
+};
+
+absl::StatusOr<std::string> self_test_program(const Invocation& invocation) {
+  std::string path = environment_value(invocation.environment, kVariable);
+  if (path.empty()) {
+    path = std::filesystem::path(executable_path()).replace_filename(kProgram).string();
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return path;
+  return absl::NotFoundError(absl::StrCat("there is no self-test ", path, "; build ", kProgram,
+                                          " beside this program, or name it in ", kVariable));
+}
+
+int run(const Options& options, Invocation& invocation) {
+  const absl::StatusOr<std::string> program = self_test_program(invocation);
+  if (!program.ok()) return fail(invocation, kName, program.status(), kExitNotFound);
+  std::string launcher = environment_value(invocation.environment, kLauncherVariable);
+  if (launcher.empty()) launcher = executable_path();
+  std::vector<std::string> line = {launcher, "launch"};
+  if (!options.config_file.empty()) {
+    line.insert(line.end(), {"--config_file", options.config_file});
+  }
+  line.insert(line.end(), options.launch_words.begin(), options.launch_words.end());
+  line.push_back(*program);
+  const absl::StatusOr<int> exit_code = run_program(line, invocation.environment);
+  if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
+  if (*exit_code != 0) {
+    return fail(invocation, kName,
+                absl::InternalError(absl::StrCat("the self-test failed with exit code ", *exit_code,
+                                                 "; see above")),
+                *exit_code);
+  }
+  invocation.out << "The self-test passed: this configuration is ready for training.\n";
+  return finish(invocation);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.footer("Words after -- are options of accelerate launch: accelerate test -- --simulate 2x4");
+  app.add_option("--config_file", options->config_file, "the configuration to test with")
+      ->type_name("PATH");
+  app.add_option("launch_options", options->launch_words, "options of accelerate launch, after --")
+      ->type_name("");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kTest = {kName, "Test a configuration with a small training.", declare};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,81 @@
+#include "launch/commands/test.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "launch/commands/command_tester.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TestCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/testXXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    self_test_ = write("self_test", "");
+    // Stands for the launcher: says how it was called.
+    launcher_ = write("launcher", "#!/bin/sh\nfor w in \"$@\"; do echo \"[$w]\"; done > " +
+                                      folder_ + "/said\nexit ${CODE:-0}\n");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& contents) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path) << contents;
+    EXPECT_EQ(chmod(path.c_str(), 0755), 0);
+    return path;
+  }
+
+  std::string said() {
+    std::stringstream text;
+    text << std::ifstream(folder_ + "/said").rdbuf();
+    return text.str();
+  }
+
+  CommandResult run(std::vector<std::string> words, std::vector<std::string> more = {}) {
+    more.push_back("ACCELERATE_SELF_TEST=" + self_test_);
+    more.push_back("ACCELERATE_LAUNCHER=" + launcher_);
+    return run_command(kTest, std::move(words), {.environment = std::move(more)});
+  }
+
+  std::string folder_;
+  std::string self_test_;
+  std::string launcher_;
+};
+
+TEST_F(TestCommand, LaunchesTheSelfTest) {
+  CommandResult result = run({"--config_file", "c.yaml", "--", "--simulate", "2x4"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(said(),
+            "[launch]\n[--config_file]\n[c.yaml]\n[--simulate]\n[2x4]\n[" + self_test_ + "]\n");
+  EXPECT_THAT(result.out, HasSubstr("The self-test passed"));
+  result = run({});
+  EXPECT_EQ(said(), "[launch]\n[" + self_test_ + "]\n");
+}
+
+TEST_F(TestCommand, PassesAFailureOn) {
+  const CommandResult result = run({}, {"CODE=7"});
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_THAT(result.err, HasSubstr("the self-test failed with exit code 7"));
+  EXPECT_EQ(result.out, "");
+}
+
+TEST_F(TestCommand, SaysWhereTheSelfTestShouldBe) {
+  std::filesystem::remove(self_test_);
+  const CommandResult result = run({});
+  EXPECT_EQ(result.exit_code, 127);
+  EXPECT_THAT(result.err, HasSubstr("there is no self-test " + self_test_));
+}
+
+}  // namespace
+}  // namespace accelerate::launch

@@ -1,0 +1,123 @@
+#include "launch/commands/to_fsdp2.h"
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "launch/commands/invocation.h"
+#include "launch/settings/schema.h"
+
+namespace accelerate::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kName[] = "to-fsdp2";
+constexpr char kSection[] = "fsdp_config";
+constexpr char kVersionKey[] = "fsdp_version";
+constexpr char kReshardKey[] = "fsdp_reshard_after_forward";
+
+struct Options {
+  std::string config_file;
+  std::string output_file;
+  bool overwrite = false;
+};
+
+std::string word_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// Whether parameters are freed after forward; strategies by name or by the number of older files.
+Json reshards(const Json& strategy) {
+  const std::string word = absl::AsciiStrToUpper(word_of(strategy));
+  const std::set<std::string> resharding = {"FULL_SHARD", "1", "HYBRID_SHARD", "4", "TRUE"};
+  return resharding.contains(word);
+}
+
+absl::StatusOr<std::string> convert(const Options& options, std::string& warnings) {
+  if (!options.overwrite && options.output_file.empty()) {
+    return absl::InvalidArgumentError(
+        "say where the result goes: --output_file PATH, or --overwrite for the same file");
+  }
+  std::error_code ignored;
+  if (!options.overwrite && std::filesystem::exists(options.output_file, ignored)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(options.output_file, " is there already; --overwrite replaces it"));
+  }
+  absl::StatusOr<ConfigFile> config = load_config_file(options.config_file);
+  if (!config.ok()) return config.status();
+  convert_to_fsdp2(*config, warnings);
+  const std::string output =
+      options.output_file.empty() ? options.config_file : options.output_file;
+  if (absl::Status written = write_config_file(*config, output); !written.ok()) return written;
+  return output;
+}
+
+int run(const Options& options, Invocation& invocation) {
+  std::string warnings;
+  const absl::StatusOr<std::string> output = convert(options, warnings);
+  invocation.err << warnings;
+  if (!output.ok()) return fail(invocation, kName, output.status());
+  invocation.out << "written: " << *output << "\n";
+  return finish(invocation);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("--config_file", options->config_file, "the configuration to convert")
+      ->required()
+      ->type_name("PATH");
+  app.add_option("--output_file", options->output_file, "where the result goes")->type_name("PATH");
+  app.add_flag("--overwrite", options->overwrite, "replace the file that is there");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+bool convert_to_fsdp2(ConfigFile& config, std::string& warnings) {
+  const auto warn = [&](absl::string_view text) {
+    absl::StrAppend(&warnings, "accelerate ", kName, ": ", text, "\n");
+  };
+  const auto section = config.values.find(kSection);
+  if (section == config.values.end() || section->empty()) {
+    warn("there is no fsdp_config; nothing is changed");
+    return false;
+  }
+  Json converted = {{kVersionKey, 2}};
+  bool has_strategy = false;
+  for (const auto& [key, value] : section->items()) {
+    const std::string name = find_key(Section::kFsdp, key)->name;
+    if (name == kVersionKey) {
+      if (word_of(value) != "2") continue;
+      warn("the configuration is one for FSDP 2 already; nothing is changed");
+      return false;
+    }
+    if (value.is_null()) continue;
+    if (name == "fsdp_sharding_strategy") {
+      converted[kReshardKey] = reshards(value);
+      has_strategy = true;
+    } else if (name == kReshardKey) {
+      if (!has_strategy) converted[kReshardKey] = reshards(value);
+    } else if (name == "fsdp_forward_prefetch") {
+      warn("fsdp_forward_prefetch is left out: FSDP 2 does not have it yet");
+    } else if (name != "fsdp_backward_prefetch" && name != "fsdp_sync_module_states" &&
+               name != "fsdp_use_orig_params") {
+      converted[name] = value;
+    }
+  }
+  *section = std::move(converted);
+  return true;
+}
+
+const Command kToFsdp2 = {kName, "Convert a configuration for FSDP 1 to FSDP 2.", declare};
+
+}  // namespace accelerate::launch

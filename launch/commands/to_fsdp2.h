@@ -1,0 +1,17 @@
+/// `accelerate to-fsdp2`: a configuration for FSDP 1 as one for FSDP 2.
+///
+/// Mirrors: accelerate commands/to_fsdp2.py.
+/// Differs: the file is checked as launch checks it; unknown keys are an error.
+#pragma once
+
+#include "launch/commands/command.h"
+#include "launch/settings/config_file.h"
+
+namespace accelerate::launch {
+
+/// Changes `config`; says whether there was something to change, and writes warnings, a line each.
+bool convert_to_fsdp2(ConfigFile& config, std::string& warnings);
+
+extern const Command kToFsdp2;
+
+}  // namespace accelerate::launch

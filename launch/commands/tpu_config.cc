@@ -1,0 +1,173 @@
+#include "launch/commands/tpu_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/commands/invocation.h"
+#include "launch/commands/run_program.h"
+#include "launch/settings/config_file.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kName[] = "tpu-config";
+
+struct Options {
+  std::string config_file;
+  std::string tpu_name;
+  std::string tpu_zone;
+  bool use_alpha = false;
+  std::string command_file;
+  std::vector<std::string> commands;
+  bool install_accelerate = false;
+  std::string accelerate_version = "latest";
+  std::string install_command;
+  bool debug = false;
+};
+
+std::string text_in(const ConfigFile& config, const char* key) {
+  const auto found = config.values.find(key);
+  return found != config.values.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// Whatever was not typed comes from the configuration, where there is one.
+absl::Status take_configuration(Options& options, const Invocation& invocation) {
+  std::string path = options.config_file;
+  if (path.empty()) {
+    path = default_config_path(invocation.environment);
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) return absl::OkStatus();
+  }
+  const absl::StatusOr<ConfigFile> config = load_config_file(path);
+  if (!config.ok()) return config.status();
+  if (options.command_file.empty() && options.commands.empty()) {
+    options.command_file = text_in(*config, "command_file");
+    const auto commands = config->values.find("commands");
+    if (commands != config->values.end() && commands->is_array()) {
+      for (const auto& command : *commands) options.commands.push_back(command);
+    }
+  }
+  if (options.tpu_name.empty()) options.tpu_name = text_in(*config, "tpu_name");
+  if (options.tpu_zone.empty()) options.tpu_zone = text_in(*config, "tpu_zone");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> install_command(const Options& options) {
+  if (!options.install_command.empty()) return options.install_command;
+  const std::string& version = options.accelerate_version;
+  if (version == "latest") return "pip install accelerate -U";
+  if (version == "dev") {
+    return "pip install git+https://github.com/huggingface/accelerate.git";
+  }
+  const bool is_version = std::isdigit(static_cast<unsigned char>(version[0])) &&
+                          std::all_of(version.begin(), version.end(), [](unsigned char c) {
+                            return std::isalnum(c) || c == '.' || c == '+' || c == '-' || c == '!';
+                          });
+  if (!is_version) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--accelerate_version=", version, " is neither latest, dev nor a version"));
+  }
+  return absl::StrCat("pip install accelerate==", version);
+}
+
+absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
+                                                     const Invocation& invocation) {
+  if (absl::Status ok = take_configuration(options, invocation); !ok.ok()) return ok;
+  if (!options.command_file.empty()) {
+    std::ifstream file(options.command_file);
+    if (!file) return absl::NotFoundError(absl::StrCat(options.command_file, " cannot be read"));
+    options.commands.clear();
+    for (std::string line; std::getline(file, line);) options.commands.push_back(line);
+  }
+  if (options.commands.empty()) {
+    return absl::InvalidArgumentError(
+        "there is nothing to run: give --command or --command_file, or have commands in the "
+        "configuration");
+  }
+  for (const auto& [name, value] :
+       {std::pair("tpu_name", &options.tpu_name), std::pair("tpu_zone", &options.tpu_zone)}) {
+    if (!value->empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("which pod? Give --", name, ", or have it in the configuration"));
+  }
+  std::vector<std::string> steps = {"cd /usr/share"};
+  if (options.install_accelerate) {
+    absl::StatusOr<std::string> install = install_command(options);
+    if (!install.ok()) return install.status();
+    steps.push_back(*std::move(install));
+  }
+  steps.insert(steps.end(), options.commands.begin(), options.commands.end());
+  std::vector<std::string> line = {"gcloud"};
+  if (options.use_alpha) line.push_back("alpha");
+  for (const std::string& word :
+       {std::string("compute"), std::string("tpus"), std::string("tpu-vm"), std::string("ssh"),
+        options.tpu_name, std::string("--zone"), options.tpu_zone, std::string("--command"),
+        absl::StrJoin(steps, "; "), std::string("--worker"), std::string("all")}) {
+    line.push_back(word);
+  }
+  return line;
+}
+
+int run(const Options& options, Invocation& invocation) {
+  const absl::StatusOr<std::vector<std::string>> line = gcloud_line(options, invocation);
+  if (!line.ok()) {
+    return fail(invocation, kName, line.status(),
+                absl::IsInvalidArgument(line.status()) ? kExitBadCommandLine : kExitLauncherFailed);
+  }
+  if (options.debug) {
+    invocation.out << "Running " << absl::StrJoin(*line, " ") << "\n";
+    return finish(invocation);
+  }
+  const absl::StatusOr<int> exit_code = run_program(*line, invocation.environment);
+  if (!exit_code.ok()) return fail(invocation, kName, exit_code.status(), kExitNotFound);
+  if (*exit_code != 0) {
+    return fail(invocation, kName,
+                absl::InternalError(absl::StrCat("gcloud ended with exit code ", *exit_code)),
+                *exit_code);
+  }
+  invocation.out << "The pod is set up.\n";
+  return finish(invocation);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  const auto text = [&app](const char* name, std::string& value, const char* type,
+                           const char* help) {
+    app.add_option(name, value, help)->type_name(type);
+  };
+  text("--config_file", options->config_file, "PATH", "configuration for what is not given here");
+  text("--tpu_name", options->tpu_name, "NAME", "the pod");
+  text("--tpu_zone", options->tpu_zone, "ZONE", "where it is");
+  app.add_flag("--use_alpha,--alpha", options->use_alpha, "use gcloud alpha");
+  text("--command_file", options->command_file, "PATH", "commands to run, a line each");
+  app.add_option("--command", options->commands, "a command to run; may be repeated")
+      ->type_name("TEXT")
+      ->expected(1, 1024)
+      ->take_all();
+  app.add_flag("--install_accelerate", options->install_accelerate, "install accelerate first");
+  text("--accelerate_version", options->accelerate_version, "VERSION",
+       "what is installed: latest, dev or a version");
+  text("--install_command", options->install_command, "TEXT",
+       "how it is installed, for example a copy of this program");
+  app.add_flag("--debug", options->debug, "print the line and run nothing");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kTpuConfig = {kName, "Run commands on every worker of a TPU pod.", declare};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,16 @@
+/// A file of `NAME=value` lines that somebody else may have written to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace accelerate::launch {
+
+/// Makes `lines` the only ones of their variables in the file; other lines stay. The file is
+/// replaced as a whole or not at all, and only its owner can read it.
+/// Errors: Unavailable naming the file.
+absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,143 @@
+#include "launch/dialogue/config_values.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/log/absl_check.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kDistributedType[] = "distributed_type";
+
+const SectionName* section_of(const Setting& row) {
+  for (const SectionName& named : all_sections()) {
+    if (named.section == row.section) return &named;
+  }
+  return nullptr;
+}
+
+bool is_number(absl::string_view text) {
+  int64_t ignored = 0;
+  return absl::SimpleAtoi(text, &ignored);
+}
+
+// A text that files have as a number or a truth value, as the peer writes it.
+Json plain_text(const Setting& row, absl::string_view text) {
+  if (row.choices != nullptr && is_number(row.choice_list().front())) {
+    return Json::parse(text.begin(), text.end());
+  }
+  if (row.default_value != nullptr && absl::string_view(row.default_value) == "true") {
+    if (const absl::StatusOr<bool> value = parse_bool(text); value.ok()) return *value;
+  }
+  return std::string(text);
+}
+
+Json typed(const Setting& row, absl::string_view text) {
+  switch (row.type) {
+    case ValueType::kFlag:
+    case ValueType::kBool: return *parse_bool(text);
+    case ValueType::kInt: {
+      int64_t number = 0;
+      ABSL_CHECK(absl::SimpleAtoi(text, &number)) << row.name << "=" << text;
+      return number;
+    }
+    case ValueType::kFloat: {
+      double number = 0;
+      ABSL_CHECK(absl::SimpleAtod(text, &number)) << row.name << "=" << text;
+      return number;
+    }
+    case ValueType::kTexts:
+      return std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipEmpty()));
+    case ValueType::kText: return plain_text(row, text);
+    case ValueType::kBools: return std::string(text);
+  }
+  return nullptr;
+}
+
+// A key of some file, or a setting's name.
+const Setting* find_row(absl::string_view name) {
+  const std::vector<std::string> parts = absl::StrSplit(name, absl::MaxSplits('.', 1));
+  if (parts.size() == 2) {
+    for (const SectionName& named : all_sections()) {
+      if (parts[0] == named.key) return find_key(named.section, parts[1]);
+    }
+    return nullptr;
+  }
+  for (const Section section : {Section::kTop, Section::kSageMaker}) {
+    if (const Setting* row = find_key(section, name)) return row;
+  }
+  const Setting* row = find_setting(name);
+  return row != nullptr && row->section != Section::kNone ? row : nullptr;
+}
+
+std::string nearest_key(absl::string_view name) {
+  std::vector<std::string> keys;
+  for (const Setting& row : all_settings()) {
+    if (row.section != Section::kNone) keys.push_back(row.key_name());
+  }
+  return nearest_word(name.substr(name.find('.') + 1), keys);
+}
+
+absl::Status check(const Setting& row, const std::string& text) {
+  if (absl::string_view(row.name) != kDistributedType) return check_value(row, text);
+  std::vector<std::string> types;
+  for (const auto& list : {distributed_types(), sagemaker_distributed_types()}) {
+    types.insert(types.end(), list.begin(), list.end());
+  }
+  if (std::find(types.begin(), types.end(), text) != types.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected one of ", absl::StrJoin(types, ", "), ", not \"", text, "\""));
+}
+
+}  // namespace
+
+void put_value(ConfigFile& config, absl::string_view name, absl::string_view text) {
+  const Setting& row = setting(name);
+  const SectionName* section = section_of(row);
+  Json& map = section != nullptr ? config.values[section->key] : config.values;
+  map[row.key_name()] = typed(row, text);
+}
+
+absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == assignment.npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", assignment, ": expected KEY=VALUE, as in num_processes=4"));
+  }
+  const std::string key =
+      absl::StrReplaceAll(absl::StripAsciiWhitespace(assignment.substr(0, equals)), {{"-", "_"}});
+  const std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
+  const Setting* row = find_row(key);
+  if (row == nullptr) {
+    const std::string near = nearest_key(key);
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", assignment, ": no file has a key ", key,
+                     near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+  }
+  if (text.empty()) {
+    const SectionName* section = section_of(*row);
+    Json& map = section != nullptr ? config.values[section->key] : config.values;
+    if (map.is_object()) map.erase(row->key_name());
+    return absl::OkStatus();
+  }
+  if (absl::Status ok = check(*row, text); !ok.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", ok.message()));
+  }
+  put_value(config, row->name, text);
+  return absl::OkStatus();
+}
+
+}  // namespace accelerate::launch

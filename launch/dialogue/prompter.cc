@@ -1,0 +1,211 @@
+#include "launch/dialogue/prompter.h"
+
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr int kTries = 3;
+
+// Keys one by one and unseen, for as long as it lives; nothing happens where there is no terminal.
+class RawTerminal {
+ public:
+  RawTerminal() : is_raw_(tcgetattr(STDIN_FILENO, &before_) == 0) {
+    if (!is_raw_) return;
+    termios raw = before_;
+    // Ctrl-C becomes a key, so that the terminal is always set back.
+    raw.c_lflag &= ~(ICANON | ECHO | ISIG);
+    raw.c_cc[VMIN] = 1;
+    raw.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
+  }
+  ~RawTerminal() {
+    if (is_raw_) tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+  }
+
+ private:
+  termios before_ = {};
+  const bool is_raw_;
+};
+
+// A choice by its name in any case, its number, or a beginning that no other has; npos for none.
+size_t find_choice(const std::vector<std::string>& choices, absl::string_view answer) {
+  size_t found = std::string::npos;
+  int beginnings = 0;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (absl::EqualsIgnoreCase(choices[i], answer)) return i;
+    if (!absl::StartsWithIgnoreCase(choices[i], answer)) continue;
+    found = i;
+    ++beginnings;
+  }
+  size_t number = 0;
+  if (absl::SimpleAtoi(answer, &number) && number < choices.size()) return number;
+  return beginnings == 1 ? found : std::string::npos;
+}
+
+// Choices that are numbers themselves stand without another one before them.
+std::string label(const std::vector<std::string>& choices, size_t index) {
+  int64_t ignored = 0;
+  return absl::StrCat(absl::SimpleAtoi(choices[index], &ignored) ? "" : absl::StrCat(index, "  "),
+                      choices[index]);
+}
+
+// What was typed since the last arrow, and where the menu goes by it.
+class TypedAhead {
+ public:
+  size_t add(char key, const std::vector<std::string>& choices, size_t selected) {
+    typed_ += key;
+    if (const size_t found = match(choices); found != std::string::npos) return found;
+    // It may be the beginning of another one.
+    typed_ = key;
+    const size_t found = match(choices);
+    return found != std::string::npos ? found : selected;
+  }
+  void clear() { typed_.clear(); }
+
+ private:
+  size_t match(const std::vector<std::string>& choices) const {
+    for (size_t i = 0; i < choices.size(); ++i) {
+      if (absl::StartsWithIgnoreCase(choices[i], typed_)) return i;
+    }
+    size_t number = 0;
+    if (absl::SimpleAtoi(typed_, &number) && number < choices.size()) return number;
+    return std::string::npos;
+  }
+
+  std::string typed_;
+};
+
+}  // namespace
+
+bool Prompter::read_line(const std::string& question, std::string& line) {
+  out_ << question << std::flush;
+  if (std::getline(in_, line)) {
+    line = std::string(absl::StripAsciiWhitespace(line));
+    return true;
+  }
+  out_ << std::endl;
+  status_ = absl::OutOfRangeError(
+      absl::StrCat("the input ended at the question \"", absl::StripAsciiWhitespace(question),
+                   "\"; --set KEY=VALUE writes a configuration without questions"));
+  return false;
+}
+
+std::string Prompter::ask_text(const std::string& question,
+                               const std::optional<std::string>& otherwise, const Check& check) {
+  const std::string prompt = absl::StrCat(
+      question, otherwise && !otherwise->empty() ? absl::StrCat(" [", *otherwise, "]") : "", ": ");
+  for (int tries = 1; status_.ok(); ++tries) {
+    std::string answer;
+    if (!read_line(prompt, answer)) break;
+    if (answer.empty() && otherwise) return *otherwise;
+    absl::Status verdict = check ? check(answer) : absl::OkStatus();
+    if (answer.empty()) verdict = absl::InvalidArgumentError("an answer is needed");
+    if (verdict.ok()) return answer;
+    out_ << "  " << verdict.message() << std::endl;
+    if (tries < kTries) continue;
+    status_ = absl::InvalidArgumentError(absl::StrCat(
+        "no usable answer in ", kTries, " tries to \"", question, "\": ", verdict.message()));
+  }
+  return otherwise.value_or("");
+}
+
+int64_t Prompter::ask_number(const std::string& question, std::optional<int64_t> otherwise,
+                             int64_t least) {
+  const Check check = [least](const std::string& answer) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(answer, &number) && number >= least) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a whole number of at least ", least, ", not \"", answer, "\""));
+  };
+  std::optional<std::string> text;
+  if (otherwise) text = absl::StrCat(*otherwise);
+  int64_t number = otherwise.value_or(least);
+  (void)absl::SimpleAtoi(ask_text(question, text, check), &number);
+  return number;
+}
+
+bool Prompter::ask_yes_no(const std::string& question, bool otherwise) {
+  const Check check = [](const std::string& answer) {
+    if (parse_bool(answer).ok()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("expected yes or no, not \"", answer, "\""));
+  };
+  return *parse_bool(ask_text(question, otherwise ? "yes" : "no", check));
+}
+
+size_t Prompter::ask_choice(const std::string& question, const std::vector<std::string>& choices,
+                            size_t otherwise) {
+  if (has_menu_) return ask_by_menu(question, choices, otherwise);
+  if (!status_.ok()) return otherwise;
+  out_ << question << "\n";
+  for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << label(choices, i) << "\n";
+  const Check check = [&](const std::string& answer) {
+    if (find_choice(choices, answer) != std::string::npos) return absl::OkStatus();
+    const std::string near = nearest_word(answer, choices);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected a number from 0 to ", choices.size() - 1, " or one of the names, ", "not \"",
+        answer, "\"", near.empty() ? "" : "; did you mean ", near, near.empty() ? "" : "?"));
+  };
+  const size_t found = find_choice(choices, ask_text("Number or name", choices[otherwise], check));
+  return found == std::string::npos ? otherwise : found;
+}
+
+void Prompter::draw_menu(const std::vector<std::string>& choices, size_t selected) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    out_ << "\x1b[2K" << (i == selected ? "-> " : "   ") << label(choices, i) << "\r\n";
+  }
+  out_ << std::flush;
+}
+
+size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std::string>& choices,
+                             size_t otherwise) {
+  if (!status_.ok()) return otherwise;
+  const RawTerminal raw;
+  const size_t count = choices.size();
+  const std::string to_first_line = absl::StrCat("\x1b[", count, "A\r");
+  out_ << question << " (arrow keys, number or name; Enter takes)\r\n";
+  size_t selected = otherwise;
+  draw_menu(choices, selected);
+  TypedAhead typed;
+  while (true) {
+    const int key = in_.get();
+    if (key == '\n' || key == '\r') break;
+    if (key == std::istream::traits_type::eof() || key == 3 || key == 4) {
+      status_ = absl::CancelledError(
+          absl::StrCat("stopped at the question \"", question, "\"; nothing is written"));
+      return otherwise;
+    }
+    if (key == 27) {
+      // An arrow is ESC [ A to D, or ESC O A to D.
+      typed.clear();
+      const int bracket = in_.get();
+      if (bracket != '[' && bracket != 'O') continue;
+      const int arrow = in_.get();
+      if (arrow == 'A') selected = (selected + count - 1) % count;
+      if (arrow == 'B') selected = (selected + 1) % count;
+    } else if (key == 127 || key == 8) {
+      typed.clear();
+    } else if (std::isprint(key)) {
+      selected = typed.add(static_cast<char>(key), choices, selected);
+    }
+    out_ << to_first_line;
+    draw_menu(choices, selected);
+  }
+  // The menu gives way to the answer.
+  out_ << "\x1b[" << count + 1 << "A\r\x1b[J" << question << ": " << choices[selected] << "\r\n"
+       << std::flush;
+  return selected;
+}
+
+}  // namespace accelerate::launch

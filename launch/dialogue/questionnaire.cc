@@ -1,0 +1,435 @@
+#include "launch/dialogue/questionnaire.h"
+
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "launch/dialogue/config_values.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// A kind of machines: what the menu calls it, its word in a file, what its devices are called.
+struct MachineType {
+  const char* title;
+  const char* word;
+  const char* devices;
+};
+
+constexpr MachineType kMachineTypes[] = {
+    {"no distributed training", "NO", "devices"}, {"multi-CPU", "MULTI_CPU", "CPUs"},
+    {"multi-XPU", "MULTI_XPU", "XPUs"},           {"multi-HPU", "MULTI_HPU", "HPUs"},
+    {"multi-GPU", "MULTI_GPU", "GPUs"},           {"multi-NPU", "MULTI_NPU", "NPUs"},
+    {"multi-MLU", "MULTI_MLU", "MLUs"},           {"multi-SDAA", "MULTI_SDAA", "SDAAs"},
+    {"multi-MUSA", "MULTI_MUSA", "MUSAs"},        {"TPU", "XLA", "TPU cores"},
+    {"Neuron", "MULTI_NEURON", "Neuron cores"},   {"simulated cluster", "NO", "devices"},
+};
+constexpr size_t kNone = 0;
+constexpr size_t kMultiCpu = 1;
+constexpr size_t kMultiGpu = 4;
+constexpr size_t kTpu = 9;
+constexpr size_t kNeuron = 10;
+constexpr size_t kSimulated = 11;
+
+const Words kFsdpStrategies = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
+                               "HYBRID_SHARD_ZERO2"};
+const Words kWrapPolicies = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"};
+const Words kPrefetches = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"};
+const Words kStateDicts1 = {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"};
+const Words kStateDicts2 = {"FULL_STATE_DICT", "SHARDED_STATE_DICT"};
+const Words kOffloadDevices = {"none", "cpu", "nvme"};
+const Words kDataParallelInstances = {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"};
+
+// What stands between `|` in the schema.
+Words choices_of(absl::string_view name) {
+  const std::vector<absl::string_view> list = setting(name).choice_list();
+  return {list.begin(), list.end()};
+}
+
+size_t index_of(const Words& words, absl::string_view word) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == word) return i;
+  }
+  return 0;
+}
+
+class Questionnaire {
+ public:
+  explicit Questionnaire(Prompter& ask) : ask_(ask) {}
+
+  ConfigFile fill() {
+    if (ask_.ask_choice("Where do you train?", {"this machine", "AWS SageMaker"}) == 0) {
+      put("compute_environment", "LOCAL_MACHINE");
+      ask_cluster();
+    } else {
+      put("compute_environment", "AMAZON_SAGEMAKER");
+      ask_sagemaker();
+    }
+    return std::move(config_);
+  }
+
+ private:
+  void put(absl::string_view name, absl::string_view text) { put_value(config_, name, text); }
+  void put_bool(absl::string_view name, bool value) { put(name, value ? "true" : "false"); }
+
+  // Each asks, puts the answer where the schema has it, and returns it.
+  bool yes_no(absl::string_view name, const std::string& question, bool otherwise) {
+    const bool answer = ask_.ask_yes_no(question, otherwise);
+    put_bool(name, answer);
+    return answer;
+  }
+  int64_t number(absl::string_view name, const std::string& question, int64_t otherwise,
+                 int64_t least) {
+    const int64_t answer = ask_.ask_number(question, otherwise, least);
+    put(name, absl::StrCat(answer));
+    return answer;
+  }
+  // An empty answer to a question without default is refused, to others it sets nothing.
+  std::string text(absl::string_view name, const std::string& question,
+                   const std::optional<std::string>& otherwise) {
+    const Prompter::Check check = [name](const std::string& answer) {
+      return check_value(setting(name), answer);
+    };
+    const std::string answer = ask_.ask_text(question, otherwise, check);
+    if (!answer.empty()) put(name, answer);
+    return answer;
+  }
+  std::string choice(absl::string_view name, const std::string& question, const Words& choices,
+                     absl::string_view otherwise = "") {
+    const std::string answer =
+        choices[ask_.ask_choice(question, choices, index_of(choices, otherwise))];
+    put(name, answer);
+    return answer;
+  }
+  bool asks(const std::string& question) { return ask_.ask_yes_no(question, false); }
+
+  void ask_cluster() {
+    Words titles;
+    for (const MachineType& type : kMachineTypes) titles.push_back(type.title);
+    type_ = ask_.ask_choice("Which kind of machine do you use?", titles);
+    put("distributed_type", kMachineTypes[type_].word);
+    if (type_ == kSimulated) {
+      text("simulate", "Which cluster: nodes x devices, and their kind after a colon", "2x4");
+    } else if (type_ != kNone && type_ != kTpu) {
+      ask_machines();
+    }
+    ask_cpu();
+    ask_compile();
+    if (type_ != kMultiCpu && type_ != kTpu) ask_engines();
+    ask_processes();
+    if (type_ == kTpu) ask_tpu();
+    ask_precision();
+  }
+
+  void ask_machines() {
+    machines_ = number("num_machines", "How many machines?", 1, 1);
+    if (machines_ > 1) {
+      const auto is_rank = [this](const std::string& answer) {
+        int64_t rank = -1;
+        if (absl::SimpleAtoi(answer, &rank) && rank >= 0 && rank < machines_) {
+          return absl::OkStatus();
+        }
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected 0 to ", machines_ - 1, ", not \"", answer, "\""));
+      };
+      put("machine_rank", ask_.ask_text("Rank of this machine", "0", is_rank));
+      text("main_process_ip", "Name or address of the machine with rank 0", std::nullopt);
+      const auto is_port = [](const std::string& answer) {
+        int64_t port = 0;
+        if (absl::SimpleAtoi(answer, &port) && port >= 1 && port <= 65535) return absl::OkStatus();
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected a port from 1 to 65535, not \"", answer, "\""));
+      };
+      const std::string port =
+          ask_.ask_text("Port of the machine with rank 0", std::nullopt, is_port);
+      if (!port.empty()) put("main_process_port", port);
+      if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
+        choice("rdzv_backend", "How do the machines meet?", {"static", "c10d"}, "static");
+      }
+    }
+    yes_no("debug", "Compare collectives between ranks before they run? It costs time", false);
+  }
+
+  void ask_cpu() {
+    if (type_ == kMultiCpu) {
+      put_bool("cpu", true);
+      if (asks("Start the ranks with mpirun?")) {
+        text("mpirun_hostfile", "File of the machines", "~/hostfile");
+      }
+    } else if (type_ == kNone) {
+      use_cpu_ = yes_no("cpu", "Train on the CPU even where there is a device?", false);
+    } else {
+      put_bool("cpu", false);
+    }
+  }
+
+  void ask_compile() {
+    if (!asks("Compile the model (torch.compile)?")) return;
+    Words backends = choices_of("dynamo_backend");
+    std::erase(backends, "no");
+    choice("dynamo_backend", "Which compiler?", backends, "inductor");
+    if (!asks("Change what it does by default?")) return;
+    choice("dynamo_mode", "What should it optimise for?", choices_of("dynamo_mode"), "default");
+    yes_no("dynamo_use_fullgraph", "Must the model compile into one graph?", false);
+    yes_no("dynamo_use_dynamic", "Do sizes change from step to step?", false);
+    yes_no("dynamo_use_regional_compilation", "Compile repeated blocks once?", false);
+  }
+
+  // At most one engine that shards.
+  void ask_engines() {
+    if (type_ != kNeuron && asks("Use DeepSpeed's ZeRO?")) return ask_deepspeed();
+    if (type_ != kNone && type_ != kNeuron && asks("Use Fully Sharded Data Parallel (FSDP)?")) {
+      return ask_fsdp();
+    }
+    if (type_ == kMultiGpu && asks("Use Megatron-LM's parallelism?")) ask_megatron();
+  }
+
+  void ask_deepspeed() {
+    put("distributed_type", "DEEPSPEED");
+    const auto is_file = [](const std::string& answer) {
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(answer, ignored)) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat("there is no file ", answer));
+    };
+    has_deepspeed_file_ = asks("Do you have a JSON file for DeepSpeed?");
+    if (has_deepspeed_file_) {
+      const std::string file = ask_.ask_text("Path of the JSON file", std::nullopt, is_file);
+      if (!file.empty()) put("deepspeed_config_file", file);
+    } else {
+      ask_zero();
+    }
+    yes_no("zero3_init_flag", "Make models sharded (zero.Init)? For stage 3", false);
+    if (asks("Has the model layers of experts (MoE)?")) {
+      text("deepspeed_moe_layer_cls_names", "Class names of these layers, between commas",
+           std::nullopt);
+    }
+    if (machines_ <= 1) return;
+    const std::string launcher =
+        choice("deepspeed_multinode_launcher", "Which program starts the other machines?",
+               choices_of("deepspeed_multinode_launcher"), "pdsh");
+    if (launcher == "standard") return;
+    text("deepspeed_hostfile", "File of the machines and their slots", std::nullopt);
+    if (asks("Leave some of them out?")) {
+      text("deepspeed_exclusion_filter", "Which, as in host1@host2:0,2", std::nullopt);
+    } else if (asks("Use only some of them?")) {
+      text("deepspeed_inclusion_filter", "Which, as in host1@host2:0,2", std::nullopt);
+    }
+  }
+
+  void ask_zero() {
+    const std::string stage =
+        choice("zero_stage", "Which stage of ZeRO?", choices_of("zero_stage"), "2");
+    if (stage >= "2") {
+      for (const auto& [name, what, path] :
+           {std::array{"offload_optimizer_device", "the optimizer", "offload_optimizer_nvme_path"},
+            std::array{"offload_param_device", "the parameters", "offload_param_nvme_path"}}) {
+        const std::string device =
+            choice(name, absl::StrCat("Where are ", what, " kept?"), kOffloadDevices, "none");
+        if (device == "nvme") text(path, absl::StrCat("Folder on NVMe for ", what), "/nvme");
+      }
+    }
+    number("gradient_accumulation_steps", "Micro-batches of a step?", 1, 1);
+    if (asks("Clip gradients?")) text("gradient_clipping", "Largest norm", "1.0");
+    if (stage == "3") {
+      yes_no("zero3_save_16bit_model", "Save whole 16-bit weights?", false);
+    }
+  }
+
+  void ask_fsdp() {
+    put("distributed_type", "FSDP");
+    const bool is_second = choice("fsdp_version", "Which version of FSDP?", {"1", "2"}, "2") == "2";
+    if (is_second) {
+      yes_no("fsdp_reshard_after_forward", "Free parameters after the forward pass?", true);
+    } else {
+      choice("fsdp_sharding_strategy", "What is sharded?", kFsdpStrategies);
+    }
+    yes_no("fsdp_offload_params", "Keep shards on the host?", false);
+    ask_wrapping();
+    if (!is_second) {
+      choice("fsdp_backward_prefetch", "When are the next shards fetched in backward?",
+             kPrefetches);
+    }
+    choice("fsdp_state_dict_type", "How are checkpoints written?",
+           is_second ? kStateDicts2 : kStateDicts1);
+    if (!is_second) {
+      yes_no("fsdp_forward_prefetch", "Fetch the next shards in forward as well?", false);
+      yes_no("fsdp_use_orig_params", "Show the original parameters?", true);
+    }
+    const bool is_efficient = yes_no("fsdp_cpu_ram_efficient_loading",
+                                     "Does only rank 0 of a machine read the weights?", true);
+    if (!is_second && is_efficient) {
+      put_bool("fsdp_sync_module_states", true);
+    } else if (!is_second) {
+      yes_no("fsdp_sync_module_states", "Take the weights of rank 0?", true);
+    }
+    yes_no("fsdp_activation_checkpointing", "Recompute activations in backward?", false);
+    if (is_second && asks("Arrange the ranks in a mesh (parallelism config)?")) ask_mesh();
+  }
+
+  void ask_wrapping() {
+    const std::string policy =
+        choice("fsdp_auto_wrap_policy", "Which modules are sharded by themselves?", kWrapPolicies);
+    if (policy == "TRANSFORMER_BASED_WRAP") {
+      if (asks("The layers that the model says are never divided?")) return;
+      text("fsdp_transformer_layer_cls_to_wrap", "Class names of the layers, between commas",
+           std::nullopt);
+    } else if (policy == "SIZE_BASED_WRAP") {
+      number("fsdp_min_num_params", "Parameters of the smallest such module?", 100'000'000, 1);
+    }
+  }
+
+  void ask_mesh() {
+    number("parallelism_config_dp_replicate_size", "Data parallel replicas?", 1, 1);
+    number("parallelism_config_dp_shard_size", "Ranks that share a replica by shards?", 1, 1);
+    number("parallelism_config_tp_size", "Tensor parallel ranks?", 1, 1);
+    if (number("parallelism_config_cp_size", "Context parallel ranks?", 1, 1) > 1) {
+      choice("parallelism_config_cp_comm_strategy", "How do they exchange?",
+             {"allgather", "alltoall"});
+    }
+  }
+
+  void ask_megatron() {
+    put("distributed_type", "MEGATRON_LM");
+    if (number("megatron_lm_tp_degree", "Tensor parallel ranks?", 1, 1) > 1) {
+      yes_no("megatron_lm_sequence_parallelism", "Shard activations over them?", true);
+    }
+    if (number("megatron_lm_pp_degree", "Pipeline stages?", 1, 1) > 1) {
+      number("megatron_lm_num_micro_batches", "Micro-batches of a step?", 1, 1);
+    }
+    yes_no("megatron_lm_recompute_activations", "Recompute activations selectively?", true);
+    yes_no("megatron_lm_use_distributed_optimizer", "Shard the optimizer?", true);
+    text("megatron_lm_gradient_clipping", "Largest norm of the gradients; 0: any", "1.0");
+  }
+
+  void ask_processes() {
+    if (type_ == kNone) {
+      put("num_processes", "1");
+    } else if (type_ != kSimulated) {
+      // One GPU is no distributed training.
+      const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : 1;
+      const std::string question =
+          type_ == kMultiCpu
+              ? "How many ranks over all machines?"
+              : absl::StrCat("How many ", kMachineTypes[type_].devices, " over all machines?");
+      number("num_processes", question, least, least);
+    }
+    const bool has_devices =
+        type_ != kMultiCpu && type_ != kTpu && type_ != kSimulated && !use_cpu_;
+    if (has_devices && machines_ == 1) {
+      text("gpu_ids", absl::StrCat("Which ", kMachineTypes[type_].devices, ", as in 0,2"), "all");
+    }
+    if (type_ == kMultiGpu) {
+      yes_no("enable_cpu_affinity", "Bind each rank to the cores near its device?", false);
+    }
+  }
+
+  void ask_tpu() {
+    text("main_training_function", "Function that is called on each core", "main");
+    const bool is_pod = yes_no("tpu_use_cluster", "Is it a TPU pod?", false);
+    if (!is_pod) return;
+    text("tpu_name", "Name of the pod", std::nullopt);
+    text("tpu_zone", "Zone of the pod", std::nullopt);
+    yes_no("tpu_use_sudo", "Start with sudo on its workers?", false);
+    if (asks("Run commands on the workers first?")) {
+      if (asks("Are they in a file?")) {
+        text("command_file", "Path of the file", std::nullopt);
+      } else {
+        text("commands", "Commands, between commas", std::nullopt);
+      }
+    }
+    text("vm", "Names of its workers, between commas; empty: all", "");
+    text("env", "Variables for the workers, as in A=1,B=2; empty: none", "");
+  }
+
+  void ask_precision() {
+    if (has_deepspeed_file_) return;
+    const std::string precision =
+        choice("mixed_precision", "Data type of the computation?", choices_of("mixed_precision"));
+    if (precision == "bf16" && type_ == kTpu) {
+      yes_no("downcast_bf16", "Does double become float, and float bfloat16?", false);
+    }
+    if (precision == "fp8") ask_fp8();
+  }
+
+  void ask_fp8() {
+    const std::string backend =
+        choice("fp8_backend", "Which library for 8 bits?", choices_of("fp8_backend"), "te");
+    if (backend == "msamp") {
+      choice("fp8_opt_level", "Which parts are in 8 bits?", choices_of("fp8_opt_level"), "O2");
+    } else if (backend == "ao") {
+      yes_no("fp8_enable_fsdp_float8_all_gather", "Gather shards in 8 bits?", true);
+      yes_no("fp8_pad_inner_dim", "Pad matrices to sizes that the kernels take?", true);
+    } else if (asks("Change what it does by default?")) {
+      yes_no("fp8_use_autocast_during_eval", "8 bits in evaluation too?", false);
+      number("fp8_margin", "Margin of the scaling factor?", 0, 0);
+      number("fp8_interval", "Steps between two scaling factors?", 1, 1);
+      choice("fp8_format", "Which number format?", choices_of("fp8_format"), "HYBRID");
+      number("fp8_amax_history_len", "Steps that are looked back at?", 1024, 1);
+      choice("fp8_amax_compute_algo", "How does a scaling factor follow from them?",
+             choices_of("fp8_amax_compute_algo"), "most_recent");
+      if (asks("Higher precision in some linear layers' products?")) {
+        Words parts;
+        for (const char* pass : {"forward", "the input's gradient", "the weight's gradient"}) {
+          parts.push_back(asks(absl::StrCat("In ", pass, "?")) ? "true" : "false");
+        }
+        put("fp8_override_linear_precision", absl::StrCat(parts[0], ",", parts[1], ",", parts[2]));
+      }
+    }
+  }
+
+  void ask_sagemaker() {
+    const bool has_profile =
+        ask_.ask_choice("How does the job get its credentials?",
+                        {"an AWS profile", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}) == 0;
+    if (has_profile) text("profile", "Name of the profile", "default");
+    text("region", "AWS region", "us-east-1");
+    text("iam_role_name", "IAM role of the job (it must exist)", std::nullopt);
+    if (asks("Use a container image of your own?")) {
+      text("image_uri", "Its address", std::nullopt);
+    }
+    if (asks("Are the inputs in a table?")) {
+      text("sagemaker_inputs_file", "Path of the table, with tabs and a heading", std::nullopt);
+    }
+    if (asks("Are the metrics in a table?")) {
+      text("sagemaker_metrics_file", "Path of the table, with tabs and a heading", std::nullopt);
+    }
+    const std::string mode =
+        choice("distributed_type", "Which distributed mode?", {"NO", "DATA_PARALLEL"});
+    ask_compile();
+    if (mode == "NO") {
+      text("ec2_instance_type", "Type of the machines", "ml.p3.2xlarge");
+    } else {
+      choice("ec2_instance_type", "Type of the machines?", kDataParallelInstances);
+    }
+    yes_no("debug", "Compare collectives between ranks before they run? It costs time", false);
+    number("num_machines", "How many machines?", 1, 1);
+    choice("mixed_precision", "Data type of the computation?", choices_of("mixed_precision"));
+  }
+
+  Prompter& ask_;
+  ConfigFile config_;
+  size_t type_ = kNone;
+  int64_t machines_ = 1;
+  bool use_cpu_ = false;
+  bool has_deepspeed_file_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter) {
+  ConfigFile config = Questionnaire(prompter).fill();
+  if (!prompter.status().ok()) return prompter.status();
+  return config;
+}
+
+}  // namespace accelerate::launch

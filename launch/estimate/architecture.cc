@@ -1,0 +1,415 @@
+#include "launch/estimate/architecture.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "accelerate/checkpoint/safetensors_header.h"
+#include "accelerate/checkpoint/sharded_metadata.h"
+#include "accelerate/checkpoint/strict_json.h"
+#include "accelerate/checkpoint/weight_files.h"
+#include "launch/settings/environment_words.h"
+
+namespace accelerate::launch {
+namespace {
+
+using internal::integer_of;
+using nlohmann::json;
+
+constexpr char kConfigFile[] = "config.json";
+// More than any model has; a description is small and may still stand for more than fits.
+constexpr size_t kMaxTensors = 1'000'000;
+constexpr int64_t kMaxCount = int64_t{1} << 40;
+
+std::string safetensors_dtype(const std::string& name) {
+  static const std::map<std::string, std::string>& kNames =
+      *new std::map<std::string, std::string>{{"bool", "BOOL"},
+                                              {"uint8", "U8"},
+                                              {"int8", "I8"},
+                                              {"int16", "I16"},
+                                              {"int32", "I32"},
+                                              {"int64", "I64"},
+                                              {"float16", "F16"},
+                                              {"bfloat16", "BF16"},
+                                              {"float32", "F32"},
+                                              {"float64", "F64"},
+                                              {"float8_e4m3fn", "F8_E4M3"},
+                                              {"float8_e5m2", "F8_E5M2"}};
+  if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
+  if (safetensors_dtype_size(name) != 0) return name;
+  throw std::invalid_argument(absl::StrCat("\"", name, "\" is no dtype"));
+}
+
+// Reads one description. Whatever is wrong is thrown as std::exception, with the path to it.
+class DescriptionReader {
+ public:
+  Architecture read(const json& root) {
+    default_dtype_ = safetensors_dtype(root.value("dtype", std::string("float32")));
+    read_module(root, "", {"name", "dtype", "tied", "transformer"});
+    std::map<std::string, ArchitectureTensor> by_name;
+    for (ArchitectureTensor& tensor : found_.tensors) {
+      const std::string name = tensor.name;
+      if (!by_name.emplace(name, std::move(tensor)).second) {
+        throw std::invalid_argument(absl::StrCat("\"", name, "\" is there twice"));
+      }
+    }
+    if (root.contains("tied")) merge_tied(root["tied"], by_name);
+    if (by_name.empty()) throw std::invalid_argument("it describes no tensors");
+    found_.tensors.clear();
+    for (auto& [name, tensor] : by_name) found_.tensors.push_back(std::move(tensor));
+    if (root.contains("transformer")) read_transformer(root["transformer"]);
+    return std::move(found_);
+  }
+
+ private:
+  static void check_object(const json& value, const std::string& what) {
+    if (!value.is_object()) throw std::invalid_argument(absl::StrCat(what, " is no object"));
+  }
+
+  static std::string child(const std::string& path, const std::string& name) {
+    if (name.empty()) {
+      throw std::invalid_argument(absl::StrCat("in \"", path, "\" there is an empty name"));
+    }
+    return path.empty() ? name : absl::StrCat(path, ".", name);
+  }
+
+  void read_module(const json& module, const std::string& path, std::set<std::string> allowed) {
+    check_object(module, absl::StrCat("the module \"", path, "\""));
+    allowed.insert({"parameters", "buffers", "modules", "no_split"});
+    for (const auto& [key, value] : module.items()) {
+      if (!allowed.contains(key)) {
+        throw std::invalid_argument(absl::StrCat("the module \"", path, "\" has \"", key,
+                                                 "\", which is none of ",
+                                                 absl::StrJoin(allowed, ", ")));
+      }
+    }
+    if (module.contains("no_split") && module["no_split"].get<bool>()) {
+      found_.no_split.push_back(path);
+    }
+    for (const char* kind : {"parameters", "buffers"}) {
+      if (!module.contains(kind)) continue;
+      check_object(module[kind], absl::StrCat("\"", kind, "\" of \"", path, "\""));
+      for (const auto& [name, value] : module[kind].items()) read_tensor(value, child(path, name));
+    }
+    if (!module.contains("modules")) return;
+    check_object(module["modules"], absl::StrCat("\"modules\" of \"", path, "\""));
+    for (const auto& [name, value] : module["modules"].items()) {
+      read_repeated(value, child(path, name));
+    }
+  }
+
+  void read_repeated(const json& module, const std::string& path) {
+    check_object(module, absl::StrCat("the module \"", path, "\""));
+    if (!module.contains("repeat")) return read_module(module, path, {});
+    const int64_t repeat = integer_of(module["repeat"]);
+    if (repeat < 0 || repeat > static_cast<int64_t>(kMaxTensors)) {
+      throw std::invalid_argument(
+          absl::StrCat("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors));
+    }
+    for (int64_t i = 0; i < repeat; ++i) {
+      if (++modules_ > kMaxTensors) throw std::invalid_argument("it has too many modules");
+      read_module(module, child(path, absl::StrCat(i)), {"repeat"});
+    }
+  }
+
+  void read_tensor(const json& value, const std::string& name) {
+    if (found_.tensors.size() >= kMaxTensors) {
+      throw std::invalid_argument(absl::StrCat("it has more than ", kMaxTensors, " tensors"));
+    }
+    ArchitectureTensor tensor{.name = name, .dtype = default_dtype_, .elements = 1};
+    if (value.is_object()) {
+      for (const auto& [key, ignored] : value.items()) {
+        if (key != "shape" && key != "dtype") {
+          throw std::invalid_argument(
+              absl::StrCat("\"", name, "\" has \"", key, "\", which is neither shape nor dtype"));
+        }
+      }
+      if (value.contains("dtype")) tensor.dtype = safetensors_dtype(value["dtype"]);
+      if (!value.contains("shape")) {
+        throw std::invalid_argument(absl::StrCat("\"", name, "\" has no shape"));
+      }
+    }
+    const json& shape = value.is_object() ? value["shape"] : value;
+    if (!shape.is_array()) {
+      throw std::invalid_argument(absl::StrCat("the shape of \"", name, "\" is no list"));
+    }
+    for (const json& dim : shape) {
+      const int64_t size = integer_of(dim);
+      if (size < 0) {
+        throw std::invalid_argument(absl::StrCat("\"", name, "\" has a dim of ", size));
+      }
+      tensor.elements *= static_cast<double>(size);
+    }
+    found_.tensors.push_back(std::move(tensor));
+  }
+
+  static void merge_tied(const json& groups, std::map<std::string, ArchitectureTensor>& by_name) {
+    std::set<std::string> seen;
+    for (const json& group : groups) {
+      double elements = -1;
+      for (const json& entry : group) {
+        const std::string name = entry.get<std::string>();
+        const auto found = by_name.find(name);
+        if (found == by_name.end() || !seen.insert(name).second) {
+          throw std::invalid_argument(
+              absl::StrCat("\"tied\" names \"", name, "\", which is ",
+                           seen.contains(name) ? "there already" : "no tensor of it"));
+        }
+        if (elements < 0) {
+          elements = found->second.elements;
+          continue;
+        }
+        if (found->second.elements != elements) {
+          throw std::invalid_argument(
+              absl::StrCat("\"", name, "\" is tied to a tensor of another size"));
+        }
+        by_name.erase(found);
+      }
+    }
+  }
+
+  void read_transformer(const json& transformer) {
+    check_object(transformer, "\"transformer\"");
+    const std::map<std::string, int64_t*> fields = {
+        {"hidden_size", &found_.transformer.hidden_size},
+        {"num_hidden_layers", &found_.transformer.num_hidden_layers},
+        {"num_attention_heads", &found_.transformer.num_attention_heads}};
+    for (const auto& [key, value] : transformer.items()) {
+      const auto field = fields.find(key);
+      const int64_t number = integer_of(value);
+      if (field == fields.end() || number < 1 || number > kMaxCount) {
+        throw std::invalid_argument(absl::StrCat("\"transformer\" has \"", key, "\": ", number));
+      }
+      *field->second = number;
+    }
+  }
+
+  Architecture found_;
+  std::string default_dtype_;
+  size_t modules_ = 0;
+};
+
+absl::Status in_file(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+double elements_of(const std::vector<int64_t>& shape) {
+  double elements = 1;
+  for (const int64_t dim : shape) elements *= static_cast<double>(dim);
+  return elements;
+}
+
+// The shape of a transformer as its config.json says it, where the names are the usual ones.
+void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
+  const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
+  if (!text.ok()) return;
+  const absl::StatusOr<json> config = internal::parse_strictly(*text);
+  if (!config.ok() || !config->is_object()) return;
+  const auto field = [&](std::initializer_list<const char*> names) -> int64_t {
+    for (const char* name : names) {
+      const auto found = config->find(name);
+      if (found == config->end() || !found->is_number_unsigned()) continue;
+      const uint64_t value = found->get<uint64_t>();
+      if (value >= 1 && value <= static_cast<uint64_t>(kMaxCount)) return value;
+    }
+    return 0;
+  };
+  architecture.transformer = {
+      .hidden_size = field({"hidden_size", "n_embd", "d_model", "dim"}),
+      .num_hidden_layers = field({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}),
+      .num_attention_heads = field({"num_attention_heads", "n_head", "num_heads", "n_heads"})};
+}
+
+// The elements of outermost lists of modules, "h.0" of "h.0.attn.weight": a transformer's blocks.
+std::vector<std::string> numbered_modules(const std::vector<ArchitectureTensor>& tensors) {
+  std::set<std::string> modules;
+  for (const ArchitectureTensor& tensor : tensors) {
+    size_t begin = 0;
+    for (size_t dot; (dot = tensor.name.find('.', begin)) != tensor.name.npos; begin = dot + 1) {
+      int64_t number = 0;
+      if (!absl::SimpleAtoi(tensor.name.substr(begin, dot - begin), &number)) continue;
+      modules.insert(tensor.name.substr(0, dot));
+      break;
+    }
+  }
+  return {modules.begin(), modules.end()};
+}
+
+absl::StatusOr<Architecture> read_shards(FileSystem& files, const std::string& path) {
+  const absl::StatusOr<std::string> text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
+  if (!metadata.ok()) return in_file(path, metadata.status());
+  Architecture architecture;
+  for (const auto& [name, tensor] : metadata->tensors) {
+    architecture.tensors.push_back(
+        {.name = name, .dtype = tensor.dtype, .elements = elements_of(tensor.shape)});
+  }
+  return architecture;
+}
+
+absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& weights) {
+  std::map<std::string, ArchitectureTensor> tensors;
+  for (const WeightFile& weight_file : weights.files) {
+    if (!absl::EndsWith(weight_file.path, ".safetensors")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          weight_file.path, " is no safetensors file, and only those say shapes in a header; ",
+          "save the model with save_model, or describe it in JSON"));
+    }
+    const auto file = files.open(weight_file.path);
+    if (!file.ok()) return file.status();
+    const absl::StatusOr<SafetensorsHeader> header =
+        read_safetensors_header(**file, weight_file.path);
+    if (!header.ok()) return header.status();
+    std::vector<std::string> names;
+    for (const SafetensorsEntry& entry : header->tensors) {
+      names.push_back(entry.name);
+      tensors[entry.name] = {
+          .name = entry.name, .dtype = entry.dtype, .elements = elements_of(entry.shape)};
+    }
+    if (!weights.has_index) continue;
+    if (absl::Status fits = check_weight_file(weight_file, names); !fits.ok()) return fits;
+  }
+  Architecture architecture;
+  for (auto& [name, tensor] : tensors) architecture.tensors.push_back(std::move(tensor));
+  return architecture;
+}
+
+// Models of several parts keep each part in a folder of its own.
+std::string parts_hint(FileSystem& files, const std::string& folder) {
+  const auto names = files.list(folder);
+  if (!names.ok()) return "";
+  std::vector<std::string> parts;
+  for (const std::string& name : *names) {
+    const auto info = files.info(join_path(folder, name));
+    if (!info.ok() || !info->is_directory) continue;
+    if (find_weight_files(files, join_path(folder, name)).ok()) parts.push_back(name);
+  }
+  if (parts.empty()) return "";
+  return absl::StrCat("; name one of its parts: ", absl::StrJoin(parts, ", "));
+}
+
+absl::StatusOr<Architecture> read_folder(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<Architecture> architecture;
+  const std::string metadata = join_path(folder, kShardedMetadataFile);
+  if (const auto sharded = exists(files, metadata); sharded.ok() && *sharded) {
+    architecture = read_shards(files, metadata);
+  } else {
+    const absl::StatusOr<WeightFiles> weights = find_weight_files(files, folder);
+    if (absl::IsNotFound(weights.status())) {
+      return absl::NotFoundError(
+          absl::StrCat(weights.status().message(), parts_hint(files, folder)));
+    }
+    if (!weights.ok()) return weights.status();
+    architecture = read_headers(files, *weights);
+  }
+  if (!architecture.ok()) return architecture.status();
+  read_config(files, folder, *architecture);
+  if (architecture->transformer.num_hidden_layers > 0) {
+    architecture->no_split = numbered_modules(architecture->tensors);
+  }
+  return architecture;
+}
+
+absl::StatusOr<Architecture> read_path(FileSystem& files, const std::string& path,
+                                       bool is_directory) {
+  if (is_directory) return read_folder(files, path);
+  if (absl::EndsWith(path, ".json") && !absl::EndsWith(path, ".index.json")) {
+    const absl::StatusOr<std::string> text = read_file(files, path);
+    if (!text.ok()) return text.status();
+    absl::StatusOr<Architecture> described = parse_architecture(*text);
+    if (!described.ok()) return in_file(path, described.status());
+    return described;
+  }
+  const absl::StatusOr<WeightFiles> weights = find_weight_files(files, path);
+  if (!weights.ok()) return weights.status();
+  return read_headers(files, *weights);
+}
+
+bool is_hub_name(absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
+  return parts.size() <= 2 && std::all_of(parts.begin(), parts.end(), [](absl::string_view part) {
+           return !part.empty() && part[0] != '.' && part[0] != '~' &&
+                  internal::is_plain_file_name(std::string(part));
+         });
+}
+
+// The folder of a cached model: of the version that `main` was when it was downloaded.
+absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string& name,
+                                            const std::string& cache) {
+  const std::string folder =
+      join_path(cache, absl::StrCat("models--", absl::StrReplaceAll(name, {{"/", "--"}})));
+  const std::string snapshots = join_path(folder, "snapshots");
+  if (const auto cached = exists(files, snapshots); !cached.ok() || !*cached) {
+    return absl::NotFoundError(absl::StrCat(
+        "\"", name, "\" is no file or folder here, and no model in the hub's cache ", cache,
+        "; nothing is downloaded: fetch it first (huggingface-cli download ", name,
+        "; a gated model needs a login), or name a folder, a safetensors file or a description"));
+  }
+  if (const auto main = read_file(files, join_path(folder, "refs/main")); main.ok()) {
+    const std::string commit(absl::StripAsciiWhitespace(*main));
+    if (internal::is_plain_file_name(commit)) return join_path(snapshots, commit);
+  }
+  const auto versions = files.list(snapshots);
+  if (!versions.ok()) return versions.status();
+  if (versions->size() == 1) return join_path(snapshots, versions->front());
+  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions->size(),
+                                                 " versions and no refs/main; name one's folder"));
+}
+
+}  // namespace
+
+std::string hub_cache_folder(const std::vector<std::string>& environment) {
+  struct Place {
+    const char* variable;
+    const char* below;
+  };
+  for (const Place& place :
+       {Place{"HF_HUB_CACHE", ""}, Place{"HF_HOME", "/hub"},
+        Place{"XDG_CACHE_HOME", "/huggingface/hub"}, Place{"HOME", "/.cache/huggingface/hub"}}) {
+    const std::string value = environment_value(environment, place.variable);
+    if (!value.empty()) return absl::StrCat(value, place.below);
+  }
+  return ".cache/huggingface/hub";
+}
+
+absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {
+  const absl::StatusOr<json> root = internal::parse_strictly(text);
+  if (!root.ok()) return root.status();
+  if (!root->is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (root->contains("model_type") || root->contains("architectures")) {
+    return absl::InvalidArgumentError(
+        "it is a model's configuration, which has no shapes; name the folder with its weights, or "
+        "describe the modules (see accelerate/docs/commands.md)");
+  }
+  try {
+    return DescriptionReader().read(*root);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::string& model,
+                                               const std::string& hub_cache) {
+  const absl::StatusOr<FileInfo> info = files.info(model);
+  if (info.ok()) return read_path(files, model, info->is_directory);
+  if (!absl::IsNotFound(info.status())) return info.status();
+  if (!is_hub_name(model)) return absl::NotFoundError(absl::StrCat(model, " does not exist"));
+  const absl::StatusOr<std::string> snapshot = cached_snapshot(files, model, hub_cache);
+  if (!snapshot.ok()) return snapshot.status();
+  return read_folder(files, *snapshot);
+}
+
+}  // namespace accelerate::launch

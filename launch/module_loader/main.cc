@@ -1,0 +1,116 @@
+/// `accelerate-run-module LIBRARY SYMBOL [ARGS...]`: calls a function of a shared object as if it
+/// were a program's main.
+///
+/// `accelerate launch --module` starts this program. The function is
+///     extern "C" int SYMBOL(int argc, char** argv);
+/// its argv[0] is LIBRARY, and what it returns is the exit code. A name without '/' is a file in
+/// the working directory, else one that the dynamic linker finds. All symbols of the library are
+/// there for what it loads itself, as they are for a program's. Exit code of its own: 127 for a
+/// library that is not there, 126 for one that cannot be loaded or has no such function, 2 for a
+/// bad command line.
+
+#include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/commands/command.h"
+#include "launch/module_loader/exported_symbols.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+constexpr char kProgram[] = "accelerate-run-module";
+
+int fail(int exit_code, const std::string& message) {
+  std::cerr << kProgram << ": " << message << std::endl;
+  return exit_code;
+}
+
+// What the linker is asked for; it looks into the working directory only if there is a '/'.
+std::string loadable_name(const std::string& library) {
+  if (!absl::StrContains(library, '/') && access(library.c_str(), F_OK) == 0) {
+    return absl::StrCat("./", library);
+  }
+  return library;
+}
+
+std::string path_of(void* handle, const std::string& otherwise) {
+  link_map* map = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_name[0] == '\0') return otherwise;
+  return map->l_name;
+}
+
+// What is wrong with `symbol`: it is there under its C++ name, or there is one like it.
+std::string missing_symbol(const std::string& path, const std::string& symbol) {
+  std::vector<std::string> plain;
+  for (const std::string& name : exported_functions(path)) {
+    const std::string readable = readable_name(name);
+    if (absl::StartsWith(readable, absl::StrCat(symbol, "("))) {
+      return absl::StrCat("it has ", readable, ", a C++ function: declare it extern \"C\"");
+    }
+    if (readable == name && !absl::StartsWith(name, "_")) plain.push_back(name);
+  }
+  if (plain.empty()) {
+    return absl::StrCat("it exports no function with a plain name; declare int ", symbol,
+                        "(int argc, char** argv) extern \"C\", and visible");
+  }
+  if (const std::string nearest = nearest_word(symbol, plain); !nearest.empty()) {
+    return absl::StrCat("did you mean ", nearest, "?");
+  }
+  constexpr size_t kShown = 8;
+  const size_t shown = std::min(plain.size(), kShown);
+  return absl::StrCat("it exports ", absl::StrJoin(plain.begin(), plain.begin() + shown, ", "),
+                      plain.size() > shown ? ", ..." : "");
+}
+
+int run_module(int argc, char** argv) {
+  if (argc < 3 || argv[1][0] == '\0' || argv[2][0] == '\0') {
+    return fail(kExitBadCommandLine,
+                "a library and a function are needed: accelerate-run-module LIBRARY SYMBOL "
+                "[ARGS...]");
+  }
+  const std::string library = argv[1];
+  const std::string symbol = argv[2];
+  const std::string name = loadable_name(library);
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) {
+    const std::string reason = dlerror();
+    const bool is_missing = absl::StrContains(reason, name) && absl::StartsWith(reason, name) &&
+                            access(name.c_str(), F_OK) != 0;
+    std::string message = absl::StrCat("cannot load ", library, ": ", reason);
+    if (absl::StrContains(reason, "position-independent executable")) {
+      absl::StrAppend(&message, "; it is a program: launch it without --module");
+    }
+    return fail(is_missing ? kExitNotFound : kExitNotExecutable, message);
+  }
+  dlerror();
+  void* address = dlsym(handle, symbol.c_str());
+  if (address == nullptr) {
+    // The text is gone at the next call of its kind.
+    const char* said = dlerror();
+    const std::string reason = said != nullptr ? said : "it is at address 0";
+    const std::string path = path_of(handle, name);
+    return fail(kExitNotExecutable, absl::StrCat("no function ", symbol, " in ", path, ": ", reason,
+                                                 "; ", missing_symbol(path, symbol)));
+  }
+  // The function's command line is this one without our own name and the symbol.
+  std::vector<char*> words = {argv[1]};
+  words.insert(words.end(), argv + 3, argv + argc);
+  words.push_back(nullptr);
+  const auto function = reinterpret_cast<int (*)(int, char**)>(address);
+  return function(static_cast<int>(words.size()) - 1, words.data());
+}
+
+}  // namespace
+}  // namespace accelerate::launch
+
+int main(int argc, char** argv) { return accelerate::launch::run_module(argc, argv); }

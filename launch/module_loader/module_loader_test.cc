@@ -1,0 +1,100 @@
+// Runs the program itself, on a real shared object.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string path_in(const char* variable) {
+  const char* path = std::getenv(variable);
+  EXPECT_NE(path, nullptr) << variable << " is not set";
+  return std::filesystem::absolute(path == nullptr ? "" : path);
+}
+
+struct Ran {
+  int exit_code = -1;
+  std::string output;  // both streams
+};
+
+Ran run(const std::string& arguments, const std::string& folder = ".") {
+  const std::string line = absl::StrCat("cd '", folder, "' && exec '",
+                                        path_in("ACCELERATE_RUN_MODULE"), "' ", arguments, " 2>&1");
+  FILE* pipe = popen(line.c_str(), "r");
+  Ran ran;
+  if (pipe == nullptr) return ran;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.output.append(buffer, n);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
+  return ran;
+}
+
+std::string module_path() { return path_in("ACCELERATE_TEST_MODULE"); }
+
+TEST(ModuleLoader, CallsTheFunctionAsAMain) {
+  const std::string module = module_path();
+  const Ran ran = run(module + " main_training_function --lr 0.1 '' --help");
+  EXPECT_EQ(ran.output, absl::StrCat("[", module, "][--lr][0.1][][--help] end\n"));
+  EXPECT_EQ(ran.exit_code, 45);
+  EXPECT_EQ(run(module + " evaluate").exit_code, 0);
+}
+
+TEST(ModuleLoader, FindsALibraryInTheWorkingDirectory) {
+  const std::filesystem::path module = module_path();
+  const Ran ran = run(absl::StrCat(module.filename().string(), " evaluate"), module.parent_path());
+  EXPECT_EQ(ran.exit_code, 0) << ran.output;
+}
+
+TEST(ModuleLoader, SaysWhatIsMissing) {
+  const std::string module = module_path();
+  Ran ran = run("./no/such.so f");
+  EXPECT_EQ(ran.exit_code, 127);
+  EXPECT_THAT(ran.output, AllOf(HasSubstr("accelerate-run-module: cannot load ./no/such.so: "),
+                                HasSubstr("No such file or directory")));
+  ran = run("libno_such_library.so f");
+  EXPECT_EQ(ran.exit_code, 127) << ran.output;
+
+  ran = run(module + " main_training_functoin");
+  EXPECT_EQ(ran.exit_code, 126);
+  EXPECT_THAT(ran.output, AllOf(HasSubstr("undefined symbol"),
+                                HasSubstr("did you mean main_training_function?")));
+  ran = run(module + " x");
+  EXPECT_EQ(ran.exit_code, 126);
+  EXPECT_THAT(ran.output, HasSubstr("it exports evaluate, main_training_function"));
+  ran = run(module + " train");
+  EXPECT_EQ(ran.exit_code, 126);
+  EXPECT_THAT(ran.output, HasSubstr("it has train(int, char**), a C++ function: declare it extern "
+                                    "\"C\""));
+}
+
+TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
+  Ran ran = run(absl::StrCat("'", path_in("ACCELERATE_RUN_MODULE"), "' main"));
+  EXPECT_EQ(ran.exit_code, 126);
+  EXPECT_THAT(ran.output, HasSubstr("launch it without --module"));
+
+  const std::string text = ::testing::TempDir() + "/not_a_library.so";
+  std::ofstream(text) << "hello";
+  ran = run(absl::StrCat("'", text, "' f"));
+  EXPECT_EQ(ran.exit_code, 126);
+  EXPECT_THAT(ran.output, HasSubstr("not_a_library.so: "));
+  std::filesystem::remove(text);
+
+  for (const char* words : {"", "lib.so", "lib.so ''", "'' f"}) {
+    EXPECT_EQ(run(words).exit_code, 2) << words;
+  }
+}
+
+}  // namespace
+}  // namespace accelerate::launch

@@ -1,0 +1,30 @@
+/// Where machines meet, as settings say it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launch/settings/settings.h"
+
+namespace accelerate::launch {
+
+/// The port where nobody says another one.
+inline constexpr uint16_t kUsualPort = 29500;
+
+struct Endpoint {
+  /// A name or an address; IPv6 without brackets. Empty: nobody said.
+  std::string host;
+  std::optional<uint16_t> port;
+};
+
+/// "h", "h:1", "[::1]:1", "::1".
+/// Errors: InvalidArgument for a port that is none.
+absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
+
+/// Of --rdzv_endpoint, else of --main_process_ip and --main_process_port.
+absl::StatusOr<Endpoint> endpoint_of(const Settings& settings);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,94 @@
+/// What a launch comes to: one of a few things that can be shown as text and then done.
+///
+/// Pure: settings, machine and job decide, nothing is started or written. What needs another tool
+/// (mpirun, srun, gcloud, deepspeed) is the command line of that tool; how ranks are looked after
+/// on this machine is the agent's business (launch/agent).
+/// Errors:  InvalidArgument or Unavailable, one line: what does not fit, and what to do.
+/// Threads: pure functions.
+/// Mirrors: accelerate commands/launch.py, the launchers; utils/launch.py, the prepare functions.
+#pragma once
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "launch/agent/agent_options.h"
+#include "launch/plan.h"
+#include "launch/settings/job.h"
+#include "launch/settings/machine.h"
+#include "launch/settings/settings.h"
+
+namespace accelerate::launch {
+
+/// Ranks on a simulated cluster: the program itself, once.
+struct SimulationPlan {
+  ProcessPlan process;
+};
+
+/// This process is a task that a scheduler started for one rank: it becomes the program.
+struct TaskPlan {
+  ProcessPlan process;
+};
+
+/// Another tool starts the ranks.
+struct CommandPlan {
+  /// "mpirun", "srun", "deepspeed", "tpu pod".
+  std::string kind;
+  /// The program that the commands need.
+  std::string tool;
+  /// More than one: all of them at the same time.
+  std::vector<std::vector<std::string>> commands;
+  EnvironmentOverlay environment;
+  /// Lines to have in a file by its name; others of the same variables are replaced.
+  std::map<std::string, std::vector<std::string>> variable_files;
+};
+
+/// A job for `aws sagemaker create-training-job --cli-input-json`.
+struct SageMakerPlan {
+  nlohmann::ordered_json job;
+};
+
+struct LaunchPlan {
+  std::variant<AgentOptions, SimulationPlan, TaskPlan, CommandPlan, SageMakerPlan> action;
+  /// What the user should know, a line each.
+  std::vector<std::string> notes;
+};
+
+/// What all kinds of plans follow from.
+struct PlanInputs {
+  /// Complete (validate.h).
+  const Settings& settings;
+  const Machine& machine;
+  const Job& job;
+  /// The program as typed, then its arguments.
+  const std::vector<std::string>& command;
+  /// `NAME=value` words of the launcher.
+  absl::Span<const std::string> environment;
+  /// How the launcher was called, for plans that call it elsewhere: options only.
+  const std::vector<std::string>& typed_options;
+};
+
+absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);
+
+/// For --dry-run; ends with a newline.
+std::string to_text(const LaunchPlan& plan);
+
+/// Words as a shell reads them back.
+std::string shell_line(absl::Span<const std::string> words);
+
+// The kinds, each in a file of its own. Notes are added to.
+absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<std::string>* notes);
+absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs);
+absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs);
+absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs);
+absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs);
+absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
+                                             std::vector<std::string>* notes);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,318 @@
+#include "launch/plan/launch_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "launch/plan/endpoint.h"
+#include "launch/plan/hostfile.h"
+#include "launch/plan/sagemaker_arguments.h"
+#include "launch/settings/validate.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::Pair;
+using ::testing::StartsWith;
+
+struct Setup {
+  TypedFlags typed;
+  std::string config = {};
+  Machine machine = {};
+  Job job = {};
+  std::vector<std::string> command = {"train", "--lr", "0.1"};
+  std::vector<std::string> typed_options = {};
+};
+
+absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
+  ConfigFile config;
+  if (!setup.config.empty()) {
+    absl::StatusOr<ConfigFile> parsed = parse_config(setup.config, ConfigFormat::kYaml, "c.yaml");
+    if (!parsed.ok()) return parsed.status();
+    config = *parsed;
+  }
+  absl::StatusOr<Settings> settings =
+      Settings::resolve(setup.typed, setup.config.empty() ? nullptr : &config, {});
+  if (!settings.ok()) return settings.status();
+  if (absl::Status ok = complete(*settings, setup.machine, setup.job); !ok.ok()) return ok;
+  return make_plan({.settings = *settings,
+                    .machine = setup.machine,
+                    .job = setup.job,
+                    .command = setup.command,
+                    .environment = {},
+                    .typed_options = setup.typed_options});
+}
+
+std::string text_of(const Setup& setup) {
+  const absl::StatusOr<LaunchPlan> plan = plan_of(setup);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? to_text(*plan) : "";
+}
+
+// The lines that begin with one of these words.
+std::vector<std::string> lines_of(const Setup& setup, const std::string& word) {
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(text_of(setup), '\n')) {
+    if (absl::StartsWith(line, word)) lines.emplace_back(line);
+  }
+  return lines;
+}
+
+std::string error_of(const Setup& setup) {
+  const absl::StatusOr<LaunchPlan> plan = plan_of(setup);
+  EXPECT_FALSE(plan.ok());
+  const std::string message(plan.status().message());
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+  return message;
+}
+
+Machine with_mpi(MpiFlavour flavour) {
+  Machine machine;
+  machine.find_mpi = [flavour] { return MpiProgram{"mpirun", flavour}; };
+  machine.read_file = [](const std::string& path) -> std::optional<std::string> {
+    if (path == "H") return "# hosts\nnode7:4\nnode8:4\n";
+    return std::nullopt;
+  };
+  return machine;
+}
+
+TEST(AgentPlan, IsStandaloneOnOneMachine) {
+  EXPECT_THAT(text_of({.typed = {{"num_processes", {"2"}}, {"mixed_precision", {"bf16"}}}}),
+              StartsWith("kind: ranks of this machine\n"
+                         "program: train --lr 0.1\n"
+                         "ranks on this machine: 2\n"
+                         "meeting at: 127.0.0.1, port any\n"));
+}
+
+TEST(AgentPlan, TakesAFreePortForOneThatIsInUse) {
+  Machine machine;
+  machine.is_port_in_use = [](uint16_t port) { return port == 4000; };
+  const auto plan = plan_of(
+      {.typed = {{"num_processes", {"2"}}, {"main_process_port", {"4000"}}}, .machine = machine});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(std::get<AgentOptions>(plan->action).endpoint_port, 0);
+  EXPECT_THAT(plan->notes, ElementsAre(HasSubstr("port 4000 is in use")));
+}
+
+const TypedFlags kTwoMachines = {{"num_processes", {"8"}},
+                                 {"num_machines", {"2"}},
+                                 {"machine_rank", {"0"}},
+                                 {"main_process_ip", {"10.0.0.1"}}};
+
+TEST(AgentPlan, ChecksThePortOnlyOnMachineZero) {
+  Machine machine;
+  machine.is_port_in_use = [](uint16_t) { return true; };
+  EXPECT_THAT(error_of({.typed = kTwoMachines, .machine = machine}), HasSubstr("port 29500"));
+  TypedFlags second = kTwoMachines;
+  second["machine_rank"] = {"1"};
+  EXPECT_THAT(text_of({.typed = second, .machine = machine}),
+              StartsWith("kind: ranks of several machines\n"
+                         "program: train --lr 0.1\n"
+                         "ranks on this machine: 4\n"
+                         "machines: 2\n"
+                         "this machine: 1\n"
+                         "run: none\n"
+                         "meeting at: 10.0.0.1, port 29500\n"));
+}
+
+TEST(AgentPlan, AsksForWhatSeveralMachinesNeed) {
+  TypedFlags typed = kTwoMachines;
+  typed.erase("main_process_ip");
+  EXPECT_THAT(error_of({.typed = typed}), HasSubstr("--main_process_ip"));
+  typed = kTwoMachines;
+  typed.erase("machine_rank");
+  EXPECT_THAT(error_of({.typed = typed}), HasSubstr("--machine_rank 0 on 10.0.0.1"));
+  typed = kTwoMachines;
+  typed["machine_rank"] = {"2"};
+  EXPECT_THAT(error_of({.typed = typed}), HasSubstr("--machine_rank=2 is not below"));
+  typed = kTwoMachines;
+  typed["main_process_port"] = {"0"};
+  EXPECT_THAT(error_of({.typed = typed}), HasSubstr("cannot agree on"));
+}
+
+TEST(AgentPlan, MayBeElastic) {
+  EXPECT_THAT(text_of({.typed = {{"nnodes", {"2:4"}},
+                                 {"num_processes", {"8"}},
+                                 {"rdzv_backend", {"c10d"}},
+                                 {"rdzv_endpoint", {"[::1]:77"}},
+                                 {"rdzv_id", {"r1"}},
+                                 {"max_restarts", {"3"}},
+                                 {"tee", {"0:3,1:1"}},
+                                 {"log_dir", {"logs"}}}}),
+              StartsWith("kind: ranks of machines that come and go\n"
+                         "program: train --lr 0.1\n"
+                         "ranks on this machine: 2\n"
+                         "machines: 2 to 4\n"
+                         "run: r1\n"
+                         "meeting at: ::1, port 77\n"
+                         "restarts: 3\n"
+                         "logs: logs\n"
+                         "to console and files: 0,0:3,1:1\n"));
+  EXPECT_THAT(error_of({.typed = {{"tee", {"4"}}}}), HasSubstr("--tee=4: expected 0 (none)"));
+  EXPECT_THAT(error_of({.typed = {{"rdzv_conf", {"timeout"}}}}), HasSubstr("key=value"));
+}
+
+TEST(AgentPlan, LoadsModules) {
+  EXPECT_THAT(text_of({.typed = {{"module", {"true"}}, {"main_training_function", {"go"}}},
+                       .command = {"libtrain.so", "x"}}),
+              HasSubstr("program: accelerate-module go libtrain.so x\n"));
+}
+
+TEST(MpirunPlan, SpeaksBothDialects) {
+  const TypedFlags typed = {
+      {"mpirun_hostfile", {"H"}}, {"num_processes", {"16"}}, {"num_machines", {"4"}}};
+  EXPECT_THAT(lines_of({.typed = typed, .machine = with_mpi(MpiFlavour::kOther)}, "command"),
+              ElementsAre("command: mpirun -f H -ppn 4 -n 16 train --lr 0.1"));
+  EXPECT_THAT(
+      lines_of({.typed = typed, .machine = with_mpi(MpiFlavour::kOpenMpi)}, "command"),
+      ElementsAre(StartsWith("command: mpirun --hostfile H --npernode 4 -n 16 --bind-to socket -x "
+                             "ACCELERATE_DYNAMO_BACKEND -x ")));
+  EXPECT_THAT(text_of({.typed = typed, .machine = with_mpi(MpiFlavour::kOther)}),
+              HasSubstr("set MASTER_ADDR=node7\nset MASTER_PORT=29500\n"));
+  EXPECT_THAT(error_of({.typed = typed}), HasSubstr("neither mpirun nor mpiexec"));
+  EXPECT_EQ(mpi_flavour("mpirun (Open MPI) 5.0.7"), MpiFlavour::kOpenMpi);
+  EXPECT_EQ(mpi_flavour("Intel(R) MPI Library for Linux* OS, Version 2021.9"), MpiFlavour::kOther);
+}
+
+const Job kShell = {.kind = JobKind::kSlurmShell, .nodes = 2, .tasks = 8, .port = 20001};
+
+TEST(SrunPlan, IsFoundByItselfInAnAllocation) {
+  EXPECT_THAT(lines_of({.job = kShell}, "command"),
+              ElementsAre("command: srun --nodes=2 --ntasks=8 --ntasks-per-node=4 "
+                          "--kill-on-bad-exit=1 --label train --lr 0.1"));
+  EXPECT_THAT(text_of({.typed = {{"slurm", {"false"}}}, .job = kShell}),
+              StartsWith("kind: ranks of this machine"));
+  EXPECT_THAT(error_of({.typed = {{"slurm", {"true"}}}}), HasSubstr("SLURM_JOB_ID"));
+}
+
+TEST(SrunPlan, StartsLaunchersWhereTheyHaveWorkToDo) {
+  EXPECT_THAT(lines_of({.typed = {{"max_restarts", {"2"}}, {"dry_run", {"true"}}},
+                        .job = kShell,
+                        .typed_options = {"--max_restarts=2", "--dry_run"}},
+                       "command"),
+              ElementsAre("command: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
+                          "--kill-on-bad-exit=1 accelerate launch --max_restarts=2 "
+                          "--num_processes=8 train --lr 0.1"));
+  // What such a launcher does.
+  const Job task = {.kind = JobKind::kSlurmTask,
+                    .nodes = 2,
+                    .tasks = 2,
+                    .node_rank = 1,
+                    .first_host = "n1",
+                    .port = 20001};
+  EXPECT_THAT(text_of({.typed = {{"num_processes", {"8"}}}, .job = task}),
+              HasSubstr("this machine: 1\nrun: none\nmeeting at: n1, port 20001\n"));
+}
+
+TEST(SrunPlan, ATaskOfManyBecomesTheProgram) {
+  const Job task = {.kind = JobKind::kSlurmTask, .nodes = 2, .tasks = 8};
+  EXPECT_THAT(text_of({.job = task}), StartsWith("kind: a rank that a scheduler started\n"));
+}
+
+TEST(DeepSpeedPlan, NamesHostsAndFilters) {
+  TypedFlags typed = kTwoMachines;
+  typed["use_deepspeed"] = {"true"};
+  EXPECT_THAT(error_of({.typed = typed}), HasSubstr("--deepspeed_hostfile"));
+  typed["deepspeed_hostfile"] = {"D"};
+  typed["deepspeed_exclusion_filter"] = {"b:0"};
+  Machine machine;
+  machine.read_file = [](const std::string&) { return "a slots=4\nb slots=4\n"; };
+  EXPECT_THAT(lines_of({.typed = typed, .machine = machine}, "command"),
+              ElementsAre("command: deepspeed --hostfile D --no_local_rank --launcher pdsh "
+                          "--exclude b:0 --master_addr 10.0.0.1 --master_port 29500 --no_python "
+                          "train --lr 0.1"));
+  EXPECT_THAT(lines_of({.typed = typed, .machine = machine}, "in .deepspeed_env"),
+              testing::Contains("in .deepspeed_env: ACCELERATE_USE_DEEPSPEED=true"));
+  typed["deepspeed_exclusion_filter"] = {"z"};
+  EXPECT_THAT(error_of({.typed = typed, .machine = machine}), HasSubstr("no machine \"z\""));
+}
+
+TEST(Hostfile, IsReadAndFiltered) {
+  const absl::StatusOr<Hosts> hosts = parse_hostfile("# us\na slots=2\n\n b  slots=3 # them\n");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_THAT(*hosts, ElementsAre(Pair("a", ElementsAre(0, 1)), Pair("b", ElementsAre(0, 1, 2))));
+  EXPECT_THAT(*filter_hosts(*hosts, "b:0,2", ""), ElementsAre(Pair("b", ElementsAre(0, 2))));
+  EXPECT_THAT(*filter_hosts(*hosts, "", "a@b:1"), ElementsAre(Pair("b", ElementsAre(0, 2))));
+  EXPECT_FALSE(filter_hosts(*hosts, "a", "b").ok());
+  EXPECT_FALSE(filter_hosts(*hosts, "c", "").ok());
+  EXPECT_FALSE(filter_hosts(*hosts, "a:7", "").ok());
+  EXPECT_FALSE(filter_hosts(*hosts, "", "a@b").ok());
+  for (const char* bad : {"", "a", "a slots=0", "a slots=x", "a slots=1\na slots=1"}) {
+    EXPECT_FALSE(parse_hostfile(bad).ok()) << bad;
+  }
+}
+
+TEST(TpuPodPlan, RunsALineOnEachWorker) {
+  Machine machine;
+  machine.device_kind = "tpu";
+  EXPECT_THAT(
+      lines_of({.config = "distributed_type: XLA\nnum_processes: 8\ntpu_name: pod\ntpu_zone: z\n"
+                          "tpu_use_cluster: true\ntpu_use_sudo: true\ncommands: [echo hi]\n"
+                          "tpu_env: [A=1]\n",
+                .machine = machine},
+               "command"),
+      ElementsAre("command: gcloud compute tpus tpu-vm ssh pod --zone z --command 'echo hi; sudo "
+                  "env ACCELERATE_IN_TPU_POD=1 A=1 accelerate-launch --tpu --no_tpu_cluster "
+                  "--num_machines 1 --mixed_precision no --dynamo_backend no --num_processes 8 "
+                  "train --lr 0.1' --worker all"));
+  EXPECT_THAT(
+      error_of({.config = "distributed_type: XLA\nnum_processes: 8\ntpu_use_cluster: true\n",
+                .machine = machine}),
+      HasSubstr("which TPU pod?"));
+}
+
+TEST(SageMakerPlan, IsAJobDefinition) {
+  const std::string config =
+      "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
+      "iam_role_name: r\nsagemaker_inputs_file: in.tsv\nnum_machines: 2\n";
+  EXPECT_THAT(error_of({.config = config}), HasSubstr("image_uri"));
+  Machine machine;
+  machine.read_file = [](const std::string&) { return "channel\tdata\ntrain\ts3://b/t\n"; };
+  const std::string output = "additional_args:\n  OutputDataConfig: {S3OutputPath: s3://b/o}\n";
+  EXPECT_THAT(text_of({.config = config + "image_uri: i\n" + output, .machine = machine}),
+              HasSubstr("\"S3OutputPath\": \"s3://b/o\""));
+  const auto plan = plan_of({.config = config + "image_uri: i\n", .machine = machine});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const nlohmann::ordered_json& job = std::get<SageMakerPlan>(plan->action).job;
+  EXPECT_EQ(job["AlgorithmSpecification"]["TrainingImage"], "i");
+  EXPECT_EQ(job["ResourceConfig"]["InstanceCount"], 2);
+  EXPECT_EQ(job["HyperParameters"], (nlohmann::ordered_json{{"lr", "0.1"}}));
+  EXPECT_EQ(job["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"], "s3://b/t");
+  EXPECT_EQ(job["Environment"]["ACCELERATE_USE_SAGEMAKER"], "true");
+  EXPECT_THAT(plan->notes, ElementsAre(HasSubstr("OutputDataConfig")));
+}
+
+TEST(SageMakerArguments, ArePairs) {
+  const auto parameters = sagemaker_hyperparameters(
+      {"--learning-rate", "1e-3", "-n", "1e3", "--flag", "False", "--name", "x"});
+  ASSERT_TRUE(parameters.ok());
+  EXPECT_EQ(*parameters,
+            (nlohmann::ordered_json{
+                {"learning_rate", 1e-3}, {"n", 1000}, {"flag", false}, {"name", "x"}}));
+  for (std::vector<std::string> bad :
+       {std::vector<std::string>{"--a"}, {"--a", "--b"}, {"x", "y"}, {"--a", "1", "--a", "2"}}) {
+    EXPECT_FALSE(sagemaker_hyperparameters(bad).ok());
+  }
+}
+
+TEST(Endpoint, MayBeAnAddressOfSixes) {
+  EXPECT_EQ(parse_endpoint("h:1")->port, 1);
+  EXPECT_EQ(parse_endpoint("::1")->host, "::1");
+  EXPECT_EQ(parse_endpoint("[::1]:2")->port, 2);
+  EXPECT_FALSE(parse_endpoint("h:70000").ok());
+  EXPECT_FALSE(parse_endpoint("[::1").ok());
+  EXPECT_FALSE(parse_endpoint("[::1]x").ok());
+}
+
+TEST(ShellLine, ComesBack) {
+  const std::vector<std::string> words = {"a", "b c", "it's", ""};
+  EXPECT_EQ(shell_line(words), "a 'b c' 'it'\\''s' ''");
+}
+
+}  // namespace
+}  // namespace accelerate::launch

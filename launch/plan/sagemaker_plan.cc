@@ -1,0 +1,112 @@
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "launch/plan/launch_plan.h"
+#include "launch/plan/program_words.h"
+#include "launch/plan/sagemaker_arguments.h"
+#include "launch/settings/child_environment.h"
+
+namespace accelerate::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Rows of a table with tabs, without its heading and empty lines.
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> read_table(
+    const PlanInputs& inputs, const char* name) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  if (!inputs.settings.is_set(name)) return rows;
+  const std::string path = inputs.settings.text(name);
+  const std::optional<std::string> text = inputs.machine.read_file(path);
+  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    ++number;
+    if (number == 1 || absl::StripAsciiWhitespace(line).empty()) continue;
+    const std::vector<absl::string_view> cells = absl::StrSplit(line, '\t');
+    if (cells.size() != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": expected two columns with a tab between them"));
+    }
+    rows.emplace_back(absl::StripAsciiWhitespace(cells[0]), absl::StripAsciiWhitespace(cells[1]));
+  }
+  return rows;
+}
+
+Json channel(const std::string& name, const std::string& uri) {
+  return {{"ChannelName", name},
+          {"DataSource",
+           {{"S3DataSource",
+             {{"S3DataType", "S3Prefix"},
+              {"S3Uri", uri},
+              {"S3DataDistributionType", "FullyReplicated"}}}}}};
+}
+
+}  // namespace
+
+absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
+                                             std::vector<std::string>* notes) {
+  const Settings& settings = inputs.settings;
+  if (!settings.is_set("image_uri")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        settings.config_path(), " has no image_uri; name a container image that has the program ",
+        inputs.command[0], " in it"));
+  }
+  const absl::StatusOr<Json> parameters =
+      sagemaker_hyperparameters(absl::MakeConstSpan(inputs.command).subspan(1));
+  if (!parameters.ok()) return parameters.status();
+  const auto inputs_table = read_table(inputs, "sagemaker_inputs_file");
+  if (!inputs_table.ok()) return inputs_table.status();
+  const auto metrics = read_table(inputs, "sagemaker_metrics_file");
+  if (!metrics.ok()) return metrics.status();
+
+  Json job;
+  job["TrainingJobName"] =
+      settings.is_set("base_job_name")
+          ? settings.text("base_job_name")
+          : absl::StrCat("accelerate-sagemaker-", settings.number("num_machines"));
+  Json& algorithm = job["AlgorithmSpecification"];
+  algorithm["TrainingImage"] = settings.text("image_uri");
+  algorithm["TrainingInputMode"] = "File";
+  algorithm["ContainerEntrypoint"] = Json::array({"accelerate", "launch", inputs.command[0]});
+  for (const auto& [name, regex] : *metrics) {
+    algorithm["MetricDefinitions"].push_back({{"Name", name}, {"Regex", regex}});
+  }
+  job["RoleArn"] = settings.text("iam_role_name");
+  job["ResourceConfig"] = {{"InstanceType", settings.text("ec2_instance_type")},
+                           {"InstanceCount", settings.number("num_machines")},
+                           {"VolumeSizeInGB", 30}};
+  job["StoppingCondition"] = {{"MaxRuntimeInSeconds", 86400}};
+  // AWS wants texts; these are JSON, as SageMaker's containers read them.
+  for (const auto& [name, value] : parameters->items()) {
+    job["HyperParameters"][name] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+  for (const auto& [name, uri] : *inputs_table) {
+    job["InputDataConfig"].push_back(channel(name, uri));
+  }
+  for (const auto& [name, value] :
+       child_environment(settings, inputs.machine, inputs.environment)) {
+    if (value && !absl::StartsWith(name, "OMP_")) job["Environment"][name] = *value;
+  }
+  job["Environment"]["ACCELERATE_USE_SAGEMAKER"] = "true";
+  job["Environment"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = settings.text("distributed_type");
+  if (settings.is_set("additional_args")) {
+    const Json more = Json::parse(settings.text("additional_args"), nullptr, false);
+    if (!more.is_object()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          settings.config_path(), ": additional_args: expected keys of a training job"));
+    }
+    job.merge_patch(more);
+  }
+  if (!job.contains("OutputDataConfig")) {
+    notes->push_back(
+        "the job has no place for its output; set additional_args: {OutputDataConfig: "
+        "{S3OutputPath: s3://...}} in the configuration file");
+  }
+  return SageMakerPlan{std::move(job)};
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,197 @@
+#include "launch/settings/child_environment.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/runtime/env.h"
+#include "launch/settings/environment_words.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+const char* capital(bool value) { return value ? "True" : "False"; }
+
+// The shortest text that means the number, with a point in it.
+std::string float_text(double number) {
+  std::array<char, 32> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number).ptr;
+  std::string text(buffer.data(), end);
+  const bool is_whole = text.find_first_not_of("-0123456789") == std::string::npos;
+  return is_whole ? text + ".0" : text;
+}
+
+class Writer {
+ public:
+  Writer(const Settings& settings, const Machine& machine,
+         absl::Span<const std::string> environment)
+      : settings_(settings), machine_(machine), environment_(environment) {}
+
+  EnvironmentOverlay write() {
+    write_common();
+    write_threads();
+    write_compiler();
+    if (settings_.text("mixed_precision") == "fp8") write_fp8();
+    if (settings_.flag("use_fsdp")) write_group("use_fsdp", Group::kFsdp);
+    if (settings_.flag("use_megatron_lm")) write_group("use_megatron_lm", Group::kMegatron);
+    if (settings_.flag("use_parallelism_config")) write_mesh();
+    if (settings_.flag("use_deepspeed")) write_deepspeed();
+    if (settings_.flag("tpu")) write_tpu();
+    return std::move(overlay_);
+  }
+
+ private:
+  bool is_several() const { return settings_.number("num_processes") > 1; }
+
+  void set(absl::string_view name, absl::string_view value) {
+    overlay_[std::string(name)] = std::string(value);
+  }
+
+  // The setting's own variable gets its value.
+  void write_setting(const Setting& row) {
+    if (row.variable == nullptr || !settings_.is_set(row.name)) return;
+    std::string text = settings_.text(row.name);
+    if (row.type == ValueType::kFloat) text = float_text(settings_.real(row.name));
+    if (row.type == ValueType::kInt) text = absl::StrCat(settings_.number(row.name));
+    if (row.is_boolean()) text = absl::AsciiStrToLower(text);
+    set(row.variable, text);
+  }
+
+  void write_group(const char* switch_name, Group group) {
+    set(setting(switch_name).variable, "true");
+    for (const Setting& row : all_settings()) {
+      if (row.group == group) write_setting(row);
+    }
+    // A truth value or, in version 1, a strategy.
+    if (const auto reshard = overlay_.find("FSDP_RESHARD_AFTER_FORWARD");
+        reshard != overlay_.end()) {
+      reshard->second = absl::AsciiStrToLower(*reshard->second);
+    }
+  }
+
+  void write_common() {
+    overlay_[env::kSimulate] = std::nullopt;
+    overlay_[env::kSimulateSeed] = std::nullopt;
+    set(setting("mixed_precision").variable, settings_.text("mixed_precision"));
+    if (!is_several() || settings_.flag("cpu")) {
+      set(setting("cpu").variable, capital(settings_.flag("cpu")));
+    }
+    if (settings_.flag("debug")) set(env::kDebugMode, "true");
+    if (settings_.flag("enable_cpu_affinity")) set("ACCELERATE_CPU_AFFINITY", "1");
+    const std::string ids = settings_.text("gpu_ids");
+    if (!ids.empty() && ids != "all") {
+      set(visible_devices_variable(machine_.device_kind), ids);
+    }
+    if (!machine_.has_peer_access && is_several() && !settings_.flag("cpu")) {
+      for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
+        if (!find_in_environment(environment_, name)) set(name, "1");
+      }
+    }
+  }
+
+  void write_threads() {
+    if (settings_.is_set("num_cpu_threads_per_process")) {
+      set(env::kOmpNumThreads, absl::StrCat(settings_.number("num_cpu_threads_per_process")));
+      return;
+    }
+    if (!is_several() || !environment_value(environment_, env::kOmpNumThreads).empty()) return;
+    const int64_t per_node = settings_.number("num_processes") / settings_.number("num_machines");
+    if (!settings_.flag("cpu")) {
+      // Ranks that share a machine would each take all of its cores and slow one another down.
+      if (per_node > 1) set(env::kOmpNumThreads, "1");
+      return;
+    }
+    int64_t local_ranks = per_node;
+    for (const char* name :
+         {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
+      int64_t number = 0;
+      if (absl::SimpleAtoi(environment_value(environment_, name), &number) && number > 0) {
+        local_ranks = number;
+        break;
+      }
+    }
+    const int64_t cores = machine_.count_physical_cores();
+    set(env::kOmpNumThreads, absl::StrCat(std::max<int64_t>(1, cores / local_ranks)));
+  }
+
+  void write_compiler() {
+    set("ACCELERATE_DYNAMO_BACKEND", absl::AsciiStrToUpper(settings_.text("dynamo_backend")));
+    set("ACCELERATE_DYNAMO_MODE", settings_.text("dynamo_mode"));
+    for (const char* name :
+         {"dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation"}) {
+      set(setting(name).variable, capital(settings_.flag(name)));
+    }
+  }
+
+  void write_fp8() {
+    for (const Setting& row : all_settings()) {
+      if (row.group == Group::kFp8) write_setting(row);
+    }
+    set("ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL",
+        capital(settings_.flag("fp8_use_autocast_during_eval")));
+    for (const char* name : {"fp8_enable_fsdp_float8_all_gather", "fp8_pad_inner_dim"}) {
+      set(setting(name).variable, settings_.flag(name) ? "1" : "0");
+    }
+    const std::vector<std::string> overrides =
+        absl::StrSplit(settings_.text("fp8_override_linear_precision"), ',');
+    const char* const passes[] = {"FPROP", "DGRAD", "WGRAD"};
+    for (size_t i = 0; i < 3 && i < overrides.size(); ++i) {
+      set(absl::StrCat("ACCELERATE_FP8_OVERRIDE_", passes[i]),
+          capital(parse_bool(absl::StripAsciiWhitespace(overrides[i])).value_or(false)));
+    }
+  }
+
+  void write_mesh() {
+    write_group("use_parallelism_config", Group::kParallelism);
+    if (settings_.number("parallelism_config_pp_size") == 1) {
+      overlay_.erase("PARALLELISM_CONFIG_PP_SIZE");
+    }
+    if (settings_.number("parallelism_config_cp_size") == 1) {
+      overlay_.erase("PARALLELISM_CONFIG_CP_COMM_STRATEGY");
+    }
+    if (settings_.number("parallelism_config_sp_size") == 1) {
+      for (const char* name : {"SEQ_LENGTH", "SEQ_LENGTH_IS_VARIABLE", "ATTN_IMPLEMENTATION"}) {
+        overlay_.erase(absl::StrCat("PARALLELISM_CONFIG_SP_", name));
+      }
+    } else {
+      set("PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE",
+          capital(settings_.flag("parallelism_config_sp_seq_length_is_variable")));
+    }
+  }
+
+  void write_deepspeed() {
+    write_group("use_deepspeed", Group::kDeepSpeed);
+    std::vector<std::string> fields = settings_.deepspeed_keys();
+    if (settings_.provenance("mixed_precision") == Provenance::kConfigFile) {
+      fields.push_back("mixed_precision");
+    }
+    set("ACCELERATE_CONFIG_DS_FIELDS", absl::AsciiStrToLower(absl::StrJoin(fields, ",")));
+  }
+
+  void write_tpu() {
+    if (settings_.text("mixed_precision") != "bf16") return;
+    set(settings_.flag("downcast_bf16") ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16", "1");
+  }
+
+  const Settings& settings_;
+  const Machine& machine_;
+  const absl::Span<const std::string> environment_;
+  EnvironmentOverlay overlay_;
+};
+
+}  // namespace
+
+EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
+                                     absl::Span<const std::string> environment) {
+  return Writer(settings, machine, environment).write();
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,24 @@
+/// What ranks find in their environment about settings: all but who they are.
+///
+/// Which rank a process is, and where the others are, is said by whoever starts it (the agent,
+/// mpirun, srun).
+/// Errors:  none; the settings were checked.
+/// Threads: pure functions.
+/// Mirrors: accelerate utils/launch.py, the prepare functions.
+#pragma once
+
+#include <string>
+
+#include "absl/types/span.h"
+#include "launch/plan.h"
+#include "launch/settings/machine.h"
+#include "launch/settings/settings.h"
+
+namespace accelerate::launch {
+
+/// \pre `complete` succeeded. `environment` holds `NAME=value` words of the launcher. Requests for
+/// a simulation that an outer run made are removed.
+EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
+                                     absl::Span<const std::string> environment);
+
+}  // namespace accelerate::launch

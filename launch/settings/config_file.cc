@@ -1,0 +1,393 @@
+#include "launch/settings/config_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/settings/environment_words.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/value_text.h"
+#include "launch/settings/yaml_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Sections of older releases that nothing reads any more.
+constexpr const char* kForgottenKeys[] = {"ipex_config", "mpirun_config.mpirun_ccl"};
+
+bool is_forgotten(absl::string_view key) {
+  for (const char* forgotten : kForgottenKeys) {
+    if (key == forgotten) return true;
+  }
+  return false;
+}
+
+const SectionName* find_section(absl::string_view key) {
+  for (const SectionName& section : all_sections()) {
+    if (key == section.key) return &section;
+  }
+  return nullptr;
+}
+
+// What stands in a file as a word.
+std::string scalar_word(const Setting& row, const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  // Unquoted, YAML takes `no` for a truth value.
+  const bool may_be_no = absl::StrContains(row.choices != nullptr ? row.choices : "", "no") ||
+                         absl::string_view(row.name) == "distributed_type";
+  if (value.is_boolean() && !value.get<bool>() && may_be_no && !row.is_boolean()) {
+    return absl::string_view(row.name) == "distributed_type" ? "NO" : "no";
+  }
+  return value.dump();
+}
+
+class Checker {
+ public:
+  Checker(const YamlDocument& document, std::string path) : document_(document) {
+    config_.path = std::move(path);
+    config_.lines = document.lines;
+  }
+
+  absl::StatusOr<ConfigFile> check() {
+    if (document_.value.is_null()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(config_.path, ": is empty; accelerate config makes a new one"));
+    }
+    if (!document_.value.is_object()) {
+      return absl::InvalidArgumentError(absl::StrCat(config_.path, ": has no keys"));
+    }
+    Json values = document_.value;
+    if (!values.contains("distributed_type") || values["distributed_type"].is_null()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          config_.path,
+          ": A `distributed_type` must be specified in the config file: NO, MULTI_GPU, FSDP, ..."));
+    }
+    convert_old_keys(values);
+    const Json& environment = values["compute_environment"];
+    kind_ =
+        environment == "AMAZON_SAGEMAKER" || environment == 1 ? Section::kSageMaker : Section::kTop;
+    if (absl::Status ok = check_keys(values); !ok.ok()) return ok;
+    for (const auto& [key, value] : values.items()) {
+      if (absl::Status ok = take(key, value); !ok.ok()) return ok;
+    }
+    if (absl::Status ok = check_required(); !ok.ok()) return ok;
+    return std::move(config_);
+  }
+
+ private:
+  absl::Status error(const std::string& key, absl::string_view message) const {
+    const auto line = document_.lines.find(key);
+    const std::string place = line == document_.lines.end() ? "" : absl::StrCat(":", line->second);
+    return absl::InvalidArgumentError(absl::StrCat(config_.path, place, ": ", key, ": ", message));
+  }
+
+  // What older releases wrote.
+  void convert_old_keys(Json& values) {
+    if (!values.contains("compute_environment") || values["compute_environment"].is_null()) {
+      values["compute_environment"] = "LOCAL_MACHINE";
+    }
+    if (values.contains("fp16")) {
+      const bool is_on = values["fp16"] == true;
+      if (!values.contains("mixed_precision") && is_on) values["mixed_precision"] = "fp16";
+      values.erase("fp16");
+    }
+    if (values.contains("dynamo_backend")) {
+      const Json backend = values["dynamo_backend"];
+      values["dynamo_config"] = Json::object();
+      if (backend.is_string() && absl::AsciiStrToUpper(backend.get<std::string>()) != "NO") {
+        values["dynamo_config"]["dynamo_backend"] = backend;
+      }
+      values.erase("dynamo_backend");
+    }
+    Json& type = values["distributed_type"];
+    if (type == false) type = "NO";
+    if (type == "TPU") type = "XLA";
+  }
+
+  // All keys that nobody knows, in one line.
+  absl::Status check_keys(const Json& values) const {
+    std::vector<std::string> unknown;
+    auto note = [&](const std::string& key, Section section, const std::string& word) {
+      std::string text = absl::StrCat("'", key, "'");
+      const auto line = document_.lines.find(key);
+      if (line != document_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
+      const std::string near = nearest_word(word, known_keys(section));
+      if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near, "?)");
+      unknown.push_back(std::move(text));
+    };
+    for (const auto& [key, value] : values.items()) {
+      if (is_forgotten(key)) continue;
+      const SectionName* section = find_section(key);
+      const bool may_have =
+          section != nullptr && (kind_ == Section::kTop || section->section == Section::kDynamo);
+      if (!may_have) {
+        if (find_key(kind_, key) == nullptr) note(key, kind_, key);
+        continue;
+      }
+      if (!value.is_object()) continue;
+      for (const auto& [inner, inner_value] : value.items()) {
+        const std::string path = absl::StrCat(key, ".", inner);
+        if (is_forgotten(path) || find_key(section->section, inner) != nullptr) continue;
+        note(path, section->section, inner);
+      }
+    }
+    if (unknown.empty()) return absl::OkStatus();
+    std::sort(unknown.begin(), unknown.end());
+    return absl::InvalidArgumentError(absl::StrCat(config_.path,
+                                                   ": unknown keys: ", absl::StrJoin(unknown, ", "),
+                                                   "; correct or remove them"));
+  }
+
+  absl::Status take(const std::string& key, const Json& value) {
+    if (is_forgotten(key)) return absl::OkStatus();
+    const SectionName* section = find_section(key);
+    if (section == nullptr)
+      return check_one(key, *find_key(kind_, key), value, config_.values[key]);
+    Json& map = config_.values[key] = Json::object();
+    if (value.is_null()) return absl::OkStatus();
+    if (!value.is_object()) return error(key, "expected keys and values");
+    for (const auto& [inner, inner_value] : value.items()) {
+      const std::string path = absl::StrCat(key, ".", inner);
+      if (is_forgotten(path)) continue;
+      const Setting& row = *find_key(section->section, inner);
+      if (absl::Status ok = check_one(path, row, inner_value, map[inner]); !ok.ok()) return ok;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status check_one(const std::string& key, const Setting& row, const Json& value,
+                         Json& result) {
+    result = value;
+    if (value.is_null()) return absl::OkStatus();
+    if (row.type == ValueType::kTexts) {
+      if (value.is_string()) result = Json::array({value});
+      for (const Json& item : result) {
+        if (!item.is_string()) return error(key, "expected a list of texts");
+      }
+      return absl::OkStatus();
+    }
+    if (row.type == ValueType::kBools && value.is_array()) {
+      std::vector<std::string> words;
+      for (const Json& item : value) words.push_back(scalar_word(row, item));
+      result = absl::StrJoin(words, ",");
+    }
+    // What AWS takes, as it takes it.
+    if (absl::string_view(row.name) == "additional_args" && value.is_object()) {
+      return absl::OkStatus();
+    }
+    if (result.is_structured()) return error(key, "expected one value");
+    std::string word = scalar_word(row, result);
+    if (absl::string_view(row.name) == "dynamo_backend") word = absl::AsciiStrToLower(word);
+    if (absl::Status ok = check_value(row, word); !ok.ok()) return error(key, ok.message());
+    // A word that YAML took for a truth value.
+    if (result.is_boolean() && !row.is_boolean() && word == "no") result = word;
+    return absl::OkStatus();
+  }
+
+  absl::Status check_required() {
+    const Json& type = config_.values["distributed_type"];
+    const absl::Span<const char* const> types =
+        kind_ == Section::kSageMaker ? sagemaker_distributed_types() : distributed_types();
+    const std::vector<std::string> words(types.begin(), types.end());
+    const std::string word = type.is_string() ? type.get<std::string>() : type.dump();
+    if (std::find(words.begin(), words.end(), word) == words.end()) {
+      const std::string near = nearest_word(word, words);
+      return error(
+          "distributed_type",
+          absl::StrCat("expected one of ", absl::StrJoin(words, ", "), ", not \"", word, "\"",
+                       near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+    }
+    if (kind_ == Section::kTop) {
+      if (word == "NO" && !config_.values.contains("num_processes")) {
+        config_.values["num_processes"] = 1;
+      }
+      return absl::OkStatus();
+    }
+    for (const char* required : {"ec2_instance_type", "iam_role_name"}) {
+      if (!config_.values.contains(required) || config_.values[required].is_null()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(config_.path, ": a SageMaker configuration needs ", required));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const YamlDocument& document_;
+  Section kind_ = Section::kTop;
+  ConfigFile config_;
+};
+
+absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::string& path) {
+  YamlDocument document;
+  try {
+    document.value = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const size_t end = std::min<size_t>(error.byte, text.size());
+    const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ":", line, ": is no JSON: ", absl::string_view(error.what())));
+  }
+  return document;
+}
+
+// Neither nulls nor empty maps.
+Json written_fields(const ConfigFile& config) {
+  Json fields = all_fields(config);
+  for (auto it = fields.begin(); it != fields.end();) {
+    const bool is_nothing = it->is_null() || (it->is_structured() && it->empty());
+    it = is_nothing ? fields.erase(it) : std::next(it);
+  }
+  return fields;
+}
+
+Json typed_default(const Setting& row) {
+  if (row.default_value == nullptr) return nullptr;
+  const std::string text = row.default_value;
+  if (row.is_boolean()) return *parse_bool(text);
+  if (row.type == ValueType::kInt) return Json::parse(text);
+  return text;
+}
+
+}  // namespace
+
+bool ConfigFile::is_sagemaker() const {
+  const auto found = values.find("compute_environment");
+  return found != values.end() && *found == "AMAZON_SAGEMAKER";
+}
+
+ConfigFormat config_format(absl::string_view path) {
+  return absl::EndsWith(path, ".json") ? ConfigFormat::kJson : ConfigFormat::kYaml;
+}
+
+std::string default_config_folder(absl::Span<const std::string> environment) {
+  if (const std::string home = environment_value(environment, "HF_HOME"); !home.empty()) {
+    return absl::StrCat(home, "/accelerate");
+  }
+  std::string cache = environment_value(environment, "XDG_CACHE_HOME");
+  if (cache.empty()) cache = absl::StrCat(environment_value(environment, "HOME"), "/.cache");
+  return absl::StrCat(cache, "/huggingface/accelerate");
+}
+
+std::string default_config_path(absl::Span<const std::string> environment) {
+  const std::string folder = default_config_folder(environment);
+  const std::string yaml = absl::StrCat(folder, "/default_config.yaml");
+  const std::string json = absl::StrCat(folder, "/default_config.json");
+  std::error_code ignored;
+  const bool only_json =
+      !std::filesystem::exists(yaml, ignored) && std::filesystem::exists(json, ignored);
+  return only_json ? json : yaml;
+}
+
+absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no configuration file ", path,
+                     "; name one that there is, or make the default one with accelerate config"));
+  }
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  return parse_config(text.str(), config_format(path), path);
+}
+
+absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
+                                        const std::string& path) {
+  absl::StatusOr<YamlDocument> document =
+      format == ConfigFormat::kJson ? parse_json(text, path) : parse_yaml(text, path);
+  if (!document.ok()) return document.status();
+  return Checker(*document, path).check();
+}
+
+nlohmann::ordered_json all_fields(const ConfigFile& config) {
+  const bool is_sagemaker = config.is_sagemaker();
+  Json fields = Json::object();
+  for (const Setting& row : all_settings()) {
+    const bool is_field = is_sagemaker ? row.section == Section::kSageMaker || row.in_sagemaker
+                                       : row.section == Section::kTop;
+    // A file without keys of ours is the peer's as well.
+    if (is_field && row.origin != SettingOrigin::kOurs) {
+      fields[row.key_name()] = typed_default(row);
+    }
+  }
+  // Not defaults of a run, but of a file.
+  fields["mixed_precision"] = nullptr;
+  if (is_sagemaker) {
+    fields["num_machines"] = 1;
+    fields["gpu_ids"] = "all";
+    fields["base_job_name"] = "accelerate-sagemaker-1";
+  } else {
+    fields["num_processes"] = -1;
+    fields["machine_rank"] = 0;
+    fields["num_machines"] = 1;
+    fields["main_training_function"] = "main";
+  }
+  for (const SectionName& section : all_sections()) {
+    if (!is_sagemaker || section.section == Section::kDynamo) fields[section.key] = Json::object();
+  }
+  for (const auto& [key, value] : config.values.items()) fields[key] = value;
+  return fields;
+}
+
+std::string config_to_yaml(const ConfigFile& config) { return to_yaml(written_fields(config)); }
+
+std::string config_to_json(const ConfigFile& config) {
+  return absl::StrCat(nlohmann::json(written_fields(config)).dump(2), "\n");
+}
+
+absl::Status write_config_file(const ConfigFile& config, const std::string& path) {
+  const std::string text =
+      config_format(path) == ConfigFormat::kJson ? config_to_json(config) : config_to_yaml(config);
+  const std::filesystem::path target(path);
+  const std::string draft = absl::StrCat(path, ".new");
+  std::error_code error;
+  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
+  std::ofstream file(draft, std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) std::filesystem::rename(draft, target, error);
+  if (file && !error) return absl::OkStatus();
+  std::filesystem::remove(draft, error);
+  return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
+}
+
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
+                                        const BasicMachine& machine) {
+  const std::string precision = absl::AsciiStrToLower(mixed_precision);
+  if (absl::Status ok = check_value(setting("mixed_precision"), precision); !ok.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("mixed_precision: ", ok.message()));
+  }
+  ConfigFile config;
+  const bool is_distributed = machine.devices > 1;
+  config.values["compute_environment"] = "LOCAL_MACHINE";
+  config.values["distributed_type"] =
+      is_distributed ? absl::StrCat("MULTI_", absl::AsciiStrToUpper(machine.device_kind)) : "NO";
+  config.values["mixed_precision"] = precision;
+  config.values["use_cpu"] = machine.devices == 0;
+  config.values["num_processes"] = std::max(machine.devices, 1);
+  config.values["debug"] = false;
+  config.values["enable_cpu_affinity"] = false;
+  return config;
+}
+
+absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
+                                        const BasicMachine& machine) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return false;
+  const absl::StatusOr<ConfigFile> config = basic_config(mixed_precision, machine);
+  if (!config.ok()) return config.status();
+  if (absl::Status ok = write_config_file(*config, path); !ok.ok()) return ok;
+  return true;
+}
+
+}  // namespace accelerate::launch

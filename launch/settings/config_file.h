@@ -1,0 +1,88 @@
+/// A configuration file: YAML or JSON, of this release or an older one, of ours or of the peer's.
+///
+/// What is read is checked against the schema and brought to its present form; nothing is lost or
+/// made up but the defaults that the peer writes as well.
+/// Errors:  one line that names the file, and the line in it where there is one. NotFound for a
+/// file
+///          that is not there, InvalidArgument for what is in it.
+/// Threads: any.
+/// Mirrors: accelerate commands/config/config_args.py, config_utils.py and default.py.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace accelerate::launch {
+
+/// The content of a file that was checked. Keys that were not in it are not in here.
+struct ConfigFile {
+  /// As it was named; empty for one that was made here.
+  std::string path;
+  /// Keys of the schema to scalars or lists of texts; sections ("fsdp_config") to objects of such,
+  /// in the order of the file. Null stands for what the file sets to nothing.
+  nlohmann::ordered_json values = nlohmann::ordered_json::object();
+  /// Lines by key, "fsdp_config.fsdp_version"; from 1.
+  std::map<std::string, int> lines;
+
+  bool is_sagemaker() const;
+};
+
+enum class ConfigFormat { kYaml, kJson };
+
+/// By the end of the name: `.json` is JSON, everything else YAML.
+ConfigFormat config_format(absl::string_view path);
+
+/// The folder that default files are in: `accelerate` in $HF_HOME, in $XDG_CACHE_HOME/huggingface,
+/// or in ~/.cache/huggingface. `environment` holds `NAME=value` words.
+std::string default_config_folder(absl::Span<const std::string> environment);
+
+/// `default_config.yaml` in it; the `.json` one if only that is there.
+std::string default_config_path(absl::Span<const std::string> environment);
+
+/// Reads and checks.
+absl::StatusOr<ConfigFile> load_config_file(const std::string& path);
+
+/// The same for a text; `path` is what errors call it.
+absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
+                                        const std::string& path);
+
+/// All fields with their defaults, as the peer's classes have them: what `config_to_yaml` leaves
+/// out is null or {} here.
+nlohmann::ordered_json all_fields(const ConfigFile& config);
+
+/// Keys sorted; what is null or empty is left out.
+std::string config_to_yaml(const ConfigFile& config);
+std::string config_to_json(const ConfigFile& config);
+
+/// In the format that the name asks for; folders are made. A file that is there is replaced as a
+/// whole or not at all.
+absl::Status write_config_file(const ConfigFile& config, const std::string& path);
+
+/// What `write_basic_config` needs to know of the machine.
+struct BasicMachine {
+  int devices = 0;
+  /// "gpu", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron".
+  std::string device_kind = "gpu";
+};
+
+/// A configuration for this machine alone: all devices, else the CPU.
+/// Errors: InvalidArgument for a precision that there is not.
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
+                                        const BasicMachine& machine);
+
+/// Makes a file of it. True if it was written; false if
+/// there is a file already, which is left as it is.
+/// Errors: as above, and InvalidArgument for a precision that there is not.
+absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
+                                        const BasicMachine& machine);
+
+}  // namespace accelerate::launch

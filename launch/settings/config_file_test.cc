@@ -1,0 +1,220 @@
+#include "launch/settings/config_file.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ConfigFile parsed(const std::string& text, ConfigFormat format = ConfigFormat::kYaml) {
+  absl::StatusOr<ConfigFile> config = parse_config(text, format, "c.yaml");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : ConfigFile();
+}
+
+std::string error_of(const std::string& text, ConfigFormat format = ConfigFormat::kYaml) {
+  const absl::StatusOr<ConfigFile> config = parse_config(text, format, "c.yaml");
+  EXPECT_TRUE(absl::IsInvalidArgument(config.status())) << config.status();
+  const std::string message(config.status().message());
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+  EXPECT_THAT(message, HasSubstr("c.yaml"));
+  return message;
+}
+
+class Folder {
+ public:
+  Folder() : path_(absl::StrCat(testing::TempDir(), "/config_XXXXXX")) { mkdtemp(path_.data()); }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string content(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(ConfigFileTest, WritesWhatItReadWithDefaultsAndSortedKeys) {
+  EXPECT_EQ(config_to_yaml(parsed("distributed_type: 'NO'\n")),
+            "compute_environment: LOCAL_MACHINE\n"
+            "debug: false\n"
+            "distributed_type: 'NO'\n"
+            "downcast_bf16: false\n"
+            "enable_cpu_affinity: false\n"
+            "machine_rank: 0\n"
+            "main_training_function: main\n"
+            "num_machines: 1\n"
+            "num_processes: 1\n"
+            "rdzv_backend: static\n"
+            "same_network: false\n"
+            "tpu_use_cluster: false\n"
+            "tpu_use_sudo: false\n"
+            "use_cpu: false\n");
+}
+
+TEST(ConfigFileTest, ReadsJsonAndSectionsWithAndWithoutPrefixes) {
+  const ConfigFile config = parsed(
+      R"({"distributed_type": "FSDP", "num_processes": 2,
+          "fsdp_config": {"sharding_strategy": "FULL_SHARD", "fsdp_version": 2}})",
+      ConfigFormat::kJson);
+  EXPECT_EQ(config.values["fsdp_config"]["sharding_strategy"], "FULL_SHARD");
+  EXPECT_EQ(config.values["num_processes"], 2);
+}
+
+TEST(ConfigFileTest, ConvertsWhatOlderReleasesWrote) {
+  EXPECT_EQ(parsed("distributed_type: MULTI_GPU\nfp16: true\n").values["mixed_precision"], "fp16");
+  EXPECT_FALSE(parsed("distributed_type: MULTI_GPU\nfp16: false\n").values.contains("fp16"));
+  EXPECT_EQ(parsed("distributed_type: TPU\n").values["distributed_type"], "XLA");
+  EXPECT_EQ(parsed("distributed_type: 'NO'\ndynamo_backend: INDUCTOR\n")
+                .values["dynamo_config"]["dynamo_backend"],
+            "INDUCTOR");
+  EXPECT_TRUE(
+      parsed("distributed_type: 'NO'\ndynamo_backend: 'NO'\n").values["dynamo_config"].empty());
+  EXPECT_FALSE(
+      parsed("distributed_type: 'NO'\nipex_config: {ipex: true}\n").values.contains("ipex_config"));
+  EXPECT_EQ(parsed("distributed_type: 'NO'\nfp8_config: {amax_history_length: 7}\n")
+                .values["fp8_config"]["amax_history_length"],
+            7);
+  EXPECT_FALSE(parsed("distributed_type: MULTI_GPU\n").values.contains("num_processes"));
+  EXPECT_EQ(all_fields(parsed("distributed_type: MULTI_GPU\n"))["num_processes"], -1);
+}
+
+TEST(ConfigFileTest, TakesAnUnquotedNoForTheWord) {
+  EXPECT_EQ(parsed("distributed_type: NO\n").values["distributed_type"], "NO");
+  EXPECT_EQ(parsed("distributed_type: NO\nmixed_precision: no\n").values["mixed_precision"], "no");
+}
+
+TEST(ConfigFileTest, NamesUnknownKeysWithLineAndNearestMatch) {
+  const std::string message = error_of(
+      "distributed_type: FSDP\nnum_procesess: 2\nzebra: 1\n"
+      "fsdp_config:\n  fsdp_shardin_strategy: FULL_SHARD\n");
+  EXPECT_THAT(message, HasSubstr("'fsdp_config.fsdp_shardin_strategy' in line 5 (did you mean "
+                                 "fsdp_sharding_strategy?), 'num_procesess' in line 2 (did you "
+                                 "mean num_processes?), 'zebra' in line 3;"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\ncompute_environment: AMAZON_SAGEMAKER\n"
+                       "ec2_instance_type: x\niam_role_name: r\nnum_processes: 1\n"),
+              HasSubstr("'num_processes' in line 5"));
+}
+
+TEST(ConfigFileTest, NamesFileLineAndColumnOfBadYaml) {
+  EXPECT_THAT(error_of("a: [unclosed\n"), HasSubstr("c.yaml:2:1: "));
+  EXPECT_THAT(error_of("a: 1\na: 2\n"), HasSubstr("c.yaml:2:1: key a is there twice"));
+  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is no JSON"));
+}
+
+TEST(ConfigFileTest, RefusesWhatMakesNoSense) {
+  EXPECT_THAT(error_of(""), HasSubstr("is empty"));
+  EXPECT_THAT(error_of("- a\n"), HasSubstr("has no keys"));
+  EXPECT_THAT(error_of("num_processes: 1\n"), HasSubstr("distributed_type"));
+  EXPECT_THAT(error_of("distributed_type: MULTIGPU\n"),
+              HasSubstr("c.yaml:1: distributed_type: expected one of NO, MULTI_CPU"));
+  EXPECT_THAT(error_of("distributed_type: MULTIGPU\n"), HasSubstr("did you mean MULTI_GPU?"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nmixed_precision: fp99\n"),
+              HasSubstr("c.yaml:2: mixed_precision: expected one of no, fp16, bf16, fp8"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nnum_processes: two\n"),
+              HasSubstr("expected a whole number, not \"two\""));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nnum_processes: [1]\n"), HasSubstr("one value"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nuse_cpu: maybe\n"), HasSubstr("true or false"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nfsdp_config: x\n"), HasSubstr("keys and values"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\ncompute_environment: AMAZON_SAGEMAKER\n"),
+              HasSubstr("needs ec2_instance_type"));
+}
+
+TEST(ConfigFileTest, KnowsSageMaker) {
+  const ConfigFile config = parsed(
+      "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
+      "ec2_instance_type: ml.p3\niam_role_name: r\n");
+  EXPECT_TRUE(config.is_sagemaker());
+  EXPECT_EQ(config_to_yaml(config),
+            "base_job_name: accelerate-sagemaker-1\n"
+            "compute_environment: AMAZON_SAGEMAKER\n"
+            "debug: false\n"
+            "distributed_type: DATA_PARALLEL\n"
+            "ec2_instance_type: ml.p3\n"
+            "enable_cpu_affinity: false\n"
+            "gpu_ids: all\n"
+            "iam_role_name: r\n"
+            "num_machines: 1\n"
+            "py_version: py38\n"
+            "pytorch_version: 1.10.2\n"
+            "region: us-east-1\n"
+            "transformers_version: 4.17.0\n"
+            "use_cpu: false\n");
+}
+
+TEST(ConfigFileTest, WrittenTextsComeBack) {
+  ConfigFile config = parsed("distributed_type: 'NO'\n");
+  config.values["gpu_ids"] = "0";
+  config.values["main_process_ip"] = "::1";
+  config.values["command_file"] = "it's: a #file";
+  config.values["commands"] = {"echo hi", "- x", "", "a\tb", "yes"};
+  config.values["tpu_name"] = "0x10";
+  config.values["rdzv_backend"] = "1e5";
+  config.values["tpu_zone"] = "*star";
+  const std::string yaml = config_to_yaml(config);
+  EXPECT_THAT(yaml, HasSubstr("gpu_ids: '0'\n"));
+  EXPECT_THAT(yaml, HasSubstr("commands:\n- echo hi\n- '- x'\n- ''\n"));
+  const ConfigFile again = parsed(yaml);
+  EXPECT_EQ(all_fields(again), all_fields(config)) << yaml;
+  EXPECT_EQ(all_fields(parsed(config_to_json(config), ConfigFormat::kJson)), all_fields(config));
+}
+
+TEST(DefaultConfig, IsWhereThePeersIs) {
+  EXPECT_EQ(default_config_path({"HF_HOME=/h", "XDG_CACHE_HOME=/x", "HOME=/u"}),
+            "/h/accelerate/default_config.yaml");
+  EXPECT_EQ(default_config_path({"XDG_CACHE_HOME=/x", "HOME=/u"}),
+            "/x/huggingface/accelerate/default_config.yaml");
+  EXPECT_EQ(default_config_path({"HOME=/u"}),
+            "/u/.cache/huggingface/accelerate/default_config.yaml");
+}
+
+TEST(DefaultConfig, MayBeJson) {
+  const Folder folder;
+  std::filesystem::create_directories(folder / "accelerate");
+  std::ofstream(folder / "accelerate/default_config.json") << "{}";
+  EXPECT_THAT(default_config_path({"HF_HOME=" + (folder / "")}),
+              testing::EndsWith("/accelerate/default_config.json"));
+}
+
+TEST(LoadConfigFile, SaysWhatToDoWithoutAFile) {
+  const absl::StatusOr<ConfigFile> config = load_config_file("/nowhere/x.yaml");
+  EXPECT_TRUE(absl::IsNotFound(config.status()));
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("accelerate config"));
+}
+
+TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
+  const Folder folder;
+  const std::string path = folder / "a/b/default_config.yaml";
+  ASSERT_TRUE(write_basic_config("BF16", path, {.devices = 2}).value());
+  EXPECT_THAT(content(path), HasSubstr("distributed_type: MULTI_GPU\n"));
+  EXPECT_THAT(content(path), HasSubstr("mixed_precision: bf16\n"));
+  EXPECT_THAT(content(path), HasSubstr("num_processes: 2\n"));
+  EXPECT_THAT(content(path), HasSubstr("use_cpu: false\n"));
+  EXPECT_TRUE(load_config_file(path).ok());
+  EXPECT_FALSE(write_basic_config("no", path, {}).value());
+  EXPECT_THAT(content(path), HasSubstr("mixed_precision: bf16\n"));
+  ASSERT_TRUE(write_basic_config("no", folder / "c.json", {}).value());
+  EXPECT_THAT(content(folder / "c.json"), HasSubstr("\"use_cpu\": true"));
+  EXPECT_TRUE(load_config_file(folder / "c.json").ok());
+  EXPECT_THAT(std::string(write_basic_config("tf32", folder / "d", {}).status().message()),
+              HasSubstr("no, fp16, bf16, fp8"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "d"));
+}
+
+}  // namespace
+}  // namespace accelerate::launch

@@ -1,0 +1,191 @@
+#include "launch/settings/flags.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+// `--num-processes=2` becomes `--num_processes`; the value stays out of it.
+std::string canonical_name(absl::string_view word) {
+  absl::string_view name = word.substr(0, word.find('='));
+  const size_t dashes = std::min(name.find_first_not_of('-'), name.size());
+  return absl::StrCat(name.substr(0, dashes),
+                      absl::StrReplaceAll(name.substr(dashes), {{"-", "_"}}));
+}
+
+absl::Status unknown_option(absl::string_view word, absl::string_view name) {
+  std::vector<std::string> names;
+  for (const Setting& row : all_settings()) {
+    if (row.has_flag()) names.push_back(row.flag_name());
+  }
+  const std::string near = absl::StartsWith(name, "--") ? nearest_word(name.substr(2), names) : "";
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown option ", word, near.empty() ? "" : absl::StrCat("; did you mean --", near, "?"),
+      "; see accelerate launch --help (options of the program go after its name)"));
+}
+
+// What a word with dashes in front means: the flag's full name and whether a value follows.
+struct FoundOption {
+  std::string name;
+  bool takes_value = false;
+};
+
+absl::StatusOr<FoundOption> find_option(const CLI::App& app, const std::string& word) {
+  const std::string name = canonical_name(word);
+  const CLI::Option* option = app.get_option_no_throw(name);
+  if (option == nullptr) return unknown_option(word, name);
+  return FoundOption{name, option->get_items_expected_max() > 0};
+}
+
+const char* value_name(const Setting& row) {
+  switch (row.type) {
+    case ValueType::kFlag: return "";
+    case ValueType::kBool: return "BOOL";
+    case ValueType::kInt: return "INT";
+    case ValueType::kFloat: return "FLOAT";
+    case ValueType::kText: return "TEXT";
+    case ValueType::kTexts: return "TEXT ...";
+    case ValueType::kBools: return "BOOL,BOOL,BOOL";
+  }
+  return "";
+}
+
+std::string help_of(const Setting& row) {
+  std::string help = row.help;
+  if (row.choices != nullptr) {
+    absl::StrAppend(&help, " (", absl::StrReplaceAll(row.choices, {{"|", ", "}}), ")");
+  }
+  if (row.default_value != nullptr && row.type != ValueType::kFlag) {
+    absl::StrAppend(&help, " [", row.default_value, "]");
+  }
+  return help;
+}
+
+void declare_flag(CLI::App& app, const Setting& row, TypedFlags& typed) {
+  std::string names = absl::StrCat("--", row.flag_name());
+  if (row.short_name != 0) absl::StrAppend(&names, ",-", std::string(1, row.short_name));
+  const std::string name = row.name;
+  CLI::Option* option = nullptr;
+  if (row.type == ValueType::kFlag) {
+    option = app.add_flag_function(
+        names, [&typed, name](int64_t) { typed[name] = {"true"}; }, help_of(row));
+  } else {
+    option = app.add_option_function<std::vector<std::string>>(
+        names, [&typed, name](const std::vector<std::string>& values) { typed[name] = values; },
+        help_of(row));
+    option->type_name(value_name(row))->allow_extra_args(false);
+    if (row.type == ValueType::kTexts) {
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    } else {
+      option->take_last();
+    }
+    option->expected(1);
+  }
+  option->group(group_title(row.group));
+  if (row.negated_flag == nullptr) return;
+  app.add_flag_function(
+         absl::StrCat("--", row.negated_flag), [&typed, name](int64_t) { typed[name] = {"false"}; },
+         absl::StrCat("the opposite of --", row.flag_name()))
+      ->group(group_title(row.group));
+}
+
+std::string escaped(absl::string_view text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
+
+}  // namespace
+
+absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
+                                               absl::Span<const std::string> args) {
+  LaunchWords words;
+  size_t next = 0;
+  while (next < args.size() && args[next].size() > 1 && args[next][0] == '-') {
+    const std::string& word = args[next++];
+    if (word == "--") break;
+    const absl::StatusOr<FoundOption> option = find_option(app, word);
+    if (!option.ok()) return option.status();
+    const size_t equals = word.find('=');
+    if (!option->takes_value) {
+      if (equals != std::string::npos) {
+        return absl::InvalidArgumentError(absl::StrCat(option->name, " takes no value"));
+      }
+      words.options.push_back(option->name);
+      continue;
+    }
+    std::string value;
+    if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (next < args.size()) {
+      value = args[next++];
+    }
+    if (value.empty())
+      return absl::InvalidArgumentError(absl::StrCat(option->name, " needs a value"));
+    const Setting* row =
+        find_flag(absl::string_view(option->name).substr(option->name.find_first_not_of('-')));
+    words.options.push_back(absl::StrCat("--", row->flag_name(), "=", value));
+  }
+  words.program.assign(args.begin() + next, args.end());
+  return words;
+}
+
+void declare_flags(CLI::App& app, TypedFlags& typed) {
+  for (const Setting& row : all_settings()) {
+    if (row.has_flag()) declare_flag(app, row, typed);
+  }
+}
+
+std::vector<std::string> typed_words(const TypedFlags& typed) {
+  std::vector<std::string> words;
+  for (const Setting& row : all_settings()) {
+    const auto found = typed.find(row.name);
+    if (found == typed.end()) continue;
+    for (const std::string& value : found->second) {
+      if (row.type != ValueType::kFlag) {
+        words.push_back(absl::StrCat("--", row.flag_name(), "=", value));
+      } else {
+        words.push_back(absl::StrCat("--", value == "true" ? row.flag_name() : row.negated_flag));
+      }
+    }
+  }
+  return words;
+}
+
+std::string options_markdown() {
+  std::string text;
+  const Setting* last = nullptr;
+  for (const Setting& row : all_settings()) {
+    if (last == nullptr || last->group != row.group) {
+      absl::StrAppend(&text, last == nullptr ? "" : "\n", "## ", group_title(row.group),
+                      "\n\n| flag | key in the file | variable | value | default | meaning |\n"
+                      "| --- | --- | --- | --- | --- | --- |\n");
+    }
+    last = &row;
+    std::string flag = row.has_flag() ? absl::StrCat("`--", row.flag_name(), "`") : "";
+    if (row.short_name != 0) absl::StrAppend(&flag, " `-", std::string(1, row.short_name), "`");
+    if (row.negated_flag != nullptr) absl::StrAppend(&flag, " `--", row.negated_flag, "`");
+    std::string key;
+    if (row.section != Section::kNone) key = absl::StrCat("`", row.key_name(), "`");
+    for (const SectionName& section : all_sections()) {
+      if (section.section == row.section) key = absl::StrCat("`", section.key, ": ", row.name, "`");
+    }
+    std::string value = row.choices != nullptr ? absl::StrReplaceAll(row.choices, {{"|", ", "}})
+                                               : std::string(value_name(row));
+    const bool has_default = row.default_value != nullptr && row.type != ValueType::kFlag;
+    absl::StrAppend(&text, "| ", flag, " | ", key, " | ",
+                    row.variable == nullptr ? "" : absl::StrCat("`", row.variable, "`"), " | ",
+                    escaped(value), " | ", has_default ? row.default_value : "", " | ",
+                    escaped(row.help), row.origin == SettingOrigin::kOurs ? " (ours)" : "", " |\n");
+  }
+  return text;
+}
+
+}  // namespace accelerate::launch

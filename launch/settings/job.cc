@@ -1,0 +1,118 @@
+#include "launch/settings/job.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "accelerate/runtime/environment.h"
+#include "accelerate/runtime/slurm.h"
+#include "launch/settings/environment_words.h"
+
+namespace accelerate::launch {
+namespace {
+
+// Where no port is agreed on otherwise.
+constexpr uint16_t kUsualPort = 29500;
+
+absl::StatusOr<int> count(absl::Span<const std::string> environment, const char* name,
+                          int fallback) {
+  const std::string text = environment_value(environment, name);
+  if (text.empty()) return fallback;
+  int number = 0;
+  if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
+  return absl::InvalidArgumentError(
+      absl::StrCat("variable ", name, ": expected a number from 0, not \"", text, "\""));
+}
+
+Environment only(absl::Span<const std::string> words) {
+  Environment environment;
+  for (const auto& [name, value] : environment.variables()) environment.unset(name);
+  for (const std::string& word : words) {
+    const std::vector<std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    if (parts.size() == 2) environment.set(parts[0], parts[1]);
+  }
+  return environment;
+}
+
+// SLURM_GPUS_ON_NODE is a number, or one after the kind as in "h100:8".
+int slurm_devices(absl::Span<const std::string> words) {
+  const std::string text = environment_value(words, "SLURM_GPUS_ON_NODE");
+  int number = 0;
+  return absl::SimpleAtoi(text.substr(text.rfind(':') + 1), &number) ? std::max(number, 0) : 0;
+}
+
+absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
+  const Environment environment = only(words);
+  Job job;
+  const SlurmRole role = slurm_role(environment);
+  if (role == SlurmRole::kNone) return job;
+  job.kind = role == SlurmRole::kTask ? JobKind::kSlurmTask : JobKind::kSlurmShell;
+  const bool is_task = job.kind == JobKind::kSlurmTask;
+  for (const char* name : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}) {
+    if (!is_task && name == absl::string_view("SLURM_STEP_NUM_NODES")) continue;
+    const absl::StatusOr<int> nodes = count(words, name, 0);
+    if (!nodes.ok()) return nodes.status();
+    if (*nodes > 0) {
+      job.nodes = *nodes;
+      break;
+    }
+  }
+  const absl::StatusOr<int> tasks =
+      count(words, is_task ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 0);
+  if (!tasks.ok()) return tasks.status();
+  job.tasks = *tasks;
+  if (is_task && job.tasks == 0) job.tasks = count(words, "SLURM_NTASKS", 0).value_or(0);
+  if (is_task) {
+    const absl::StatusOr<int> node = count(words, "SLURM_NODEID", 0);
+    if (!node.ok()) return node.status();
+    job.node_rank = *node;
+  }
+  job.devices_per_node = slurm_devices(words);
+  absl::StatusOr<std::optional<std::string>> host = slurm_first_host(environment);
+  if (!host.ok()) return host.status();
+  job.first_host = host->value_or("");
+  job.port = static_cast<uint16_t>(slurm_port(environment).value_or(kUsualPort));
+  return job;
+}
+
+absl::StatusOr<Job> sagemaker_job(absl::Span<const std::string> words) {
+  const std::string text = environment_value(words, "SM_HOSTS");
+  const nlohmann::json hosts = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const std::string self = environment_value(words, "SM_CURRENT_HOST");
+  if (!hosts.is_array() || hosts.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("variable SM_HOSTS: expected a JSON list of hosts, not \"", text, "\""));
+  }
+  const auto place = std::find(hosts.begin(), hosts.end(), self);
+  if (place == hosts.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("variable SM_CURRENT_HOST: \"", self,
+                                                   "\" is none of the hosts of SM_HOSTS, ", text));
+  }
+  const absl::StatusOr<int> devices = count(words, "SM_NUM_GPUS", 0);
+  if (!devices.ok()) return devices.status();
+  Job job;
+  job.kind = JobKind::kSageMaker;
+  job.nodes = static_cast<int>(hosts.size());
+  job.node_rank = static_cast<int>(place - hosts.begin());
+  job.devices_per_node = *devices;
+  job.first_host = hosts[0].is_string() ? hosts[0].get<std::string>() : "";
+  job.port = kUsualPort;
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment) {
+  if (find_in_environment(environment, "SM_HOSTS")) return sagemaker_job(environment);
+  if (find_in_environment(environment, "SLURM_JOB_ID")) return slurm_job(environment);
+  return Job();
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,39 @@
+/// What a scheduler tells the launcher about the job that it runs in.
+///
+/// Errors:  InvalidArgument naming the variable that makes no sense.
+/// Threads: pure functions.
+/// Mirrors: nothing for Slurm; for SageMaker what its containers set, as the peer's scripts see it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace accelerate::launch {
+
+enum class JobKind {
+  kNone,
+  kSlurmShell,  ///< the batch script or the shell of a Slurm job: ranks are started with srun
+  kSlurmTask,   ///< a task that srun started
+  kSageMaker,   ///< one machine of a SageMaker job
+};
+
+struct Job {
+  JobKind kind = JobKind::kNone;
+  int nodes = 1;
+  /// Tasks over all nodes, where the job says so; else 0.
+  int tasks = 0;
+  int devices_per_node = 0;
+  /// Of this process; 0 in a shell.
+  int node_rank = 0;
+  std::string first_host;
+  /// One that all of the job agree on.
+  uint16_t port = 0;
+};
+
+/// `environment` holds `NAME=value` words.
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment);
+
+}  // namespace accelerate::launch

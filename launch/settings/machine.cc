@@ -1,0 +1,175 @@
+#include "launch/settings/machine.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "launch/program.h"
+#include "launch/settings/environment_words.h"
+#include "launch/unique_fd.h"
+
+namespace accelerate::launch {
+namespace {
+
+// Kinds of devices by the names of their files in /dev: the prefix, then a number.
+constexpr std::pair<const char*, const char*> kDeviceFiles[] = {
+    {"gpu", "nvidia"},  {"npu", "davinci"}, {"mlu", "cambricon_dev"}, {"sdaa", "tcaicard"},
+    {"musa", "mtgpu."}, {"hpu", "hl"},      {"neuron", "neuron"},     {"tpu", "accel"},
+};
+
+constexpr std::pair<const char*, const char*> kVisibleDevices[] = {
+    {"xpu", "ZE_AFFINITY_MASK"},           {"npu", "ASCEND_RT_VISIBLE_DEVICES"},
+    {"mlu", "MLU_VISIBLE_DEVICES"},        {"sdaa", "SDAA_VISIBLE_DEVICES"},
+    {"musa", "MUSA_VISIBLE_DEVICES"},      {"hpu", "HABANA_VISIBLE_MODULES"},
+    {"neuron", "NEURON_RT_VISIBLE_CORES"},
+};
+
+std::optional<std::string> read_text(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> entries_of(const char* folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(folder), &closedir);
+  if (open == nullptr) return names;
+  while (const dirent* entry = readdir(open.get())) names.emplace_back(entry->d_name);
+  return names;
+}
+
+bool is_numbered(absl::string_view name, absl::string_view prefix) {
+  return absl::ConsumePrefix(&name, prefix) && !name.empty() &&
+         std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
+}
+
+// What a variable such as CUDA_VISIBLE_DEVICES leaves of them.
+int visible_of(int devices, const std::optional<std::string>& variable) {
+  if (!variable) return devices;
+  const std::vector<absl::string_view> ids = absl::StrSplit(*variable, ',', absl::SkipEmpty());
+  if (!ids.empty() && absl::StartsWith(ids[0], "-")) return 0;
+  return std::min<int>(devices, ids.size());
+}
+
+void count_devices(absl::Span<const std::string> environment, Machine& machine) {
+  const std::vector<std::string> files = entries_of("/dev");
+  for (const auto& [kind, prefix] : kDeviceFiles) {
+    const auto count = std::count_if(files.begin(), files.end(), [&](const std::string& name) {
+      return is_numbered(name, prefix);
+    });
+    if (count == 0) continue;
+    machine.device_kind = kind;
+    machine.devices = visible_of(static_cast<int>(count),
+                                 find_in_environment(environment, visible_devices_variable(kind)));
+    break;
+  }
+  if (machine.devices == 0) machine.device_kind = "cpu";
+}
+
+// GeForce RTX 40: their driver says so, and fails when NCCL tries it.
+bool has_peer_access() {
+  for (const std::string& gpu : entries_of("/proc/driver/nvidia/gpus")) {
+    const auto text = read_text(absl::StrCat("/proc/driver/nvidia/gpus/", gpu, "/information"));
+    if (text && absl::StrContains(*text, "RTX 40")) return false;
+  }
+  return true;
+}
+
+int count_physical_cores() {
+  // One line a logical processor in each file that names its core and package.
+  std::set<std::pair<std::string, std::string>> cores;
+  for (const std::string& name : entries_of("/sys/devices/system/cpu")) {
+    if (!is_numbered(name, "cpu")) continue;
+    const std::string folder = absl::StrCat("/sys/devices/system/cpu/", name, "/topology/");
+    const auto core = read_text(folder + "core_id");
+    const auto package = read_text(folder + "physical_package_id");
+    if (core && package) cores.emplace(*package, *core);
+  }
+  const int logical = std::max<int>(1, std::thread::hardware_concurrency());
+  return cores.empty() ? logical : std::min<int>(logical, cores.size());
+}
+
+bool accepts_connections(uint16_t port) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+uint16_t free_port() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) return 0;
+  return ntohs(address.sin_port);
+}
+
+std::optional<MpiProgram> find_mpi(const std::string& search_path) {
+  for (const char* name : {"mpirun", "mpiexec"}) {
+    const absl::StatusOr<std::string> path = find_program(name, search_path);
+    if (!path.ok()) continue;
+    const std::unique_ptr<FILE, int (*)(FILE*)> output(
+        popen(absl::StrCat("'", *path, "' --version 2>&1 </dev/null").c_str(), "re"), &pclose);
+    std::string text(4096, 0);
+    if (output != nullptr) text.resize(fread(text.data(), 1, text.size(), output.get()));
+    return MpiProgram{.name = name, .flavour = mpi_flavour(text)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+MpiFlavour mpi_flavour(absl::string_view version_text) {
+  const bool is_open =
+      absl::StrContains(version_text, "Open MPI") || absl::StrContains(version_text, "OpenRTE");
+  return is_open ? MpiFlavour::kOpenMpi : MpiFlavour::kOther;
+}
+
+const char* visible_devices_variable(absl::string_view device_kind) {
+  for (const auto& [kind, variable] : kVisibleDevices) {
+    if (device_kind == kind) return variable;
+  }
+  return "CUDA_VISIBLE_DEVICES";
+}
+
+Machine this_machine(absl::Span<const std::string> environment) {
+  Machine machine;
+  count_devices(environment, machine);
+  machine.has_peer_access = machine.device_kind != "gpu" || has_peer_access();
+  const std::string search_path =
+      find_in_environment(environment, "PATH").value_or("/bin:/usr/bin");
+  machine.count_physical_cores = &count_physical_cores;
+  machine.find_mpi = [search_path] { return find_mpi(search_path); };
+  machine.is_port_in_use = &accepts_connections;
+  machine.find_free_port = &free_port;
+  machine.has_program = [search_path](const std::string& name) {
+    return find_program(name, search_path).ok();
+  };
+  machine.read_file = &read_text;
+  return machine;
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,229 @@
+#include "launch/settings/settings.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/log/absl_check.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/settings/environment_words.h"
+#include "launch/settings/value_text.h"
+
+namespace accelerate::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Flags that say what kind of run it is; a file says it by distributed_type.
+constexpr const char* kKindFlags[] = {
+    "multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm", "cpu"};
+
+bool is_kind_flag(absl::string_view name) {
+  return std::find(std::begin(kKindFlags), std::end(kKindFlags), name) != std::end(kKindFlags);
+}
+
+bool has_kind_flag(const TypedFlags& typed) {
+  return std::any_of(std::begin(kKindFlags), std::end(kKindFlags),
+                     [&](const char* name) { return typed.contains(name); });
+}
+
+bool is_secret(absl::string_view name) { return absl::StartsWith(name, "aws_"); }
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+const char* provenance_text(Provenance provenance) {
+  switch (provenance) {
+    case Provenance::kDefault: return "default";
+    case Provenance::kMachine: return "machine";
+    case Provenance::kEnvironment: return "environment";
+    case Provenance::kConfigFile: return "config file";
+    case Provenance::kFlag: return "flag";
+  }
+  return "";
+}
+
+// As the value is kept: words of compilers in lower case.
+std::string kept_text(const Setting& row, std::string text) {
+  if (absl::string_view(row.name) == "dynamo_backend") return absl::AsciiStrToLower(text);
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const ConfigFile* config,
+                                           absl::Span<const std::string> environment) {
+  Settings settings;
+  const bool ignores_kind_in_environment = has_kind_flag(typed) || config != nullptr;
+  for (const Setting& row : all_settings()) {
+    if (row.default_value != nullptr) settings.values_[row.name] = {{row.default_value}, {}, ""};
+    if (is_kind_flag(row.name) && ignores_kind_in_environment) continue;
+    if (absl::Status ok = settings.take_environment(row, environment); !ok.ok()) return ok;
+  }
+  if (config != nullptr) {
+    settings.take_config(*config);
+    settings.take_distributed_type(*config, typed);
+  }
+  for (const auto& [name, texts] : typed) {
+    const Setting& row = setting(name);
+    for (const std::string& text : texts) {
+      if (absl::Status ok = check_value(row, text); !ok.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("--", row.flag_name(), ": ", ok.message()));
+      }
+    }
+    Value& value = settings.values_[name];
+    value = {texts, Provenance::kFlag, absl::StrCat("--", row.flag_name())};
+    if (row.type != ValueType::kTexts) value.texts = {kept_text(row, texts.back())};
+  }
+  return settings;
+}
+
+absl::Status Settings::take_environment(const Setting& row,
+                                        absl::Span<const std::string> environment) {
+  if (row.variable == nullptr || !row.variable_is_read) return absl::OkStatus();
+  const std::string text = environment_value(environment, row.variable);
+  if (text.empty()) return absl::OkStatus();
+  const std::string kept = kept_text(row, text);
+  if (absl::Status ok = check_value(row, kept); !ok.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("variable ", row.variable, ": ", ok.message()));
+  }
+  values_[row.name] = {{kept}, Provenance::kEnvironment, row.variable};
+  return absl::OkStatus();
+}
+
+void Settings::take_config(const ConfigFile& config) {
+  config_path_ = config.path;
+  has_config_ = true;
+  is_sagemaker_ = config.is_sagemaker();
+  const Section top = is_sagemaker_ ? Section::kSageMaker : Section::kTop;
+  for (const auto& [key, value] : config.values.items()) {
+    if (const Setting* row = find_key(top, key)) {
+      take_key(config, *row, value, key);
+      continue;
+    }
+    for (const SectionName& section : all_sections()) {
+      if (key != section.key) continue;
+      for (const auto& [inner, inner_value] : value.items()) {
+        const Setting* row = find_key(section.section, inner);
+        ABSL_CHECK(row != nullptr) << "a checked configuration has the key " << inner;
+        take_key(config, *row, inner_value, absl::StrCat(key, ".", inner));
+        if (section.section == Section::kDeepSpeed) deepspeed_keys_.push_back(inner);
+      }
+    }
+  }
+}
+
+void Settings::take_key(const ConfigFile& config, const Setting& row, const Json& value,
+                        const std::string& key) {
+  if (value.is_null()) return;
+  Value& kept = values_[row.name];
+  const auto line = config.lines.find(key);
+  const std::string place = line == config.lines.end() ? "" : absl::StrCat(":", line->second);
+  kept = {{}, Provenance::kConfigFile, absl::StrCat(file_name(config.path), place)};
+  if (value.is_array()) {
+    for (const Json& item : value) kept.texts.push_back(item.get<std::string>());
+  } else {
+    kept.texts = {kept_text(row, value.is_string() ? value.get<std::string>() : value.dump())};
+  }
+}
+
+void Settings::take_distributed_type(const ConfigFile& config, const TypedFlags& typed) {
+  if (is_sagemaker_ || has_kind_flag(typed)) return;
+  const std::string type = config.values["distributed_type"].get<std::string>();
+  const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
+  const std::pair<const char*, bool> kinds[] = {
+      {"multi_gpu", is_multi},
+      {"tpu", type == "XLA"},
+      {"use_deepspeed", type == "DEEPSPEED"},
+      {"use_fsdp", type == "FSDP"},
+      {"use_megatron_lm", type == "MEGATRON_LM"},
+  };
+  const std::string where =
+      text("distributed_type").empty() ? "" : values_["distributed_type"].where;
+  for (const auto& [name, is_on] : kinds) {
+    values_[name] = {{is_on ? "true" : "false"}, Provenance::kConfigFile, where};
+  }
+  if (type == "MULTI_CPU") values_["cpu"] = {{"true"}, Provenance::kConfigFile, where};
+  if (type != "XLA") values_["tpu_use_cluster"] = {{"false"}, Provenance::kConfigFile, where};
+  const auto mesh = config.values.find("parallelism_config");
+  if (mesh != config.values.end() && mesh->is_object() && !mesh->empty()) {
+    values_["use_parallelism_config"] = {{"true"}, Provenance::kConfigFile, where};
+  }
+}
+
+const Settings::Value* Settings::find(absl::string_view name) const {
+  ABSL_CHECK(find_setting(name) != nullptr) << "no setting " << name;
+  const auto found = values_.find(name);
+  return found == values_.end() || found->second.texts.empty() ? nullptr : &found->second;
+}
+
+bool Settings::is_set(absl::string_view name) const { return find(name) != nullptr; }
+
+Provenance Settings::provenance(absl::string_view name) const {
+  const Value* value = find(name);
+  return value == nullptr ? Provenance::kDefault : value->provenance;
+}
+
+std::string Settings::text(absl::string_view name) const {
+  const Value* value = find(name);
+  return value == nullptr ? "" : value->texts.front();
+}
+
+std::vector<std::string> Settings::texts(absl::string_view name) const {
+  const Value* value = find(name);
+  return value == nullptr ? std::vector<std::string>() : value->texts;
+}
+
+bool Settings::flag(absl::string_view name) const {
+  const Value* value = find(name);
+  return value != nullptr && parse_bool(value->texts.front()).value_or(false);
+}
+
+int64_t Settings::number(absl::string_view name) const {
+  int64_t number = 0;
+  return absl::SimpleAtoi(text(name), &number) ? number : 0;
+}
+
+double Settings::real(absl::string_view name) const {
+  double number = 0;
+  return absl::SimpleAtod(text(name), &number) ? number : 0;
+}
+
+void Settings::set(absl::string_view name, std::string text, Provenance provenance,
+                   std::string where) {
+  ABSL_CHECK(find_setting(name) != nullptr) << "no setting " << name;
+  values_[std::string(name)] = {{std::move(text)}, provenance, std::move(where)};
+}
+
+std::string Settings::describe(absl::string_view name) const {
+  const Setting& row = setting(name);
+  const Value* value = find(name);
+  if (value == nullptr) return absl::StrCat("--", row.flag_name());
+  const std::string texts = absl::StrJoin(value->texts, ",");
+  switch (value->provenance) {
+    case Provenance::kConfigFile:
+      return absl::StrCat(value->where, ": ", row.key_name(), ": ", texts);
+    case Provenance::kEnvironment: return absl::StrCat(value->where, "=", texts);
+    default:
+      return row.type == ValueType::kFlag ? absl::StrCat("--", row.flag_name())
+                                          : absl::StrCat("--", row.flag_name(), "=", texts);
+  }
+}
+
+std::string Settings::to_text() const {
+  std::string text = absl::StrCat(
+      "# configuration file: ", has_config_ ? config_path_ : std::string("none"), "\n");
+  for (const Setting& row : all_settings()) {
+    const Value* value = find(row.name);
+    if (value == nullptr) continue;
+    const std::string shown = is_secret(row.name) ? "(hidden)" : absl::StrJoin(value->texts, ",");
+    absl::StrAppend(&text, row.name, " = ", shown, "  (", provenance_text(value->provenance),
+                    value->where.empty() ? "" : ": ", value->where, ")\n");
+  }
+  return text;
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,89 @@
+/// Every setting of a run, and where each value came from.
+///
+/// A flag on the command line wins over the configuration file, that over the environment, that
+/// over the built-in default: also a flag that says what the default is.
+/// Errors:  InvalidArgument, one line that names the flag, the file with line and key, or the
+///          variable, and what is wrong.
+/// Threads: a value.
+/// Mirrors: accelerate commands/launch.py, _validate_launch_command, the part that merges.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "launch/settings/config_file.h"
+#include "launch/settings/schema.h"
+
+namespace accelerate::launch {
+
+/// What was typed: settings by name to their values, in the order of the command line. A flag
+/// without a value has "true" or, negated, "false".
+using TypedFlags = std::map<std::string, std::vector<std::string>>;
+
+enum class Provenance { kDefault, kMachine, kEnvironment, kConfigFile, kFlag };
+
+class Settings {
+ public:
+  struct Value {
+    /// One; any number for ValueType::kTexts.
+    std::vector<std::string> texts;
+    Provenance provenance = Provenance::kDefault;
+    /// "--num_processes", "config.yaml:3", "FSDP_VERSION"; empty for defaults.
+    std::string where;
+  };
+
+  /// `environment` holds `NAME=value` words. Without a configuration file, `config` is null.
+  static absl::StatusOr<Settings> resolve(const TypedFlags& typed, const ConfigFile* config,
+                                          absl::Span<const std::string> environment);
+
+  /// Whether there is a value at all, be it a default.
+  bool is_set(absl::string_view name) const;
+  Provenance provenance(absl::string_view name) const;
+  bool is_typed(absl::string_view name) const { return provenance(name) == Provenance::kFlag; }
+
+  /// The value in the type that the schema says. `name` is one of the schema's; of an unset one the
+  /// text is empty and the number 0.
+  std::string text(absl::string_view name) const;
+  std::vector<std::string> texts(absl::string_view name) const;
+  bool flag(absl::string_view name) const;
+  int64_t number(absl::string_view name) const;
+  double real(absl::string_view name) const;
+
+  /// For what follows from the machine or from other settings.
+  void set(absl::string_view name, std::string text, Provenance provenance, std::string where = "");
+
+  /// How errors call the value: "--num_processes=3", "config.yaml:3: num_processes: 3".
+  std::string describe(absl::string_view name) const;
+
+  /// Whether a configuration file was read, and which.
+  const std::string& config_path() const { return config_path_; }
+  bool has_config() const { return has_config_; }
+  bool is_sagemaker() const { return is_sagemaker_; }
+  /// Keys of the file's section, as they stand there and in its order.
+  const std::vector<std::string>& deepspeed_keys() const { return deepspeed_keys_; }
+
+  /// `name = value  (where)`, a line each, in the order of the schema; credentials are hidden. For
+  /// --print_config.
+  std::string to_text() const;
+
+ private:
+  const Value* find(absl::string_view name) const;
+  absl::Status take_environment(const Setting& row, absl::Span<const std::string> environment);
+  void take_config(const ConfigFile& config);
+  void take_key(const ConfigFile& config, const Setting& row, const nlohmann::ordered_json& value,
+                const std::string& key);
+  void take_distributed_type(const ConfigFile& config, const TypedFlags& typed);
+
+  std::map<std::string, Value, std::less<>> values_;
+  std::string config_path_;
+  bool has_config_ = false;
+  bool is_sagemaker_ = false;
+  std::vector<std::string> deepspeed_keys_;
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,215 @@
+#include "launch/settings/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "launch/settings/child_environment.h"
+#include "launch/settings/validate.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+const Machine kNoDevices = {.count_physical_cores = [] { return 8; }};
+
+Machine devices(int count) {
+  return {.device_kind = "gpu", .devices = count, .count_physical_cores = [] { return 8; }};
+}
+
+ConfigFile config_of(const std::string& text) {
+  absl::StatusOr<ConfigFile> config = parse_config(text, ConfigFormat::kYaml, "/a/c.yaml");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : ConfigFile();
+}
+
+Settings resolved(const TypedFlags& typed, const std::string& config = "",
+                  const std::vector<std::string>& environment = {}) {
+  const ConfigFile file = config.empty() ? ConfigFile() : config_of(config);
+  absl::StatusOr<Settings> settings =
+      Settings::resolve(typed, config.empty() ? nullptr : &file, environment);
+  EXPECT_TRUE(settings.ok()) << settings.status();
+  return settings.ok() ? *settings : Settings();
+}
+
+std::string error_of(const TypedFlags& typed, const Machine& machine,
+                     const std::string& config = "") {
+  Settings settings = resolved(typed, config);
+  const absl::Status status = complete(settings, machine, Job());
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  return std::string(status.message());
+}
+
+Settings completed(const TypedFlags& typed, const Machine& machine, const std::string& config = "",
+                   const Job& job = Job()) {
+  Settings settings = resolved(typed, config);
+  const absl::Status status = complete(settings, machine, job);
+  EXPECT_TRUE(status.ok()) << status;
+  return settings;
+}
+
+constexpr char kFsdp[] =
+    "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  sharding_strategy: SHARD_GRAD_OP\n"
+    "  fsdp_offload_params: true\n";
+
+TEST(SettingsTest, AFlagWinsOverTheFileThatOverTheEnvironmentThatOverTheDefault) {
+  const std::vector<std::string> environment = {"FSDP_SHARDING_STRATEGY=NO_SHARD",
+                                                "FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"};
+  // What was typed is the default's value.
+  Settings settings = resolved({{"fsdp_offload_params", {"false"}}}, kFsdp, environment);
+  EXPECT_EQ(settings.text("fsdp_offload_params"), "false");
+  EXPECT_EQ(settings.provenance("fsdp_offload_params"), Provenance::kFlag);
+  EXPECT_EQ(settings.text("fsdp_sharding_strategy"), "SHARD_GRAD_OP");
+  EXPECT_EQ(settings.provenance("fsdp_sharding_strategy"), Provenance::kConfigFile);
+  EXPECT_EQ(settings.provenance("fsdp_state_dict_type"), Provenance::kEnvironment);
+  EXPECT_EQ(settings.provenance("fsdp_use_orig_params"), Provenance::kDefault);
+  const std::string text = settings.to_text();
+  EXPECT_THAT(text, HasSubstr("fsdp_offload_params = false  (flag: --fsdp_offload_params)\n"));
+  EXPECT_THAT(text, HasSubstr("fsdp_sharding_strategy = SHARD_GRAD_OP  (config file: c.yaml:4)\n"));
+  EXPECT_THAT(text, HasSubstr("(environment: FSDP_STATE_DICT_TYPE)\n"));
+  EXPECT_THAT(text, HasSubstr("fsdp_use_orig_params = true  (default)\n"));
+}
+
+TEST(SettingsTest, TheFilesKindOfRunCountsUnlessOneIsTyped) {
+  EXPECT_TRUE(resolved({}, kFsdp).flag("use_fsdp"));
+  EXPECT_FALSE(resolved({{"cpu", {"true"}}}, kFsdp).flag("use_fsdp"));
+  EXPECT_FALSE(
+      resolved({}, "distributed_type: 'NO'\n", {"ACCELERATE_USE_FSDP=true"}).flag("use_fsdp"));
+  EXPECT_TRUE(resolved({}, "", {"ACCELERATE_USE_FSDP=true"}).flag("use_fsdp"));
+  EXPECT_TRUE(resolved({}, "distributed_type: MULTI_CPU\nnum_processes: 2\n").flag("cpu"));
+}
+
+TEST(SettingsTest, SaysWhereABadValueIs) {
+  const auto message = [](const TypedFlags& typed, std::vector<std::string> environment) {
+    return std::string(Settings::resolve(typed, nullptr, environment).status().message());
+  };
+  EXPECT_EQ(message({{"num_processes", {"two"}}}, {}),
+            "--num_processes: expected a whole number, not \"two\"");
+  EXPECT_EQ(message({{"mixed_precision", {"FP16"}}}, {}),
+            "--mixed_precision: expected one of no, fp16, bf16, fp8, not \"FP16\"");
+  EXPECT_THAT(message({}, {"FSDP_OFFLOAD_PARAMS=maybe"}),
+              HasSubstr("variable FSDP_OFFLOAD_PARAMS: expected true or false"));
+  // What an outer run says about its ranks is none of ours.
+  EXPECT_EQ(message({}, {"WORLD_SIZE=x", "MASTER_PORT=x", "OMP_NUM_THREADS=4,2"}), "");
+}
+
+TEST(SettingsTest, HidesCredentials) {
+  EXPECT_THAT(resolved({}, "", {"AWS_SECRET_ACCESS_KEY=s3cret"}).to_text(),
+              Not(HasSubstr("s3cret")));
+}
+
+TEST(Complete, TakesOneRankADeviceElseOne) {
+  EXPECT_EQ(completed({}, devices(4)).number("num_processes"), 4);
+  EXPECT_TRUE(completed({}, devices(4)).flag("multi_gpu"));
+  EXPECT_EQ(completed({}, kNoDevices).number("num_processes"), 1);
+  EXPECT_EQ(completed({{"cpu", {"true"}}}, devices(4)).number("num_processes"), 1);
+  EXPECT_EQ(completed({{"gpu_ids", {"1,3"}}}, devices(4)).number("num_processes"), 2);
+  EXPECT_EQ(completed({{"simulate", {"2x4"}}}, devices(4)).number("num_processes"), 1);
+}
+
+TEST(Complete, RefusesWhatDoesNotGoTogether) {
+  EXPECT_THAT(error_of({{"cpu", {"true"}}, {"multi_gpu", {"true"}}}, devices(2)),
+              HasSubstr("--cpu and --multi_gpu exclude each other"));
+  EXPECT_THAT(error_of({{"multi_gpu", {"true"}}, {"num_processes", {"1"}}}, devices(2)),
+              HasSubstr("at least 2 ranks"));
+  EXPECT_THAT(error_of({}, devices(2), "distributed_type: MULTI_GPU\nnum_processes: -1\n"),
+              HasSubstr("give --num_processes"));
+  EXPECT_THAT(error_of({}, devices(2), "distributed_type: MULTI_GPU\n"),
+              HasSubstr("give --num_processes"));
+  EXPECT_THAT(error_of({{"module", {"true"}}, {"no_python", {"true"}}}, kNoDevices),
+              HasSubstr("--module and --no_python"));
+  EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
+              HasSubstr("3 ranks cannot be spread evenly over 2 machines"));
+  EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}}, {"use_fsdp", {"true"}}}, devices(2)),
+              HasSubstr("--fsdp_version 2"));
+  EXPECT_THAT(
+      error_of({{"use_fsdp", {"true"}}, {"fsdp_sync_module_states", {"False"}}}, devices(2)),
+      HasSubstr("fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states"));
+  EXPECT_THAT(error_of({{"nnodes", {"2:4"}}}, kNoDevices), HasSubstr("--rdzv_backend c10d"));
+  EXPECT_THAT(error_of({{"rdzv_backend", {"etcd"}}}, kNoDevices), HasSubstr("static, or c10d"));
+  EXPECT_THAT(error_of({{"monitor_interval", {"0"}}}, kNoDevices), HasSubstr("above 0"));
+  EXPECT_THAT(error_of({{"tpu", {"true"}}}, kNoDevices), HasSubstr("no TPU"));
+  EXPECT_THAT(
+      error_of({}, devices(4), "distributed_type: MULTI_GPU\ngpu_ids: '0'\nnum_processes: 2\n"),
+      HasSubstr("c.yaml:2: gpu_ids: 0: 2 ranks need at least two devices"));
+}
+
+TEST(Complete, NamesOptionValueAndRangeOfABadNumber) {
+  for (const char* value : {"0", "-3", "1025"}) {
+    EXPECT_THAT(error_of({{"num_processes", {value}}}, kNoDevices),
+                HasSubstr(absl::StrCat("--num_processes=", value,
+                                       " is not a whole number from 1 to 1024")));
+  }
+  EXPECT_THAT(error_of({{"main_process_port", {"65536"}}}, kNoDevices), HasSubstr("0 to 65535"));
+  EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"simulate_seed", {"-1"}}}, kNoDevices),
+              HasSubstr("--simulate_seed=-1"));
+}
+
+TEST(Complete, KeepsSimulationsToThemselves) {
+  EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"num_processes", {"2"}}}, kNoDevices),
+              HasSubstr("--simulate and --num_processes exclude each other"));
+  EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"main_process_port", {"2"}}}, kNoDevices),
+              HasSubstr("--main_process_port"));
+  EXPECT_THAT(error_of({{"simulate_seed", {"1"}}}, kNoDevices), HasSubstr("--simulate"));
+  EXPECT_THAT(error_of({{"report", {"out"}}}, kNoDevices), HasSubstr("--report has no meaning"));
+}
+
+TEST(Complete, ListensToTheScheduler) {
+  const Job job = {.kind = JobKind::kSageMaker,
+                   .nodes = 2,
+                   .devices_per_node = 8,
+                   .node_rank = 1,
+                   .first_host = "algo-1",
+                   .port = 29500};
+  const Settings settings = completed({}, devices(8), "", job);
+  EXPECT_EQ(settings.number("num_processes"), 16);
+  EXPECT_EQ(settings.number("machine_rank"), 1);
+  EXPECT_EQ(settings.text("main_process_ip"), "algo-1");
+  EXPECT_EQ(settings.provenance("num_machines"), Provenance::kEnvironment);
+  EXPECT_EQ(completed({{"num_machines", {"1"}}}, devices(8), "", job).number("num_processes"), 8);
+}
+
+TEST(ChildEnvironment, SaysWhatIsSet) {
+  Settings settings = completed({{"use_fsdp", {"true"}},
+                                 {"fsdp_transformer_layer_cls_to_wrap", {"Block"}},
+                                 {"num_cpu_threads_per_process", {"3"}},
+                                 {"gpu_ids", {"0,1"}},
+                                 {"debug", {"true"}}},
+                                devices(2));
+  Machine npu = devices(2);
+  npu.device_kind = "npu";
+  const EnvironmentOverlay variables = child_environment(settings, npu, {});
+  EXPECT_THAT(variables, Contains(Pair("FSDP_TRANSFORMER_CLS_TO_WRAP", "Block")));
+  EXPECT_THAT(variables, Contains(Pair("FSDP_VERSION", "1")));
+  EXPECT_THAT(variables, Contains(Pair("OMP_NUM_THREADS", "3")));
+  EXPECT_THAT(variables, Contains(Pair("ASCEND_RT_VISIBLE_DEVICES", "0,1")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
+  EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
+}
+
+TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
+  const auto threads = [](const TypedFlags& typed, std::vector<std::string> environment) {
+    const Settings settings = completed(typed, kNoDevices);
+    const EnvironmentOverlay variables = child_environment(settings, kNoDevices, environment);
+    const auto found = variables.find("OMP_NUM_THREADS");
+    return found == variables.end() ? "" : *found->second;
+  };
+  const TypedFlags two = {{"num_processes", {"2"}}};
+  const TypedFlags two_cpu = {{"num_processes", {"2"}}, {"cpu", {"true"}}};
+  EXPECT_EQ(threads(two, {}), "1");
+  EXPECT_EQ(threads(two, {"OMP_NUM_THREADS=8"}), "");
+  EXPECT_EQ(threads(two_cpu, {}), "4");
+  EXPECT_EQ(threads(two_cpu, {"MPI_LOCALNRANKS=8"}), "1");
+  EXPECT_EQ(threads({}, {}), "");
+}
+
+}  // namespace
+}  // namespace accelerate::launch

@@ -1,0 +1,322 @@
+#include "launch/settings/validate.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace accelerate::launch {
+namespace {
+
+absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
+
+bool is_given(const Settings& settings, absl::string_view name) {
+  const Provenance provenance = settings.provenance(name);
+  return provenance == Provenance::kFlag || provenance == Provenance::kConfigFile;
+}
+
+absl::Status check_range(const Settings& settings, absl::string_view name, int64_t min,
+                         int64_t max) {
+  if (!settings.is_set(name)) return absl::OkStatus();
+  const int64_t number = settings.number(name);
+  if (number >= min && number <= max) return absl::OkStatus();
+  return refuse(
+      absl::StrCat(settings.describe(name), " is not a whole number from ", min, " to ", max));
+}
+
+absl::Status check_ranges(const Settings& settings) {
+  constexpr int64_t kMany = 1 << 20;
+  struct Range {
+    const char* name;
+    int64_t min;
+    int64_t max;
+  };
+  constexpr Range kRanges[] = {
+      {"num_processes", 1, kMany},
+      {"num_machines", 1, kMany},
+      {"machine_rank", 0, kMany},
+      {"main_process_port", 0, UINT16_MAX},
+      {"num_cpu_threads_per_process", 1, kMany},
+      {"max_restarts", 0, INT32_MAX},
+      {"kill_grace", 0, 86400},
+      {"gradient_accumulation_steps", 1, INT32_MAX},
+      {"fp8_amax_history_len", 1, INT32_MAX},
+      {"fp8_interval", 1, INT32_MAX},
+      {"fsdp_min_num_params", 0, INT64_MAX},
+      {"parallelism_config_dp_replicate_size", 1, kMany},
+      {"parallelism_config_dp_shard_size", 1, kMany},
+      {"parallelism_config_tp_size", 1, kMany},
+      {"parallelism_config_cp_size", 1, kMany},
+      {"parallelism_config_sp_size", 1, kMany},
+      {"parallelism_config_pp_size", 1, kMany},
+      {"megatron_lm_tp_degree", 1, kMany},
+      {"megatron_lm_pp_degree", 1, kMany},
+  };
+  for (const Range& range : kRanges) {
+    if (absl::Status ok = check_range(settings, range.name, range.min, range.max); !ok.ok()) {
+      return ok;
+    }
+  }
+  if (settings.real("monitor_interval") <= 0) {
+    return refuse(absl::StrCat(settings.describe("monitor_interval"), " is not above 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_kinds(const Settings& settings) {
+  std::vector<std::string> typed;
+  for (const char* name : {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp"}) {
+    if (settings.is_typed(name) && settings.flag(name)) typed.push_back(absl::StrCat("--", name));
+  }
+  if (typed.size() > 1) {
+    return refuse(absl::StrCat(absl::StrJoin(typed, " and "),
+                               " exclude each other; choose one of --cpu, --multi_gpu, --tpu, "
+                               "--use_deepspeed, --use_fsdp"));
+  }
+  if (settings.flag("module") && settings.flag("no_python")) {
+    return refuse("--module and --no_python exclude each other; leave --no_python out");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_simulation(const Settings& settings) {
+  if (!settings.is_set("simulate")) {
+    for (const char* name : {"simulate_seed", "report"}) {
+      if (settings.is_set(name)) {
+        return refuse(absl::StrCat("--", name, " has no meaning without --simulate"));
+      }
+    }
+    return absl::OkStatus();
+  }
+  if (settings.is_typed("num_processes")) {
+    return refuse(
+        "--simulate and --num_processes exclude each other: a simulated cluster runs in one "
+        "process and takes its number of ranks from the topology");
+  }
+  for (const char* name : {"main_process_port", "main_process_ip", "num_machines", "machine_rank",
+                           "mpirun_hostfile", "slurm", "nnodes", "rdzv_endpoint"}) {
+    if (settings.is_typed(name) && settings.text(name) != "false") {
+      return refuse(absl::StrCat("--simulate and --", name,
+                                 " exclude each other: a simulated cluster is one process"));
+    }
+  }
+  uint64_t seed = 0;
+  if (settings.is_set("simulate_seed") &&
+      !absl::SimpleAtoi(settings.text("simulate_seed"), &seed)) {
+    return refuse(absl::StrCat(settings.describe("simulate_seed"),
+                               " is not a whole number from 0 to ", UINT64_MAX));
+  }
+  return absl::OkStatus();
+}
+
+// What the scheduler says about this machine among others, where nobody said it.
+void take_job(Settings& settings, const Job& job) {
+  const bool is_agent_of_many =
+      job.nodes > 1 && (job.kind == JobKind::kSageMaker ||
+                        (job.kind == JobKind::kSlurmTask && job.tasks == job.nodes));
+  if (!is_agent_of_many || is_given(settings, "num_machines") || settings.is_set("nnodes")) return;
+  const char* where = job.kind == JobKind::kSageMaker ? "SM_HOSTS" : "SLURM_NNODES";
+  auto offer = [&](const char* name, const std::string& text, const char* from) {
+    if (is_given(settings, name)) return;
+    settings.set(name, text, Provenance::kEnvironment, from);
+  };
+  offer("num_machines", absl::StrCat(job.nodes), where);
+  offer("machine_rank", absl::StrCat(job.node_rank),
+        job.kind == JobKind::kSageMaker ? "SM_CURRENT_HOST" : "SLURM_NODEID");
+  offer("main_process_ip", job.first_host,
+        job.kind == JobKind::kSageMaker ? "SM_HOSTS" : "SLURM_JOB_NODELIST");
+  offer("main_process_port", absl::StrCat(job.port),
+        job.kind == JobKind::kSageMaker ? "SM_HOSTS" : "SLURM_JOB_ID");
+}
+
+absl::Status take_nodes(Settings& settings) {
+  if (!settings.is_set("nnodes")) {
+    if (!settings.is_set("num_machines")) settings.set("num_machines", "1", Provenance::kDefault);
+    return absl::OkStatus();
+  }
+  const std::vector<std::string> ends = absl::StrSplit(settings.text("nnodes"), ':');
+  int min = 0;
+  int max = 0;
+  if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &min) ||
+      !absl::SimpleAtoi(ends.back(), &max) || min < 1 || max < min) {
+    return refuse(absl::StrCat(settings.describe("nnodes"),
+                               " is neither a number of machines nor MIN:MAX, as in 2:4"));
+  }
+  if (is_given(settings, "num_machines") && settings.number("num_machines") != max) {
+    return refuse(absl::StrCat(settings.describe("nnodes"), " and ",
+                               settings.describe("num_machines"),
+                               " contradict each other; leave one out"));
+  }
+  if (min != max && !is_elastic(settings)) {
+    return refuse(absl::StrCat(settings.describe("nnodes"),
+                               ": a number of machines that changes needs --rdzv_backend c10d"));
+  }
+  settings.set("num_machines", absl::StrCat(max), settings.provenance("nnodes"), "--nnodes");
+  return absl::OkStatus();
+}
+
+std::vector<std::string> device_ids(const Settings& settings) {
+  const std::string ids = settings.text("gpu_ids");
+  if (ids.empty() || ids == "all") return {};
+  return absl::StrSplit(ids, ',', absl::SkipWhitespace());
+}
+
+absl::Status take_processes(Settings& settings, const Machine& machine, const Job& job) {
+  if (settings.is_set("num_processes") && settings.number("num_processes") == -1 &&
+      settings.provenance("num_processes") == Provenance::kConfigFile) {
+    settings.set("num_processes", "", Provenance::kDefault);
+  }
+  if (settings.number("num_processes") != 0 || settings.is_typed("num_processes")) {
+    return absl::OkStatus();
+  }
+  if (settings.is_set("simulate") || settings.is_sagemaker()) {
+    // The program finds its ranks itself, the job's machines theirs.
+    const int64_t ranks = settings.is_sagemaker() ? settings.number("num_machines") : 1;
+    settings.set("num_processes", absl::StrCat(ranks), Provenance::kDefault);
+    return absl::OkStatus();
+  }
+  if (settings.has_config()) {
+    return refuse(
+        absl::StrCat(settings.config_path(), " has no num_processes; give --num_processes"));
+  }
+  int per_node = machine.devices;
+  std::string where = "devices of this machine";
+  if (job.kind == JobKind::kSlurmShell && job.tasks >= job.nodes && job.nodes > 0) {
+    settings.set("num_processes", absl::StrCat(job.tasks), Provenance::kEnvironment,
+                 "SLURM_NTASKS");
+    return absl::OkStatus();
+  }
+  if (job.devices_per_node > 0) per_node = job.devices_per_node;
+  if (const size_t ids = device_ids(settings).size(); ids > 0) {
+    per_node = static_cast<int>(ids);
+    where = "devices of --gpu_ids";
+  }
+  if (settings.flag("cpu") || per_node == 0) {
+    per_node = 1;
+    where = "one rank a machine";
+  }
+  settings.set("num_processes", absl::StrCat(per_node * settings.number("num_machines")),
+               Provenance::kMachine, where);
+  return absl::OkStatus();
+}
+
+absl::Status check_ranks(Settings& settings, const Machine& machine) {
+  const int64_t processes = settings.number("num_processes");
+  const int64_t machines = settings.number("num_machines");
+  if (settings.flag("multi_gpu") && processes < 2) {
+    return refuse(absl::StrCat("--multi_gpu needs at least 2 ranks, not ",
+                               settings.describe("num_processes"), "; leave --multi_gpu out"));
+  }
+  if (processes % machines != 0) {
+    return refuse(absl::StrCat(processes, " ranks cannot be spread evenly over ", machines,
+                               " machines; give a --num_processes that ", machines, " divides"));
+  }
+  if (processes / machines > kMaxProcesses) {
+    return refuse(absl::StrCat(settings.describe("num_processes"), " is more than ", kMaxProcesses,
+                               " ranks on one machine: not a whole number from 1 to ",
+                               kMaxProcesses));
+  }
+  const std::vector<std::string> ids = device_ids(settings);
+  if (settings.flag("multi_gpu") && machines == 1 && ids.size() == 1) {
+    return refuse(absl::StrCat(settings.describe("gpu_ids"), ": ", processes,
+                               " ranks need at least two devices; list them, or give "
+                               "--gpu_ids all"));
+  }
+  const bool is_device_run = !settings.flag("cpu") && machine.devices > 1 && processes > 1;
+  if (is_device_run && !settings.flag("multi_gpu") && !settings.flag("tpu") &&
+      !settings.flag("use_deepspeed") && !settings.flag("use_fsdp") &&
+      !settings.flag("use_megatron_lm")) {
+    settings.set("multi_gpu", "true", Provenance::kMachine, "several devices");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_engines(const Settings& settings, const Machine& machine) {
+  if (settings.flag("use_parallelism_config")) {
+    const bool has_fsdp2 = settings.flag("use_fsdp") && settings.number("fsdp_version") == 2;
+    const bool has_ulysses = settings.flag("use_deepspeed") &&
+                             settings.provenance("use_deepspeed") == Provenance::kConfigFile &&
+                             settings.number("parallelism_config_sp_size") > 1;
+    if (!has_fsdp2 && !has_ulysses) {
+      return refuse("a mesh (--use_parallelism_config) needs --use_fsdp --fsdp_version 2");
+    }
+  }
+  if (settings.flag("use_fsdp") && settings.flag("fsdp_cpu_ram_efficient_loading") &&
+      !settings.flag("fsdp_sync_module_states")) {
+    return refuse(
+        "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: only one rank reads the "
+        "weights; give --fsdp_sync_module_states true or --fsdp_cpu_ram_efficient_loading false");
+  }
+  const std::string precision = settings.text("mixed_precision");
+  if (precision == "bf16" && !machine.has_bf16) {
+    return refuse(absl::StrCat(settings.describe("mixed_precision"),
+                               ": the devices of this machine do not compute in bfloat16"));
+  }
+  if (precision == "fp8" && !machine.has_fp8) {
+    return refuse(absl::StrCat(settings.describe("mixed_precision"),
+                               ": the devices of this machine do not compute in 8 bits"));
+  }
+  if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate")) {
+    return refuse("--tpu: this machine has no TPU (no /dev/accel0); leave --tpu out");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_rendezvous(Settings& settings) {
+  const std::string backend = settings.text("rdzv_backend");
+  if (backend != "static" && backend != "c10d") {
+    return refuse(absl::StrCat(settings.describe("rdzv_backend"),
+                               ": expected static, or c10d for machines that come and go"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+NodeRange node_range(const Settings& settings) {
+  const int machines = static_cast<int>(settings.number("num_machines"));
+  NodeRange range{machines, machines};
+  if (settings.is_set("nnodes")) {
+    const std::vector<std::string> ends = absl::StrSplit(settings.text("nnodes"), ':');
+    (void)absl::SimpleAtoi(ends.front(), &range.min);
+  }
+  return range;
+}
+
+bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
+
+absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
+  if (absl::Status ok = check_kinds(settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;
+  if (settings.is_typed("num_processes")) {
+    constexpr int64_t kMany = 1 << 20;
+    const bool is_one_machine = !settings.is_set("num_machines") && !settings.is_set("nnodes");
+    const int64_t max = is_one_machine ? kMaxProcesses : kMany;
+    if (absl::Status ok = check_range(settings, "num_processes", 1, max); !ok.ok()) return ok;
+  }
+  take_job(settings, job);
+  if (absl::Status ok = take_nodes(settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_range(settings, "num_machines", 1, 1 << 20); !ok.ok()) return ok;
+  if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
+  if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
+  if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
+  return check_rendezvous(settings);
+}
+
+std::string note_on_defaults(const Settings& settings) {
+  if (settings.has_config()) return "";
+  std::vector<std::string> defaults;
+  for (const char* name : {"num_processes", "num_machines", "mixed_precision", "dynamo_backend"}) {
+    const Provenance provenance = settings.provenance(name);
+    if (provenance == Provenance::kDefault || provenance == Provenance::kMachine) {
+      defaults.push_back(absl::StrCat(name, "=", settings.text(name)));
+    }
+  }
+  return absl::StrJoin(defaults, ", ");
+}
+
+}  // namespace accelerate::launch

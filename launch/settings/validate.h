@@ -1,0 +1,43 @@
+/// Makes settings whole, and refuses those that do not go together.
+///
+/// Errors:  InvalidArgument, one line: which settings, why not, and what to do.
+/// Threads: pure functions.
+/// Mirrors: accelerate commands/launch.py, _validate_launch_command.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "launch/settings/job.h"
+#include "launch/settings/machine.h"
+#include "launch/settings/settings.h"
+
+namespace accelerate::launch {
+
+/// More ranks than this on one machine is taken for a typing error.
+inline constexpr int kMaxProcesses = 1024;
+
+/// How many machines take part: the same number twice unless they may come and go.
+struct NodeRange {
+  int min = 1;
+  int max = 1;
+};
+
+/// Of --nnodes, else of --num_machines. \pre The settings are complete.
+NodeRange node_range(const Settings& settings);
+
+/// Whether machines may come and go.
+bool is_elastic(const Settings& settings);
+
+/// Fills in what follows from the machine and the job: ranks, machines and where they meet. Then
+/// checks everything that does not depend on what is started.
+absl::Status complete(Settings& settings, const Machine& machine, const Job& job);
+
+/// What was given by nobody although a run depends on it: "num_processes=2", in one note; empty if
+/// a configuration file or flags say it all.
+std::string note_on_defaults(const Settings& settings);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,28 @@
+/// What the text of a setting's value means.
+///
+/// One way of reading for flags, configuration files and variables.
+/// Errors:  InvalidArgument: what was expected, and what was there; callers say where.
+/// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launch/settings/schema.h"
+
+namespace accelerate::launch {
+
+/// y yes t true on 1 / n no f false off 0, in any case.
+absl::StatusOr<bool> parse_bool(absl::string_view text);
+
+/// The numbers and the words of `text` are as the setting's type and choices want them.
+absl::Status check_value(const Setting& setting, absl::string_view text);
+
+/// The one of `words` that is most like `word`; empty if none is.
+std::string nearest_word(absl::string_view word, const std::vector<std::string>& words);
+
+}  // namespace accelerate::launch
