@@ -47,7 +47,7 @@ class MembershipServer final : public EventSource {
     MessageChannel channel;
     std::string peer;  // address, for machines that do not know their own
     Clock::time_point last_heard;
-    std::string host;  // empty before the introduction
+    std::string host;           // empty before the introduction
     bool is_dismissed = false;  // left or was refused: not listened to any more
   };
 

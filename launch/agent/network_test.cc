@@ -222,6 +222,21 @@ TEST(Static, WaitsForTheMachineThatListensOnlySoLong) {
   EXPECT_THAT(second->stderr_text(), HasSubstr("nobody listens at 10.77.0.1:4000 after 1s"));
 }
 
+TEST(Static, CanBeInterruptedWhileItWaits) {
+  Network network(2);
+  auto first = agent(network, 0, static_run(network.address(0), 3, 0), "true");
+  auto third = agent(network, 1, static_run(network.address(0), 3, 2), "true");
+  first->wait_for_error("waiting for machines: 2 of 3 machines came");
+  third->signal(SIGINT);
+  EXPECT_EQ(third->finish(), 130);
+  EXPECT_EQ(first->finish(), 130);
+  EXPECT_THAT(first->stderr_text(), HasSubstr("machine node1 left: received signal 2 (Interrupt)"));
+  auto alone = agent(network, 1, static_run(network.address(0), 3, 2), "true");
+  alone->wait_for_error("waiting for the launcher of the machine at 10.77.0.1:4000");
+  alone->signal(SIGTERM);
+  EXPECT_EQ(alone->finish(), 143);
+}
+
 TEST(Static, SaysThatAMachineCannotBeReached) {
   Network network(2);
   for (const char* host : {"10.77.0.99", "192.0.2.1", "no-such-host.invalid"}) {
