@@ -216,7 +216,6 @@ void MpiEngine::end(const WorkPtr& work, Works& ended) {
 void MpiEngine::fail(MpiGroup& group, const std::exception_ptr& failure, Works& ended) {
   if (group.failure) return;
   group.failure = failure;
-  failed_ = true;
   auto give_up = [&](const WorkPtr& work) {
     work->exception_ = failure;
     for (const auto& transfers : work->link_.opened) transfers->cancel();
@@ -352,6 +351,7 @@ void MpiEngine::at_exit(int status, void* engine) {
 }
 
 void MpiEngine::shut_down(int status) {
+  if (getpid() != process_) return;  // A child of ours has neither the thread nor MPI.
   stopping_.store(true);
   {
     const std::lock_guard lock(mutex_);
