@@ -57,6 +57,9 @@ void check_splits(const std::vector<int64_t>& splits, const at::Tensor& tensor, 
   }
   TORCH_CHECK_VALUE(splits.size() == static_cast<size_t>(size), "all_to_all_single: expected ",
                     size, " ", which, " splits, got ", splits.size());
+  for (int64_t split : splits) {
+    TORCH_CHECK_VALUE(split >= 0, "all_to_all_single: a ", which, " split of ", split, " rows");
+  }
   const int64_t total = std::accumulate(splits.begin(), splits.end(), int64_t{0});
   TORCH_CHECK_VALUE(total == rows, "all_to_all_single: ", which, " splits add up to ", total,
                     ", the tensor has ", rows, " rows");

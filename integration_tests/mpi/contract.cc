@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <thread>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/mpi/transfers.h"
 #include "accelerate/testing/collective_contract.h"
 
 namespace accelerate::testing {
@@ -93,6 +99,68 @@ CollectiveBackend mpi() {
                     at::kFloat8_e4m3fn, at::kFloat8_e5m2},
           .detects_mismatch = false,
           .names_missing_ranks = false};
+}
+
+// MPI counts in int.
+TEST(MpiTransfers, CutLongMessages) {
+  const Topology& topology = Runtime::current().topology();
+  Runtime::current().store();  // MPI is up.
+  if (topology.rank > 1) return;
+  internal::Transfers transfers(MPI_COMM_WORLD, /*tag=*/11, /*max_message=*/1000);
+  std::string text(2500, '\0');
+  if (topology.rank == 0) {
+    for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
+    transfers.send(text.data(), text.size(), 1);
+  } else {
+    transfers.receive(text.data(), text.size(), 0);
+  }
+  while (!transfers.done()) std::this_thread::yield();
+  for (size_t i = 0; i < text.size(); ++i) ASSERT_EQ(text[i], static_cast<char>(i % 251));
+}
+
+TEST(MpiBackend, RefusesSharesThatDoNotFit) {
+  const std::vector<std::string> errors = run(2, absl::Seconds(60), [](Member& self) {
+    at::Tensor rows = at::zeros({4});
+    std::vector<int64_t> equal{2, 2};
+    std::vector<int64_t> negative{5, -1};
+    std::vector<int64_t> mine =
+        self.rank == 0 ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{3, 1};
+    EXPECT_ANY_THROW(self.group->alltoall_base(rows, rows, equal, negative));
+    EXPECT_ANY_THROW(self.group->alltoall_base(rows, rows, equal, mine));
+    c10d::AllreduceOptions scaled;
+    scaled.reduceOp = c10d::makeNCCLPreMulSum(0.5);
+    Tensors one{rows};
+    EXPECT_ANY_THROW(self.group->send(one, 1 - self.rank, -2));
+    EXPECT_ANY_THROW(self.group->allreduce(one, scaled));
+    self.group->barrier()->wait();
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+}
+
+// Large enough to be cut into shares and segments, unequal ones; in the order of ranks.
+TEST(MpiBackend, ReducesLargeTensorsInRankOrder) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<std::string> errors = run(3, absl::Seconds(60), [dtype](Member& self) {
+      auto term = [dtype](int rank) {
+        return at::arange(10'000'019, at::kFloat).add(rank).sin().div(rank + 1).to(dtype);
+      };
+      at::Tensor expected = term(0).add_(term(1)).add_(term(2));
+      Tensors value{term(self.rank)};
+      self.group->allreduce(value)->wait();
+      EXPECT_TRUE(at::equal(value[0], expected));
+      Tensors to_root{term(self.rank)};
+      c10d::ReduceOptions reduce;
+      reduce.rootRank = 2;
+      self.group->reduce(to_root, reduce)->wait();
+      EXPECT_TRUE(at::equal(to_root[0], self.rank == 2 ? expected : term(self.rank)));
+      Tensors from_root{term(self.rank)};
+      c10d::BroadcastOptions broadcast;
+      broadcast.rootRank = 1;
+      self.group->broadcast(from_root, broadcast)->wait();
+      EXPECT_TRUE(at::equal(from_root[0], term(1)));
+    });
+    EXPECT_THAT(errors, ::testing::Each(""));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Real, CollectiveContract, ::testing::Values(mpi()), backend_name);

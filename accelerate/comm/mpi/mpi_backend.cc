@@ -186,6 +186,16 @@ MpiBackend::WorkPtr MpiBackend::start(const MpiWorkPtr& work, Schedule schedule)
   return keep(work);
 }
 
+MpiBackend::WorkPtr MpiBackend::start_exchange(OpType op, std::chrono::milliseconds timeout,
+                                               Tensors outputs, Tensors inputs,
+                                               std::vector<Bytes> receives,
+                                               std::vector<Bytes> sends) {
+  TORCH_CHECK_VALUE(receives[rank_].size == sends[rank_].size, op_name(op), ": this rank sends ",
+                    sends[rank_].size, " bytes to itself and expects ", receives[rank_].size);
+  auto work = make_work(op, timeout, std::move(outputs), std::move(inputs));
+  return start(work, internal::exchange(work->link(), std::move(sends), std::move(receives)));
+}
+
 MpiBackend::WorkPtr MpiBackend::start_message(const MpiWorkPtr& work, int tag, Schedule schedule) {
   work->link().tag = tag;
   work->set_schedule(std::move(schedule));
@@ -361,17 +371,17 @@ MpiBackend::WorkPtr MpiBackend::alltoall_base(at::Tensor& output, at::Tensor& in
   check_contiguous(output, OpType::ALLTOALL_BASE);
   check_splits(input_splits, input, size_, "input");
   check_splits(output_splits, output, size_, "output");
-  auto work = make_work(OpType::ALLTOALL_BASE, options.timeout, {output}, {input});
-  return start(work, internal::exchange(work->link(), cut_rows(input, input_splits, size_),
-                                        cut_rows(output, output_splits, size_)));
+  return start_exchange(OpType::ALLTOALL_BASE, options.timeout, {output}, {input},
+                        cut_rows(output, output_splits, size_),
+                        cut_rows(input, input_splits, size_));
 }
 
 MpiBackend::WorkPtr MpiBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                          const c10d::AllToAllOptions& options) {
   check_count(inputs, size_, OpType::ALLTOALL, "input");
   check_count(outputs, size_, OpType::ALLTOALL, "output");
-  auto work = make_work(OpType::ALLTOALL, options.timeout, outputs, inputs);
-  return start(work, internal::exchange(work->link(), bytes_of(inputs), bytes_of(outputs)));
+  return start_exchange(OpType::ALLTOALL, options.timeout, outputs, inputs, bytes_of(outputs),
+                        bytes_of(inputs));
 }
 
 MpiBackend::WorkPtr MpiBackend::send(Tensors& tensors, int destination, int tag) {

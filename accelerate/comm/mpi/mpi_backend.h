@@ -19,6 +19,7 @@
 
 #include "accelerate/comm/backend_registry.h"
 #include "accelerate/comm/mpi/mpi_engine.h"
+#include "accelerate/comm/mpi/schedules.h"
 
 namespace accelerate {
 
@@ -83,6 +84,10 @@ class MpiBackend final : public c10d::Backend, public Interruptible {
   MpiWorkPtr make_work(c10d::OpType op, std::chrono::milliseconds timeout, Tensors results,
                        Tensors kept = {}) const;
   WorkPtr start(const MpiWorkPtr& work, internal::Schedule schedule);
+  // An exchange in which this rank has as much for itself as it expects.
+  WorkPtr start_exchange(c10d::OpType op, std::chrono::milliseconds timeout, Tensors outputs,
+                         Tensors inputs, std::vector<internal::Bytes> receives,
+                         std::vector<internal::Bytes> sends);
   WorkPtr start_message(const MpiWorkPtr& work, int tag, internal::Schedule schedule);
   WorkPtr keep(WorkPtr work);
 

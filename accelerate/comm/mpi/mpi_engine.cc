@@ -32,21 +32,27 @@ constexpr microseconds kLingeringSleep(200);
 // How long to rest between two looks that found nothing.
 class Rest {
  public:
-  void something_happened() { *this = Rest(); }
+  // Whose rank has nothing else to do looks more often.
+  explicit Rest(bool computes) : computes_(computes) {}
+
+  void something_happened() { *this = Rest(computes_); }
 
   void take() {
-    const auto now = std::chrono::steady_clock::now();
-    if (since_ == std::chrono::steady_clock::time_point()) since_ = now;
-    if (now - since_ < kSpins) return;
-    if (now - since_ < kYields) {
-      sched_yield();
-      return;
+    if (!computes_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (since_ == std::chrono::steady_clock::time_point()) since_ = now;
+      if (now - since_ < kSpins) return;
+      if (now - since_ < kYields) {
+        sched_yield();
+        return;
+      }
     }
     std::this_thread::sleep_for(sleep_);
     sleep_ = std::min(2 * sleep_, kLongestSleep);
   }
 
  private:
+  bool computes_;
   std::chrono::steady_clock::time_point since_{};
   microseconds sleep_ = kShortestSleep;
 };
@@ -97,7 +103,7 @@ std::string MpiEngine::tell_all(const std::string& text, std::chrono::millisecon
   check_mpi(
       MPI_Ibcast(page.data(), static_cast<int>(page.size()), MPI_BYTE, 0, MPI_COMM_WORLD, &request),
       "MPI_Ibcast");
-  Rest rest;
+  Rest rest(/*computes=*/false);
   for (int done = 0; done == 0; rest.take()) {
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Ibcast");
     if (done == 0 && Clock::now() >= deadline) {
@@ -216,7 +222,6 @@ void MpiEngine::end(const WorkPtr& work, Works& ended) {
 void MpiEngine::fail(MpiGroup& group, const std::exception_ptr& failure, Works& ended) {
   if (group.failure) return;
   group.failure = failure;
-  failed_ = true;
   auto give_up = [&](const WorkPtr& work) {
     work->exception_ = failure;
     for (const auto& transfers : work->link_.opened) transfers->cancel();
@@ -295,7 +300,7 @@ bool MpiEngine::poll() {
 
 void MpiEngine::wait(MpiWork& work, Clock::time_point deadline) {
   ++waiters_;
-  Rest rest;
+  Rest rest(/*computes=*/false);
   while (!work.done()) {
     if (poll()) {
       rest.something_happened();
@@ -320,7 +325,7 @@ void MpiEngine::run() {
   // Sleep for as long as asked, not 50 us more.
   prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   auto last = Clock::now();
-  Rest rest;
+  Rest rest(/*computes=*/true);
   while (!stopping_.load()) {
     bool idle = false;
     {
@@ -352,6 +357,7 @@ void MpiEngine::at_exit(int status, void* engine) {
 }
 
 void MpiEngine::shut_down(int status) {
+  if (getpid() != process_) return;  // A child of ours has neither the thread nor MPI.
   stopping_.store(true);
   {
     const std::lock_guard lock(mutex_);

@@ -27,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/comm/mpi/mpi_group.h"
@@ -89,13 +91,12 @@ class MpiEngine {
   int rank_ = 0;
   int size_ = 1;
   bool finalizes_ = false;
+  const pid_t process_ = getpid();
   int max_tag_ = 0;
 
   std::mutex mutex_;
   Works active_;     // under way
   Works abandoned_;  // failed; MPI may still write to their memory
-  bool failed_ = false;
-  int groups_made_ = 0;
 
   std::atomic<int> waiters_ = 0;
   std::atomic<bool> asleep_ = false;  // the thread, until there is something to drive

@@ -3,6 +3,7 @@
 /// Threads: everything is read and written under the engine's lock.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -30,7 +31,7 @@ struct MpiGroup {
 
   /// Collectives run one after the other, as they were called; the first of them is under way.
   std::deque<c10::intrusive_ptr<MpiWork>> queue;
-  uint32_t calls = 0;  ///< collectives so far
+  std::atomic<uint32_t> calls = 0;  ///< collectives so far; read by anybody
   std::shared_ptr<Staging> staging = std::make_shared<Staging>();
   /// Set by the first failure: a rank that has left an operation half done cannot begin another.
   std::exception_ptr failure;

@@ -1,5 +1,6 @@
 #include "accelerate/comm/mpi/mpi_work.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -11,11 +12,18 @@
 
 namespace accelerate::internal {
 
+namespace {
+
+// Later times may be none that the clock can tell.
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+
+}  // namespace
+
 MpiWork::MpiWork(std::shared_ptr<MpiGroup> group, c10d::OpType op,
                  std::chrono::milliseconds timeout, Tensors results, Tensors kept)
     : Work(group->rank, op),
       group_(std::move(group)),
-      timeout_(timeout == c10d::kUnsetTimeout ? group_->timeout : timeout),
+      timeout_(std::min(timeout <= kNoTimeout ? group_->timeout : timeout, kLongest)),
       deadline_(Clock::now() + timeout_),
       results_(std::move(results)),
       kept_(std::move(kept)) {
@@ -32,8 +40,10 @@ bool MpiWork::isCompleted() {
 }
 
 bool MpiWork::wait(std::chrono::milliseconds timeout) {
-  const bool own = timeout == kNoTimeout || timeout == c10d::kUnsetTimeout;
-  if (!done()) MpiEngine::get().wait(*this, own ? deadline_ : Clock::now() + timeout);
+  const bool own = timeout <= kNoTimeout;
+  if (!done()) {
+    MpiEngine::get().wait(*this, own ? deadline_ : Clock::now() + std::min(timeout, kLongest));
+  }
   if (exception_) std::rethrow_exception(exception_);
   return true;
 }
