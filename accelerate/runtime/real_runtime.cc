@@ -114,12 +114,24 @@ c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
                                              std::move(watch));
 }
 
+// Where nothing says where ranks meet, and whoever started them can carry a word from rank 0 to the
+// others, rank 0 chooses: no address then.
+absl::StatusOr<Placement> place(const Environment& environment) {
+  if (environment.get_or(env::kMasterAddr, "").empty() &&
+      environment.get_or(env::kMasterPort, "").empty()) {
+    absl::StatusOr<Topology> topology = topology_from_environment(environment);
+    if (topology.ok() && topology->world_size > 1 && find_meeting(topology->source) != nullptr) {
+      return Placement{.topology = *std::move(topology)};
+    }
+  }
+  return placement_from_environment(environment);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RealRuntime>> RealRuntime::from_environment(
     Environment environment) {
-  absl::StatusOr<Placement> placement = placement_from_environment(
-      environment, [](const std::string& source) { return find_meeting(source) != nullptr; });
+  absl::StatusOr<Placement> placement = place(environment);
   if (!placement.ok()) return placement.status();
   const Topology& topology = placement->topology;
   absl::StatusOr<c10::Device> device = choose_device(environment, topology, present_devices());

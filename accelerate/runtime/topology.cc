@@ -394,16 +394,11 @@ absl::StatusOr<Topology> topology_from_environment(const Environment& environmen
   return std::move(resolved->topology);
 }
 
-absl::StatusOr<Placement> placement_from_environment(
-    const Environment& environment,
-    const std::function<bool(const std::string& source)>& can_tell) {
+absl::StatusOr<Placement> placement_from_environment(const Environment& environment) {
   absl::StatusOr<Resolved> resolved = resolve(environment);
   if (!resolved.ok()) return resolved.status();
   Placement placement;
-  const bool chosen_by_rank_0 = environment.get_or(env::kMasterAddr, "").empty() &&
-                                environment.get_or(env::kMasterPort, "").empty() && can_tell &&
-                                can_tell(resolved->topology.source);
-  if (resolved->topology.world_size > 1 && !chosen_by_rank_0) {
+  if (resolved->topology.world_size > 1) {
     absl::StatusOr<std::string> address = find_address(environment, *resolved);
     if (!address.ok()) return address.status();
     absl::StatusOr<uint16_t> port = find_port(environment, *resolved);

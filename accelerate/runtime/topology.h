@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -41,8 +40,7 @@ struct Topology {
 /// A rank's place among the others, and where they meet.
 struct Placement {
   Topology topology;
-  /// Host and port of the rendezvous store; empty and 0 for a rank alone, and where rank 0 is to
-  /// choose them and tell the others.
+  /// Host and port of the rendezvous store; empty and 0 for a rank alone.
   std::string master_addr;
   uint16_t master_port = 0;
   /// What the user should be told, without a newline; mostly empty.
@@ -54,14 +52,11 @@ struct Placement {
 /// set means one rank alone. Variables that speak of the processes that a launcher was started in,
 /// as under `srun torchrun`, are passed over. Local.
 /// MASTER_ADDR defaults to this machine where it is known to run all ranks, and to the first host
-/// of a Slurm step; MASTER_PORT to 29500, and to a number made from the job's under Slurm. Where
-/// neither is set and `can_tell(topology.source)`, rank 0 chooses both.
+/// of a Slurm step; MASTER_PORT to 29500, and to a number made from the job's under Slurm.
 /// Errors: InvalidArgument naming every variable involved: text that is no number, an index outside
 ///         its count, a rank without a number of ranks, launchers that contradict one another, a
 ///         missing or malformed address.
-absl::StatusOr<Placement> placement_from_environment(
-    const Environment& environment,
-    const std::function<bool(const std::string& source)>& can_tell = nullptr);
+absl::StatusOr<Placement> placement_from_environment(const Environment& environment);
 
 /// The placement's topology alone; says nothing of a missing address.
 absl::StatusOr<Topology> topology_from_environment(const Environment& environment);

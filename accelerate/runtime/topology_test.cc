@@ -349,20 +349,6 @@ TEST(Placement, PrefersWhatIsSet) {
             "head:29500");
 }
 
-TEST(Placement, IsRankZerosChoiceWhereItCanTellTheOthers) {
-  auto address = [](const Variables& variables) {
-    const auto placement = placement_from_environment(
-        with(variables), [](const std::string& source) { return source == "Open MPI"; });
-    return placement.ok() ? placement->master_addr : std::string(placement.status().message());
-  };
-  EXPECT_EQ(address(open_mpi("1", "4", "1", "4")), "");
-  EXPECT_EQ(address(open_mpi("1", "4", "1", "2")), "");
-  EXPECT_EQ(address(open_mpi("1", "4", "1", "4") + Variables{{"MASTER_ADDR", "node1"}}), "node1");
-  EXPECT_EQ(address(open_mpi("1", "4", "1", "4") + Variables{{"MASTER_PORT", "7000"}}),
-            "127.0.0.1");
-  EXPECT_THAT(address(pmi("1", "4", "1", "2")), HasSubstr("MASTER_ADDR"));
-}
-
 TEST(Placement, SaysWhatToSetWhereNobodyKnowsTheAddress) {
   EXPECT_THAT(meet(open_mpi("6", "8", "2", "4")),
               AllOf(HasSubstr("8 ranks (Open MPI)"), HasSubstr("4 on this node"),
