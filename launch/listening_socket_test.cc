@@ -37,8 +37,14 @@ TEST(ListenOnLoopback, NamesAPortThatIsTaken) {
   absl::StatusOr<ListeningSocket> first = listen_on_loopback(0);
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::Status taken = listen_on_loopback(first->port).status();
-  EXPECT_TRUE(absl::IsUnavailable(taken));
+  EXPECT_TRUE(absl::IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()), HasSubstr("port " + std::to_string(first->port)));
+}
+
+TEST(ListenEverywhere, IsReachedAtTheLoopbackAddressToo) {
+  absl::StatusOr<ListeningSocket> socket = listen_everywhere(0);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  EXPECT_TRUE(can_connect(socket->port));
 }
 
 }  // namespace

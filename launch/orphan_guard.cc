@@ -36,7 +36,11 @@ constexpr pid_t kAllIsWell = 0;
     if (size < 0 && errno == EINTR) continue;
     if (size != sizeof(group)) break;
     if (group == kAllIsWell) _exit(0);
-    groups.push_back(group);
+    if (group > 0) {
+      groups.push_back(group);
+    } else {
+      std::erase(groups, -group);
+    }
   }
   for (pid_t left : groups) kill(-left, SIGKILL);
   _exit(0);
@@ -70,6 +74,8 @@ absl::StatusOr<OrphanGuard> OrphanGuard::start() {
 OrphanGuard::~OrphanGuard() {
   if (pipe_.is_open()) watch_group(kAllIsWell);
 }
+
+void OrphanGuard::forget_group(pid_t group) const { watch_group(-group); }
 
 void OrphanGuard::watch_group(pid_t group) const {
   // Fails only if the guard itself was killed; then PR_SET_PDEATHSIG is what remains.

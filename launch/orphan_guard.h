@@ -32,6 +32,9 @@ class OrphanGuard {
   /// before it runs anything, so there is no moment at which it is not covered.
   void watch_group(pid_t group) const;
 
+  /// Call when the group is gone: its number may be somebody else's soon.
+  void forget_group(pid_t group) const;
+
  private:
   explicit OrphanGuard(UniqueFd pipe) : pipe_(std::move(pipe)) {}
 

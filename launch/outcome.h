@@ -10,6 +10,7 @@ namespace accelerate::launch {
 /// How a process ended: by its own exit, or by a signal.
 struct RankExit {
   int rank = 0;
+  int local_rank = 0;
   pid_t pid = 0;
   /// Exit code, or 0 if a signal ended it.
   int code = 0;
@@ -22,10 +23,14 @@ struct RankExit {
   int exit_code() const { return signal != 0 ? 128 + signal : code; }
 };
 
-/// `rank 1 (pid 1234) exited with code 3`, or `rank 1 (pid 1234) was killed by signal 9 (Killed)`.
+/// `rank 5 (pid 1234, local rank 1 on HOST) exited with code 3`, or `… was killed by signal 9
+/// (Killed)`.
 std::string describe(const RankExit& exit);
 
 /// `signal 15 (Terminated)`.
 std::string describe_signal(int signal);
+
+/// This machine's name, as people know it.
+std::string host_name();
 
 }  // namespace accelerate::launch

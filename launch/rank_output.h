@@ -1,26 +1,29 @@
-/// One of a rank's two output pipes: read, cut into marked lines, passed on.
+/// One of a rank's two output pipes: read, kept in a file, cut into marked lines, passed on.
 /// Threads: one user.
 #pragma once
 
 #include <deque>
 #include <string>
 
+#include "launch/console.h"
 #include "launch/line_prefixer.h"
 #include "launch/output_queue.h"
+#include "launch/rank_log.h"
 #include "launch/unique_fd.h"
 
 namespace accelerate::launch {
 
 class RankOutput {
  public:
-  /// `pipe` is the reading end, non-blocking. `sink` must outlive this object.
-  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue& sink);
+  /// `pipe` is the reading end, non-blocking. Lines go to `sink`, or nowhere if it is null; what
+  /// goes wrong with the log is said on `console`. Both must outlive this object.
+  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log, Console& console);
 
   int fd() const { return pipe_.get(); }
   bool is_open() const { return pipe_.is_open(); }
 
   /// False while the sink is full: the rank then waits in its own write, as it would at a terminal.
-  bool wants_data() const { return is_open() && !sink_->is_full(); }
+  bool wants_data() const { return is_open() && !(sink_ != nullptr && sink_->is_full()); }
 
   /// Passes on the next piece, if there is one. Closes at the end of the output.
   void read_some();
@@ -31,10 +34,20 @@ class RankOutput {
   /// The last lines seen.
   const std::deque<std::string>& tail() const { return prefixer_.tail(); }
 
+  /// Where the whole output is; empty if nowhere.
+  const std::string& log_path() const { return log_.path(); }
+
  private:
+  void take(absl::string_view bytes);
+  void close();
+  std::string& lines();
+
   UniqueFd pipe_;
   LinePrefixer prefixer_;
   OutputQueue* sink_;
+  std::string dropped_;  // the lines of an output without a sink
+  RankLog log_;
+  Console* console_;
 };
 
 }  // namespace accelerate::launch

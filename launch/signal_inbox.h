@@ -33,7 +33,7 @@ class SignalInbox {
 
   /// Sends SIGTSTP to `target` (as for kill) and lets it act on the launcher too. Returns when the
   /// launcher was continued, or at once where nobody could continue it.
-  void suspend(pid_t target);
+  static void suspend(pid_t target);
 
   /// The signal state of before, for a child between fork and exec. Async-signal-safe.
   void restore() const;

@@ -1,30 +1,24 @@
 // The launcher as its users meet it: the real binary, real processes, shell scripts as ranks.
 //
-// Nothing here waits for a time to pass. A script says on its output that it came somewhere, or
-// waits for a line from the test; `everyone_is_gone` waits for the end of a pipe that every process
-// below the launcher holds open.
+// Nothing here waits for a time to pass (launch/testing/launcher_process.h).
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "launch/listening_socket.h"
-#include "launch/unique_fd.h"
+#include "launch/outcome.h"
+#include "launch/testing/launcher_process.h"
 
 namespace accelerate::launch {
 namespace {
@@ -32,151 +26,27 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using testing::exists;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::kWaitForEver;
+using testing::lines_of;
 using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
-// In every script: `read x <&8` takes a line that the test sends; 9 shows that somebody lives.
-constexpr int kGoFd = 8;
-constexpr int kAliveFd = 9;
-
-// Blocks for ever, but lets a trap of the shell run when its signal comes.
-constexpr char kWaitForEver[] = "while :; do sleep 1000 & wait $!; done";
-
-// Only bounds how long a broken launcher can hold up the test run.
-constexpr int kGiveUpMs = 60'000;
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    // Out of the way of the fixed numbers above.
-    read_end.reset(fcntl(ends[0], F_DUPFD_CLOEXEC, 20));
-    write_end.reset(fcntl(ends[1], F_DUPFD_CLOEXEC, 20));
-    close(ends[0]);
-    close(ends[1]);
-  }
-
-  UniqueFd read_end;
-  UniqueFd write_end;
-};
-
-std::vector<std::string> lines_of(const std::string& text) {
-  return absl::StrSplit(text, '\n', absl::SkipEmpty());
-}
-
-bool exists(pid_t pid) { return kill(pid, 0) == 0; }
-
-class Launcher {
+class Launcher : public testing::LauncherProcess {
  public:
-  explicit Launcher(std::vector<std::string> args, std::vector<int> ignored_signals = {}) {
+  explicit Launcher(std::vector<std::string> args, std::vector<int> ignored_signals = {})
+      : LauncherProcess(with_binary(std::move(args)), {.ignored_signals = ignored_signals}) {}
+
+ private:
+  static std::vector<std::string> with_binary(std::vector<std::string> args) {
     const char* binary = std::getenv("ACCELERATE_LAUNCHER");
     EXPECT_NE(binary, nullptr);
     args.insert(args.begin(), binary);
-    std::vector<char*> argv;
-    for (std::string& arg : args) argv.push_back(arg.data());
-    argv.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(stdin_.read_end.get(), 0);
-      dup2(stdout_.write_end.get(), 1);
-      dup2(stderr_.write_end.get(), 2);
-      dup2(go_.read_end.get(), kGoFd);
-      dup2(alive_.write_end.get(), kAliveFd);
-      // Whoever runs the test may ignore some of these.
-      for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE}) {
-        ::signal(signal, SIG_DFL);
-      }
-      for (int signal : ignored_signals) ::signal(signal, SIG_IGN);
-      execv(binary, argv.data());
-      _exit(99);
-    }
-    for (Pipe* pipe : {&stdout_, &stderr_, &alive_}) pipe->write_end.reset();
-    for (Pipe* pipe : {&stdin_, &go_}) pipe->read_end.reset();
+    return args;
   }
-
-  ~Launcher() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      wait();
-    }
-  }
-
-  pid_t pid() const { return pid_; }
-  void signal(int signal) { kill(pid_, signal); }
-  void go() { EXPECT_EQ(write(go_.write_end.get(), "go\n", 3), 3); }
-  void close_stdout() { stdout_.read_end.reset(); }
-
-  void send_input(const std::string& text) {
-    EXPECT_EQ(write(stdin_.write_end.get(), text.data(), text.size()), ssize_t(text.size()));
-    stdin_.write_end.reset();
-  }
-
-  // Reads standard output up to and including the next `count` lines that end in `ending`.
-  std::vector<std::string> wait_for_lines(const std::string& ending, int count) {
-    std::vector<std::string> found;
-    while (static_cast<int>(found.size()) < count) {
-      std::string line = next_line();
-      if (line.empty()) break;
-      if (absl::EndsWith(line, ending + "\n")) found.push_back(line);
-    }
-    EXPECT_EQ(static_cast<int>(found.size()), count) << "lines that end in " << ending;
-    return found;
-  }
-
-  // Standard output and error up to their ends. Call before `wait`: the launcher may need readers.
-  void read_all() {
-    std::thread reader([this] { stderr_text_ = rest_of(stderr_.read_end.get()); });
-    if (stdout_.read_end.is_open()) stdout_text_ += rest_of(stdout_.read_end.get());
-    reader.join();
-  }
-
-  // Exit code as a shell has it.
-  int wait() {
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
-  int finish() {
-    read_all();
-    return wait();
-  }
-
-  const std::string& stdout_text() const { return stdout_text_; }
-  const std::string& stderr_text() const { return stderr_text_; }
-
-  bool everyone_is_gone() {
-    pollfd entry = {.fd = alive_.read_end.get(), .events = POLLIN, .revents = 0};
-    return poll(&entry, 1, kGiveUpMs) == 1 && (entry.revents & POLLHUP);
-  }
-
- private:
-  std::string next_line() {
-    std::string line;
-    char c;
-    while (read(stdout_.read_end.get(), &c, 1) == 1) {
-      line += c;
-      if (c == '\n') break;
-    }
-    return line;
-  }
-
-  static std::string rest_of(int fd) {
-    std::string all;
-    char buffer[4096];
-    ssize_t size;
-    while ((size = read(fd, buffer, sizeof(buffer))) > 0) all.append(buffer, size);
-    return all;
-  }
-
-  Pipe stdin_, stdout_, stderr_, go_, alive_;
-  pid_t pid_ = -1;
-  std::string stdout_text_;
-  std::string stderr_text_;
 };
 
 Launcher ranks(int count, const std::string& script, std::vector<std::string> options = {}) {
@@ -230,8 +100,9 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
   EXPECT_EQ(launcher.finish(), 3);
   ASSERT_THAT(said, ElementsAre(StartsWith("[rank 1] pid ")));
   const std::string pid = lines_of(said[0].substr(said[0].rfind(' ') + 1))[0];
-  EXPECT_THAT(launcher.stderr_text(), HasSubstr("accelerate launch: rank 1 (pid " + pid +
-                                                ") exited with code 3; stopped the other ranks\n"));
+  EXPECT_THAT(launcher.stderr_text(),
+              HasSubstr("accelerate launch: rank 1 (pid " + pid + ", local rank 1 on " +
+                        host_name() + ") exited with code 3; stopped the other ranks\n"));
   EXPECT_THAT(launcher.stderr_text(), HasSubstr("standard error:\n  [rank 1] 3\n  [rank 1] 4\n"));
   EXPECT_THAT(launcher.stderr_text(), Not(HasSubstr("  [rank 1] 2\n")));
   EXPECT_TRUE(launcher.everyone_is_gone());
@@ -404,12 +275,14 @@ TEST(Launch, KeepsTheListeningSocketFromOtherRanks) {
   EXPECT_EQ(launcher.stdout_text(), "[rank 1] fd<>\n");
 }
 
-TEST(Launch, TakesAFreePortForATakenOne) {
+TEST(Launch, TakesAnotherPortIfTheOneAskedForIsTaken) {
   absl::StatusOr<ListeningSocket> taken = listen_on_loopback(0);
   ASSERT_TRUE(taken.ok()) << taken.status();
-  Launcher launcher = ranks(2, absl::StrCat("[ $MASTER_PORT != ", taken->port, " ]"),
-                            {absl::StrCat("--main_process_port=", taken->port)});
+  Launcher launcher =
+      ranks(2, "echo $MASTER_PORT", {absl::StrCat("--main_process_port=", taken->port)});
   EXPECT_EQ(launcher.finish(), 0);
+  EXPECT_EQ(lines_of(launcher.stdout_text()).size(), 2u);
+  EXPECT_THAT(launcher.stdout_text(), Not(HasSubstr(absl::StrCat(taken->port))));
   EXPECT_THAT(lines_of(launcher.stderr_text()),
               ElementsAre(HasSubstr(absl::StrCat("port ", taken->port, " is in use"))));
 }

@@ -269,7 +269,12 @@ json run_env_file(const json& in) {
 
 json run_config_keys(const json& in) {
   expect_fields(in, {"kind"});
-  return {{"keys", known_keys(Section::kTop)}};
+  json keys = json::array();
+  for (const std::string& key : known_keys(Section::kTop)) {
+    const Setting* row = find_key(Section::kTop, key);
+    if (row == nullptr || row->origin != SettingOrigin::kOurs) keys.push_back(key);
+  }
+  return {{"keys", std::move(keys)}};
 }
 
 json run_parser_flags(const json& in) {

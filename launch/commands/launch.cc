@@ -12,10 +12,9 @@
 #include "absl/functional/overload.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "launch/agent/agent.h"
 #include "launch/child_process.h"
-#include "launch/commands/host_facts.h"
 #include "launch/commands/invocation.h"
-#include "launch/commands/run_local.h"
 #include "launch/commands/variable_file.h"
 #include "launch/plan/program_words.h"
 #include "launch/program.h"
@@ -48,18 +47,24 @@ int start_failure_code(const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
-  if (program == kModuleLoader) {
-    const auto beside = std::filesystem::path(executable_path()).replace_filename(kModuleLoader);
-    std::error_code ignored;
-    if (std::filesystem::exists(beside, ignored)) return beside.string();
-  }
   return find_program(
       program, find_in_environment(invocation.environment, "PATH").value_or(kDefaultSearchPath));
 }
 
+// The loader of modules lies beside this program; elsewhere PATH has to have it.
+std::vector<std::string> with_loader(std::vector<std::string> words) {
+  if (words[0] != kModuleLoader) return words;
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path loader = self.parent_path() / kModuleLoader;
+  if (!error && std::filesystem::exists(loader, error)) words[0] = loader.string();
+  return words;
+}
+
 // The program takes this one's place, terminal and signals included.
-int become(Invocation& invocation, const std::vector<std::string>& argv,
+int become(Invocation& invocation, const std::vector<std::string>& words,
            const EnvironmentOverlay& overlay) {
+  const std::vector<std::string> argv = with_loader(words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
@@ -97,13 +102,12 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
-          [&](const AgentOptions& options) {
-            const absl::StatusOr<std::string> program = find(invocation, options.command[0]);
-            if (!program.ok()) {
-              return fail(invocation, kName, program.status(),
-                          start_failure_code(program.status()));
-            }
-            return run_local(invocation, options, *program);
+          [&](AgentOptions options) {
+            options.command = with_loader(std::move(options.command));
+            const absl::StatusOr<int> exit_code = run_agent(options, invocation.environment);
+            if (exit_code.ok()) return *exit_code;
+            return fail(invocation, kName, exit_code.status(),
+                        start_failure_code(exit_code.status()));
           },
           [&](const SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);

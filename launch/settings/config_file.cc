@@ -315,7 +315,10 @@ nlohmann::ordered_json all_fields(const ConfigFile& config) {
   for (const Setting& row : all_settings()) {
     const bool is_field = is_sagemaker ? row.section == Section::kSageMaker || row.in_sagemaker
                                        : row.section == Section::kTop;
-    if (is_field) fields[row.key_name()] = typed_default(row);
+    // A file without keys of ours is the peer's as well.
+    if (is_field && row.origin != SettingOrigin::kOurs) {
+      fields[row.key_name()] = typed_default(row);
+    }
   }
   // Not defaults of a run, but of a file.
   fields["mixed_precision"] = nullptr;

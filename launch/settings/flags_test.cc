@@ -67,7 +67,7 @@ TEST(Flags, EndAtTheProgram) {
 
 TEST(Flags, NameWhatIsUnknownOrMissing) {
   EXPECT_THAT(error_of({"--bogus", "train"}), HasSubstr("unknown option --bogus"));
-  EXPECT_THAT(error_of({"--num_procs", "2", "t"}), HasSubstr("did you mean --num_processes?"));
+  EXPECT_THAT(error_of({"--num-process", "2", "t"}), HasSubstr("did you mean --num_processes?"));
   EXPECT_THAT(error_of({"--num_processes"}), HasSubstr("--num_processes needs a value"));
   EXPECT_THAT(error_of({"--simulate=", "train"}), HasSubstr("--simulate needs a value"));
   EXPECT_THAT(error_of({"--help=1", "train"}), HasSubstr("--help takes no value"));
@@ -82,7 +82,8 @@ TEST(Schema, HasEveryNameOnce) {
     EXPECT_GE(static_cast<int>(row.group), last_group) << row.name;
     last_group = static_cast<int>(row.group);
     EXPECT_STRNE(row.help, "") << row.name;
-    if (row.section == Section::kTop) EXPECT_TRUE(keys.insert(row.key_name()).second) << row.name;
+    if (row.section != Section::kTop) continue;
+    EXPECT_TRUE(keys.insert(row.key_name()).second) << row.name;
   }
 }
 

@@ -1,0 +1,326 @@
+#include "launch/agent/agent.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "launch/agent/meeting.h"
+#include "launch/agent/membership_client.h"
+#include "launch/agent/membership_link.h"
+#include "launch/agent/membership_server.h"
+#include "launch/agent/preflight.h"
+#include "launch/agent/round_plan.h"
+#include "launch/listening_socket.h"
+#include "launch/outcome.h"
+#include "launch/program.h"
+#include "launch/supervisor.h"
+
+namespace accelerate::launch {
+namespace {
+
+// Where PATH is not set, execvp looks here.
+constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
+
+// How long to stay for the server to hear that this machine leaves.
+constexpr std::chrono::seconds kLeavePatience(2);
+
+std::string search_path(absl::Span<const std::string> environment) {
+  for (absl::string_view word : environment) {
+    if (absl::ConsumePrefix(&word, "PATH=")) return std::string(word);
+  }
+  return kDefaultSearchPath;
+}
+
+std::string counted(int count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+// A time for a loop that would otherwise wait for events alone.
+class Alarm final : public EventSource {
+ public:
+  explicit Alarm(std::chrono::milliseconds delay) : time_(Clock::now() + delay) {}
+  bool rang() const { return Clock::now() >= time_; }
+
+  void add_entries(std::vector<pollfd>&) override {}
+  void react(absl::Span<const pollfd>) override {}
+  std::optional<Clock::time_point> deadline() const override {
+    return rang() ? std::nullopt : std::optional(time_);
+  }
+
+ private:
+  const Clock::time_point time_;
+};
+
+// The folder above RUN_ID; empty if no file is wanted.
+absl::StatusOr<std::string> log_folder(const AgentOptions& options) {
+  if (!wants_logs(options)) return "";
+  if (!options.log_dir.empty()) return options.log_dir;
+  std::error_code error;
+  std::string folder =
+      (std::filesystem::temp_directory_path(error) / "accelerate_logs_XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot make a folder for logs, ", folder, ": ",
+                                               std::strerror(errno), "; give --log_dir"));
+  }
+  return folder;
+}
+
+class Agent {
+ public:
+  Agent(const AgentOptions& options, std::string program, absl::Span<const std::string> environment,
+        std::string log_dir, std::unique_ptr<Supervisor> supervisor, Meeting meeting)
+      : options_(options),
+        program_(std::move(program)),
+        environment_(environment),
+        log_dir_(std::move(log_dir)),
+        supervisor_(std::move(supervisor)),
+        meeting_(std::move(meeting)) {}
+
+  absl::StatusOr<int> run();
+
+ private:
+  // One of these is the present step; each returns the order that ended it.
+  absl::StatusOr<Order> form_round();
+  absl::Status start_round(const Round& round);
+  Order supervise_round();
+
+  void step(EventSource* also = nullptr);
+  std::optional<Order> next_order();
+  Order leave();
+  void leave(const Failure& failure);
+  void report_killed();
+  void report_tail(const RankExit& failure);
+  void report_round(const std::string& text);
+  int finish(const Order& last);
+  absl::Status open_store();
+  MembershipLink& link() { return *meeting_.link; }
+  Console& console() { return supervisor_->console(); }
+
+  const AgentOptions& options_;
+  const std::string program_;
+  const absl::Span<const std::string> environment_;
+  const std::string log_dir_;
+  std::unique_ptr<Supervisor> supervisor_;
+  Meeting meeting_;
+  ListeningSocket store_;
+  Round round_;
+};
+
+absl::StatusOr<int> Agent::run() {
+  if (!log_dir_.empty() && options_.log_dir.empty()) {
+    console().say(absl::StrCat("logs are in ", log_dir_));
+  }
+  while (true) {
+    absl::StatusOr<Order> order = form_round();
+    if (!order.ok()) return order.status();
+    if (order->kind == Order::Kind::kEnd) return finish(*order);
+    if (absl::Status started = start_round(order->round); !started.ok()) {
+      supervisor_->end_ranks();
+      leave({.text = absl::StrCat("machine ", host_name(), " left: ", started.message())});
+      finish({.kind = Order::Kind::kEnd});
+      return started;
+    }
+    const Order verdict = supervise_round();
+    supervisor_->end_ranks();
+    if (verdict.kind == Order::Kind::kEnd) return finish(verdict);
+    report_round(verdict.text);
+  }
+}
+
+absl::StatusOr<Order> Agent::form_round() {
+  if (absl::Status opened = open_store(); !opened.ok()) return opened;
+  link().ready(store_.port);
+  while (true) {
+    while (std::optional<Order> order = next_order()) {
+      if (order->kind != Order::Kind::kStop) return *order;
+    }
+    if (supervisor_->stop_request()) return leave();
+    step();
+  }
+}
+
+// Every machine has a socket for the store ready: it may be the one where rank 0 is.
+absl::Status Agent::open_store() {
+  const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
+  const uint16_t wanted = alone ? options_.endpoint_port : 0;
+  absl::StatusOr<ListeningSocket> socket =
+      alone ? listen_on_loopback(wanted) : listen_everywhere(wanted);
+  if (absl::IsAlreadyExists(socket.status())) {
+    console().say(absl::StrCat(socket.status().message(), "; taking a free port instead"));
+    socket = listen_on_loopback(0);
+  }
+  if (!socket.ok()) return socket.status();
+  store_ = *std::move(socket);
+  return absl::OkStatus();
+}
+
+absl::Status Agent::start_round(const Round& round) {
+  round_ = round;
+  if (round.number > 0) {
+    std::string restart;
+    if (round.restarts > 0) {
+      restart = absl::StrCat(", restart ", round.restarts, " of ", options_.max_restarts);
+    }
+    console().say(absl::StrCat("round ", round.number, restart, ": ",
+                               counted(round.world_size, "rank"), " on ",
+                               counted(round.group_count, "machine")));
+  }
+  const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
+  const bool own_streams = alone && options_.processes_per_node == 1 && log_dir_.empty() &&
+                           options_.local_ranks_filter.empty();
+  const std::vector<RankStart> ranks = plan_round(options_, round, store_.fd.get(), log_dir_);
+  absl::Status started = supervisor_->start_ranks(program_, ranks, environment_, own_streams);
+  // From here on the port is rank 0's alone, and free again when rank 0 is gone.
+  store_.fd.reset();
+  return started;
+}
+
+Order Agent::supervise_round() {
+  RankGroup& ranks = *supervisor_->ranks();
+  std::optional<Order> verdict;
+  bool reported = false;
+  while (!verdict || !ranks.is_over()) {
+    step();
+    if (verdict) continue;
+    if (supervisor_->stop_request()) {
+      verdict = leave();
+      continue;
+    }
+    if (!reported && ranks.first_failure()) {
+      const bool others =
+          ranks.stopped_somebody() || round_.world_size > options_.processes_per_node;
+      link().failed({.exit_code = ranks.first_failure()->exit_code(),
+                     .text = absl::StrCat(describe(*ranks.first_failure()),
+                                          others ? "; stopped the other ranks" : "")});
+      reported = true;
+    } else if (!reported && ranks.all_exited()) {
+      link().done();
+      reported = true;
+    }
+    verdict = next_order();
+    if (verdict && !ranks.all_exited()) supervisor_->stop_ranks();
+  }
+  return *verdict;
+}
+
+void Agent::step(EventSource* also) {
+  std::vector<EventSource*> sources = {supervisor_.get(), &link()};
+  if (meeting_.server) sources.push_back(meeting_.server.get());
+  if (also != nullptr) sources.push_back(also);
+  wait_for_events(sources);
+}
+
+std::optional<Order> Agent::next_order() {
+  while (std::optional<Order> order = link().next_order()) {
+    if (order->kind != Order::Kind::kNotice) return order;
+    console().say(order->text);
+  }
+  return std::nullopt;
+}
+
+Order Agent::leave() {
+  const StopRequest& request = *supervisor_->stop_request();
+  leave({.exit_code = request.exit_code,
+         .text = absl::StrCat("machine ", host_name(), " left: ", request.reason)});
+  return {.kind = Order::Kind::kEnd,
+          .exit_code = request.exit_code,
+          .text = absl::StrCat(request.reason,
+                               supervisor_->ranks() != nullptr ? "; stopped the ranks" : "")};
+}
+
+void Agent::leave(const Failure& failure) {
+  if (meeting_.server) {
+    // Nobody keeps the run together any more.
+    meeting_.server->end_run(failure);
+  } else {
+    link().leave(failure);
+  }
+}
+
+void Agent::report_killed() {
+  const RankGroup* ranks = supervisor_->ranks();
+  if (ranks == nullptr || ranks->killed().empty()) return;
+  const std::vector<int>& killed = ranks->killed();
+  console().say(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
+                             " did not stop in time and ", killed.size() == 1 ? "was" : "were",
+                             " killed"));
+}
+
+void Agent::report_tail(const RankExit& failure) {
+  const RankGroup& ranks = *supervisor_->ranks();
+  const std::vector<std::string> lines = ranks.tail(failure.rank);
+  if (!lines.empty()) {
+    console().say(absl::StrCat("last lines of rank ", failure.rank, " on standard error:"));
+  }
+  for (const std::string& line : lines) {
+    absl::StrAppend(&console().err().pending(), "  [rank ", failure.rank, "] ", line, "\n");
+  }
+  if (const std::string path = ranks.log_path(failure.rank); !path.empty()) {
+    console().say(absl::StrCat("all of it: ", path));
+  }
+}
+
+// Says how the round ended here: its failure, if one was here, with the rank's last lines.
+void Agent::report_round(const std::string& text) {
+  report_killed();
+  if (!text.empty()) console().say(text);
+  const RankGroup* ranks = supervisor_->ranks();
+  if (ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
+    report_tail(*ranks->first_failure());
+  }
+}
+
+int Agent::finish(const Order& last) {
+  std::string text = last.text;
+  if (last.exit_code != 0 && options_.max_restarts > 0 &&
+      round_.restarts == options_.max_restarts && !supervisor_->stop_request()) {
+    absl::StrAppend(&text, "; no restart of ", options_.max_restarts, " is left");
+  }
+  report_round(text);
+  Alarm alarm(meeting_.server ? absl::ToChronoMilliseconds(meeting_.close_timeout)
+                              : std::chrono::milliseconds(kLeavePatience));
+  const bool asked_before = supervisor_->stop_request().has_value();
+  while (!supervisor_->is_impatient()) {
+    // Asked to stop while only last words are left to pass on.
+    if (!asked_before && supervisor_->stop_request()) break;
+    const bool told = link().is_flushed() && (!meeting_.server || meeting_.server->is_over());
+    if (console().empty() && (told || alarm.rang())) break;
+    step(&alarm);
+  }
+  return last.exit_code;
+}
+
+}  // namespace
+
+absl::StatusOr<int> run_agent(const AgentOptions& options,
+                              absl::Span<const std::string> environment) {
+  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
+  absl::StatusOr<std::string> program = find_program(options.command[0], search_path(environment));
+  if (!program.ok()) return program.status();
+  if (options.preflight && options.devices_needed > 0) {
+    absl::Status ok = check_devices(options.devices_needed, count_devices());
+    if (!ok.ok()) return ok;
+  }
+  absl::StatusOr<std::string> log_dir = log_folder(options);
+  if (!log_dir.ok()) return log_dir.status();
+  absl::StatusOr<Meeting> meeting = meet(options);
+  if (!meeting.ok()) return meeting.status();
+  SupervisorOptions supervision;
+  if (options.kill_grace) {
+    supervision = {.signal_grace = *options.kill_grace, .failure_grace = *options.kill_grace};
+  }
+  absl::StatusOr<std::unique_ptr<Supervisor>> supervisor = Supervisor::create(supervision);
+  if (!supervisor.ok()) return supervisor.status();
+  return Agent(options, *program, environment, *log_dir, *std::move(supervisor),
+               *std::move(meeting))
+      .run();
+}
+
+}  // namespace accelerate::launch

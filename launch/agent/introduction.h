@@ -1,0 +1,36 @@
+/// What an agent says of itself before it may take part, and why it may not.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "launch/agent/membership.h"
+#include "launch/agent/message.h"
+
+namespace accelerate::launch {
+
+/// Machines whose clocks differ by more do not run together: time-outs and logs would not fit.
+inline constexpr absl::Duration kClockTolerance = absl::Seconds(10);
+
+struct Introduction {
+  std::string version;  ///< of the launcher
+  std::string run_id;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
+  absl::Time clock;
+  Machine machine;
+};
+
+Message to_message(const Introduction& introduction);
+
+/// Errors: InvalidArgument if the message is none; FailedPrecondition for another protocol.
+absl::StatusOr<Introduction> to_introduction(const Message& message);
+
+/// Whether `theirs` fits to the server's own. Errors: FailedPrecondition, a sentence that names
+/// both sides and what to do.
+absl::Status check_introduction(const Introduction& theirs, const Introduction& own);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,29 @@
+/// How this machine comes to its run: alone, as the host of the membership server, or as a guest.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "launch/agent/agent_options.h"
+#include "launch/agent/membership_link.h"
+#include "launch/agent/membership_server.h"
+
+namespace accelerate::launch {
+
+struct Meeting {
+  /// Only where the run's endpoint is.
+  std::unique_ptr<MembershipServer> server;
+  std::unique_ptr<MembershipLink> link;
+  /// How long the server stays for others to hear of the end.
+  absl::Duration close_timeout = absl::ZeroDuration();
+};
+
+/// Finds the endpoint, listens there if it is this machine's, and begins to connect otherwise. The
+/// options are checked (preflight.h).
+/// Errors: NotFound if the endpoint's name does not resolve, within 5 s; Unavailable if this
+/// machine
+///         should listen and the port is taken or the address not its own; InvalidArgument for
+///         `rdzv_conf`.
+absl::StatusOr<Meeting> meet(const AgentOptions& options);
+
+}  // namespace accelerate::launch

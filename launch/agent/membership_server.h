@@ -1,0 +1,72 @@
+/// The server that tells machines when a round starts, stops and ends: `Membership` on a socket.
+///
+/// It is one of the sources of the hosting agent's loop and dies with that agent; the others end
+/// their part of the run then. Whoever connects has a few seconds to introduce itself; what is not
+/// of the protocol is disconnected and otherwise ignored.
+/// Threads: the main thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/agent/introduction.h"
+#include "launch/agent/membership.h"
+#include "launch/agent/message_channel.h"
+#include "launch/event_source.h"
+#include "launch/listening_socket.h"
+
+namespace accelerate::launch {
+
+class MembershipServer final : public EventSource {
+ public:
+  /// `own`: what the hosting machine says of itself, which others have to fit to; its clock is read
+  /// anew each time. A machine that says nothing for `silence_limit` is given up.
+  MembershipServer(ListeningSocket socket, const MembershipRules& rules, Introduction own,
+                   absl::Duration silence_limit);
+
+  uint16_t port() const { return socket_.port; }
+
+  /// A connection that did not come over the network: the hosting agent's own.
+  void adopt(UniqueFd connection);
+
+  /// The hosting machine leaves, and with it the run ends for all others.
+  void end_run(const Failure& failure);
+
+  /// The run is over, and everybody who was told has heard it.
+  bool is_over() const;
+
+  void add_entries(std::vector<pollfd>& entries) override;
+  void react(absl::Span<const pollfd> entries) override;
+  std::optional<Clock::time_point> deadline() const override;
+
+ private:
+  struct Guest {
+    MessageChannel channel;
+    std::string peer;  // address, for machines that do not know their own
+    Clock::time_point last_heard;
+    std::string host;  // empty before the introduction
+    bool is_dismissed = false;  // left or was refused: not listened to any more
+  };
+
+  void distribute();
+  void accept_all();
+  void hear(int id, Guest& guest);
+  void handle(int id, Guest& guest, const Message& message);
+  void introduce(int id, Guest& guest, const Message& message);
+  void lose(int id, const Guest& guest, absl::string_view why);
+  size_t strangers() const;
+
+  ListeningSocket socket_;
+  Membership membership_;
+  const Introduction own_;
+  const absl::Duration silence_limit_;
+  std::map<int, Guest> guests_;
+  int next_id_ = 0;
+  /// Whose entries the latest `add_entries` listed.
+  std::vector<int> listed_;
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,47 @@
+/// Something that the launcher's one loop waits for.
+///
+/// The launcher is a single thread around a single poll. Whoever has descriptors or a time to wait
+/// for is a source; nobody blocks elsewhere.
+/// Threads: the main thread.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace accelerate::launch {
+
+class EventSource {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  virtual ~EventSource() = default;
+
+  /// Appends what to wait for. Poll passes over negative descriptors.
+  virtual void add_entries(std::vector<pollfd>& entries) = 0;
+
+  /// Called after every wait with the entries that this source appended, also when nothing happened
+  /// to them (`revents` is 0) and when only a time passed.
+  virtual void react(absl::Span<const pollfd> entries) = 0;
+
+  /// When to be called at the latest.
+  virtual std::optional<Clock::time_point> deadline() const { return std::nullopt; }
+};
+
+/// Waits until something happened to one of the sources, or the first of their deadlines, and calls
+/// each of them in order.
+void wait_for_events(absl::Span<EventSource* const> sources);
+
+/// Poll's time-out until `deadline`, rounded up, lest a loop spins through the last millisecond.
+int milliseconds_until(std::optional<EventSource::Clock::time_point> deadline);
+
+/// The earlier of two, where nothing means never.
+std::optional<EventSource::Clock::time_point> earlier(
+    std::optional<EventSource::Clock::time_point> a,
+    std::optional<EventSource::Clock::time_point> b);
+
+}  // namespace accelerate::launch

@@ -1,0 +1,59 @@
+/// Addresses of machines: IPv4 or IPv6, with a port.
+/// Threads: values.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace accelerate::launch {
+
+class SocketAddress {
+ public:
+  SocketAddress() = default;
+  /// Copies what a system call filled in.
+  SocketAddress(const sockaddr* address, socklen_t size);
+
+  /// From digits, as in "10.0.0.1" or "fe80::1%eth0"; never asks a name server.
+  static std::optional<SocketAddress> from_text(const std::string& text);
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t size() const { return size_; }
+  int family() const { return storage_.ss_family; }
+  uint16_t port() const;
+  void set_port(uint16_t port);
+  /// The address in digits, without the port; an IPv4 address inside an IPv6 one as IPv4.
+  std::string host() const;
+  bool is_loopback() const;
+
+ private:
+  sockaddr_storage storage_ = {};
+  socklen_t size_ = 0;
+};
+
+/// This end and the other end of a socket; empty addresses if it has none.
+SocketAddress local_address_of(int fd);
+SocketAddress peer_address_of(int fd);
+
+/// What a name or an address stands for, in the system's order of preference, with port 0. The
+/// system's resolver may wait long for its servers, so it runs in a process that is killed after
+/// `patience`.
+/// Errors: NotFound naming the host and the reason.
+absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
+                                                   absl::Duration patience);
+
+/// Whether the address is one of this machine's own.
+bool is_own_address(const SocketAddress& address);
+
+/// `HOST:PORT`, an IPv6 address in brackets.
+std::string endpoint_text(absl::string_view host, uint16_t port);
+
+}  // namespace accelerate::launch
