@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent.h"
 #include "launch/child_process.h"
-#include "launch/commands/host_facts.h"
 #include "launch/commands/invocation.h"
 #include "launch/commands/variable_file.h"
 #include "launch/plan/program_words.h"
@@ -48,11 +47,6 @@ int start_failure_code(const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
-  if (program == kModuleLoader) {
-    const auto beside = std::filesystem::path(executable_path()).replace_filename(kModuleLoader);
-    std::error_code ignored;
-    if (std::filesystem::exists(beside, ignored)) return beside.string();
-  }
   return find_program(
       program, find_in_environment(invocation.environment, "PATH").value_or(kDefaultSearchPath));
 }
