@@ -1,6 +1,5 @@
 // The same program on two machines of one process each and as two simulated ranks: the same bits.
 // The machines are network namespaces: their names do not resolve, and they share no loopback.
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,17 +16,17 @@ namespace {
 using launch::testing::LauncherProcess;
 using launch::testing::Network;
 
+constexpr char kLauncher[] = "launch/accelerate";
 constexpr char kProgram[] = "integration_tests/digits/losses";
 constexpr char kData[] = "accelerate/examples/digits/digits.csv.gz";
 
 std::unique_ptr<LauncherProcess> train(const Network& network, int machine, const std::string& host,
                                        const std::string& interface) {
-  const char* agent = std::getenv("ACCELERATE_AGENT_RUNNER");
-  EXPECT_NE(agent, nullptr);
   return std::make_unique<LauncherProcess>(
-      std::vector<std::string>{agent, "rendezvous=static", "nodes=2",
-                               "node_rank=" + std::to_string(machine), "host=" + host, "port=4000",
-                               "--", kProgram, kData},
+      std::vector<std::string>{kLauncher, "launch", "--cpu", "--num_machines", "2",
+                               "--num_processes", "2", "--machine_rank", std::to_string(machine),
+                               "--main_process_ip", host, "--main_process_port", "4000", kProgram,
+                               kData},
       launch::testing::LauncherSetup{
           .environment = {"OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=" + interface},
           .before_exec = [&network, machine] { network.enter(machine); }});
@@ -44,7 +43,7 @@ std::vector<std::string> losses(const std::string& text) {
 }
 
 TEST(Machines, TwoEqualTwoSimulatedRanksBitForBit) {
-  LauncherProcess simulated({"launch/accelerate", "launch", "--simulate", "1x2", kProgram, kData});
+  LauncherProcess simulated({kLauncher, "launch", "--simulate", "1x2", kProgram, kData});
   ASSERT_EQ(simulated.finish(), 0) << simulated.stderr_text();
   const std::vector<std::string> expected = losses(simulated.stdout_text());
   ASSERT_EQ(expected.size(), 10u);

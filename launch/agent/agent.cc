@@ -97,7 +97,7 @@ class Agent {
   void leave(const Failure& failure);
   void report_killed();
   void report_tail(const RankExit& failure);
-  void report_round(const std::string& text);
+  void report_round(absl::string_view text, bool with_tail);
   int finish(const Order& last);
   absl::Status open_store();
   MembershipLink& link() { return *meeting_.link; }
@@ -111,6 +111,7 @@ class Agent {
   Meeting meeting_;
   ListeningSocket store_;
   Round round_;
+  std::string told_;  // why the ranks of the round had to stop
 };
 
 absl::StatusOr<int> Agent::run() {
@@ -130,7 +131,8 @@ absl::StatusOr<int> Agent::run() {
     const Order verdict = supervise_round();
     supervisor_->end_ranks();
     if (verdict.kind == Order::Kind::kEnd) return finish(verdict);
-    report_round(verdict.text);
+    report_round(verdict.text, /*with_tail=*/true);
+    told_ = verdict.text;
   }
 }
 
@@ -163,6 +165,7 @@ absl::Status Agent::open_store() {
 
 absl::Status Agent::start_round(const Round& round) {
   round_ = round;
+  told_.clear();
   if (round.number > 0) {
     std::string restart;
     if (round.restarts > 0) {
@@ -268,22 +271,21 @@ void Agent::report_tail(const RankExit& failure) {
 }
 
 // Says how the round ended here: its failure, if one was here, with the rank's last lines.
-void Agent::report_round(const std::string& text) {
+void Agent::report_round(absl::string_view text, bool with_tail) {
   report_killed();
   if (!text.empty()) console().say(text);
   const RankGroup* ranks = supervisor_->ranks();
-  if (ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
+  if (with_tail && ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
     report_tail(*ranks->first_failure());
   }
 }
 
 int Agent::finish(const Order& last) {
-  std::string text = last.text;
-  if (last.exit_code != 0 && options_.max_restarts > 0 &&
-      round_.restarts == options_.max_restarts && !supervisor_->stop_request()) {
-    absl::StrAppend(&text, "; no restart of ", options_.max_restarts, " is left");
-  }
-  report_round(text);
+  // What was told when the ranks had to stop is not told again.
+  absl::string_view text = last.text;
+  const bool is_known = !told_.empty() && absl::ConsumePrefix(&text, told_);
+  if (is_known) absl::ConsumePrefix(&text, "; ");
+  report_round(text, /*with_tail=*/!is_known);
   Alarm alarm(meeting_.server ? absl::ToChronoMilliseconds(meeting_.close_timeout)
                               : std::chrono::milliseconds(kLeavePatience));
   const bool asked_before = supervisor_->stop_request().has_value();

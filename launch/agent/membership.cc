@@ -59,7 +59,7 @@ void Membership::failed(Member member, const Failure& failure) {
   if (phase_ != Phase::kRunning) return;
   const bool may_be_a_loss = !rules_.fixed_ranks && rules_.max_nodes > 1;
   if (restarts_ >= rules_.max_restarts && !may_be_a_loss) {
-    end(failure.exit_code, failure.text);
+    end_failed(failure);
     return;
   }
   failure_ = failure;
@@ -167,7 +167,7 @@ void Membership::advance_stopping(TimePoint now) {
   if (!all_back) return;
   if (failure_ && !membership_changed_) {
     if (restarts_ >= rules_.max_restarts) {
-      end(failure_->exit_code, failure_->text);
+      end_failed(*failure_);
       return;
     }
     ++restarts_;
@@ -240,6 +240,13 @@ void Membership::end(int exit_code, const std::string& text) {
   for (const auto& [member, seat] : seats_) {
     orders_.push_back({member, {.kind = Order::Kind::kEnd, .exit_code = exit_code, .text = text}});
   }
+}
+
+void Membership::end_failed(const Failure& failure) {
+  const bool had_restarts = rules_.max_restarts > 0;
+  end(failure.exit_code,
+      had_restarts ? absl::StrCat(failure.text, "; no restart of ", rules_.max_restarts, " is left")
+                   : failure.text);
 }
 
 std::string Membership::who_is_here() const {

@@ -132,6 +132,7 @@ class Membership {
   void start_round();
   void stop_round(const std::string& why);
   void end(int exit_code, const std::string& text);
+  void end_failed(const Failure& failure);
   std::vector<Member> candidates() const;
   int ready_count() const;
   std::string who_is_here() const;

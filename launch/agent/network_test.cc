@@ -312,6 +312,23 @@ TEST(Elastic, CountsFailuresOnly) {
               AllOf(HasSubstr("again 0"), HasSubstr("again 1")));
 }
 
+TEST(Elastic, TellsOnceWhyItEnds) {
+  Network network(2);
+  const Words options = elastic_run(network.address(0), "2");
+  auto first = agent(network, 0, options, "[ $RANK = 0 ] && exec sleep 1000; echo bad >&2; exit 9");
+  auto second =
+      agent(network, 1, options, "[ $RANK = 0 ] && exec sleep 1000; echo bad >&2; exit 9");
+  EXPECT_EQ(first->finish(), 9);
+  EXPECT_EQ(second->finish(), 9);
+  for (const LauncherProcess* each : {first.get(), second.get()}) {
+    int told = 0;
+    for (const std::string& line : lines_of(each->stderr_text())) {
+      told += line.find("exited with code 9") != std::string::npos;
+    }
+    EXPECT_EQ(told, 1) << each->stderr_text();
+  }
+}
+
 // With the endpoint's machine goes what keeps the run together.
 TEST(Elastic, EndsWhenTheServerIsGone) {
   Network network(2);
