@@ -3,7 +3,7 @@
 # ci/cmake.sh [BUILD_DIR]: the whole project compiled by CMake, installed, and used by another one.
 #
 # //integration_tests/cmake:install_test does the same with the objects that Bazel compiled. Here
-# CMake compiles all of them, and each installed header by itself: half an hour on two cores. A
+# CMake compiles all of them, and each installed header by itself, which takes long on two cores. A
 # BUILD_DIR that is given stays, and serves the next run.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -20,7 +20,7 @@ skip() {
 
 torch_says() { "$python" -c "import torch; print($1)" 2>/dev/null; }
 
-command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1 || skip 'there is no NVIDIA GPU here'
+nvidia-smi >/dev/null 2>&1 || skip 'there is no NVIDIA GPU here'
 prefix=$(torch_says torch.utils.cmake_prefix_path) || skip "$python has no torch"
 [[ $(torch_says 'torch.cuda.is_available()') == True ]] || skip "$python's torch sees no GPU"
 echo "gpu: $(torch_says 'torch.cuda.get_device_name()'), torch $(torch_says torch.__version__)"

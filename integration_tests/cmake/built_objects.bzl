@@ -8,30 +8,29 @@ def _linked_impl(_, ctx):
 
 _linked = aspect(implementation = _linked_impl, doc = "Looks through a program at its deps.")
 
+def _add(linker_inputs, user, up, lines, archives):
+    for linker_input in linker_inputs.to_list():
+        package = linker_input.owner.package
+        if linker_input.owner.workspace_name:
+            continue
+        for library in linker_input.libraries:
+            archive = library.pic_static_library
+            if not archive:
+                continue
+            archives[archive] = True
+            used_by = user or package.split("/")[0]
+            lines["library {} {}/{}".format(used_by, up, archive.short_path)] = True
+            for object in library.pic_objects or []:
+                lines["source {}/{}.cc".format(package, object.basename[:-len(".pic.o")])] = True
+
 def _built_objects_impl(ctx):
     up = "/".join([".." for _ in ctx.label.package.split("/")])
     lines = {}
     archives = {}
-
-    def add(linker_inputs, user):
-        for linker_input in linker_inputs.to_list():
-            package = linker_input.owner.package
-            if linker_input.owner.workspace_name:
-                continue
-            for library in linker_input.libraries:
-                archive = library.pic_static_library
-                if not archive:
-                    continue
-                archives[archive] = True
-                used_by = user or package.split("/")[0]
-                lines["library {} {}/{}".format(used_by, up, archive.short_path)] = True
-                for object in library.pic_objects or []:
-                    lines["source {}/{}.cc".format(package, object.basename[:-len(".pic.o")])] = True
-
     for library in ctx.attr.libraries:
-        add(library[CcInfo].linking_context.linker_inputs, None)
+        _add(library[CcInfo].linking_context.linker_inputs, None, up, lines, archives)
     for program in ctx.attr.launcher:
-        add(program[_Linked].inputs, "launch")
+        _add(program[_Linked].inputs, "launch", up, lines, archives)
     out = ctx.actions.declare_file(ctx.label.name + ".txt")
     ctx.actions.write(out, "\n".join(lines.keys()) + "\n")
     files = depset([out] + archives.keys())
