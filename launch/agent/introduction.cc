@@ -2,7 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "launch/options.h"
+#include "launch/plan.h"
 
 namespace accelerate::launch {
 namespace {

@@ -14,6 +14,7 @@
 #include "launch/agent/rendezvous_timing.h"
 #include "launch/outcome.h"
 #include "launch/socket_address.h"
+#include "launch/version.h"
 
 namespace accelerate::launch {
 namespace {
