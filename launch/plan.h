@@ -13,6 +13,9 @@
 
 namespace accelerate::launch {
 
+/// More ranks than this on one machine is taken for a typing error.
+inline constexpr int kMaxProcesses = 1024;
+
 /// Changes to an inherited environment; a name without a value is removed from it.
 using EnvironmentOverlay = std::map<std::string, std::optional<std::string>>;
 

@@ -11,14 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "launch/plan.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
 namespace accelerate::launch {
-
-/// More ranks than this on one machine is taken for a typing error.
-inline constexpr int kMaxProcesses = 1024;
 
 /// How many machines take part: the same number twice unless they may come and go.
 struct NodeRange {
