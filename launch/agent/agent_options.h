@@ -17,9 +17,6 @@
 
 namespace accelerate::launch {
 
-/// More ranks than this on one machine are taken for a typing error.
-inline constexpr int kMaxProcessesPerNode = 1024;
-
 /// How machines find one another.
 enum class RendezvousKind {
   kStandalone,  ///< one machine: nobody else is asked

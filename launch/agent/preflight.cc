@@ -33,9 +33,9 @@ absl::Status check_options(const AgentOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(parts...));
   };
   if (options.command.empty()) return refuse("no program to start");
-  if (options.processes_per_node < 1 || options.processes_per_node > kMaxProcessesPerNode) {
+  if (options.processes_per_node < 1 || options.processes_per_node > kMaxProcesses) {
     return refuse("processes per machine: ", options.processes_per_node, " is not between 1 and ",
-                  kMaxProcessesPerNode);
+                  kMaxProcesses);
   }
   if (options.min_nodes < 1 || options.max_nodes < options.min_nodes) {
     return refuse("machines: ", options.min_nodes, ":", options.max_nodes, " is no range");
