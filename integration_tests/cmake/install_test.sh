@@ -46,10 +46,13 @@ prints 'ranks 2 loss 0.17720' "$train" --cluster 1x2
 prints 'ranks 2 loss 0.17720' "$launcher" launch --simulate 1x2 "$train"
 prints '[rank 0] ranks 2 loss 0.17720' "$launcher" launch --num_processes 2 "$train"
 
+said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
+[[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
+
 version=$("$launcher" --version)
 [[ $version == "accelerate "* ]] || fail "the launcher's version is \"$version\""
 ! ldd "$launcher" | grep torch || fail 'the launcher is linked with LibTorch'
-for link in "$work"/installed/bin/accelerate-[!r]*; do
+for link in "$work"/installed/bin/accelerate-*; do
   [[ ! -L $link || $(readlink "$link") == accelerate ]] || fail "$link leads elsewhere"
 done
 echo 'install: all well'

@@ -29,11 +29,9 @@ install(FILES "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake"
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 # The commands under the peer's names, as links to the one program. It knows them by the name that it
 # is called by; launch/commands/arguments.cc has their list.
-if(EXISTS "${PROJECT_SOURCE_DIR}/launch/commands/arguments.cc")
-  file(STRINGS launch/commands/arguments.cc lines REGEX "\"accelerate-[a-z-]+\"")
-  string(REGEX MATCHALL "accelerate-[a-z]+(-[a-z]+)*" links "${lines}")
-  foreach(link IN LISTS links)
-    file(CREATE_LINK accelerate "${CMAKE_BINARY_DIR}/${link}" SYMBOLIC)
-    install(FILES "${CMAKE_BINARY_DIR}/${link}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
-  endforeach()
-endif()
+file(STRINGS launch/commands/arguments.cc lines REGEX "\"accelerate-[a-z-]+\"")
+string(REGEX MATCHALL "accelerate-[a-z]+(-[a-z]+)*" links "${lines}")
+foreach(link IN LISTS links)
+  file(CREATE_LINK accelerate "${CMAKE_BINARY_DIR}/${link}" SYMBOLIC)
+  install(FILES "${CMAKE_BINARY_DIR}/${link}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endforeach()

@@ -31,11 +31,14 @@ function(accelerate_launcher_program target name main)
 endfunction()
 
 accelerate_launcher_program(accelerate_program accelerate launch/main.cc)
-set(accelerate_programs accelerate_program)
-if(EXISTS "${PROJECT_SOURCE_DIR}/launch/module_loader/main.cc")
-  accelerate_launcher_program(accelerate_run_module accelerate-run-module launch/module_loader/main.cc)
-  list(APPEND accelerate_programs accelerate_run_module)
-endif()
+accelerate_launcher_program(accelerate_module accelerate-module launch/module_loader/main.cc)
+# What `accelerate test` starts: a training program, beside the launcher.
+add_executable(accelerate_self_test integration_tests/self_test/main.cc)
+target_compile_options(accelerate_self_test PRIVATE ${accelerate_copts})
+target_link_libraries(accelerate_self_test PRIVATE Accelerate::accelerate Accelerate::simulator)
+set_target_properties(accelerate_self_test PROPERTIES OUTPUT_NAME accelerate-self-test
+  RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${CMAKE_INSTALL_BINDIR}")
+set(accelerate_programs accelerate_program accelerate_module accelerate_self_test)
 
 if(ACCELERATE_EXAMPLES)
   set(digits accelerate/examples/digits)
