@@ -25,9 +25,9 @@ struct DeviceKind {
 };
 
 /// The accelerators that this build of LibTorch, with the vendors' plug-ins linked in, finds on
-/// this machine, best first: tpu, mps, mlu, sdaa, musa, npu, hpu, gpu, xpu, neuron, and a plug-in on
-/// PrivateUse1 of any other name. They are found through c10's device guards alone. Local; it makes
-/// no context on a device.
+/// this machine, best first: tpu, mps, mlu, sdaa, musa, npu, hpu, gpu, xpu, neuron, and a plug-in
+/// on PrivateUse1 of any other name. They are found through c10's device guards alone. Local; it
+/// makes no context on a device.
 std::vector<DeviceKind> present_devices();
 
 /// ACCELERATE_TORCH_DEVICE, as in "cuda:1" or "npu", overrides all; then ACCELERATE_USE_CPU; then

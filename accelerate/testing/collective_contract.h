@@ -49,8 +49,8 @@ enum class Support {
 
 struct CollectiveBackend {
   std::string name;
-  /// Runs `body` on `ranks` ranks at once, each on a thread or in a process of its own. Returns each
-  /// rank's error, empty where there was none.
+  /// Runs `body` on `ranks` ranks at once, each on a thread or in a process of its own. Returns
+  /// each rank's error, empty where there was none.
   std::function<std::vector<std::string>(int ranks, absl::Duration timeout,
                                          const std::function<void(Member&)>& body)>
       run;

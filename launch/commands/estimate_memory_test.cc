@@ -173,7 +173,8 @@ TEST_F(EstimateMemory, CountsTiedTensorsOnceAndKeepsWholeWhatIsNotSplit) {
 TEST_F(EstimateMemory, DividesTheStatesOverRanks) {
   // 1 GB of float32: parameters 1, gradients 1, moments 2; the largest layer has half of it.
   const std::string path = write("a.json", R"({"modules": {
-      "a": {"parameters": {"weight": [134217728]}}, "b": {"parameters": {"weight": [134217728]}}}})");
+      "a": {"parameters": {"weight": [134217728]}},
+      "b": {"parameters": {"weight": [134217728]}}}})");
   const std::string all =
       run({path, "--dp_shard_size", "4", "--tp_size", "2", "--dtypes", "float32", "int8"}).out;
   EXPECT_THAT(all, HasSubstr("│Adam, TP 2│ZeRO-1, TP 2 on 8│ZeRO-2, TP 2 on 8│"
