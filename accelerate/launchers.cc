@@ -26,7 +26,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/config/enum_text.h"
-#include "accelerate/run.h"
+#include "accelerate/run_rank.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/config/env_parsing.h"
+#include "accelerate/run_rank.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/runtime/numa_affinity.h"

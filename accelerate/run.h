@@ -13,7 +13,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "accelerate/runtime/environment.h"
@@ -39,18 +38,5 @@ struct RunMode {
 
 /// Called from static initialisers. The value only serves those.
 bool register_run_mode(RunMode mode);
-
-namespace internal {
-
-/// As `run` does it for one real rank, whatever modes there are. `on_failure` is told why the rank
-/// failed, at once.
-int run_real(int argc, char** argv, const TrainFunction& train, Environment environment,
-             const std::function<void(const std::string& what)>& on_failure);
-
-/// As `run` does it in the mode that a variable of `environment` asks for; nothing if none does.
-std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train,
-                               const Environment& environment);
-
-}  // namespace internal
 
 }  // namespace accelerate
