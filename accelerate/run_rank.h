@@ -1,4 +1,4 @@
-/// What `run` (accelerate/run.h) is made of, for what starts ranks by itself (accelerate/launchers.h).
+/// What `run` is made of, for what starts ranks by itself (accelerate/launchers.h).
 ///
 /// Threads: the rank's.
 #pragma once
