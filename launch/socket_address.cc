@@ -126,7 +126,7 @@ absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
     return std::vector<SocketAddress>{*digits};
   }
   const auto failed = [&](absl::string_view why) {
-    return absl::NotFoundError(
+    return absl::UnavailableError(
         absl::StrCat("cannot resolve the host name '", host, "': ", why,
                      "; check the name, /etc/hosts and DNS, or give an address"));
   };

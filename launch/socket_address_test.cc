@@ -48,7 +48,7 @@ TEST(SocketAddress, CarriesAPort) {
 
 TEST(Resolve, NamesAHostThatIsNotKnown) {
   const absl::Status unknown = resolve("no-such-host.invalid", absl::Seconds(4)).status();
-  EXPECT_TRUE(absl::IsNotFound(unknown));
+  EXPECT_TRUE(absl::IsUnavailable(unknown));
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("'no-such-host.invalid'"));
 }
 

@@ -587,7 +587,7 @@ void list_flags_by_setting(const json& /*in*/, json& out) {
 }  // namespace
 
 std::vector<Decision> launch_env_rules() {
-  constexpr char kFamily[] = "launch_env";
+  static constexpr char kFamily[] = "launch_env";
   return {
       {kFamily, "programs_not_scripts",
        "The peer starts Python with a script; we start a program, or load a shared object.",

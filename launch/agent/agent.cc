@@ -307,7 +307,7 @@ absl::StatusOr<int> run_agent(const AgentOptions& options,
   absl::StatusOr<std::string> program = find_program(options.command[0], search_path(environment));
   if (!program.ok()) return program.status();
   if (options.preflight && options.devices_needed > 0) {
-    absl::Status ok = check_devices(options.devices_needed, count_devices());
+    absl::Status ok = check_devices(options.devices_needed, options.devices_present);
     if (!ok.ok()) return ok;
   }
   absl::StatusOr<std::string> log_dir = log_folder(options);

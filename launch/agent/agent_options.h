@@ -77,6 +77,8 @@ struct AgentOptions {
   bool preflight = true;
   /// Devices that the ranks of this machine need; 0: none.
   int devices_needed = 0;
+  /// Devices that this machine has.
+  int devices_present = 0;
 };
 
 }  // namespace accelerate::launch

@@ -38,7 +38,7 @@ absl::StatusOr<Introduction> to_introduction(const Message& message) {
   }
   const auto min_nodes = message.number("min_nodes", 1, kMaxNodes);
   const auto max_nodes = message.number("max_nodes", 1, kMaxNodes);
-  const auto max_restarts = message.number("max_restarts", 0, kMaxNodes);
+  const auto max_restarts = message.number("max_restarts", 0, INT32_MAX);
   const auto processes = message.number("processes", 1, kMaxProcesses);
   const auto clock = message.number("clock", INT64_MIN, INT64_MAX);
   if (!min_nodes || !max_nodes || !max_restarts || !processes || !clock ||

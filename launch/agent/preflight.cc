@@ -1,32 +1,9 @@
 #include "launch/agent/preflight.h"
 
-#include <algorithm>
-#include <filesystem>
-#include <system_error>
-
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "launch/outcome.h"
 
 namespace accelerate::launch {
-namespace {
-
-// As in nvidia0; nvidiactl is not a device that computes.
-int numbered_files(const std::filesystem::path& folder, absl::string_view prefix) {
-  int count = 0;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    absl::string_view number = name;
-    if (!absl::ConsumePrefix(&number, prefix) || number.empty()) continue;
-    count += std::all_of(number.begin(), number.end(), absl::ascii_isdigit);
-  }
-  return count;
-}
-
-}  // namespace
 
 absl::Status check_options(const AgentOptions& options) {
   const auto refuse = [](auto&&... parts) {
@@ -73,15 +50,6 @@ absl::Status check_devices(int needed, int present) {
   return absl::FailedPreconditionError(absl::StrCat(
       host_name(), " has ", present, present == 1 ? " device" : " devices", " and its ranks need ",
       needed, "; start fewer processes per machine, or use --cpu"));
-}
-
-int count_devices(const std::string& dev_folder) {
-  int most = 0;
-  for (const auto& [folder, prefix] :
-       {std::pair("", "nvidia"), {"/dri", "renderD"}, {"", "davinci"}, {"/accel", "accel"}}) {
-    most = std::max(most, numbered_files(dev_folder + folder, prefix));
-  }
-  return most;
 }
 
 }  // namespace accelerate::launch

@@ -47,6 +47,8 @@ class EstimateMemory : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "/estimateXXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
+    // Tables name the file: a long path would make them wider.
+    std::filesystem::current_path(folder_);
     // Whatever the machine has cached stays out of it.
     input_.environment = {"HF_HOME=" + folder_ + "/hf"};
   }
@@ -56,7 +58,7 @@ class EstimateMemory : public ::testing::Test {
     const std::filesystem::path path = std::filesystem::path(folder_) / name;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path, std::ios::binary) << contents;
-    return path;
+    return name;
   }
 
   std::string write_safetensors(const std::string& name, std::vector<SafetensorsEntry> tensors) {
@@ -85,7 +87,6 @@ class EstimateMemory : public ::testing::Test {
 
 // The peer prints these figures for the model of this name.
 TEST_F(EstimateMemory, PrintsThePeersTableForBert) {
-  std::filesystem::current_path(folder_);
   write("b.json", kBert);
   const CommandResult result = run({"b.json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;

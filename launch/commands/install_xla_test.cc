@@ -44,7 +44,8 @@ TEST(InstallXla, TriesThePluginsThatVariablesName) {
       {.environment = {"PJRT_NAMES_AND_LIBRARY_PATHS=mine:" + plugin() + ",gone:/no/such.so",
                        "TPU_LIBRARY_PATH=" + plugin()}});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, HasSubstr("- mine, " + plugin() + ": loadable: " + plugin() + "\n"));
+  const std::string resolved = std::filesystem::canonical(plugin());
+  EXPECT_THAT(result.out, HasSubstr("- mine, " + plugin() + ": loadable: " + resolved + "\n"));
   EXPECT_THAT(result.out, HasSubstr("- gone, /no/such.so: not found\n"));
   EXPECT_THAT(result.out, HasSubstr("- TPU, " + plugin() + ": loadable: "));
 }

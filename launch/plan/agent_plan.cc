@@ -140,6 +140,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   }
   if (settings.flag("multi_gpu") && !settings.flag("cpu")) {
     options.devices_needed = options.processes_per_node;
+    options.devices_present = inputs.machine.devices;
   }
 
   auto tee = parse_streams(settings, "tee");

@@ -197,7 +197,7 @@ TEST(SrunPlan, StartsLaunchersWhereTheyHaveWorkToDo) {
                        "command"),
               ElementsAre("command: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
                           "--kill-on-bad-exit=1 accelerate launch --max_restarts=2 "
-                          "--num_processes=8 train --lr 0.1"));
+                          "--num_processes=8 -- train --lr 0.1"));
   // What such a launcher does.
   const Job task = {.kind = JobKind::kSlurmTask,
                     .nodes = 2,

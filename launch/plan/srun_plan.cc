@@ -62,6 +62,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
       if (!is_ours) words.push_back(option);
     }
     words.push_back(absl::StrCat("--num_processes=", processes));
+    words.push_back("--");
     words.insert(words.end(), inputs.command.begin(), inputs.command.end());
   } else {
     words.insert(words.end(), {absl::StrCat("--ntasks=", processes),

@@ -259,7 +259,8 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
     return refuse(absl::StrCat(settings.describe("mixed_precision"),
                                ": the devices of this machine do not compute in 8 bits"));
   }
-  if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate")) {
+  if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate") &&
+      !settings.flag("tpu_use_cluster")) {
     return refuse("--tpu: this machine has no TPU (no /dev/accel0); leave --tpu out");
   }
   return absl::OkStatus();
