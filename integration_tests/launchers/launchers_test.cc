@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -125,11 +126,10 @@ TEST_F(Launchers, RefusesWhatMakesNoSense) {
 }
 
 TEST_F(Launchers, RefusesToForkBesideOtherThreads) {
-  std::thread other([] { ::pause(); });
+  std::promise<void> end;
+  std::thread other([&end] { end.get_future().wait(); });
   EXPECT_THAT(failure_of([] {}, {.num_processes = 2}), HasSubstr("1 threads more"));
-  ::pthread_kill(other.native_handle(), 0);
-  ::signal(SIGUSR1, [](int) {});
-  ::pthread_kill(other.native_handle(), SIGUSR1);
+  end.set_value();
   other.join();
 }
 
