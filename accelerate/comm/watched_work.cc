@@ -5,21 +5,10 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/util/exception_text.h"
 
 namespace accelerate {
 namespace {
-
-std::string message_of(const std::exception_ptr& cause) {
-  try {
-    std::rethrow_exception(cause);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
 
 // Without backtraces and the like: the first line says what.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -37,7 +26,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 OperationFailure WatchedGroup::failure(const std::string& operation,
                                        const std::exception_ptr& cause) const {
   return {.reason = absl::StrCat("rank ", rank, ": ", operation, " of group \"", name,
-                                 "\" failed: ", first_line(message_of(cause))),
+                                 "\" failed: ", first_line(exception_text(cause))),
           .group = name,
           .ranks = ranks};
 }

@@ -6,12 +6,11 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/SparseTensorUtils.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <c10/util/Exception.h>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/elementwise.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/host_memory.h"
 
@@ -39,37 +38,22 @@ at::Tensor scaled(const at::Tensor& tensor, const ReduceOp& op) {
   return tensor.mul(factor->double_factor);
 }
 
-void accumulate(at::Tensor& total, const at::Tensor& value, const ReduceOp& op) {
-  switch (op.op_) {
-    case ReduceOp::SUM:
-    case ReduceOp::AVG: total.add_(value); return;
-    case ReduceOp::PREMUL_SUM: total.add_(scaled(value, op)); return;
-    case ReduceOp::PRODUCT: total.mul_(value); return;
-    case ReduceOp::MIN: at::minimum_out(total, total, value); return;
-    case ReduceOp::MAX: at::maximum_out(total, total, value); return;
-    case ReduceOp::BAND: total.bitwise_and_(value); return;
-    case ReduceOp::BOR: total.bitwise_or_(value); return;
-    case ReduceOp::BXOR: total.bitwise_xor_(value); return;
-    case ReduceOp::UNUSED: break;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unchecked reduce op");
-}
-
 at::Tensor reduced(const std::vector<Call>& calls, Contribution contribution) {
   const at::Tensor& first = contribution(calls[0]);
   at::Tensor total = calls[0].reduce_op.op_ == ReduceOp::PREMUL_SUM
                          ? scaled(first, calls[0].reduce_op)
                          : first.clone();
   for (size_t rank = 1; rank < calls.size(); ++rank) {
-    accumulate(total, contribution(calls[rank]), calls[rank].reduce_op);
+    const at::Tensor& value = contribution(calls[rank]);
+    const ReduceOp& op = calls[rank].reduce_op;
+    if (op.op_ == ReduceOp::PREMUL_SUM) {
+      total.add_(scaled(value, op));
+    } else {
+      accelerate::internal::accumulate(total, value, op.op_);
+    }
   }
   if (calls[0].reduce_op.op_ == ReduceOp::AVG) {
-    const auto count = static_cast<int64_t>(calls.size());
-    if (at::isIntegralType(total.scalar_type(), /*includeBool=*/false)) {
-      total.div_(count, "trunc");
-    } else {
-      total.div_(count);
-    }
+    accelerate::internal::average(total, static_cast<int64_t>(calls.size()));
   }
   return total;
 }

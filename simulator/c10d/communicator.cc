@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/operation_report.h"
 #include "accelerate/comm/rank_text.h"
+#include "accelerate/util/exception_text.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
@@ -17,11 +18,6 @@ namespace accelerate::simulator {
 namespace {
 
 using c10d::OpType;
-
-std::string message_of(const std::exception& error) {
-  const auto* with_backtrace = dynamic_cast<const c10::Error*>(&error);
-  return with_backtrace != nullptr ? with_backtrace->what_without_backtrace() : error.what();
-}
 
 CollectiveKind collective_kind(OpType op) {
   switch (op) {
@@ -105,7 +101,7 @@ void Communicator::run_collective(Operation& operation) {
     if (!problem) problem = run_calls(operation.calls);
   } catch (const std::exception& error) {
     // Everybody's call failed, not only that of the member which happened to come last.
-    problem = message_of(error);
+    problem = exception_text(error);
   }
   std::string report;
   if (problem) {
@@ -270,7 +266,7 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
     const at::DisableRecordFunctionGuard unseen;
     problem = run_message(sender, receiver);
   } catch (const std::exception& error) {
-    problem = message_of(error);
+    problem = exception_text(error);
   }
   const int source = ranks_[operation->source];
   const int target = ranks_[sender.fingerprint.peer];

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/comm/call_checks.h"
+#include "accelerate/comm/joint_work.h"
 #include "simulator/c10d/held_buffers.h"
 #include "simulator/c10d/sim_work.h"
 #include "simulator/device/host_memory.h"
@@ -13,48 +14,17 @@
 namespace accelerate::simulator {
 namespace {
 
+using accelerate::internal::flattened;
+using accelerate::internal::JointWork;
 using c10d::OpType;
 using Tensors = std::vector<at::Tensor>;
 
 // The Work of everything issued between startCoalescing and endCoalescing.
-class CoalescedWork final : public c10d::Work {
+class CoalescedWork final : public JointWork {
  public:
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
-      : Work(rank, OpType::COALESCED), works_(std::move(works)) {}
+  using JointWork::JointWork;
 
-  bool isCompleted() override {
-    for (auto& work : works_) {
-      if (!work->isCompleted()) return false;
-    }
-    return true;
-  }
-  bool isSuccess() const override {
-    for (auto& work : works_) {
-      if (!work->isSuccess()) return false;
-    }
-    return true;
-  }
-  std::exception_ptr exception() const override {
-    for (auto& work : works_) {
-      if (std::exception_ptr failure = work->exception()) return failure;
-    }
-    return nullptr;
-  }
-  void abort() override {
-    for (auto& work : works_) work->abort();
-  }
-  Tensors result() override {
-    Tensors results;
-    for (auto& work : works_) {
-      for (at::Tensor& tensor : work->result()) results.push_back(std::move(tensor));
-    }
-    return results;
-  }
-  bool wait(std::chrono::milliseconds timeout) override {
-    for (auto& work : works_) work->wait(timeout);
-    return true;
-  }
-  void synchronize() override { wait(kNoTimeout); }
+  // A rank's thread is the only one that can wait, so the future is there when it is asked for.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     Tensors results = result();
     std::vector<c10::Device> devices;
@@ -69,16 +39,7 @@ class CoalescedWork final : public c10d::Work {
     }
     return future;
   }
-
- private:
-  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
-
-Tensors flattened(const std::vector<Tensors>& lists) {
-  Tensors all;
-  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 #include "accelerate/comm/rank_text.h"
 #include "accelerate/runtime/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
+#include "accelerate/util/exception_text.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
@@ -37,18 +38,6 @@ ClusterSpec parsed(absl::string_view text) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
   return *spec;
-}
-
-std::string message_of(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
 }
 
 // Whether a rank failed because of others: its peers were gone, stuck or in disagreement, or its
@@ -143,7 +132,8 @@ class Run {
   std::vector<RankFailure> failures() const {
     std::vector<RankFailure> failures;
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (failures_[rank]) failures.push_back({rank, message_of(failures_[rank]), failures_[rank]});
+      if (failures_[rank])
+        failures.push_back({rank, exception_text(failures_[rank]), failures_[rank]});
     }
     std::stable_partition(failures.begin(), failures.end(), [](const RankFailure& failure) {
       return !is_consequence(failure.exception);
@@ -174,14 +164,14 @@ class Run {
       body(*ranks_[rank]);
     } catch (...) {
       failures_[rank] = std::current_exception();
-      failure = message_of(failures_[rank]);
+      failure = exception_text(failures_[rank]);
     }
     // The rank's groups go on its own thread, as they would with its process.
     runtimes_[rank]->clear_shared();
     // Dead is dead, whatever the program caught.
     if (runtimes_[rank]->is_dead()) {
       failures_[rank] = faults_->death(rank);
-      failure = message_of(failures_[rank]);
+      failure = exception_text(failures_[rank]);
     }
     if (device != nullptr) {
       device->end();

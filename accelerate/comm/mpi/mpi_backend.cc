@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/call_checks.h"
 #include "accelerate/comm/collective_fingerprint.h"
-#include "accelerate/comm/mpi/joint_work.h"
+#include "accelerate/comm/joint_work.h"
 #include "accelerate/comm/mpi/members.h"
 #include "accelerate/comm/mpi/schedules.h"
 
@@ -20,6 +20,7 @@ namespace {
 
 using c10d::OpType;
 using internal::Bytes;
+using internal::flattened;
 using internal::Link;
 using internal::MpiEngine;
 using internal::MpiWork;
@@ -62,12 +63,6 @@ std::vector<Bytes> cut_rows(const at::Tensor& tensor, const std::vector<int64_t>
     next += parts.back().size;
   }
   return parts;
-}
-
-Tensors flattened(const std::vector<Tensors>& lists) {
-  Tensors all;
-  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
 }
 
 Reduction reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor) {

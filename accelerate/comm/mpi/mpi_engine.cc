@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/rank_text.h"
+#include "accelerate/util/exception_text.h"
 
 namespace accelerate::internal {
 namespace {
@@ -186,17 +187,9 @@ bool MpiEngine::advance(const WorkPtr& work, Works& ended) {
     if (!work->schedule_.ready()) return false;
     if (!work->schedule_.advance()) return true;
   } catch (...) {
-    std::string what;
-    try {
-      throw;
-    } catch (const c10::Error& error) {
-      what = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      what = error.what();
-    }
     fail(*work->group_,
          std::make_exception_ptr(c10::DistBackendError(
-             absl::StrCat("rank ", rank_, ": ", work->name(), " failed: ", what))),
+             absl::StrCat("rank ", rank_, ": ", work->name(), " failed: ", exception_text()))),
          ended);
     return true;
   }

@@ -3,8 +3,8 @@
 #include <ATen/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
+
+#include "accelerate/comm/elementwise.h"
 
 namespace accelerate::internal {
 namespace {
@@ -36,26 +36,14 @@ void Reduction::add(char* total, const char* value, int64_t numel) const {
   const at::AutoDispatchBelowAutograd guard;
   at::Tensor sum = view(total, numel, dtype);
   const at::Tensor term = view(value, numel, dtype);
-  switch (op) {
-    case ReduceOp::PRODUCT: sum.mul_(term); return;
-    case ReduceOp::MIN: at::minimum_out(sum, sum, term); return;
-    case ReduceOp::MAX: at::maximum_out(sum, sum, term); return;
-    case ReduceOp::BAND: sum.bitwise_and_(term); return;
-    case ReduceOp::BOR: sum.bitwise_or_(term); return;
-    case ReduceOp::BXOR: sum.bitwise_xor_(term); return;
-    default: sum.add_(term);
-  }
+  accumulate(sum, term, op);
 }
 
 void Reduction::finish(char* total, int64_t numel, int count) const {
   if (op != ReduceOp::AVG) return;
   const at::AutoDispatchBelowAutograd guard;
   at::Tensor sum = view(total, numel, dtype);
-  if (at::isIntegralType(dtype, /*includeBool=*/false)) {
-    sum.div_(count, "trunc");
-  } else {
-    sum.div_(count);
-  }
+  average(sum, count);
 }
 
 }  // namespace accelerate::internal

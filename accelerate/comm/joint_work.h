@@ -14,7 +14,7 @@
 
 namespace accelerate::internal {
 
-class JointWork final : public c10d::Work {
+class JointWork : public c10d::Work {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
@@ -65,5 +65,12 @@ class JointWork final : public c10d::Work {
  private:
   const std::vector<WorkPtr> works_;
 };
+
+/// The tensors of all lists, in order.
+inline std::vector<at::Tensor> flattened(const std::vector<std::vector<at::Tensor>>& lists) {
+  std::vector<at::Tensor> all;
+  for (const std::vector<at::Tensor>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
 
 }  // namespace accelerate::internal
