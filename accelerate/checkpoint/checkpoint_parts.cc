@@ -1,7 +1,6 @@
 #include "accelerate/checkpoint/checkpoint_parts.h"
 
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -13,6 +12,7 @@
 #include "accelerate/checkpoint/fresh_tensor.h"
 #include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/checkpoint/state_dict_file.h"
+#include "accelerate/checkpoint/stream_copy.h"
 
 namespace accelerate {
 namespace {
@@ -109,8 +109,8 @@ void SnapshotBuffers::take(std::vector<CheckpointPart>& parts, int threads) {
       chunks, threads, [&](internal::FileChunk& chunk, internal::ChunkBuffer&) {
         for (const internal::FileChunk::Part& part : chunk.parts) {
           const int64_t offset = part.begin - pieces[part.piece].begin;
-          std::memcpy(places[part.piece].first + offset, places[part.piece].second + offset,
-                      part.end - part.begin);
+          internal::stream_copy(places[part.piece].first + offset,
+                                places[part.piece].second + offset, part.end - part.begin);
         }
         return absl::OkStatus();
       }));

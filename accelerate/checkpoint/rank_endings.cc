@@ -7,23 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/comm/objects.h"
+#include "accelerate/util/exception_text.h"
 
 namespace accelerate::internal {
-
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
-}
 
 RankEnding ending_of(const std::function<std::string()>& body) {
   try {
     return {.text = body()};
   } catch (const CheckpointError& damaged) {
-    return {Ending::kDamaged, text_of(damaged), std::current_exception()};
-  } catch (const std::exception& failed) {
-    return {Ending::kFailed, text_of(failed), std::current_exception()};
+    return {Ending::kDamaged, exception_text(damaged), std::current_exception()};
   } catch (...) {
-    return {Ending::kFailed, "an exception that is no std::exception", std::current_exception()};
+    return {Ending::kFailed, exception_text(), std::current_exception()};
   }
 }
 

@@ -43,7 +43,4 @@ bool any(const std::vector<RankEnding>& endings, Ending ending);
 void throw_failures(const std::vector<RankEnding>& endings, const std::string& what,
                     const RankEnding& own);
 
-/// What an exception says, for people: without its stack trace.
-std::string text_of(const std::exception& error);
-
 }  // namespace accelerate::internal

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/testing/threaded_group.h"
+#include "accelerate/util/exception_text.h"
 
 namespace accelerate::internal {
 namespace {
@@ -32,7 +33,7 @@ std::string message_of(const std::vector<RankEnding>& all, const RankEnding& own
   try {
     throw_failures(all, "load_state", own);
   } catch (const Error& error) {
-    return text_of(error);
+    return exception_text(error);
   }
   return "";
 }
@@ -104,7 +105,7 @@ TEST(RankEndings, RanksInAnotherActionAreNamed) {
       exchange_endings(group, rank == 1 ? "load_state" : "save_state",
                        rank == 2 ? failed() : well());
     } catch (const c10::ValueError& error) {
-      message = text_of(error);
+      message = exception_text(error);
     }
     const std::string expected[] = {"save_state, rank 0: rank 1 is in load_state",
                                     "load_state, rank 1: rank 0 is in save_state, rank 2 is in "

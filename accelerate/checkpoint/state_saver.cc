@@ -19,6 +19,7 @@
 #include "accelerate/checkpoint/save_exchange.h"
 #include "accelerate/checkpoint/save_job.h"
 #include "accelerate/checkpoint/save_model.h"
+#include "accelerate/util/exception_text.h"
 #include "accelerate/util/features.h"
 #include "accelerate/util/logger.h"
 #include "accelerate/util/progress_bar.h"
@@ -29,7 +30,6 @@ using internal::Ending;
 using internal::exchange_endings;
 using internal::failures;
 using internal::RankEnding;
-using internal::text_of;
 
 namespace {
 
@@ -102,7 +102,7 @@ StateSaver::~StateSaver() {
   try {
     wait();
   } catch (const std::exception& error) {
-    logger(state_.runtime()).error(text_of(error), {.main_process_only = false});
+    logger(state_.runtime()).error(exception_text(error), {.main_process_only = false});
   }
 }
 

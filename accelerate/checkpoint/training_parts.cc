@@ -18,6 +18,7 @@
 #include "accelerate/checkpoint/scheduler_state_dict.h"
 #include "accelerate/checkpoint/spelled_numbers.h"
 #include "accelerate/checkpoint/training_state_dict.h"
+#include "accelerate/util/exception_text.h"
 #include "accelerate/util/logger.h"
 #include "accelerate/util/rng_state.h"
 
@@ -165,7 +166,7 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
           } catch (const CheckpointError& other) {
             // Another model, and no damage.
             TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ", indexed(kModel, i),
-                              ": ", text_of(other));
+                              ": ", exception_text(other));
           }
         });
   }
