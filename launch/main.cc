@@ -35,18 +35,6 @@ void open_missing_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-// Option names before a `--` with `_` for `-`; values stay as they are.
-std::vector<std::string> with_canonical_names(std::vector<std::string> words) {
-  for (std::string& word : words) {
-    if (word == "--") break;
-    if (!absl::StartsWith(word, "--")) continue;
-    const size_t equals = std::min(word.find('='), word.size());
-    word = absl::StrCat("--", absl::StrReplaceAll(word.substr(2, equals - 2), {{"-", "_"}}),
-                        word.substr(equals));
-  }
-  return words;
-}
-
 // CLI11's messages may have several lines.
 std::string one_line(const std::string& text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
 
@@ -67,7 +55,7 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
     }
     words = *std::move(prepared);
   } else {
-    words = with_canonical_names(std::move(words));
+    words = with_canonical_names(app, std::move(words));
   }
   try {
     // CLI11 takes its words from the back.

@@ -1,17 +1,24 @@
 #include "launch/orphan_guard.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "launch/process_list.h"
 
 namespace accelerate::launch {
 namespace {
@@ -19,7 +26,22 @@ namespace {
 // No process group has this number; it tells the guard that all is well.
 constexpr pid_t kAllIsWell = 0;
 
-[[noreturn]] void guard(int pipe_fd) {
+// How long to look for processes; one that is stuck in the kernel may take for ever to go.
+constexpr std::chrono::seconds kSearchTime(5);
+constexpr int kSearchPauseMs = 5;
+
+// Processes may start others while they are looked for: it is over when there are none.
+void kill_started_with(const std::string& token) {
+  const auto deadline = std::chrono::steady_clock::now() + kSearchTime;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const std::vector<pid_t> left = started_with(token);
+    if (left.empty()) return;
+    for (pid_t pid : left) kill(pid, SIGKILL);
+    poll(nullptr, 0, kSearchPauseMs);
+  }
+}
+
+[[noreturn]] void guard(int pipe_fd, const std::string& token) {
   setsid();
   sigset_t all;
   sigfillset(&all);
@@ -43,6 +65,7 @@ constexpr pid_t kAllIsWell = 0;
     }
   }
   for (pid_t left : groups) kill(-left, SIGKILL);
+  kill_started_with(token);
   _exit(0);
 }
 
@@ -53,6 +76,9 @@ absl::Status no_resources(const char* what) {
 }  // namespace
 
 absl::StatusOr<OrphanGuard> OrphanGuard::start() {
+  char random[16];
+  if (getrandom(random, sizeof(random), 0) != sizeof(random)) return no_resources("make a token");
+  std::string token = absl::BytesToHexString(absl::string_view(random, sizeof(random)));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return no_resources("open a pipe");
   UniqueFd read_end(ends[0]);
@@ -62,13 +88,13 @@ absl::StatusOr<OrphanGuard> OrphanGuard::start() {
   if (middle < 0) return no_resources("start a process");
   if (middle == 0) {
     const pid_t guard_pid = fork();
-    if (guard_pid == 0) guard(read_end.get());
+    if (guard_pid == 0) guard(read_end.get(), token);
     _exit(guard_pid < 0 ? 1 : 0);
   }
   int status = 0;
   waitpid(middle, &status, 0);
   if (status != 0) return absl::ResourceExhaustedError("cannot start a process");
-  return OrphanGuard(std::move(write_end));
+  return OrphanGuard(std::move(write_end), std::move(token));
 }
 
 OrphanGuard::~OrphanGuard() {

@@ -39,14 +39,20 @@ std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,
   return result;
 }
 
-std::string to_text(const ProcessPlan& plan) {
-  std::string text = absl::StrCat("argv: ", absl::StrJoin(plan.argv, " "), "\n");
-  for (const auto& [name, value] : plan.environment) {
+std::string to_text(const EnvironmentOverlay& overlay) {
+  std::string text;
+  for (const auto& [name, value] : overlay) {
     if (value) absl::StrAppend(&text, "set ", name, "=", *value, "\n");
   }
-  for (const auto& [name, value] : plan.environment) {
+  for (const auto& [name, value] : overlay) {
     if (!value) absl::StrAppend(&text, "unset ", name, "\n");
   }
+  return text;
+}
+
+std::string to_text(const ProcessPlan& plan) {
+  std::string text =
+      absl::StrCat("argv: ", absl::StrJoin(plan.argv, " "), "\n", to_text(plan.environment));
   for (int fd : plan.inherited_fds) absl::StrAppend(&text, "keep fd ", fd, "\n");
   return text;
 }

@@ -51,7 +51,10 @@ EnvironmentOverlay without_outer_run();
 std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,
                                        const EnvironmentOverlay& overlay);
 
-/// The plan as lines `argv: …`, `set NAME=value`, `unset NAME`, `keep fd N`, in this order.
+/// The changes as lines: `set NAME=value` for all, then `unset NAME` for all.
+std::string to_text(const EnvironmentOverlay& overlay);
+
+/// The plan as lines `argv: …`, the environment's, `keep fd N`, in this order.
 std::string to_text(const ProcessPlan& plan);
 
 }  // namespace accelerate::launch

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "launch/settings/environment_words.h"
 
 namespace accelerate::launch {
 namespace {
@@ -33,6 +34,10 @@ absl::Status check_executable(const std::string& path) {
 }
 
 }  // namespace
+
+std::string search_path_of(absl::Span<const std::string> environment) {
+  return find_in_environment(environment, "PATH").value_or("/bin:/usr/bin");
+}
 
 absl::StatusOr<std::string> find_program(absl::string_view name, absl::string_view search_path) {
   if (absl::StrContains(name, '/')) {

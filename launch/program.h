@@ -5,8 +5,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace accelerate::launch {
+
+/// PATH of an environment of `NAME=value` words; what execvp takes where there is none.
+std::string search_path_of(absl::Span<const std::string> environment);
 
 /// The file that `name` stands for: itself if it has a slash, else the first executable file of
 /// that name in the directories of `search_path` (colon separated, an empty one is the current

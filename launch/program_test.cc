@@ -61,5 +61,11 @@ TEST_F(FindProgram, TellsMissingFromNotExecutable) {
   EXPECT_THAT(std::string(directory.message()), HasSubstr("is a directory"));
 }
 
+TEST(SearchPath, IsTheSystemsWherePathIsNotSet) {
+  EXPECT_EQ(search_path_of({"A=b", "PATH=/x:/y"}), "/x:/y");
+  EXPECT_EQ(search_path_of({"PATH="}), "");
+  EXPECT_EQ(search_path_of({"APATH=/x"}), "/bin:/usr/bin");
+}
+
 }  // namespace
 }  // namespace accelerate::launch

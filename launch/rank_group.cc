@@ -14,6 +14,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "launch/foreground_terminal.h"
+#include "launch/settings/environment_words.h"
 #include "launch/unique_fd.h"
 
 namespace accelerate::launch {
@@ -42,6 +43,12 @@ absl::StatusOr<rlimit> raise_open_files(size_t num_ranks) {
   return original;
 }
 
+// A run that a rank of another run started is known by the tokens of both.
+std::string token_after(absl::Span<const std::string> environment, const std::string& token) {
+  const std::string outer = environment_value(environment, kRunTokenVariable);
+  return outer.empty() ? token : absl::StrCat(outer, ":", token);
+}
+
 }  // namespace
 
 RankGroup::~RankGroup() { end(); }
@@ -67,8 +74,9 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
 absl::Status RankGroup::start_one(const std::string& program, const RankStart& start,
                                   absl::Span<const std::string> parent_environment, int null_fd,
                                   const rlimit& open_files) {
-  ExecImage image(program, start.plan.argv,
-                  apply_overlay(parent_environment, start.plan.environment));
+  EnvironmentOverlay environment = start.plan.environment;
+  environment[kRunTokenVariable] = token_after(parent_environment, guard_->token());
+  ExecImage image(program, start.plan.argv, apply_overlay(parent_environment, environment));
   ChildSetup setup = {.stdin_fd = null_fd,
                       .inherited_fds = start.plan.inherited_fds,
                       .takes_terminal = lent_terminal_,

@@ -46,7 +46,7 @@ SocketAddress peer_address_of(int fd);
 /// What a name or an address stands for, in the system's order of preference, with port 0. The
 /// system's resolver may wait long for its servers, so it runs in a process that is killed after
 /// `patience`.
-/// Errors: NotFound naming the host and the reason.
+/// Errors: Unavailable naming the host and the reason.
 absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
                                                    absl::Duration patience);
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "launch/child_list.h"
+#include "launch/process_list.h"
 
 namespace accelerate::launch {
 namespace {
@@ -103,7 +103,11 @@ void Supervisor::handle_signals() {
 void Supervisor::handle_stop_request(int signal) {
   const bool nobody_runs = !ranks_ || ranks_->all_exited();
   const bool stopping = stop_request_ || (ranks_ && ranks_->is_stopping());
-  if (stopping) impatient_ = true;
+  if (stopping && !impatient_) {
+    console_.say(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
+                              nobody_runs ? "waiting for nobody" : "killing the ranks"));
+    impatient_ = true;
+  }
   if (ranks_ && (stopping || nobody_runs)) ranks_->lose_patience();
   if (stopping && !nobody_runs) ranks_->kill_now();
   request_stop(

@@ -6,11 +6,10 @@
 ///
 ///     launcher -+- rank 0   process group of its own, killed if the launcher dies
 ///               +- rank 1   ... what a rank starts is in the rank's group
-///               `- guard    kills the groups if the launcher was killed (orphan_guard.h)
+///               `- guard    kills all of it if the launcher was killed (orphan_guard.h)
 ///
 /// What a rank leaves behind when it ends may go on while other ranks run; it is killed when the
-/// round ends. A process that left its rank's group is adopted by the launcher and killed as well,
-/// unless the launcher itself was killed.
+/// round ends. A process that left its rank's group is adopted by the launcher and killed as well.
 /// Threads: the main thread of a process with no other threads.
 #pragma once
 

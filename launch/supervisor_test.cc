@@ -205,6 +205,10 @@ TEST(Launch, KillsAtOnceWhenInterruptedTwice) {
   launcher.wait_for_lines("asked", 2);
   launcher.signal(SIGINT);
   EXPECT_EQ(launcher.finish(), 130);
+  EXPECT_THAT(lines_of(launcher.stderr_text()),
+              ElementsAre(HasSubstr("received signal 2 (Interrupt) while stopping; killing"),
+                          HasSubstr("ranks 0, 1 did not stop in time and were killed"),
+                          HasSubstr("received signal 2 (Interrupt); stopped the ranks")));
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
@@ -221,12 +225,24 @@ TEST(Launch, LeavesIgnoredSignalsIgnored) {
 
 TEST(Launch, LeavesNothingBehindWhenItIsKilled) {
   for (int count : {1, 2}) {
-    Launcher launcher = ranks(count, "sleep 1000 & echo ready; sleep 1000");
+    Launcher launcher = ranks(count, "sleep 1000 & setsid sleep 1000 & echo ready; sleep 1000");
     launcher.wait_for_lines("ready", count);
     launcher.signal(SIGKILL);
     EXPECT_EQ(launcher.wait(), 137);
     EXPECT_TRUE(launcher.everyone_is_gone());
   }
+}
+
+// The ranks of a launcher that is a rank itself are gone as well, with what left for sessions of
+// its own.
+TEST(Launch, LeavesNothingBehindOfARunInARun) {
+  Launcher launcher = ranks(2,
+                            "setsid \"$ACCELERATE_LAUNCHER\" launch --num_processes 2 /bin/sh -c "
+                            "'setsid sleep 1000 & echo ready; sleep 1000'");
+  launcher.wait_for_lines("ready", 4);
+  launcher.signal(SIGKILL);
+  EXPECT_EQ(launcher.wait(), 137);
+  EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
 TEST(Launch, StopsRanksWhenNobodyReadsItsOutput) {

@@ -169,10 +169,23 @@ void start_as_many_ranks_as_asked(const json& in, json& out) {
   }
 }
 
+bool is_in_use(const json& in, int64_t port) {
+  const json ports = in.value("machine", json::object()).value("ports_in_use", json::array());
+  return std::find(ports.begin(), ports.end(), json(port)) != ports.end();
+}
+
+// The port that is free on the recorded machine.
+constexpr char kFreePort[] = "45678";
+
 // The place where machines meet is the same however it is called.
 void meet_at_one_place(const json& in, json& out) {
-  if (!starts(out, "torchrun")) return;
   const LaunchFacts facts(in);
+  if (facts.value("mpirun_hostfile") && facts.machines() == 1 && out.contains("env_set") &&
+      out["env_set"].contains("MASTER_PORT")) {
+    const int64_t port = facts.number("main_process_port", 0);
+    if (port == 0 || is_in_use(in, port)) out["env_set"]["MASTER_PORT"] = kFreePort;
+  }
+  if (!starts(out, "torchrun")) return;
   json& torchrun = out["torchrun"];
   if (torchrun.contains("rdzv_endpoint")) {
     const std::string endpoint = torchrun["rdzv_endpoint"].get<std::string>();
@@ -184,11 +197,7 @@ void meet_at_one_place(const json& in, json& out) {
   if (facts.machines() > 1) return;
   torchrun.erase("standalone");
   const int64_t port = facts.number("main_process_port", 0);
-  bool is_in_use = false;
-  if (in.contains("machine") && in["machine"].contains("ports_in_use")) {
-    for (const json& used : in["machine"]["ports_in_use"]) is_in_use |= used == port;
-  }
-  if (port == 0 || is_in_use) {
+  if (port == 0 || is_in_use(in, port)) {
     torchrun.erase("master_port");
   } else {
     torchrun["master_port"] = std::to_string(port);

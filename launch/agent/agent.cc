@@ -1,16 +1,13 @@
 #include "launch/agent/agent.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "launch/agent/log_folder.h"
 #include "launch/agent/meeting.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_link.h"
@@ -25,18 +22,11 @@
 namespace accelerate::launch {
 namespace {
 
-// Where PATH is not set, execvp looks here.
-constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
-
 // How long to stay for the server to hear that this machine leaves.
 constexpr std::chrono::seconds kLeavePatience(2);
 
-std::string search_path(absl::Span<const std::string> environment) {
-  for (absl::string_view word : environment) {
-    if (absl::ConsumePrefix(&word, "PATH=")) return std::string(word);
-  }
-  return kDefaultSearchPath;
-}
+// How long to stay for a slow reader of the last words when nothing is to be waited for.
+constexpr std::chrono::milliseconds kLastWordsPatience(500);
 
 std::string counted(int count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
@@ -58,28 +48,13 @@ class Alarm final : public EventSource {
   const Clock::time_point time_;
 };
 
-// The folder above RUN_ID; empty if no file is wanted.
-absl::StatusOr<std::string> log_folder(const AgentOptions& options) {
-  if (!wants_logs(options)) return "";
-  if (!options.log_dir.empty()) return options.log_dir;
-  std::error_code error;
-  std::string folder =
-      (std::filesystem::temp_directory_path(error) / "accelerate_logs_XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot make a folder for logs, ", folder, ": ",
-                                               std::strerror(errno), "; give --log_dir"));
-  }
-  return folder;
-}
-
 class Agent {
  public:
   Agent(const AgentOptions& options, std::string program, absl::Span<const std::string> environment,
-        std::string log_dir, std::unique_ptr<Supervisor> supervisor, Meeting meeting)
+        std::unique_ptr<Supervisor> supervisor, Meeting meeting)
       : options_(options),
         program_(std::move(program)),
         environment_(environment),
-        log_dir_(std::move(log_dir)),
         supervisor_(std::move(supervisor)),
         meeting_(std::move(meeting)) {}
 
@@ -100,24 +75,22 @@ class Agent {
   void report_round(absl::string_view text, bool with_tail);
   int finish(const Order& last);
   absl::Status open_store();
+  absl::Status open_logs(const Round& round);
   MembershipLink& link() { return *meeting_.link; }
   Console& console() { return supervisor_->console(); }
 
   const AgentOptions& options_;
   const std::string program_;
   const absl::Span<const std::string> environment_;
-  const std::string log_dir_;
   std::unique_ptr<Supervisor> supervisor_;
   Meeting meeting_;
   ListeningSocket store_;
   Round round_;
-  std::string told_;  // why the ranks of the round had to stop
+  std::string log_folder_;  // of this machine in all rounds; empty if no file is wanted
+  std::string told_;        // why the ranks of the round had to stop
 };
 
 absl::StatusOr<int> Agent::run() {
-  if (!log_dir_.empty() && options_.log_dir.empty()) {
-    console().say(absl::StrCat("logs are in ", log_dir_));
-  }
   while (true) {
     absl::StatusOr<Order> order = form_round();
     if (!order.ok()) return order.status();
@@ -163,6 +136,20 @@ absl::Status Agent::open_store() {
   return absl::OkStatus();
 }
 
+absl::Status Agent::open_logs(const Round& round) {
+  if (!wants_logs(options_) || !log_folder_.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> log_dir =
+      options_.log_dir.empty() ? temporary_log_dir() : options_.log_dir;
+  if (!log_dir.ok()) return log_dir.status();
+  absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round);
+  if (!folder.ok()) return folder.status();
+  log_folder_ = *std::move(folder);
+  if (log_folder_ != plain_log_folder(options_.log_dir, options_.run_id)) {
+    console().say(absl::StrCat("logs are in ", log_folder_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Agent::start_round(const Round& round) {
   round_ = round;
   told_.clear();
@@ -175,10 +162,11 @@ absl::Status Agent::start_round(const Round& round) {
                                counted(round.world_size, "rank"), " on ",
                                counted(round.group_count, "machine")));
   }
+  if (absl::Status opened = open_logs(round); !opened.ok()) return opened;
   const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
-  const bool own_streams = alone && options_.processes_per_node == 1 && log_dir_.empty() &&
+  const bool own_streams = alone && options_.processes_per_node == 1 && log_folder_.empty() &&
                            options_.local_ranks_filter.empty();
-  const std::vector<RankStart> ranks = plan_round(options_, round, store_.fd.get(), log_dir_);
+  const std::vector<RankStart> ranks = plan_round(options_, round, store_.fd.get(), log_folder_);
   absl::Status started = supervisor_->start_ranks(program_, ranks, environment_, own_streams);
   // From here on the port is rank 0's alone, and free again when rank 0 is gone.
   store_.fd.reset();
@@ -272,6 +260,7 @@ void Agent::report_tail(const RankExit& failure) {
 
 // Says how the round ended here: its failure, if one was here, with the rank's last lines.
 void Agent::report_round(absl::string_view text, bool with_tail) {
+  if (options_.quiet) return;
   report_killed();
   if (!text.empty()) console().say(text);
   const RankGroup* ranks = supervisor_->ranks();
@@ -296,6 +285,10 @@ int Agent::finish(const Order& last) {
     if (console().empty() && (told || alarm.rang())) break;
     step(&alarm);
   }
+  Alarm last_words(kLastWordsPatience);
+  while (supervisor_->is_impatient() && !console().empty() && !last_words.rang()) {
+    step(&last_words);
+  }
   return last.exit_code;
 }
 
@@ -304,14 +297,13 @@ int Agent::finish(const Order& last) {
 absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment) {
   if (absl::Status ok = check_options(options); !ok.ok()) return ok;
-  absl::StatusOr<std::string> program = find_program(options.command[0], search_path(environment));
+  absl::StatusOr<std::string> program =
+      find_program(options.command[0], search_path_of(environment));
   if (!program.ok()) return program.status();
   if (options.preflight && options.devices_needed > 0) {
     absl::Status ok = check_devices(options.devices_needed, options.devices_present);
     if (!ok.ok()) return ok;
   }
-  absl::StatusOr<std::string> log_dir = log_folder(options);
-  if (!log_dir.ok()) return log_dir.status();
   absl::StatusOr<Meeting> meeting = meet(options);
   if (!meeting.ok()) return meeting.status();
   SupervisorOptions supervision;
@@ -320,9 +312,7 @@ absl::StatusOr<int> run_agent(const AgentOptions& options,
   }
   absl::StatusOr<std::unique_ptr<Supervisor>> supervisor = Supervisor::create(supervision);
   if (!supervisor.ok()) return supervisor.status();
-  return Agent(options, *program, environment, *log_dir, *std::move(supervisor),
-               *std::move(meeting))
-      .run();
+  return Agent(options, *program, environment, *std::move(supervisor), *std::move(meeting)).run();
 }
 
 }  // namespace accelerate::launch

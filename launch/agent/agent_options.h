@@ -63,7 +63,8 @@ struct AgentOptions {
   absl::Duration monitor_interval = absl::Milliseconds(100);
   std::string role = "default";
 
-  /// Folder for `RUN_ID/attempt_N/RANK/{stdout,stderr}.log`; empty: no files.
+  /// Folder for `RUN_ID/attempt_N/RANK/{stdout,stderr}.log`, or `RUN_ID.2/…` where an earlier run
+  /// left some; empty: no files.
   std::string log_dir;
   /// What goes to files only, and what goes to both. Needs `log_dir`, or a temporary one is made.
   StreamsByRank redirects;
@@ -71,6 +72,8 @@ struct AgentOptions {
   /// The only local ranks whose lines reach the console; empty: all.
   std::set<int> local_ranks_filter;
 
+  /// Nothing is said of how ranks ended; the exit code tells.
+  bool quiet = false;
   /// From asking ranks to stop to killing them. Unset: the supervisor's defaults.
   std::optional<absl::Duration> kill_grace;
   /// Checks before anything starts (name resolution, port, versions, clock, devices).

@@ -59,6 +59,8 @@ void set(AgentOptions& options, const std::string& name, const std::string& valu
     }
   } else if (name == "devices") {
     options.devices_needed = number(value);
+  } else if (name == "quiet") {
+    options.quiet = value == "1";
   } else if (name == "preflight") {
     options.preflight = value == "1";
   } else if (name == "kill_grace_ms") {

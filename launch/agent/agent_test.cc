@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mount.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -119,6 +118,13 @@ TEST(Ranks, ThatNeverJoinDoNotHoldTheRun) {
   EXPECT_TRUE(run->everyone_is_gone());
 }
 
+TEST(Quiet, LeavesOnlyTheExitCode) {
+  auto run = agent({"processes=2", "quiet=1"}, "echo bad luck >&2; exit 5");
+  EXPECT_EQ(run->finish(), 5);
+  for (const std::string& line : lines_of(run->stderr_text()))
+    EXPECT_EQ(line.substr(8), " bad luck");
+}
+
 TEST(Logs, KeepEveryRoundOfEveryRank) {
   const std::string folder = new_folder("logs_rounds");
   auto run = agent({"processes=2", "max_restarts=1", "run_id=a/b", "log_dir=" + folder},
@@ -126,7 +132,7 @@ TEST(Logs, KeepEveryRoundOfEveryRank) {
                    "[ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exec sleep 1000\n"
                    "exit $((1 - TORCHELASTIC_RESTART_COUNT))");
   EXPECT_EQ(run->finish(), 0);
-  for (const std::string& round : {"0", "1"}) {
+  for (const std::string round : {"0", "1"}) {
     EXPECT_EQ(content(folder + "/a_b/attempt_" + round + "/1/stdout.log"), "try " + round + "\n");
   }
   EXPECT_EQ(content(folder + "/a_b/attempt_1/0/stderr.log"), "err 0\n");
@@ -171,27 +177,44 @@ TEST(Logs, GoToATemporaryFolderIfNoneIsNamed) {
   ASSERT_THAT(run->stderr_text(), HasSubstr("logs are in " + folder + "/accelerate_logs_"));
   std::string made = lines_of(run->stderr_text())[0];
   made = made.substr(made.find(folder));
-  EXPECT_EQ(content(made + "/none/attempt_0/0/stdout.log"), "out 0\n");
+  EXPECT_EQ(content(made + "/attempt_0/0/stdout.log"), "out 0\n");
+}
+
+TEST(Logs, OfAnEarlierRunStay) {
+  const std::string folder = new_folder("logs_twice");
+  for (const auto& [word, name] : {std::pair("first", "none"), {"second", "none.2"}}) {
+    auto run = agent({"processes=2", "log_dir=" + folder}, absl::StrCat("echo ", word));
+    EXPECT_EQ(run->finish(), 0);
+    const bool is_new = std::string(word) == "second";
+    EXPECT_EQ(run->stderr_text(),
+              is_new ? "accelerate launch: logs are in " + folder + "/none.2\n" : "");
+    EXPECT_EQ(content(absl::StrCat(folder, "/", name, "/attempt_0/1/stdout.log")),
+              absl::StrCat(word, "\n"));
+  }
+  EXPECT_EQ(content(folder + "/none/attempt_0/0/stdout.log"), "first\n");
 }
 
 TEST(Logs, ThatCannotBeMadeAreNamed) {
   auto run = agent({"processes=2", "log_dir=/proc/nowhere"}, kSpeak);
   EXPECT_EQ(run->finish(), 1);
   EXPECT_THAT(lines_of(run->stderr_text()),
-              ::testing::ElementsAre(HasSubstr("/proc/nowhere/none/attempt_0/0/stdout.log")));
+              ::testing::ElementsAre(
+                  HasSubstr("cannot make a folder for logs, /proc/nowhere/none/attempt_0")));
 }
 
-// The device that is always full stands for the disk.
+// The device that is always full stands for the disk; the first round puts it there.
 TEST(Logs, OnAFullDiskDoNotStopTheRun) {
-  const std::string folder = new_folder("logs_full") + "/none/attempt_0/";
-  for (const char* rank : {"0", "1"}) {
-    std::filesystem::create_directories(folder + rank);
-    for (const char* name : {"/stdout.log", "/stderr.log"}) {
-      std::filesystem::create_symlink("/dev/full", folder + rank + name);
-    }
-  }
-  auto run = agent({"processes=2", "log_dir=" + ::testing::TempDir() + "logs_full", "tee=3"},
-                   "seq 1 1000; echo end $RANK >&2");
+  const std::string folder = new_folder("logs_full");
+  auto run = agent({"processes=2", "log_dir=" + folder, "tee=3", "max_restarts=1"},
+                   absl::StrCat("if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then\n"
+                                "  [ $RANK = 1 ] && exec sleep 1000\n"
+                                "  cd ",
+                                folder,
+                                "/none; mkdir -p attempt_1/0 attempt_1/1\n"
+                                "  for rank in 0 1; do for name in stdout stderr; do\n"
+                                "    ln -s /dev/full attempt_1/$rank/$name.log\n"
+                                "  done; done; exit 1\n"
+                                "fi; seq 1 1000; echo end $RANK >&2"));
   EXPECT_EQ(run->finish(), 0);
   EXPECT_EQ(lines_of(run->stdout_text()).size(), 2000u);
   int complaints = 0;
@@ -217,7 +240,9 @@ TEST(Preflight, SaysWhatDoesNotFit) {
       {{"join_timeout=nan"}, "--rdzv_conf join_timeout=nan"},
       {{"keep_alive_interval=0"}, "keep_alive_interval has to be above 0"},
       {{"keep_alive_max_attempt=0"}, "keep_alive_max_attempt=0"},
-      {{"is_host=maybe"}, "is_host=maybe is not true or false"}};
+      {{"is_host=maybe"}, "is_host=maybe is not true or false"},
+      {{"join_timout=5"}, "--rdzv_conf has no join_timout; did you mean join_timeout?"},
+      {{"processes=2", "only=2"}, "this machine has no local rank 2; its ranks are 0 to 1"}};
   for (const auto& [options, reason] : wrong) {
     auto run = agent(options, "echo started");
     EXPECT_EQ(run->finish(), 1);

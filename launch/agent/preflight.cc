@@ -1,14 +1,42 @@
 #include "launch/agent/preflight.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "launch/agent/rendezvous_timing.h"
 #include "launch/outcome.h"
 
 namespace accelerate::launch {
+namespace {
+
+template <typename... Parts>
+absl::Status refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status check_local_rank(const AgentOptions& options, const char* flag, int rank) {
+  if (rank >= 0 && rank < options.processes_per_node) return absl::OkStatus();
+  return refuse(flag, ": this machine has no local rank ", rank, "; its ranks are 0 to ",
+                options.processes_per_node - 1);
+}
+
+absl::Status check_local_ranks(const AgentOptions& options) {
+  for (int rank : options.local_ranks_filter) {
+    absl::Status ok = check_local_rank(options, "--local_ranks_filter", rank);
+    if (!ok.ok()) return ok;
+  }
+  for (const auto& [flag, streams] :
+       {std::pair("--redirects", &options.redirects), {"--tee", &options.tee}}) {
+    for (const auto& [rank, stream] : streams->by_local_rank) {
+      if (absl::Status ok = check_local_rank(options, flag, rank); !ok.ok()) return ok;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status check_options(const AgentOptions& options) {
-  const auto refuse = [](auto&&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat(parts...));
-  };
   if (options.command.empty()) return refuse("no program to start");
   if (options.processes_per_node < 1 || options.processes_per_node > kMaxProcesses) {
     return refuse("processes per machine: ", options.processes_per_node, " is not between 1 and ",
@@ -24,6 +52,8 @@ absl::Status check_options(const AgentOptions& options) {
     return refuse("--monitor_interval ", absl::FormatDuration(options.monitor_interval),
                   " is negative");
   }
+  if (absl::Status ok = check_local_ranks(options); !ok.ok()) return ok;
+  if (absl::Status ok = rendezvous_timing(options.rdzv_conf).status(); !ok.ok()) return ok;
   if (options.rendezvous == RendezvousKind::kStandalone) {
     if (options.max_nodes > 1) return refuse("a standalone run has one machine");
     return absl::OkStatus();

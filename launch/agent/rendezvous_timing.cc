@@ -1,8 +1,13 @@
 #include "launch/agent/rendezvous_timing.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/settings/value_text.h"
 
 namespace accelerate::launch {
 
@@ -38,6 +43,15 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
       bool is_host = false;
       if (!absl::SimpleAtob(value, &is_host)) return bad("true or false");
       timing.is_host = is_host;
+    } else if (key != "rank" && key != "store_type") {
+      std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
+      for (const auto& [name, duration] : durations) keys.push_back(name);
+      const std::string nearest = nearest_word(key, keys);
+      std::sort(keys.begin(), keys.end());
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rdzv_conf has no ", key,
+                       nearest.empty() ? absl::StrCat("; there are ", absl::StrJoin(keys, ", "))
+                                       : absl::StrCat("; did you mean ", nearest, "?")));
     }
   }
   if (timing.keep_alive_interval <= absl::ZeroDuration()) {

@@ -26,9 +26,9 @@ struct RendezvousTiming {
   absl::Duration silence_limit() const { return keep_alive_interval * keep_alive_max_attempt; }
 };
 
-/// Reads the pairs. `timeout` is the static back-end's word for join_timeout. `rank` and other keys
-/// of torchrun's own back-ends mean nothing here and are passed over.
-/// Errors: InvalidArgument naming the key and the value.
+/// Reads the pairs. `timeout` is the static back-end's word for join_timeout. `rank` and
+/// `store_type` of torchrun's own back-ends mean nothing here and are passed over. Errors:
+/// InvalidArgument naming the key and the value, or a key that there is not.
 absl::StatusOr<RendezvousTiming> rendezvous_timing(const std::map<std::string, std::string>& pairs);
 
 }  // namespace accelerate::launch

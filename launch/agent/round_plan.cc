@@ -1,8 +1,5 @@
 #include "launch/agent/round_plan.h"
 
-#include <algorithm>
-
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/env.h"
 
@@ -41,15 +38,6 @@ StreamTarget target(const AgentOptions& options, int local_rank, Streams stream,
           .log_path = (redirected || teed) ? log_path : ""};
 }
 
-// The run's name as that of a folder.
-std::string folder_name(const std::string& run_id) {
-  std::string name = run_id;
-  std::replace_if(
-      name.begin(), name.end(),
-      [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
-  return name.empty() || name[0] == '.' ? "_" + name : name;
-}
-
 }  // namespace
 
 bool wants_logs(const AgentOptions& options) {
@@ -57,7 +45,7 @@ bool wants_logs(const AgentOptions& options) {
 }
 
 std::vector<RankStart> plan_round(const AgentOptions& options, const Round& round, int store_fd,
-                                  const std::string& log_dir) {
+                                  const std::string& log_folder) {
   EnvironmentOverlay common = options.environment;
   common[env::kSimulate] = common[env::kSimulateSeed] = std::nullopt;
   common[env::kWorldSize] = common[kRoleWorldSize] = absl::StrCat(round.world_size);
@@ -86,9 +74,8 @@ std::vector<RankStart> plan_round(const AgentOptions& options, const Round& roun
       start.plan.inherited_fds = {store_fd};
     }
     std::string folder;
-    if (!log_dir.empty()) {
-      folder = absl::StrCat(log_dir, "/", folder_name(options.run_id), "/attempt_", round.number,
-                            "/", rank, "/");
+    if (!log_folder.empty()) {
+      folder = absl::StrCat(log_folder, "/attempt_", round.number, "/", rank, "/");
     }
     const auto log = [&](const char* name) { return folder.empty() ? "" : folder + name; };
     start.out = target(options, local_rank, Streams::kOut, log("stdout.log"));

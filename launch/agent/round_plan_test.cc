@@ -72,15 +72,14 @@ TEST(RoundPlan, SendsStreamsWhereTheyShouldGo) {
   const AgentOptions options = {
       .command = {"train"},
       .processes_per_node = 2,
-      .run_id = "../up",
       .redirects = {.fallback = Streams::kNone, .by_local_rank = {{1, Streams::kBoth}}},
       .tee = {.fallback = Streams::kErr},
       .local_ranks_filter = {1}};
   const std::vector<RankStart> ranks = plan_round(options, second_of_two(), -1, "/logs");
   EXPECT_EQ(ranks[0].out.log_path, "");
-  EXPECT_EQ(ranks[0].err.log_path, "/logs/_.._up/attempt_3/4/stderr.log");
+  EXPECT_EQ(ranks[0].err.log_path, "/logs/attempt_3/4/stderr.log");
   EXPECT_FALSE(ranks[0].out.console);  // not among the ranks to show
-  EXPECT_EQ(ranks[1].out.log_path, "/logs/_.._up/attempt_3/5/stdout.log");
+  EXPECT_EQ(ranks[1].out.log_path, "/logs/attempt_3/5/stdout.log");
   EXPECT_FALSE(ranks[1].out.console);
   EXPECT_TRUE(ranks[1].err.console);
 }

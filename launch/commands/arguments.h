@@ -11,6 +11,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+namespace CLI {
+class App;
+}
+
 namespace accelerate::launch {
 
 /// Names that an installation links to `accelerate`: each is "accelerate-" and a command.
@@ -20,5 +24,9 @@ absl::Span<const char* const> link_names();
 /// that a link stands for comes first, and `simulate SPEC WORDS` is `launch --simulate SPEC WORDS`.
 std::vector<std::string> expand_arguments(absl::string_view argv0,
                                           absl::Span<const std::string> args);
+
+/// The words with `_` for `-` in the names of the options of `app` and its subcommands, up to a
+/// `--`. Values stay as they are, also those that look like options.
+std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<std::string> words);
 
 }  // namespace accelerate::launch

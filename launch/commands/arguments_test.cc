@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+
 #include "launch/commands/command_tester.h"
 #include "launch/commands/simulate.h"
 
@@ -40,6 +42,19 @@ TEST(ExpandArguments, SimulateIsALaunch) {
   EXPECT_THAT(expand_arguments("accelerate", Words{"simulate", "--help"}),
               ElementsAre("simulate", "--help"));
   EXPECT_THAT(expand_arguments("accelerate", Words{"simulate", ""}), ElementsAre("simulate", ""));
+}
+
+TEST(CanonicalNames, AreThoseOfOptionsOnly) {
+  CLI::App app;
+  std::string text;
+  bool flag = false;
+  app.add_option("--my_text", text);
+  app.add_subcommand("inner")->add_flag("--my_flag", flag);
+  EXPECT_THAT(
+      with_canonical_names(app, {"--my-text", "--my-text", "inner", "--my-flag", "--my-other",
+                                 "--my-text=--a-b", "a-b", "--", "--my-text"}),
+      ElementsAre("--my_text", "--my-text", "inner", "--my_flag", "--my-other", "--my_text=--a-b",
+                  "a-b", "--", "--my-text"));
 }
 
 TEST(Simulate, SaysWhatComesFirst) {

@@ -13,6 +13,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -30,15 +31,11 @@ using Words = std::vector<std::string>;
 class BashCompletion : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/completionXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     std::ofstream(folder_ + "/train") << "";
     const auto script = completion_script("bash", commands());
     ASSERT_TRUE(script.ok());
     std::ofstream(folder_ + "/script") << *script;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   Words offered(const Words& typed) {
     const std::string command = absl::StrCat(
@@ -49,7 +46,8 @@ class BashCompletion : public ::testing::Test {
     return absl::StrSplit(said.value_or(""), '\n', absl::SkipEmpty());
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(BashCompletion, OffersCommands) {

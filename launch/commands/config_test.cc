@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/commands/command_tester.h"
 #include "launch/settings/config_file.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -30,13 +31,7 @@ using Words = std::vector<std::string>;
 
 class Config : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/configXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    path_ = folder_ + "/accelerate/default_config.yaml";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { path_ = folder_ + "/accelerate/default_config.yaml"; }
 
   CommandResult run(Words words, const std::string& typed = "", bool is_interactive = false) {
     return run_command(
@@ -70,7 +65,8 @@ class Config : public ::testing::Test {
     return text.str();
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::string path_;
 };
 

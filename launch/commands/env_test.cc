@@ -10,6 +10,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/commands/host_facts.h"
 #include "launch/commands/libtorch_search.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -22,13 +23,6 @@ using ::testing::IsEmpty;
 
 class Env : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/envXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& contents = "") {
     const fs::path path = fs::path(folder_) / name;
     fs::create_directories(path.parent_path());
@@ -40,7 +34,8 @@ class Env : public ::testing::Test {
     return run_command(kEnv, std::move(words), {.environment = {"HF_HOME=" + folder_}});
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(Env, SaysWhatTheMachineIs) {

@@ -9,6 +9,7 @@
 
 #include "accelerate/checkpoint/safetensors_header.h"
 #include "launch/commands/command_tester.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -44,15 +45,11 @@ constexpr char kBert[] = R"({
 class EstimateMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/estimateXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     // Tables name the file: a long path would make them wider.
     std::filesystem::current_path(folder_);
     // Whatever the machine has cached stays out of it.
     input_.environment = {"HF_HOME=" + folder_ + "/hf"};
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string write(const std::string& name, const std::string& contents) {
     const std::filesystem::path path = std::filesystem::path(folder_) / name;
@@ -81,7 +78,8 @@ class EstimateMemory : public ::testing::Test {
     return result.err;
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   CommandInput input_;
 };
 

@@ -35,6 +35,10 @@ constexpr TorchDevice kTorchDevices[] = {
     {"Intel GPUs", "libtorch_xpu.so", "build against a release of LibTorch made for XPU"},
     {"Ascend NPUs", "libtorch_npu.so", "Ascend's plug-in torch_npu, of LibTorch's version"},
     {"Cambricon MLUs", "libtorch_mlu.so", "Cambricon's plug-in torch_mlu, of LibTorch's version"},
+    {"Gaudi HPUs", "libhabana_pytorch_plugin.so",
+     "Habana's plug-in habana_frameworks, of LibTorch's version"},
+    {"Moore Threads GPUs", "libmusa_python.so",
+     "Moore Threads' plug-in torch_musa, of LibTorch's version"},
 };
 
 struct Options {

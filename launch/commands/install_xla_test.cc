@@ -34,8 +34,10 @@ class Behaviour {
 TEST(InstallXla, SaysWhatIsThereAndHowToGetTheRest) {
   const CommandResult result = run_command(kInstallXla, {});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("libtorch_cuda.so: "), HasSubstr("libtorch_npu.so: "),
-                                HasSubstr("libtpu.so: "), HasSubstr("to get it: ")));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("libtorch_cuda.so: "), HasSubstr("libtorch_npu.so: "),
+                    HasSubstr("libhabana_pytorch_plugin.so: "), HasSubstr("libmusa_python.so: "),
+                    HasSubstr("libtpu.so: "), HasSubstr("to get it: ")));
 }
 
 TEST(InstallXla, TriesThePluginsThatVariablesName) {

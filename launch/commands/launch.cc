@@ -19,7 +19,6 @@
 #include "launch/plan/program_words.h"
 #include "launch/program.h"
 #include "launch/settings/config_file.h"
-#include "launch/settings/environment_words.h"
 #include "launch/settings/flags.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
@@ -29,9 +28,6 @@ namespace accelerate::launch {
 namespace {
 
 constexpr char kName[] = "launch";
-
-// Where PATH is not set, execvp looks here.
-constexpr char kDefaultSearchPath[] = "/bin:/usr/bin";
 
 struct Options {
   TypedFlags typed;
@@ -47,8 +43,7 @@ int start_failure_code(const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
-  return find_program(
-      program, find_in_environment(invocation.environment, "PATH").value_or(kDefaultSearchPath));
+  return find_program(program, search_path_of(invocation.environment));
 }
 
 // The loader of modules lies beside this program; elsewhere PATH has to have it.

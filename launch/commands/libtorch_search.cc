@@ -42,7 +42,8 @@ std::vector<fs::path> search_folders(absl::Span<const std::string> environment) 
   }
   for (const fs::path& folder : packages) {
     // Vendors' devices come as packages of their own.
-    for (const char* package : {"torch", "torch_npu", "torch_mlu", "torch_musa", "libtpu"}) {
+    for (const char* package :
+         {"torch", "torch_npu", "torch_mlu", "torch_musa", "habana_frameworks/torch", "libtpu"}) {
       folders.push_back(folder / package / "lib");
       folders.push_back(folder / package);
     }

@@ -9,6 +9,7 @@
 
 #include "accelerate/checkpoint/safetensors_header.h"
 #include "launch/commands/command_tester.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -19,9 +20,6 @@ using ::testing::HasSubstr;
 class MergeWeights : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/mergeXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     std::filesystem::create_directories(folder_ + "/in");
     SafetensorsHeader header{.tensors = {{.name = "w", .dtype = "F32", .shape = {2}}}};
     const auto start = lay_out_safetensors(header);
@@ -31,9 +29,9 @@ class MergeWeights : public ::testing::Test {
     std::ofstream(folder_ + "/in/model.safetensors.index.json")
         << R"({"weight_map": {"w": "a.safetensors"}})";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(MergeWeights, MakesOneFileAndSaysWhere) {

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "launch/program.h"
-#include "launch/settings/environment_words.h"
 
 namespace accelerate::launch {
 namespace {
@@ -46,9 +45,7 @@ class IgnoredSignal {
 
 absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
                                 const std::vector<std::string>& environment) {
-  std::string search_path = environment_value(environment, "PATH");
-  if (search_path.empty()) search_path = "/bin:/usr/bin";
-  const absl::StatusOr<std::string> program = find_program(argv[0], search_path);
+  const absl::StatusOr<std::string> program = find_program(argv[0], search_path_of(environment));
   if (!program.ok()) return program.status();
   const std::vector<char*> words = pointers(argv);
   const std::vector<char*> variables = pointers(environment);

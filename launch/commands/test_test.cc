@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "launch/commands/command_tester.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -19,15 +20,11 @@ using ::testing::HasSubstr;
 class TestCommand : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/testXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     self_test_ = write("self_test", "");
     // Stands for the launcher: says how it was called.
     launcher_ = write("launcher", "#!/bin/sh\nfor w in \"$@\"; do echo \"[$w]\"; done > " +
                                       folder_ + "/said\nexit ${CODE:-0}\n");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string write(const std::string& name, const std::string& contents) {
     const std::string path = folder_ + "/" + name;
@@ -48,7 +45,8 @@ class TestCommand : public ::testing::Test {
     return run_command(kTest, std::move(words), {.environment = std::move(more)});
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::string self_test_;
   std::string launcher_;
 };

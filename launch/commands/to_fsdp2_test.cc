@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "launch/commands/command_tester.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -35,13 +36,6 @@ fsdp_config:
 
 class ToFsdp2 : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/fsdp2XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& contents) {
     const std::string path = folder_ + "/" + name;
     std::ofstream(path) << contents;
@@ -65,7 +59,8 @@ class ToFsdp2 : public ::testing::Test {
     return config->values["fsdp_config"]["fsdp_reshard_after_forward"];
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(ToFsdp2, KeepsDropsAndTranslatesKeys) {

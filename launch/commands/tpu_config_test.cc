@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "launch/commands/command_tester.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch {
 namespace {
@@ -18,13 +19,6 @@ using ::testing::HasSubstr;
 
 class TpuConfig : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/tpuXXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& contents) {
     const std::string path = folder_ + "/" + name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
@@ -45,7 +39,8 @@ class TpuConfig : public ::testing::Test {
     return result.out;
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 constexpr char kBegin[] = "Running gcloud compute tpus tpu-vm ssh NAME --zone ZONE --command ";

@@ -5,10 +5,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "launch/agent/preflight.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
+#include "launch/settings/devices.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch {
@@ -72,12 +74,7 @@ absl::StatusOr<std::map<std::string, std::string>> parse_pairs(const Settings& s
 void plan_one_machine(const PlanInputs& inputs, const Endpoint& endpoint, AgentOptions& options,
                       std::vector<std::string>* notes) {
   options.rendezvous = RendezvousKind::kStandalone;
-  options.endpoint_port = endpoint.port.value_or(0);
-  if (options.endpoint_port != 0 && inputs.machine.is_port_in_use(options.endpoint_port)) {
-    notes->push_back(absl::StrCat("port ", options.endpoint_port,
-                                  " is in use; the ranks of this machine meet at a free one"));
-    options.endpoint_port = 0;
-  }
+  options.endpoint_port = free_or_any(endpoint.port.value_or(0), inputs.machine, notes);
 }
 
 absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoint,
@@ -133,6 +130,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   options.log_dir = settings.text("log_dir");
   options.max_restarts = static_cast<int>(settings.number("max_restarts"));
   options.monitor_interval = absl::Seconds(settings.real("monitor_interval"));
+  options.quiet = settings.flag("quiet");
   options.preflight = !settings.flag("no_preflight");
   if (settings.is_set("local_addr")) options.local_addr = settings.text("local_addr");
   if (settings.is_set("kill_grace")) {
@@ -140,7 +138,11 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   }
   if (settings.flag("multi_gpu") && !settings.flag("cpu")) {
     options.devices_needed = options.processes_per_node;
-    options.devices_present = inputs.machine.devices;
+    const std::string ids = settings.text("gpu_ids");
+    // --gpu_ids replaces what the variable says.
+    options.devices_present = ids.empty() || ids == "all"
+                                  ? inputs.machine.devices
+                                  : count_visible(inputs.machine.installed_devices, ids);
   }
 
   auto tee = parse_streams(settings, "tee");
@@ -165,6 +167,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   } else if (absl::Status ok = plan_many_machines(inputs, *endpoint, options); !ok.ok()) {
     return ok;
   }
+  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
   return options;
 }
 

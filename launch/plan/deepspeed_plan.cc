@@ -12,15 +12,12 @@
 namespace accelerate::launch {
 namespace {
 
-// Hosts that the run uses; an error if the file or a filter makes no sense.
-absl::Status check_hosts(const PlanInputs& inputs) {
-  const Settings& settings = inputs.settings;
-  const std::string path = settings.text("deepspeed_hostfile");
-  const std::optional<std::string> text = inputs.machine.read_file(path);
-  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  const absl::StatusOr<Hosts> hosts = parse_hostfile(*text);
+// Whether the hostfile's text and the filters make sense.
+absl::Status check_hosts(const Settings& settings, const std::string& text) {
+  const absl::StatusOr<Hosts> hosts = parse_hostfile(text);
   if (!hosts.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", hosts.status().message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(settings.text("deepspeed_hostfile"), ": ", hosts.status().message()));
   }
   return filter_hosts(*hosts, settings.text("deepspeed_inclusion_filter"),
                       settings.text("deepspeed_exclusion_filter"))
@@ -47,8 +44,9 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
         "several machines under DeepSpeed's launcher need --deepspeed_hostfile; without one, start "
         "accelerate on each machine with --deepspeed_multinode_launcher standard");
   }
-  if (inputs.machine.read_file(settings.text("deepspeed_hostfile"))) {
-    if (absl::Status ok = check_hosts(inputs); !ok.ok()) return ok;
+  // One that is not there is told by deepspeed itself, which may look elsewhere.
+  if (const auto text = inputs.machine.read_file(settings.text("deepspeed_hostfile"))) {
+    if (absl::Status ok = check_hosts(settings, *text); !ok.ok()) return ok;
   }
   const std::string launcher = settings.is_set("deepspeed_multinode_launcher")
                                    ? settings.text("deepspeed_multinode_launcher")

@@ -41,6 +41,13 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
   return endpoint;
 }
 
+uint16_t free_or_any(uint16_t port, const Machine& machine, std::vector<std::string>* notes) {
+  if (port == 0 || !machine.is_port_in_use(port)) return port;
+  notes->push_back(
+      absl::StrCat("port ", port, " is in use; the ranks of this machine meet at a free one"));
+  return 0;
+}
+
 absl::StatusOr<Endpoint> endpoint_of(const Settings& settings) {
   const char* name = settings.is_set("rdzv_endpoint") ? "rdzv_endpoint" : "main_process_ip";
   absl::StatusOr<Endpoint> endpoint = parse_endpoint(settings.text(name));

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
 namespace accelerate::launch {
@@ -23,6 +25,9 @@ struct Endpoint {
 /// "h", "h:1", "[::1]:1", "::1".
 /// Errors: InvalidArgument for a port that is none.
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
+
+/// The port of a run on one machine: 0, any free one, in place of one that is in use, with a note.
+uint16_t free_or_any(uint16_t port, const Machine& machine, std::vector<std::string>* notes);
 
 /// Of --rdzv_endpoint, else of --main_process_ip and --main_process_port.
 absl::StatusOr<Endpoint> endpoint_of(const Settings& settings);

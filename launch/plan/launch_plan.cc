@@ -1,5 +1,6 @@
 #include "launch/plan/launch_plan.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/functional/overload.h"
@@ -10,6 +11,7 @@
 #include "accelerate/runtime/env.h"
 #include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
+#include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch {
@@ -58,13 +60,21 @@ absl::StatusOr<LaunchPlan> with_notes(absl::StatusOr<Plan> plan, std::vector<std
   return LaunchPlan{*std::move(plan), std::move(notes)};
 }
 
-void append_environment(const EnvironmentOverlay& environment, std::string* text) {
-  for (const auto& [name, value] : environment) {
-    if (value) absl::StrAppend(text, "set ", name, "=", *value, "\n");
+// What only this launcher's ranks get, of what was asked for, in one note.
+void note_what_is_missing(const PlanInputs& inputs, const std::string& who,
+                          std::vector<std::string>* notes) {
+  std::vector<std::string> missing;
+  for (const char* name : {"max_restarts", "log_dir", "tee", "redirects", "local_ranks_filter",
+                           "kill_grace", "monitor_interval", "rdzv_conf", "role"}) {
+    const char* otherwise = setting(name).default_value;
+    if (inputs.settings.is_set(name) &&
+        (otherwise == nullptr || inputs.settings.text(name) != otherwise)) {
+      missing.push_back(absl::StrCat("--", name));
+    }
   }
-  for (const auto& [name, value] : environment) {
-    if (!value) absl::StrAppend(text, "unset ", name, "\n");
-  }
+  if (missing.empty()) return;
+  notes->push_back(absl::StrCat(who, ", and ", absl::StrJoin(missing, ", "),
+                                missing.size() == 1 ? " has" : " have", " no effect"));
 }
 
 std::string streams_text(const StreamsByRank& streams) {
@@ -102,7 +112,22 @@ std::string agent_text(const AgentOptions& options) {
   if (streams_text(options.redirects) != "0") {
     absl::StrAppend(&text, "to files: ", streams_text(options.redirects), "\n");
   }
-  append_environment(options.environment, &text);
+  if (!options.rdzv_conf.empty()) {
+    absl::StrAppend(&text,
+                    "rendezvous: ", absl::StrJoin(options.rdzv_conf, ",", absl::PairFormatter("=")),
+                    "\n");
+  }
+  if (options.local_addr) absl::StrAppend(&text, "others reach it at: ", *options.local_addr, "\n");
+  if (!options.local_ranks_filter.empty()) {
+    absl::StrAppend(&text, "local ranks shown: ", absl::StrJoin(options.local_ranks_filter, ","),
+                    "\n");
+  }
+  if (options.kill_grace) {
+    absl::StrAppend(&text, "killed after: ", absl::FormatDuration(*options.kill_grace), "\n");
+  }
+  if (options.role != "default") absl::StrAppend(&text, "role: ", options.role, "\n");
+  if (!options.preflight) absl::StrAppend(&text, "checks before the start: none\n");
+  absl::StrAppend(&text, to_text(options.environment));
   return text;
 }
 
@@ -111,7 +136,7 @@ std::string command_text(const CommandPlan& plan) {
   for (const auto& words : plan.commands) {
     absl::StrAppend(&text, "command: ", shell_line(words), "\n");
   }
-  append_environment(plan.environment, &text);
+  absl::StrAppend(&text, to_text(plan.environment));
   for (const auto& [name, lines] : plan.variable_files) {
     for (const std::string& line : lines) {
       absl::StrAppend(&text, "in ", name, ": ", line, "\n");
@@ -125,22 +150,34 @@ std::string command_text(const CommandPlan& plan) {
 absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   std::vector<std::string> notes;
-  if (settings.is_set("simulate")) return LaunchPlan{plan_simulated(inputs), notes};
+  if (settings.is_set("simulate")) {
+    note_what_is_missing(inputs, "a simulated cluster is one process", &notes);
+    return LaunchPlan{plan_simulated(inputs), notes};
+  }
   if (settings.is_sagemaker()) {
     absl::StatusOr<SageMakerPlan> plan = plan_sagemaker(inputs, &notes);
     return with_notes(std::move(plan), std::move(notes));
   }
   if (settings.flag("tpu") && settings.flag("tpu_use_cluster")) {
+    note_what_is_missing(inputs, "gcloud starts the launchers of the workers", &notes);
     return with_notes(plan_tpu_pod(inputs), notes);
   }
-  if (settings.is_set("mpirun_hostfile")) return with_notes(plan_mpirun(inputs), notes);
+  if (settings.is_set("mpirun_hostfile")) {
+    note_what_is_missing(inputs, "mpirun starts the ranks", &notes);
+    absl::StatusOr<CommandPlan> plan = plan_mpirun(inputs, &notes);
+    return with_notes(std::move(plan), std::move(notes));
+  }
   if (settings.flag("use_deepspeed") && settings.number("num_machines") > 1 &&
       settings.text("deepspeed_multinode_launcher") != "standard" &&
       inputs.job.kind == JobKind::kNone) {
+    note_what_is_missing(inputs, "deepspeed starts the ranks", &notes);
     return with_notes(plan_deepspeed(inputs), notes);
   }
   if (wants_srun(inputs)) return with_notes(plan_srun(inputs), notes);
-  if (is_one_of_many_tasks(inputs)) return LaunchPlan{plan_task(inputs), notes};
+  if (is_one_of_many_tasks(inputs)) {
+    note_what_is_missing(inputs, "srun started this rank", &notes);
+    return LaunchPlan{plan_task(inputs), notes};
+  }
   absl::StatusOr<AgentOptions> plan = plan_agent(inputs, &notes);
   return with_notes(std::move(plan), std::move(notes));
 }
@@ -158,6 +195,12 @@ std::string to_text(const LaunchPlan& plan) {
           [](const CommandPlan& plan) { return command_text(plan); },
           [](const SageMakerPlan& plan) { return absl::StrCat(plan.job.dump(2), "\n"); }),
       plan.action);
+}
+
+absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path) {
+  std::optional<std::string> text = inputs.machine.read_file(path);
+  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  return *std::move(text);
 }
 
 std::string shell_line(absl::Span<const std::string> words) {

@@ -79,12 +79,15 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);
 /// For --dry-run; ends with a newline.
 std::string to_text(const LaunchPlan& plan);
 
+/// The text of a file that a setting names. Errors: InvalidArgument naming it.
+absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path);
+
 /// Words as a shell reads them back.
 std::string shell_line(absl::Span<const std::string> words);
 
 // The kinds, each in a file of its own. Notes are added to.
 absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<std::string>* notes);
-absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs);
+absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes);
 absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs);
 absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs);
 absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs);

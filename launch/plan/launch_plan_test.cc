@@ -99,6 +99,29 @@ TEST(AgentPlan, TakesAFreePortForOneThatIsInUse) {
   EXPECT_THAT(plan->notes, ElementsAre(HasSubstr("port 4000 is in use")));
 }
 
+TEST(AgentPlan, CountsTheDevicesThatItsRanksWillSee) {
+  const Machine machine = {.device_kind = "gpu", .devices = 2, .installed_devices = 4};
+  const std::pair<const char*, int> cases[] = {{"all", 2}, {"0,1,3", 3}, {"0,9", 1}};
+  for (const auto& [ids, present] : cases) {
+    const auto plan =
+        plan_of({.typed = {{"num_processes", {"3"}}, {"gpu_ids", {ids}}}, .machine = machine});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(std::get<AgentOptions>(plan->action).devices_needed, 3);
+    EXPECT_EQ(std::get<AgentOptions>(plan->action).devices_present, present) << ids;
+  }
+}
+
+TEST(AgentPlan, RefusesRanksAndKeysThatThereAreNot) {
+  const std::pair<TypedFlags, const char*> wrong[] = {
+      {{{"num_processes", {"2"}}, {"local_ranks_filter", {"7"}}}, "no local rank 7"},
+      {{{"num_processes", {"2"}}, {"tee", {"2:3"}}}, "--tee: this machine has no local rank 2"},
+      {{{"rdzv_conf", {"speed=5"}}}, "--rdzv_conf has no speed; there are close_timeout, is_host"},
+      {{{"rdzv_conf", {"join_timeout=soon"}}}, "join_timeout=soon is not a number of seconds"}};
+  for (const auto& [typed, reason] : wrong) {
+    EXPECT_THAT(error_of({.typed = typed}), HasSubstr(reason));
+  }
+}
+
 const TypedFlags kTwoMachines = {{"num_processes", {"8"}},
                                  {"num_machines", {"2"}},
                                  {"machine_rank", {"0"}},
@@ -157,6 +180,39 @@ TEST(AgentPlan, MayBeElastic) {
   EXPECT_THAT(error_of({.typed = {{"rdzv_conf", {"timeout"}}}}), HasSubstr("key=value"));
 }
 
+TEST(AgentPlan, ShowsWhatIsNotAsUsual) {
+  EXPECT_THAT(text_of({.typed = {{"num_processes", {"2"}},
+                                 {"local_ranks_filter", {"1,0"}},
+                                 {"kill_grace", {"90"}},
+                                 {"role", {"trainer"}},
+                                 {"local_addr", {"10.0.0.2"}},
+                                 {"no_preflight", {"true"}},
+                                 {"rdzv_conf", {"join_timeout=60,read_timeout=5"}}}}),
+              HasSubstr("rendezvous: join_timeout=60,read_timeout=5\n"
+                        "others reach it at: 10.0.0.2\n"
+                        "local ranks shown: 0,1\n"
+                        "killed after: 1m30s\n"
+                        "role: trainer\n"
+                        "checks before the start: none\n"));
+}
+
+TEST(Plans, SayWhatTheyDoNot) {
+  const auto mpirun = plan_of({.typed = {{"mpirun_hostfile", {"H"}},
+                                         {"num_processes", {"2"}},
+                                         {"max_restarts", {"3"}},
+                                         {"log_dir", {"logs"}}},
+                               .machine = with_mpi(MpiFlavour::kOpenMpi)});
+  ASSERT_TRUE(mpirun.ok()) << mpirun.status();
+  EXPECT_THAT(mpirun->notes, ElementsAre("mpirun starts the ranks, and --max_restarts, --log_dir "
+                                         "have no effect"));
+  const auto simulated = plan_of({.typed = {{"simulate", {"2x4"}}, {"tee", {"3"}}}});
+  ASSERT_TRUE(simulated.ok()) << simulated.status();
+  EXPECT_THAT(simulated->notes, ElementsAre(HasSubstr("one process, and --tee has no effect")));
+  const auto usual = plan_of({.typed = {{"simulate", {"2x4"}}, {"tee", {"0"}}}});
+  ASSERT_TRUE(usual.ok()) << usual.status();
+  EXPECT_THAT(usual->notes, testing::IsEmpty());
+}
+
 TEST(AgentPlan, LoadsModules) {
   EXPECT_THAT(text_of({.typed = {{"module", {"true"}}, {"main_training_function", {"go"}}},
                        .command = {"libtrain.so", "x"}}),
@@ -177,6 +233,21 @@ TEST(MpirunPlan, SpeaksBothDialects) {
   EXPECT_THAT(error_of({.typed = typed}), HasSubstr("neither mpirun nor mpiexec"));
   EXPECT_EQ(mpi_flavour("mpirun (Open MPI) 5.0.7"), MpiFlavour::kOpenMpi);
   EXPECT_EQ(mpi_flavour("Intel(R) MPI Library for Linux* OS, Version 2021.9"), MpiFlavour::kOther);
+}
+
+TEST(MpirunPlan, TakesAFreePortOnOneMachine) {
+  Machine machine = with_mpi(MpiFlavour::kOther);
+  machine.is_port_in_use = [](uint16_t port) { return port == 4000; };
+  machine.find_free_port = [] { return 4321; };
+  TypedFlags typed = {{"mpirun_hostfile", {"H"}}, {"num_processes", {"2"}}};
+  EXPECT_THAT(text_of({.typed = typed, .machine = machine}), HasSubstr("MASTER_PORT=4321\n"));
+  typed["main_process_port"] = {"4001"};
+  EXPECT_THAT(text_of({.typed = typed, .machine = machine}), HasSubstr("MASTER_PORT=4001\n"));
+  typed["main_process_port"] = {"4000"};
+  const auto plan = plan_of({.typed = typed, .machine = machine});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(to_text(*plan), HasSubstr("MASTER_PORT=4321\n"));
+  EXPECT_THAT(plan->notes, ElementsAre(HasSubstr("port 4000 is in use")));
 }
 
 const Job kShell = {.kind = JobKind::kSlurmShell, .nodes = 2, .tasks = 8, .port = 20001};
@@ -259,7 +330,7 @@ TEST(TpuPodPlan, RunsALineOnEachWorker) {
       ElementsAre("command: gcloud compute tpus tpu-vm ssh pod --zone z --command 'echo hi; sudo "
                   "env ACCELERATE_IN_TPU_POD=1 A=1 accelerate-launch --tpu --no_tpu_cluster "
                   "--num_machines 1 --mixed_precision no --dynamo_backend no --num_processes 8 "
-                  "train --lr 0.1' --worker all"));
+                  "-- train --lr 0.1' --worker all"));
   EXPECT_THAT(
       error_of({.config = "distributed_type: XLA\nnum_processes: 8\ntpu_use_cluster: true\n",
                 .machine = machine}),

@@ -25,7 +25,7 @@ std::string first_host(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs) {
+absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes) {
   const Settings& settings = inputs.settings;
   const std::optional<MpiProgram> mpi = inputs.machine.find_mpi();
   if (!mpi) {
@@ -53,7 +53,8 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs) {
   plan.environment = child_environment(settings, inputs.machine, inputs.environment);
   plan.environment.merge(without_outer_run());
   if (processes > 1) {
-    uint16_t port = endpoint->port.value_or(kUsualPort);
+    uint16_t port = endpoint->port.value_or(machines == 1 ? 0 : kUsualPort);
+    if (machines == 1) port = free_or_any(port, inputs.machine, notes);
     if (port == 0) port = inputs.machine.find_free_port();
     plan.environment[env::kMasterAddr] = endpoint->host.empty() ? "127.0.0.1" : endpoint->host;
     plan.environment[env::kMasterPort] = absl::StrCat(port);

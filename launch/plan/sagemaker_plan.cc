@@ -20,8 +20,8 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> read_table(
   std::vector<std::pair<std::string, std::string>> rows;
   if (!inputs.settings.is_set(name)) return rows;
   const std::string path = inputs.settings.text(name);
-  const std::optional<std::string> text = inputs.machine.read_file(path);
-  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  const absl::StatusOr<std::string> text = named_file(inputs, path);
+  if (!text.ok()) return text.status();
   int number = 0;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     ++number;

@@ -16,7 +16,8 @@ namespace {
 bool needs_launchers(const Settings& settings) {
   return settings.number("max_restarts") > 0 || settings.is_set("log_dir") ||
          settings.text("tee") != "0" || settings.text("redirects") != "0" ||
-         settings.text("rdzv_backend") != "static" || settings.flag("enable_cpu_affinity");
+         settings.text("rdzv_backend") != "static" || settings.is_set("local_ranks_filter") ||
+         settings.is_set("kill_grace") || settings.flag("enable_cpu_affinity");
 }
 
 }  // namespace

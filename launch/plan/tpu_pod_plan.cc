@@ -36,13 +36,13 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
                    {"--main_training_function", settings.text("main_training_function")});
     }
   }
+  words.push_back("--");
   words.insert(words.end(), inputs.command.begin(), inputs.command.end());
 
   std::vector<std::string> steps = settings.texts("commands");
   if (settings.is_set("command_file")) {
-    const std::string path = settings.text("command_file");
-    const std::optional<std::string> text = inputs.machine.read_file(path);
-    if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+    const absl::StatusOr<std::string> text = named_file(inputs, settings.text("command_file"));
+    if (!text.ok()) return text.status();
     for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipWhitespace())) {
       steps.emplace_back(line);
     }

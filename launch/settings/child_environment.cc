@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/runtime/env.h"
+#include "launch/settings/devices.h"
 #include "launch/settings/environment_words.h"
 #include "launch/settings/value_text.h"
 

@@ -371,7 +371,10 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
   const bool is_distributed = machine.devices > 1;
   config.values["compute_environment"] = "LOCAL_MACHINE";
   config.values["distributed_type"] =
-      is_distributed ? absl::StrCat("MULTI_", absl::AsciiStrToUpper(machine.device_kind)) : "NO";
+      !is_distributed ? "NO"
+      : machine.device_kind == "tpu"
+          ? "XLA"
+          : absl::StrCat("MULTI_", absl::AsciiStrToUpper(machine.device_kind));
   config.values["mixed_precision"] = precision;
   config.values["use_cpu"] = machine.devices == 0;
   config.values["num_processes"] = std::max(machine.devices, 1);

@@ -70,7 +70,7 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
 /// What `write_basic_config` needs to know of the machine.
 struct BasicMachine {
   int devices = 0;
-  /// "gpu", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron".
+  /// As Devices::kind.
   std::string device_kind = "gpu";
 };
 
@@ -79,9 +79,8 @@ struct BasicMachine {
 absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
                                         const BasicMachine& machine);
 
-/// Makes a file of it. True if it was written; false if
-/// there is a file already, which is left as it is.
-/// Errors: as above, and InvalidArgument for a precision that there is not.
+/// Makes a file of it. True if it was written; false if there is a file already, which is left as
+/// it is. Errors: as above, and InvalidArgument if it cannot be written.
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
                                         const BasicMachine& machine);
 

@@ -197,6 +197,18 @@ TEST(LoadConfigFile, SaysWhatToDoWithoutAFile) {
   EXPECT_THAT(std::string(config.status().message()), HasSubstr("accelerate config"));
 }
 
+TEST(BasicConfig, NamesKindsThatLaunchReads) {
+  for (const char* kind : {"gpu", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu"}) {
+    const absl::StatusOr<ConfigFile> config =
+        basic_config("no", {.devices = 2, .device_kind = kind});
+    ASSERT_TRUE(config.ok()) << config.status();
+    const absl::StatusOr<ConfigFile> read =
+        parse_config(config_to_yaml(*config), ConfigFormat::kYaml, "c.yaml");
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->values["distributed_type"] == "XLA", kind == std::string("tpu")) << kind;
+  }
+}
+
 TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
   const Folder folder;
   const std::string path = folder / "a/b/default_config.yaml";

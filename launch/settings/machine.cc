@@ -1,8 +1,6 @@
 #include "launch/settings/machine.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,27 +17,15 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "launch/listening_socket.h"
 #include "launch/program.h"
-#include "launch/settings/environment_words.h"
+#include "launch/settings/devices.h"
+#include "launch/socket_address.h"
 #include "launch/unique_fd.h"
 
 namespace accelerate::launch {
 namespace {
-
-// Kinds of devices by the names of their files in /dev: the prefix, then a number.
-constexpr std::pair<const char*, const char*> kDeviceFiles[] = {
-    {"gpu", "nvidia"},  {"npu", "davinci"}, {"mlu", "cambricon_dev"}, {"sdaa", "tcaicard"},
-    {"musa", "mtgpu."}, {"hpu", "hl"},      {"neuron", "neuron"},     {"tpu", "accel"},
-};
-
-constexpr std::pair<const char*, const char*> kVisibleDevices[] = {
-    {"xpu", "ZE_AFFINITY_MASK"},           {"npu", "ASCEND_RT_VISIBLE_DEVICES"},
-    {"mlu", "MLU_VISIBLE_DEVICES"},        {"sdaa", "SDAA_VISIBLE_DEVICES"},
-    {"musa", "MUSA_VISIBLE_DEVICES"},      {"hpu", "HABANA_VISIBLE_MODULES"},
-    {"neuron", "NEURON_RT_VISIBLE_CORES"},
-};
 
 std::optional<std::string> read_text(const std::string& path) {
   std::ifstream file(path);
@@ -60,29 +46,6 @@ std::vector<std::string> entries_of(const char* folder) {
 bool is_numbered(absl::string_view name, absl::string_view prefix) {
   return absl::ConsumePrefix(&name, prefix) && !name.empty() &&
          std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
-}
-
-// What a variable such as CUDA_VISIBLE_DEVICES leaves of them.
-int visible_of(int devices, const std::optional<std::string>& variable) {
-  if (!variable) return devices;
-  const std::vector<absl::string_view> ids = absl::StrSplit(*variable, ',', absl::SkipEmpty());
-  if (!ids.empty() && absl::StartsWith(ids[0], "-")) return 0;
-  return std::min<int>(devices, ids.size());
-}
-
-void count_devices(absl::Span<const std::string> environment, Machine& machine) {
-  const std::vector<std::string> files = entries_of("/dev");
-  for (const auto& [kind, prefix] : kDeviceFiles) {
-    const auto count = std::count_if(files.begin(), files.end(), [&](const std::string& name) {
-      return is_numbered(name, prefix);
-    });
-    if (count == 0) continue;
-    machine.device_kind = kind;
-    machine.devices = visible_of(static_cast<int>(count),
-                                 find_in_environment(environment, visible_devices_variable(kind)));
-    break;
-  }
-  if (machine.devices == 0) machine.device_kind = "cpu";
 }
 
 // GeForce RTX 40: their driver says so, and fails when NCCL tries it.
@@ -109,22 +72,15 @@ int count_physical_cores() {
 }
 
 bool accepts_connections(uint16_t port) {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  SocketAddress address = SocketAddress::from_text("127.0.0.1").value();
+  address.set_port(port);
+  const UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return connect(fd.get(), address.get(), address.size()) == 0;
 }
 
 uint16_t free_port() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  if (bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) return 0;
-  return ntohs(address.sin_port);
+  const absl::StatusOr<ListeningSocket> any = listen_everywhere(0);
+  return any.ok() ? any->port : 0;
 }
 
 std::optional<MpiProgram> find_mpi(const std::string& search_path) {
@@ -148,19 +104,13 @@ MpiFlavour mpi_flavour(absl::string_view version_text) {
   return is_open ? MpiFlavour::kOpenMpi : MpiFlavour::kOther;
 }
 
-const char* visible_devices_variable(absl::string_view device_kind) {
-  for (const auto& [kind, variable] : kVisibleDevices) {
-    if (device_kind == kind) return variable;
-  }
-  return "CUDA_VISIBLE_DEVICES";
-}
-
 Machine this_machine(absl::Span<const std::string> environment) {
-  Machine machine;
-  count_devices(environment, machine);
+  const Devices devices = find_devices("/", environment);
+  Machine machine = {.device_kind = devices.kind,
+                     .devices = devices.visible,
+                     .installed_devices = devices.installed};
   machine.has_peer_access = machine.device_kind != "gpu" || has_peer_access();
-  const std::string search_path =
-      find_in_environment(environment, "PATH").value_or("/bin:/usr/bin");
+  const std::string search_path = search_path_of(environment);
   machine.count_physical_cores = &count_physical_cores;
   machine.find_mpi = [search_path] { return find_mpi(search_path); };
   machine.is_port_in_use = &accepts_connections;

@@ -1,8 +1,8 @@
 /// What this machine has, as far as plans depend on it.
 ///
-/// A plain struct that tests fill in. Nothing here needs a driver's library: devices are counted by
-/// the files that the system shows for them, so a machine whose driver is broken may seem to have
-/// devices that a rank cannot use; preflight and ranks tell.
+/// A plain struct that tests fill in. Nothing here needs a driver's library (devices.h), so a
+/// machine whose driver is broken may seem to have devices that a rank cannot use; preflight and
+/// ranks tell.
 /// Errors:  none; what cannot be found out is not there.
 /// Threads: any.
 #pragma once
@@ -28,10 +28,12 @@ struct MpiProgram {
 };
 
 struct Machine {
-  /// "gpu", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu"; "cpu" where there are
-  /// none.
+  /// As Devices::kind.
   std::string device_kind = "cpu";
+  /// Those that a rank sees, unless it is told otherwise.
   int devices = 0;
+  /// With those that a variable hides.
+  int installed_devices = 0;
   /// Whether devices of this machine compute in these.
   bool has_bf16 = true;
   bool has_fp8 = true;
@@ -58,8 +60,5 @@ Machine this_machine(absl::Span<const std::string> environment);
 
 /// The flavour that prints this for --version.
 MpiFlavour mpi_flavour(absl::string_view version_text);
-
-/// The variable that limits which devices of a kind a process sees.
-const char* visible_devices_variable(absl::string_view device_kind);
 
 }  // namespace accelerate::launch

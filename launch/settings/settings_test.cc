@@ -154,7 +154,18 @@ TEST(Complete, NamesOptionValueAndRangeOfABadNumber) {
 
 TEST(Complete, KeepsSimulationsToThemselves) {
   EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"num_processes", {"2"}}}, kNoDevices),
-              HasSubstr("--simulate and --num_processes exclude each other"));
+              HasSubstr("--simulate=1x2 and --num_processes exclude each other"));
+  EXPECT_THAT(error_of({{"num_processes", {"2"}}}, kNoDevices,
+                       "distributed_type: MULTI_CPU\nsimulate: 1x2\n"),
+              HasSubstr("c.yaml:2: simulate: 1x2 and --num_processes exclude each other"));
+  for (const char* spec :
+       {"2x4", "2x4:h100,nic=1", "tpu-v4:2x2x4", "c.json", "{\"num_nodes\": 2}"}) {
+    completed({{"simulate", {spec}}}, kNoDevices);
+  }
+  for (const char* spec : {"2", "2x", "0x4", "2*4", "h100", "h100:", "2x4x", "2 x 4 y"}) {
+    EXPECT_THAT(error_of({{"simulate", {spec}}}, kNoDevices), HasSubstr("names no cluster"))
+        << spec;
+  }
   EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"main_process_port", {"2"}}}, kNoDevices),
               HasSubstr("--main_process_port"));
   EXPECT_THAT(error_of({{"simulate_seed", {"1"}}}, kNoDevices), HasSubstr("--simulate"));

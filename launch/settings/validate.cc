@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -82,6 +83,23 @@ absl::Status check_kinds(const Settings& settings) {
   return absl::OkStatus();
 }
 
+// Only as far as the words go: what devices and constants there are, the program knows.
+bool has_shape_of_cluster(absl::string_view spec) {
+  const auto are_counts = [](absl::string_view text, size_t min, size_t max) {
+    const std::vector<absl::string_view> counts = absl::StrSplit(text, 'x');
+    return counts.size() >= min && counts.size() <= max &&
+           std::all_of(counts.begin(), counts.end(), [](absl::string_view count) {
+             int number = 0;
+             return absl::SimpleAtoi(count, &number) && number > 0;
+           });
+  };
+  if (absl::StartsWith(spec, "{") || absl::EndsWith(spec, ".json")) return true;
+  const std::pair<absl::string_view, absl::string_view> halves =
+      absl::StrSplit(spec, absl::MaxSplits(':', 1));
+  const absl::string_view axes = halves.second.substr(0, halves.second.find(','));
+  return are_counts(halves.first, 2, 2) || are_counts(axes, 1, 8);
+}
+
 absl::Status check_simulation(const Settings& settings) {
   if (!settings.is_set("simulate")) {
     for (const char* name : {"simulate_seed", "report"}) {
@@ -91,15 +109,21 @@ absl::Status check_simulation(const Settings& settings) {
     }
     return absl::OkStatus();
   }
+  if (!has_shape_of_cluster(settings.text("simulate"))) {
+    return refuse(absl::StrCat(settings.describe("simulate"),
+                               " names no cluster: expected nodes x ranks as in 2x4 or 2x4:h100, a "
+                               "torus as in tpu-v4:2x2x4, or a .json file"));
+  }
   if (settings.is_typed("num_processes")) {
-    return refuse(
-        "--simulate and --num_processes exclude each other: a simulated cluster runs in one "
-        "process and takes its number of ranks from the topology");
+    return refuse(absl::StrCat(
+        settings.describe("simulate"),
+        " and --num_processes exclude each other: a simulated "
+        "cluster runs in one process and takes its number of ranks from the topology"));
   }
   for (const char* name : {"main_process_port", "main_process_ip", "num_machines", "machine_rank",
                            "mpirun_hostfile", "slurm", "nnodes", "rdzv_endpoint"}) {
     if (settings.is_typed(name) && settings.text(name) != "false") {
-      return refuse(absl::StrCat("--simulate and --", name,
+      return refuse(absl::StrCat(settings.describe("simulate"), " and --", name,
                                  " exclude each other: a simulated cluster is one process"));
     }
   }
