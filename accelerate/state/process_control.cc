@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/comm/objects.h"
+#include "accelerate/util/exception_text.h"
 
 namespace accelerate {
 namespace {
@@ -40,16 +41,7 @@ OrderedScope::~OrderedScope() noexcept(false) {
   }
 }
 
-void OrderedScope::note_failure() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    failure_ = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure_ = error.what();
-  } catch (...) {
-  }
-}
+void OrderedScope::note_failure() { failure_ = exception_text(); }
 
 void OrderedScope::meet(bool failed) {
   const int culprit = first_failed(group_, failed);
@@ -58,8 +50,9 @@ void OrderedScope::meet(bool failed) {
   if (failed) return;
   // The scope is over for everybody; what is left of it has nobody to meet.
   group_ = nullptr;
-  C10_THROW_ERROR(DistBackendError, c10::str("rank ", culprit, " left ", name_, " by ",
-                                             text == "an exception" ? text : "an error: " + text));
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str("rank ", culprit, " left ", name_, " by ",
+                           text.starts_with("an exception") ? text : "an error: " + text));
 }
 
 }  // namespace accelerate

@@ -11,16 +11,22 @@
 #include <torch/version.h>
 
 #include "accelerate/runtime/nvidia.h"
+#include "accelerate/tracking/registry.h"
 
 namespace accelerate {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
 
-using Probe = bool (*)(const Runtime&);
+// Asked of the runtime, and of the feature's name.
+using Probe = bool (*)(const Runtime&, const char* name);
 
-bool yes(const Runtime&) { return true; }
-bool no(const Runtime&) { return false; }
+bool yes(const Runtime&, const char*) { return true; }
+bool no(const Runtime&, const char*) { return false; }
+
+bool linked_tracker(const Runtime&, const char* name) {
+  return TrackerRegistry::linked().find(name) != nullptr;
+}
 
 bool can_load(const char* library) {
   void* handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
@@ -28,11 +34,13 @@ bool can_load(const char* library) {
   return handle != nullptr;
 }
 
-bool nvml(const Runtime& runtime) { return runtime.owns_process() && has_nvml(); }
-bool amdsmi(const Runtime& runtime) { return runtime.owns_process() && can_load("libamd_smi.so"); }
+bool nvml(const Runtime& runtime, const char*) { return runtime.owns_process() && has_nvml(); }
+bool amdsmi(const Runtime& runtime, const char*) {
+  return runtime.owns_process() && can_load("libamd_smi.so");
+}
 
 // Whether `aws` is a program of the PATH.
-bool aws(const Runtime& runtime) {
+bool aws(const Runtime& runtime, const char*) {
   if (!runtime.owns_process()) return false;
   std::istringstream path(runtime.environment().get_or("PATH", ""));
   for (std::string folder; std::getline(path, folder, ':');) {
@@ -52,29 +60,29 @@ constexpr char kPython[] = "a Python package; nothing here needs it";
 constexpr char kNoReplacement[] = "a Python package without a native replacement";
 constexpr char kNoEngine[] = "its native replacement is not in this build";
 constexpr char kFp8Engine[] = "layers in fp8 are computed natively";
-constexpr char kNoTracker[] = "no tracker of that name is in this build";
+constexpr char kTracker[] = "there, if the program links //trackers or the one of that name";
 
 // Sorted by name.
 constexpr Entry kEntries[] = {
-    {"aim", FeatureKind::kTracker, no, kNoTracker},
+    {"aim", FeatureKind::kTracker, linked_tracker, kTracker},
     {"amdsmi", FeatureKind::kLibrary, amdsmi, "AMD's management library, looked up at run time"},
     {"bitsandbytes_4bit", FeatureKind::kEngine, no, kNoEngine},
     {"bitsandbytes_8bit", FeatureKind::kEngine, no, kNoEngine},
     {"bitsandbytes_multi_backend", FeatureKind::kEngine, no, kNoEngine},
     {"bnb", FeatureKind::kEngine, no, kNoEngine},
     {"boto3", FeatureKind::kPackage, aws, "the aws command, looked up in PATH, takes its place"},
-    {"clearml", FeatureKind::kTracker, no, kNoTracker},
-    {"comet_ml", FeatureKind::kTracker, no, kNoTracker},
+    {"clearml", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"comet_ml", FeatureKind::kTracker, linked_tracker, kTracker},
     {"datasets", FeatureKind::kPackage, no, kNoReplacement},
     {"deepspeed", FeatureKind::kEngine, no, kNoEngine},
-    {"dvclive", FeatureKind::kTracker, no, kNoTracker},
+    {"dvclive", FeatureKind::kTracker, linked_tracker, kTracker},
     {"hwloc", FeatureKind::kBuild, yes, "the machine's layout, linked in"},
     {"import_timer", FeatureKind::kPackage, no, kPython},
     {"ipex", FeatureKind::kBuild, no, "LibTorch for Intel's GPUs needs no extension any more"},
     {"lomo", FeatureKind::kEngine, no, kNoEngine},
     {"matplotlib", FeatureKind::kPackage, no, kPython},
     {"megatron_lm", FeatureKind::kEngine, no, kNoEngine},
-    {"mlflow", FeatureKind::kTracker, no, kNoTracker},
+    {"mlflow", FeatureKind::kTracker, linked_tracker, kTracker},
     {"msamp", FeatureKind::kEngine, yes, kFp8Engine},
     {"numpy", FeatureKind::kPackage, no, "tensors take its place"},
     {"pandas", FeatureKind::kPackage, no, kPython},
@@ -86,8 +94,8 @@ constexpr Entry kEntries[] = {
     {"sagemaker", FeatureKind::kPackage, aws,
      "the aws command, looked up in PATH, takes its place"},
     {"schedulefree", FeatureKind::kEngine, no, kNoEngine},
-    {"swanlab", FeatureKind::kTracker, no, kNoTracker},
-    {"tensorboard", FeatureKind::kTracker, no, kNoTracker},
+    {"swanlab", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"tensorboard", FeatureKind::kTracker, linked_tracker, kTracker},
     {"timm", FeatureKind::kPackage, no, kNoReplacement},
     {"torch_distributed", FeatureKind::kBuild, yes, "c10d is part of LibTorch"},
     {"torchao", FeatureKind::kEngine, yes, kFp8Engine},
@@ -96,12 +104,12 @@ constexpr Entry kEntries[] = {
      "loaders save and restore their position themselves"},
     {"torchvision", FeatureKind::kPackage, no, kPython},
     {"tqdm", FeatureKind::kPackage, yes, "ProgressBar takes its place"},
-    {"trackio", FeatureKind::kTracker, no, kNoTracker},
+    {"trackio", FeatureKind::kTracker, linked_tracker, kTracker},
     {"transformer_engine", FeatureKind::kEngine, yes, kFp8Engine},
     {"transformer_engine_mxfp8", FeatureKind::kEngine, yes, kFp8Engine},
     {"transformers", FeatureKind::kPackage, no, kNoReplacement},
     {"triton", FeatureKind::kPackage, no, kPython},
-    {"wandb", FeatureKind::kTracker, no, kNoTracker},
+    {"wandb", FeatureKind::kTracker, linked_tracker, kTracker},
     {"weights_only", FeatureKind::kPackage, no, "nothing in this build reads pickled weights"},
 };
 
@@ -156,18 +164,20 @@ BuildInfo build_info(const Runtime& runtime) {
                  .compiler = compiler(),
                  .flags = flags()};
   for (const Entry& entry : kEntries) {
-    info.features.push_back({entry.name, entry.kind, entry.available(runtime), entry.note});
+    info.features.push_back(
+        {entry.name, entry.kind, entry.available(runtime, entry.name), entry.note});
   }
   return info;
 }
 
 bool is_feature_available(std::string_view name, const Runtime& runtime) {
-  return find(name).available(runtime);
+  const Entry& entry = find(name);
+  return entry.available(runtime, entry.name);
 }
 
 void require_feature(std::string_view name, const Runtime& runtime) {
   const Entry& entry = find(name);
-  TORCH_CHECK_NOT_IMPLEMENTED(entry.available(runtime), "this needs ", entry.name,
+  TORCH_CHECK_NOT_IMPLEMENTED(entry.available(runtime, entry.name), "this needs ", entry.name,
                               ", which is not available: ", entry.note);
 }
 

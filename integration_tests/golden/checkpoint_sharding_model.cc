@@ -15,8 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/util/sha256.h"
 #include "integration_tests/golden/fields.h"
-#include "integration_tests/golden/sha256.h"
 
 namespace accelerate::golden {
 namespace {

@@ -1,10 +1,10 @@
-#include "integration_tests/golden/sha256.h"
+#include "accelerate/util/sha256.h"
 
 #include <string>
 
 #include <gtest/gtest.h>
 
-namespace accelerate::golden {
+namespace accelerate {
 namespace {
 
 // The examples that the standard's authors published.
@@ -18,4 +18,4 @@ TEST(Sha256, IsThatOfTheStandard) {
 }
 
 }  // namespace
-}  // namespace accelerate::golden
+}  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "integration_tests/golden/sha256.h"
+#include "accelerate/util/sha256.h"
 
 #include <array>
 #include <bit>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace accelerate::golden {
+namespace accelerate {
 namespace {
 
 constexpr size_t kBlockBytes = 64;
@@ -103,4 +103,4 @@ std::string sha256(const std::string& bytes) {
   return hex;
 }
 
-}  // namespace accelerate::golden
+}  // namespace accelerate
