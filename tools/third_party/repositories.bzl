@@ -83,6 +83,29 @@ def _libraries():
         urls = ["https://github.com/jbeder/yaml-cpp/archive/refs/tags/0.8.0.tar.gz"],
     )
     system_repository(
+        name = "curl",
+        build_file = "//tools/third_party/curl:system.BUILD",
+        probes = [
+            "/usr/include/x86_64-linux-gnu/curl/curl.h",
+            "/usr/include/aarch64-linux-gnu/curl/curl.h",
+        ],
+    )
+    system_repository(
+        name = "libpng",
+        build_file = "//tools/third_party/libpng:system.BUILD",
+        probes = ["/usr/include/png.h"],
+    )
+    system_repository(
+        name = "sqlite3",
+        build_file = "//tools/third_party/sqlite3:system.BUILD",
+        probes = ["/usr/include/sqlite3.h"],
+    )
+    system_repository(
+        name = "protobuf",
+        build_file = "//tools/third_party/protobuf:system.BUILD",
+        probes = ["/usr/include/google/protobuf/message.h"],
+    )
+    system_repository(
         name = "zlib",
         build_file = "//tools/third_party/zlib:system.BUILD",
         probes = ["/usr/include/zlib.h"],
