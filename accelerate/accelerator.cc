@@ -192,7 +192,8 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
       training_(runtime.shared<internal::TrainingState>(
           [] { return std::make_unique<internal::TrainingState>(); })),
       saver_(
-          std::make_unique<StateSaver>(state_, training_, gradient_state_, project_of(options_))) {
+          std::make_unique<StateSaver>(state_, training_, gradient_state_, project_of(options_))),
+      trackers_(options_.log_with, logging_dir().value_or(""), runtime) {
   if (runtime.owns_process()) check_os_kernel(runtime);
   if (training_.generation != state_.generation()) {
     training_ = internal::TrainingState{.generation = state_.generation()};

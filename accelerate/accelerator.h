@@ -54,6 +54,7 @@
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
+#include "accelerate/tracking/trackers.h"
 #include "accelerate/training_state.h"
 #include "accelerate/util/memory.h"
 #include "accelerate/util/random.h"
@@ -492,6 +493,31 @@ class Accelerator {
   int64_t save_iteration() const { return project_configuration().iteration; }
   void set_save_iteration(int64_t iteration);
 
+  // ---- Telling trackers. Local; on ranks that have no tracker, as those besides the main process
+  // for most, nothing happens. What is told is copied, and kept behind the training loop. A tensor
+  // is copied to the CPU on every rank that makes a value of it, which waits for what computes it.
+
+  /// Starts the trackers of log_with. `config`: the hyperparameters, which may nest; `init_kwargs`:
+  /// by tracker, arguments of its own. Errors: c10::ValueError for what a tracker refuses; a
+  /// service that is away is a warning.
+  void init_trackers(const std::string& project_name, const TrackerDict& config = {},
+                     const TrackerDict& init_kwargs = {});
+  /// Tells all trackers. `log_kwargs`: by tracker, arguments of its own. Before init_trackers and
+  /// after end_training it only warns, once.
+  void log(const TrackerDict& values, std::optional<int64_t> step = std::nullopt,
+           const TrackerDict& log_kwargs = {});
+  void log_images(const ImageTensors& values, const LogImagesOptions& options = {});
+  void log_table(const std::string& name, const TrackerTable& table,
+                 std::optional<int64_t> step = std::nullopt, const TrackerDict& log_kwargs = {});
+  void log_histograms(const TrackerDict& tensors, std::optional<int64_t> step = std::nullopt,
+                      const TrackerDict& log_kwargs = {});
+  /// Errors: c10::ValueError for a tracker that log_with does not have.
+  TrackerHandle get_tracker(const std::string& name) const;
+  /// Ends all trackers, which waits until they have kept everything; for a minute, and then for the
+  /// calls that are being made, 15 s each. The destructor does the same for those who forget; while
+  /// an exception leaves its scope for 5 s, and as runs that failed.
+  void end_training();
+
   // ---- Looking at it.
 
   /// Records what this rank's operators cost until the result ends; see Profiler. Collective at its
@@ -589,6 +615,7 @@ class Accelerator {
   internal::TrainingState& training_;
   bool trigger_ = false;
   const std::unique_ptr<StateSaver> saver_;
+  Trackers trackers_;
 };
 
 /// The user's own module, prepared or not. Local.

@@ -13,6 +13,7 @@
 #include "accelerate/config/project_configuration.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/tracking/registry.h"
 
 namespace accelerate {
 
@@ -44,6 +45,9 @@ struct AcceleratorOptions {
   ProjectConfiguration project_config = {};
   /// At most one of each class.
   std::vector<KwargsHandler> kwargs_handlers = {};
+  /// Trackers by name, "all", or the user's own: {"tensorboard", "jsonl"}. They begin with
+  /// init_trackers, and keep their files in project_config.logging_dir, or else in project_dir.
+  std::vector<TrackerChoice> log_with = {};
 };
 
 struct PrepareOptions {

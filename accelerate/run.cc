@@ -16,6 +16,7 @@
 #include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/runtime/real_runtime.h"
+#include "accelerate/util/exception_text.h"
 
 namespace accelerate {
 namespace {
@@ -55,12 +56,8 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
     }
     code = train(argc, argv);
     if (code == 0) (*runtime)->leave();
-  } catch (const c10::Error& error) {
-    failure = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure = error.what();
   } catch (...) {
-    failure = "an exception that is no std::exception";
+    failure = exception_text();
   }
   if (!failure.empty()) {
     code = kFailed;

@@ -179,6 +179,8 @@ TEST(Layering, KeepsTheLauncherSmall) {
 TEST(Layering, ShowsTrackersTheirInterfaceOnly) {
   EXPECT_THAT(including("trackers/a/a.cc", "accelerate/tracking/tracker.h"), IsEmpty());
   EXPECT_THAT(including("trackers/a/a.cc", "accelerate/run.h").size(), 1);
+  EXPECT_THAT(including("trackers/a/a_test.cc", "simulator/disk/sim_disk.h"), IsEmpty());
+  EXPECT_THAT(including("trackers/a/a.cc", "simulator/disk/sim_disk.h").size(), 1);
 }
 
 TEST(Layering, LeavesIntegrationTestsFreeAndHasNobodyDependOnThem) {

@@ -48,6 +48,11 @@ int train(int argc, char** argv) {
       ->check(at_least_one);
   app.add_flag("--resume", options.resume, "from the latest complete checkpoint, if there is one")
       ->needs(output_dir);
+  app.add_option("--log_with", options.log_with,
+                 "trackers for the curves: tensorboard, jsonl, ... or all")
+      ->delimiter(',');
+  app.add_option("--logging_dir", options.logging_dir, "for trackers that write files")
+      ->capture_default_str();
   accelerate::Runtime& runtime = accelerate::Runtime::current();
   const accelerate::Topology& topology = runtime.topology();
   try {

@@ -51,8 +51,20 @@ struct StepCount {
 };
 
 accelerate::ProjectConfiguration project(const Options& options) {
-  if (options.output_dir.empty()) return {};
-  return {.project_dir = options.output_dir, .automatic_checkpoint_naming = true, .total_limit = 2};
+  accelerate::ProjectConfiguration project{.logging_dir = options.logging_dir};
+  if (options.output_dir.empty()) return project;
+  project.project_dir = options.output_dir;
+  project.automatic_checkpoint_naming = true;
+  project.total_limit = 2;
+  return project;
+}
+
+accelerate::TrackerDict hyperparameters(const Options& options) {
+  return {{"epochs", options.epochs},
+          {"batch_size", options.batch_size},
+          {"learning_rate", options.learning_rate},
+          {"seed", static_cast<int64_t>(options.seed)},
+          {"dropout", options.dropout}};
 }
 
 bool has_checkpoint(Accelerator& accelerator) {
@@ -101,7 +113,9 @@ Result train(const Options& options) {
   // The order of the samples follows from the seed alone, not from the number of ranks.
   Accelerator accelerator(
       {.dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed},
-       .project_config = project(options)});
+       .project_config = project(options),
+       .log_with = {options.log_with.begin(), options.log_with.end()}});
+  accelerator.init_trackers("digits", hyperparameters(options));
   Dataset data = load(accelerator.runtime(), options.data, options.seed);
   torch::manual_seed(options.seed);
 
@@ -143,6 +157,7 @@ Result train(const Options& options) {
       result.step_losses.push_back(losses.back());
       bar.advance();
       ++steps.value;
+      accelerator.log({{"train_loss", losses.back()}}, steps.value);
       if (!options.output_dir.empty() && steps.value % options.checkpointing_steps == 0) {
         accelerator.save_state({}, {.asynchronous = true});
       }
@@ -151,11 +166,14 @@ Result train(const Options& options) {
     accelerator.runtime().synchronize_device();
     training_time += accelerator.runtime().now() - start;
     result.epoch_losses.push_back(mean(losses));
+    accelerator.log({{"epoch", epoch}, {"epoch_loss", result.epoch_losses.back()}}, steps.value);
     const bool last = epoch == options.epochs || done();
     if (epoch % 5 != 0 && epoch != 1 && !last) continue;
     result.test_accuracy = accuracy(accelerator, model, test_loader);
+    accelerator.log({{"test_accuracy", result.test_accuracy}}, steps.value);
     bar.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));
   }
+  accelerator.end_training();
   accelerator.wait_for_save();
   if (!options.output_dir.empty()) accelerator.save_model(model, options.output_dir + "/model");
   result.step_seconds = absl::ToDoubleSeconds(training_time) /

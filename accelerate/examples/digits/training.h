@@ -20,6 +20,9 @@ struct Options {
   std::string output_dir;
   int64_t checkpointing_steps = 100;  ///< a checkpoint every so many optimizer steps
   bool resume = false;                ///< from the latest complete checkpoint, if there is one
+  /// Trackers that get the curves, by name, and the folder for those that write files.
+  std::vector<std::string> log_with;
+  std::string logging_dir = "logs";
 };
 
 struct Result {

@@ -1,0 +1,120 @@
+#include "accelerate/tracking/registry.h"
+
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/runtime/host_files.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Property;
+using ::testing::StrEq;
+using ::testing::ThrowsMessage;
+
+class Nothing : public GeneralTracker {
+ public:
+  explicit Nothing(const TrackerSetup& /*setup*/) {}
+  void store_init_configuration(const TrackerDict& /*values*/) override {}
+  void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
+};
+
+TrackerClass named(const std::string& name, bool needs_folder = false) {
+  return {
+      .name = name, .requires_logging_directory = needs_folder, .tracker = make_tracker<Nothing>};
+}
+
+class RegistryTest : public ::testing::Test {
+ protected:
+  RegistryTest() {
+    registry_.add(named("tensorboard", /*needs_folder=*/true));
+    registry_.add(named("wandb"));
+    TrackerClass away = named("mlflow");
+    away.unavailable = [](const TrackerServices&) { return "no server is known"; };
+    registry_.add(away);
+  }
+
+  std::vector<std::string> filter(const std::vector<TrackerChoice>& log_with,
+                                  const std::string& logging_dir = "") {
+    std::vector<std::string> names;
+    for (const TrackerClass& chosen : filter_trackers(
+             log_with, registry_, {.logging_dir = logging_dir, .services = services_})) {
+      names.push_back(chosen.name);
+    }
+    return names;
+  }
+
+  HostFiles files_;
+  Environment environment_;
+  std::vector<std::string> warnings_;
+  TrackerServices services_{
+      .files = files_, .environment = environment_, .warn = [this](std::string_view text) {
+        warnings_.emplace_back(text);
+      }};
+  TrackerRegistry registry_;
+};
+
+TEST_F(RegistryTest, NothingIsNothing) { EXPECT_THAT(filter({}), IsEmpty()); }
+
+TEST_F(RegistryTest, EachOnceInTheOrderAskedFor) {
+  EXPECT_THAT(filter({"wandb", LoggerType::kTensorBoard, "wandb"}, "logs"),
+              ElementsAre("wandb", "tensorboard"));
+}
+
+TEST_F(RegistryTest, AllIsWhatCanBeUsedAndTheUsersOwn) {
+  EXPECT_THAT(filter({"wandb", "all", named("own")}, "logs"),
+              ElementsAre("own", "tensorboard", "wandb"));
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(RegistryTest, AllLeavesOutWhatNeedsAFolder) {
+  EXPECT_THAT(filter({"all"}), ElementsAre("wandb"));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("tensorboard is left out of all")));
+}
+
+TEST_F(RegistryTest, AFolderIsAskedFor) {
+  EXPECT_THAT([&] { filter({"tensorboard"}); },
+              ThrowsMessage<std::invalid_argument>(
+                  "Logging with `tensorboard` requires a `logging_dir` to be passed in."));
+  EXPECT_THAT(filter({named("own", /*needs_folder=*/true)}), ElementsAre("own"));
+}
+
+TEST_F(RegistryTest, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
+  registry_.add(named("printer"));
+  EXPECT_THAT([&] { filter({"TensorBoard"}, "logs"); },
+              ThrowsMessage<std::invalid_argument>(
+                  "Unsupported logging capability: TensorBoard. Choose between ['all', 'aim', "
+                  "'tensorboard', 'wandb', 'trackio', 'comet_ml', 'mlflow', 'clearml', 'dvclive', "
+                  "'swanlab', 'printer']"));
+}
+
+TEST_F(RegistryTest, WhatCannotBeUsedIsLeftOutAndSaid) {
+  EXPECT_THAT(filter({"mlflow", "wandb", "aim"}), ElementsAre("wandb"));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("mlflow is left out: no server is known"),
+                                     HasSubstr("aim is left out: nothing of that name is linked")));
+  EXPECT_THAT(get_available_trackers(registry_, services_), ElementsAre("tensorboard", "wandb"));
+}
+
+TEST_F(RegistryTest, AClassSaysAllThatIsNeeded) {
+  EXPECT_THAT([&] { registry_.add({}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "required attributes. Please define them in the class definition: `name`, "
+                  "`requires_logging_directory`, `tracker`")));
+  EXPECT_THAT(
+      [&] { registry_.add({.name = "a", .tracker = make_tracker<Nothing>}); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("definition: `requires_logging_directory`")));
+}
+
+TEST_F(RegistryTest, OneOfThatNameIsReplaced) {
+  registry_.add(named("tensorboard"));
+  EXPECT_THAT(filter({"tensorboard"}), ElementsAre("tensorboard"));
+  EXPECT_EQ(registry_.classes().size(), 3);
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,257 @@
+#include "accelerate/tracking/tracker_queue.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a call takes besides the values in it.
+constexpr size_t kCallBytes = 256;
+
+// So many different reasons of failures are told.
+constexpr size_t kMaxReasons = 8;
+
+// What a condition variable can wait for: adding it to the time of day does not overflow.
+std::chrono::nanoseconds bounded(absl::Duration limit) {
+  return absl::ToChronoNanoseconds(std::clamp(limit, absl::ZeroDuration(), absl::Hours(24 * 365)));
+}
+
+void flush(GeneralTracker& tracker) { tracker.flush(); }
+
+void end_run(GeneralTracker& tracker, RunEnd end) {
+  if (end == RunEnd::kDone) {
+    tracker.finish();
+  } else {
+    tracker.abandon();
+  }
+}
+
+}  // namespace
+
+struct TrackerQueue::State {
+  struct Waiting {
+    Call call;
+    size_t bytes;
+  };
+
+  // Whether this is the process that has the thread.
+  bool is_here() const { return getpid() == process; }
+  void work();
+  // Whether it threw nothing.
+  bool make(const Call& call);
+
+  std::string name;
+  std::function<void(std::string_view)> report;
+  TrackerQueueOptions options;
+  std::unique_ptr<GeneralTracker> tracker;
+  pid_t process = getpid();
+
+  std::mutex mutex;  // of all below
+  std::condition_variable wake;
+  std::condition_variable progress;
+  std::deque<Waiting> waiting;
+  size_t bytes = 0;   // of those, and of the call that is being made
+  uint64_t lost = 0;  // calls that found no place, or were given up
+  uint64_t flushes_wanted = 0;
+  uint64_t flushes = 0;
+  std::optional<RunEnd> ending;
+  bool given_up = false;
+  bool finished = false;
+  bool left_behind = false;
+  std::thread thread;
+
+  // Of whoever makes the calls.
+  uint64_t failures = 0;
+  std::set<std::string> reasons;
+};
+
+TrackerQueue::TrackerQueue(std::string name, std::unique_ptr<GeneralTracker> tracker,
+                           std::function<void(std::string_view)> report,
+                           const TrackerQueueOptions& options)
+    : state_(std::make_shared<State>()) {
+  state_->name = std::move(name);
+  state_->report = std::move(report);
+  state_->options = options;
+  state_->tracker = std::move(tracker);
+  if (options.threaded) state_->thread = std::thread([state = state_] { state->work(); });
+}
+
+TrackerQueue::~TrackerQueue() { finish(absl::Seconds(60)); }
+
+const std::string& TrackerQueue::name() const { return state_->name; }
+
+GeneralTracker& TrackerQueue::tracker() { return *state_->tracker; }
+
+void TrackerQueue::push(Call call, size_t bytes) {
+  State& state = *state_;
+  if (!state.is_here()) return;
+  if (!state.options.threaded) {
+    if (!state.finished) state.make(call);
+    return;
+  }
+  bytes += kCallBytes;
+  {
+    const std::lock_guard lock(state.mutex);
+    if (state.ending) return;
+    if (state.bytes == 0 || state.bytes + bytes <= state.options.capacity) {
+      state.waiting.push_back({std::move(call), bytes});
+      state.bytes += bytes;
+      state.wake.notify_one();
+      return;
+    }
+    if (state.lost++ > 0) return;
+  }
+  state.report(absl::StrCat("tracker ", state.name, " falls behind: what is logged beyond ",
+                            state.options.capacity >> 20, " MiB that wait for it is lost"));
+}
+
+uint64_t TrackerQueue::request_flush() {
+  State& state = *state_;
+  if (!state.is_here()) return 0;
+  if (!state.options.threaded) {
+    if (!state.finished) state.make(flush);
+    return 0;
+  }
+  const std::lock_guard lock(state.mutex);
+  state.wake.notify_one();
+  return ++state.flushes_wanted;
+}
+
+bool TrackerQueue::wait_flushed(uint64_t request, absl::Duration limit) {
+  State& state = *state_;
+  if (!state.is_here()) return false;
+  if (!state.options.threaded) return true;
+  std::unique_lock lock(state.mutex);
+  return state.progress.wait_for(lock, bounded(limit),
+                                 [&] { return state.flushes >= request || state.finished; });
+}
+
+void TrackerQueue::begin_end(RunEnd end) {
+  State& state = *state_;
+  if (!state.is_here() || !state.options.threaded) return;
+  const std::lock_guard lock(state.mutex);
+  if (!state.ending) state.ending = end;
+  state.wake.notify_one();
+}
+
+void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
+  State& state = *state_;
+  if (!state.is_here()) {
+    if (state.thread.joinable()) state.thread.detach();
+    return;
+  }
+  if (!state.options.threaded) {
+    if (std::exchange(state.finished, true)) return;
+    state.make([end](GeneralTracker& tracker) { end_run(tracker, end); });
+  } else {
+    if (!state.thread.joinable()) return;
+    begin_end(end);
+    std::unique_lock lock(state.mutex);
+    const auto is_over = [&] { return state.finished; };
+    if (!state.progress.wait_for(lock, bounded(limit), is_over)) {
+      state.given_up = true;
+      state.progress.wait_for(lock, bounded(state.options.last_call), is_over);
+    }
+    if (!state.finished) {
+      state.thread.detach();
+      lock.unlock();
+      state.report(absl::StrCat("tracker ", state.name,
+                                " does not return from a call; it is left behind with what waits"));
+      return;
+    }
+    lock.unlock();
+    state.thread.join();
+  }
+  const uint64_t untold = state.failures - std::min<uint64_t>(state.failures, state.reasons.size());
+  if (untold > 0 || state.lost > 0) {
+    state.report(absl::StrCat("tracker ", state.name, ": ", state.failures, " calls failed, ",
+                              state.lost, " were never made"));
+  }
+}
+
+bool TrackerQueue::has_given_up() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->given_up;
+}
+
+void TrackerQueue::State::work() {
+  const auto interval = absl::ToChronoNanoseconds(options.flush_interval);
+  bool dirty = false;  // something was told since the last flush
+  Clock::time_point last_flush = Clock::now();
+  std::unique_lock lock(mutex);
+  while (true) {
+    const auto anything = [&] { return !waiting.empty() || flushes_wanted > flushes || ending; };
+    if (dirty) {
+      wake.wait_until(lock, last_flush + interval, anything);
+    } else {
+      wake.wait(lock, anything);
+    }
+    if (given_up) {
+      lost += waiting.size();
+      waiting.clear();
+    }
+    const bool due = dirty && Clock::now() - last_flush >= interval;
+    if (!waiting.empty() && !due) {
+      const Waiting next = std::move(waiting.front());
+      waiting.pop_front();
+      lock.unlock();
+      if (!dirty) last_flush = Clock::now();
+      make(next.call);
+      dirty = true;
+      lock.lock();
+      bytes -= next.bytes;
+      continue;
+    }
+    if (ending && waiting.empty()) break;
+    if (!due && flushes_wanted == flushes) continue;
+    // A flush that is due comes between calls, one that was asked for after them.
+    const uint64_t wanted = waiting.empty() ? flushes_wanted : flushes;
+    lock.unlock();
+    dirty = !make(flush);
+    last_flush = Clock::now();
+    lock.lock();
+    flushes = std::max(flushes, wanted);
+    progress.notify_all();
+  }
+  const RunEnd how = *ending;
+  lock.unlock();
+  make([how](GeneralTracker& tracker) { end_run(tracker, how); });
+  lock.lock();
+  flushes = flushes_wanted;
+  finished = true;
+  progress.notify_all();
+}
+
+bool TrackerQueue::State::make(const Call& call) {
+  std::string text;
+  try {
+    call(*tracker);
+    return true;
+  } catch (const NotKept& remark) {
+    text = absl::StrCat("tracker ", name, ": ", remark.what());
+  } catch (const std::exception& error) {
+    text = absl::StrCat("tracker ", name, " failed: ", error.what(),
+                        ". Training goes on; the same is not said again");
+  } catch (...) {
+    text = absl::StrCat("tracker ", name, " failed: it threw something that is no std::exception");
+  }
+  ++failures;
+  if (reasons.size() < kMaxReasons && reasons.insert(text).second) report(text);
+  return false;
+}
+
+}  // namespace accelerate

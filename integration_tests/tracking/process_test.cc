@@ -1,0 +1,98 @@
+// What is on the disk after a process that logs has ended, in whatever way.
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "integration_tests/tracking/curves.h"
+#include "launch/testing/launcher_process.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Process = launch::testing::LauncherProcess;
+
+constexpr char kLogger[] = "integration_tests/tracking/logger";
+
+class TrackingProcessTest : public ::testing::Test {
+ protected:
+  TrackingProcessTest() {
+    std::string name = ::testing::TempDir() + "/trackingXXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~TrackingProcessTest() override { std::filesystem::remove_all(folder_); }
+
+  std::vector<std::string> logger(int count, const std::string& way) const {
+    return {kLogger, "tensorboard,jsonl", folder_, std::to_string(count), way};
+  }
+  void expect_curves(int64_t least) const {
+    for (const Curve& curve :
+         {jsonl_curve(folder_ + "/run", "loss"), tensorboard_curve(folder_ + "/run", "loss")}) {
+      ASSERT_GE(std::ssize(curve), least);
+      for (int64_t i = 0; i < std::ssize(curve); ++i) {
+        ASSERT_EQ(curve[i].first, i + 1) << "nothing is missing in between";
+        ASSERT_FLOAT_EQ(curve[i].second, 1.0 / static_cast<double>(i + 1));
+      }
+    }
+  }
+
+  std::string folder_;
+};
+
+TEST_F(TrackingProcessTest, WhoForgetsToEndLosesNothing) {
+  for (const char* way : {"return", "exit", "fork"}) {
+    std::filesystem::remove_all(folder_ + "/run");
+    Process process(logger(1000, way));
+    EXPECT_EQ(process.finish(), 0) << process.stderr_text();
+    expect_curves(1000);
+  }
+}
+
+TEST_F(TrackingProcessTest, AnExceptionLosesNothing) {
+  Process process(logger(1000, "throw"));
+  EXPECT_EQ(process.finish(), 1);
+  EXPECT_THAT(process.stderr_text(), HasSubstr("training failed"));
+  expect_curves(1000);
+}
+
+TEST_F(TrackingProcessTest, SignalsEndItAsBeforeAndLoseNothing) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    std::filesystem::remove_all(folder_ + "/run");
+    // Whoever runs the tests may ignore them.
+    Process process(logger(1000, "wait"),
+                    {.before_exec = [signal] { std::signal(signal, SIG_DFL); }});
+    EXPECT_EQ(process.next_output_line(), "logged\n");
+    process.signal(signal);
+    EXPECT_EQ(process.finish(), 128 + signal) << process.stderr_text();
+    expect_curves(1000);
+  }
+}
+
+TEST_F(TrackingProcessTest, KilledItLeavesAllUpToTheLastFlush) {
+  Process process(logger(100, "flush"));
+  int64_t flushed = 0;
+  while (flushed < 300) flushed = std::stoll(process.next_output_line());
+  process.signal(SIGKILL);
+  EXPECT_EQ(process.finish(), 128 + SIGKILL);
+  expect_curves(flushed);
+}
+
+TEST_F(TrackingProcessTest, AFullDiskIsSaidOnceAndStopsNothing) {
+  // Every write to it says that there is no space.
+  std::filesystem::create_directories(folder_ + "/run");
+  std::filesystem::create_symlink("/dev/full", folder_ + "/run/metrics.csv");
+  Process process({kLogger, "jsonl,csv", folder_, "1000", "return"});
+  EXPECT_EQ(process.finish(), 0) << process.stderr_text();
+  EXPECT_THAT(jsonl_curve(folder_ + "/run", "loss"), SizeIs(1000));
+  const size_t said = process.stderr_text().find("tracker csv failed");
+  ASSERT_NE(said, std::string::npos) << process.stderr_text();
+  EXPECT_EQ(process.stderr_text().find("tracker csv failed", said + 1), std::string::npos);
+}
+
+}  // namespace
+}  // namespace accelerate::testing

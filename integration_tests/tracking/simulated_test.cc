@@ -1,0 +1,113 @@
+// Trackers on the ranks of a simulated cluster: who has one, when, and what a fault costs.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/accelerator.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class Spy : public GeneralTracker {
+ public:
+  Spy(const TrackerSetup& setup, std::vector<std::string>& calls)
+      : rank_(setup.services.rank), calls_(calls) {}
+  void store_init_configuration(const TrackerDict& /*values*/) override {}
+  void log(const TrackerDict& values, const TrackerStep& step) override {
+    calls_.push_back("rank " + std::to_string(rank_) + " at " +
+                     absl::FormatDuration(step.time - absl::UnixEpoch()) + " " +
+                     value_text(values));
+  }
+
+ private:
+  const int rank_;
+  std::vector<std::string>& calls_;
+};
+
+TrackerClass spy(const std::string& name, bool main_process_only, std::vector<std::string>& calls) {
+  return {
+      .name = name,
+      .requires_logging_directory = false,
+      .main_process_only = main_process_only,
+      .tracker = [&](const TrackerSetup& setup) { return std::make_unique<Spy>(setup, calls); }};
+}
+
+// What two trackers were told in a run with that seed.
+std::vector<std::string> told(uint64_t seed) {
+  std::vector<std::string> calls;
+  simulator::Cluster cluster("2x2", {.seed = seed});
+  cluster.run_on_every_rank([&](simulator::Rank& rank) {
+    Accelerator accelerator({.log_with = {spy("main", true, calls), spy("each", false, calls)}});
+    accelerator.init_trackers("run");
+    rank.runtime().sleep_for(absl::Seconds(1 + accelerator.process_index()));
+    accelerator.log({{"rank", accelerator.process_index()}}, 1);
+    accelerator.end_training();
+  });
+  return calls;
+}
+
+TEST(SimulatedTrackersTest, TheMainProcessAloneHasMost) {
+  const std::vector<std::string> calls = told(1);
+  ASSERT_EQ(calls.size(), 5) << "one of main, four of each";
+  EXPECT_THAT(calls[0], HasSubstr("rank 0"));
+  EXPECT_THAT(calls[4], HasSubstr("rank 3"));
+  EXPECT_THAT(calls[4], HasSubstr("{'rank': 3}"));
+}
+
+TEST(SimulatedTrackersTest, ASeedRepeatsTimesAndOrder) { EXPECT_EQ(told(7), told(7)); }
+
+TEST(SimulatedTrackersTest, AFullDiskIsSaidOnceAndTrainingGoesOn) {
+  const auto disk =
+      std::make_shared<simulator::SimDisk>(simulator::SimDiskOptions{.capacity = 4096});
+  simulator::Cluster cluster("1x2", {.seed = 1, .disk = disk});
+  int steps = 0;
+  ::testing::internal::CaptureStderr();
+  cluster.run_on_every_rank([&](simulator::Rank& /*rank*/) {
+    Accelerator accelerator({.project_dir = "/sim/logs", .log_with = {"jsonl"}});
+    accelerator.init_trackers("run");
+    for (int step = 0; step < 1000; ++step) {
+      accelerator.log({{"loss", 0.5}}, step);
+      if (step % 100 == 99) accelerator.get_tracker("jsonl").flush();
+      ++steps;
+    }
+    accelerator.end_training();
+  });
+  EXPECT_EQ(steps, 2000);
+  const std::string console = ::testing::internal::GetCapturedStderr();
+  constexpr char kSaid[] = "tracker jsonl failed: cannot write /sim/logs/run/metrics.jsonl";
+  const size_t first = console.find(kSaid);
+  ASSERT_NE(first, std::string::npos) << console;
+  EXPECT_EQ(console.find(kSaid, first + 1), std::string::npos) << console;
+  EXPECT_THAT(console, HasSubstr("records are lost"));
+}
+
+TEST(SimulatedTrackersTest, TheirFilesAreOnTheSimulatedDisk) {
+  const auto disk = std::make_shared<simulator::SimDisk>();
+  simulator::Cluster cluster("1x2", {.seed = 1, .disk = disk});
+  cluster.run_on_every_rank([&](simulator::Rank& /*rank*/) {
+    Accelerator accelerator(
+        {.project_dir = "/sim/logs", .log_with = {"jsonl", "csv", "tensorboard", "mlflow"}});
+    accelerator.init_trackers("run", TrackerDict{{"lr", 0.1}});
+    accelerator.log({{"loss", 0.5}}, 1);
+  });
+  for (const char* name : {"metrics.jsonl", "metrics.csv"}) {
+    const auto text = read_file(*disk, std::string("/sim/logs/run/") + name);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_THAT(*text, HasSubstr("loss"));
+  }
+  const auto names = disk->list("/sim/logs/run");
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_THAT(*names, Contains(StartsWith("events.out.tfevents.")));
+}
+
+}  // namespace
+}  // namespace accelerate

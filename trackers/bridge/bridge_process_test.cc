@@ -1,0 +1,448 @@
+#include "trackers/bridge/bridge_process.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trackers/testing/fake_package.h"
+
+namespace accelerate::trackers {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// What `function` throws, or nothing.
+template <typename Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Waits for what was asked; a bridge under test may be on a busy machine.
+const BridgeLimits kPatient = {.call = absl::Seconds(60), .finish = absl::Seconds(60)};
+
+class BridgeProcessTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<BridgeProcess> start(const BridgeLimits& limits = kPatient,
+                                       const TrackerDict& kwargs = {}) {
+    auto bridge = std::make_unique<BridgeProcess>("vendor", fake_.services(), kwargs, limits);
+    bridge->start();
+    return bridge;
+  }
+
+  FakePackages fake_;
+};
+
+TEST_F(BridgeProcessTest, CallsWhatAPathStandsFor) {
+  fake_.add_recorder("vendor");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.Run", .args = {"a", 1}, .kwargs = {{"name", 0.5}}});
+  bridge->call({.path = "vendor.Run().part.log"});
+  bridge->set("vendor.Run().name", "run");
+  bridge->set_item("vendor.Run()", "hparams", TrackerDict{{"lr", 0.1}});
+  bridge->set_item("vendor.config", "x", TrackerValue());
+  bridge->call({.path = "vendor.log",
+                .args = {PythonDict{
+                    {"images", PythonList{PythonCall{.path = "vendor.Image", .args = {1}},
+                                          PythonCall{.path = "vendor.Image", .args = {2}}}}}}});
+  bridge->flush();
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(),
+              ElementsAre("vendor.Run('a', 1, name=0.5)", "vendor.Run().part.log()",
+                          "vendor.Run().name = 'run'", "vendor.Run()['hparams'] = {'lr': 0.1}",
+                          "vendor.config['x'] = None", "vendor.Image(1)", "vendor.Image(2)",
+                          "vendor.log({'images': [<vendor.Image()>, <vendor.Image()>]})"));
+}
+
+TEST_F(BridgeProcessTest, PassesEveryKindOfValue) {
+  fake_.add_recorder("vendor");
+  const auto bridge = start();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  bridge->call(
+      {.path = "vendor.log",
+       .args = {TrackerValue(), true, int64_t{-9007199254740993}, 1.0, 0.1,
+                std::numeric_limits<double>::quiet_NaN(), -kInfinity, "é 🤗 \"\n\x01",
+                TrackerList{1, TrackerList{}}, TrackerDict{{"b", 1}, {"a", 2}, {"png", "$ref"}}}});
+  bridge->call({.path = "vendor.log",
+                .args = {TensorValue{{}, "float32", {2.5}}, TensorValue{{}, "int64", {3}},
+                         TensorValue{{2, 2}, "float32", {1, 2, 3, kInfinity}},
+                         TensorValue{{2}, "bool", {0, 1}}, TensorValue{{0, 3}, "float32", {}}}});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(),
+              ElementsAre("vendor.log(None, True, -9007199254740993, 1.0, 0.1, nan, -inf, "
+                          "'é 🤗 \"\\n\\x01', [1, []], {'b': 1, 'a': 2, 'png': '$ref'})",
+                          "vendor.log(2.5, 3, [[1.0, 2.0], [3.0, inf]], [False, True], [])"));
+}
+
+TEST_F(BridgeProcessTest, TextThatIsNoUnicodeDoesNotBreakTheStream) {
+  fake_.add_recorder("vendor");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .args = {"\xff\xfe"}});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("vendor.log('\uFFFD\uFFFD')"));
+}
+
+TEST_F(BridgeProcessTest, ImagesAreFilesWithoutPillow) {
+  fake_.add("vendor", R"python(
+import os, recorder
+def log(path):
+    with open(path, "rb") as file:
+        recorder.note(repr(file.read(8)))
+    recorder.note(path)
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log",
+                .args = {TrackerImage{.height = 1, .width = 1, .channels = 1, .pixels = {7}}}});
+  bridge->finish();
+  ASSERT_EQ(fake_.calls().size(), 2);
+  EXPECT_EQ(fake_.calls()[0], "b'\\x89PNG\\r\\n\\x1a\\n'");
+  EXPECT_FALSE(std::filesystem::exists(fake_.calls()[1]));
+}
+
+TEST_F(BridgeProcessTest, ImagesAreThoseOfPillow) {
+  std::filesystem::remove(fake_.path("PIL.py"));
+  std::filesystem::create_directory(fake_.path("PIL"));
+  fake_.add("PIL/__init__", "");
+  fake_.add("PIL/Image", R"python(
+class Opened:
+    def __init__(self, file): self.file = file
+    def load(self): self.size = len(self.file.read())
+    def __repr__(self): return f"image of {self.size > 50}"
+def open(file): return Opened(file)
+)python");
+  fake_.add_recorder("vendor");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log",
+                .args = {TrackerImage{.height = 1, .width = 1, .channels = 1, .pixels = {7}}}});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("vendor.log(image of True)"));
+}
+
+TEST_F(BridgeProcessTest, ConditionsOfCalls) {
+  fake_.add("vendor", R"python(
+import recorder
+current = None
+class Task:
+    def close(self): recorder.note("close")
+def get(): return current
+def init():
+    global current
+    recorder.note("init")
+    current = Task()
+    return current
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.init().close", .optional = true});
+  bridge->call({.path = "vendor.get"});
+  bridge->call({.path = "vendor.init", .if_none = "vendor.get()"});
+  bridge->call({.path = "vendor.get", .if_none = "vendor.get()"});
+  bridge->call({.path = "vendor.init", .if_none = "vendor.get()"});
+  bridge->call({.path = "vendor.get().close"});
+  bridge->call({.path = "vendor.get().open", .optional = true});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("init", "close"));
+}
+
+TEST_F(BridgeProcessTest, FailureOfACallIsThrownOnceAndTheNextIsMade) {
+  fake_.add("vendor", R"python(
+import recorder
+class QuotaError(Exception): pass
+def log(value):
+    if value == 1: raise QuotaError("no more\nthan that: é")
+    recorder.note(str(value))
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .args = {1}});
+  EXPECT_EQ(error_of([&] { bridge->flush(); }),
+            "vendor: vendor.log raised QuotaError: no more\nthan that: é");
+  bridge->flush();
+  bridge->call({.path = "vendor.log", .args = {2}});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("2"));
+}
+
+TEST_F(BridgeProcessTest, SaysThatAPackageIsMissing) {
+  const auto bridge = start();
+  bridge->call({.path = "no_such_vendor.start"});
+  EXPECT_EQ(error_of([&] { bridge->flush(); }),
+            "vendor: no_such_vendor.start raised ModuleNotFoundError: No module named "
+            "'no_such_vendor'");
+  bridge->call({.path = "no_such_vendor.start().log"});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }),
+              HasSubstr("LookupError: no_such_vendor.start() has not succeeded"));
+}
+
+TEST_F(BridgeProcessTest, SaysThatPythonIsMissing) {
+  fake_.environment().set("ACCELERATE_PYTHON", "/no/such/python");
+  EXPECT_THAT(error_of([&] { start(); }),
+              "ACCELERATE_PYTHON is /no/such/python, which is no program");
+  fake_.environment().unset("ACCELERATE_PYTHON");
+  fake_.environment().set("PATH", fake_.path("nothing"));
+  EXPECT_THAT(error_of([&] { start(); }), HasSubstr("there is no python3 on the PATH"));
+}
+
+TEST_F(BridgeProcessTest, AFolderIsNoInterpreter) {
+  std::filesystem::create_directory(fake_.path("python3"));
+  fake_.environment().set("PATH", fake_.path(""));
+  EXPECT_THAT(error_of([&] { start(); }), HasSubstr("there is no python3 on the PATH"));
+}
+
+TEST_F(BridgeProcessTest, APackageThatHangsHoldsNobody) {
+  fake_.add("vendor", R"python(
+import time
+def log(value): time.sleep(1000)
+)python");
+  const auto bridge = start({.call = absl::Seconds(1), .finish = absl::Seconds(1)});
+  bridge->call({.path = "vendor.log", .args = {1}});
+  bridge->call({.path = "vendor.log", .args = {2}});
+  // The first wait may have seen the process begin.
+  std::string error;
+  for (int i = 0; i < 3 && error.empty(); ++i) error = error_of([&] { bridge->flush(); });
+  EXPECT_EQ(error, "vendor: vendor.log has not returned for 1s; 1 calls wait for it");
+  for (int i = 0; i < 1000; ++i) {  // a second each would be too much
+    error_of([&] { bridge->flush(); });
+  }
+  EXPECT_THAT(error_of([&] { bridge->finish(); }),
+              "vendor: it did not end within 1s and was killed; 2 calls had not returned");
+}
+
+TEST_F(BridgeProcessTest, WhatFindsNoRoomIsDropped) {
+  fake_.add("vendor", R"python(
+import time
+def log(value): time.sleep(1000)
+)python");
+  const auto bridge = start(
+      {.call = absl::Seconds(1), .finish = absl::Milliseconds(10), .unsent = size_t{1} << 20});
+  bridge->call({.path = "vendor.log", .args = {1}});
+  bridge->call({.path = "vendor.log", .args = {std::string(3 << 20, 'x')}});
+  EXPECT_THAT(error_of([&] { bridge->call({.path = "vendor.log", .args = {2}}); }),
+              HasSubstr("vendor.log is dropped: 2 MiB wait already"));
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_NE(error_of([&] { bridge->call({.path = "vendor.log", .args = {2}}); }), "");
+  }
+}
+
+TEST_F(BridgeProcessTest, WhatAPackagePrintsIsTold) {
+  fake_.add("vendor", R"python(
+import os, sys
+def start():
+    print("see é https://vendor/run")
+    os.system("echo of a program")
+    sys.stderr.write("half a line")
+def end():
+    sys.stderr.write(" and the rest\n")
+    assert sys.stdin.read() == ""
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.start"});
+  bridge->flush();
+  bridge->call({.path = "vendor.end"});
+  bridge->finish();
+  EXPECT_THAT(fake_.said(),
+              ElementsAre("info: vendor: see é https://vendor/run", "info: vendor: of a program",
+                          "info: vendor: half a line and the rest"));
+}
+
+TEST_F(BridgeProcessTest, MuchOutputDoesNotStopIt) {
+  fake_.add("vendor", R"python(
+def log():
+    for i in range(3000): print("x" * 1000)
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->call({.path = "vendor.log"});
+  bridge->finish();
+  EXPECT_EQ(fake_.said().size(), 6000);
+}
+
+TEST_F(BridgeProcessTest, AProgressBarIsOneLine) {
+  fake_.add("vendor", R"python(
+import sys
+def log():
+    for i in range(101): sys.stderr.write(f"\r{i} %")
+    sys.stderr.write("\n")
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->finish();
+  EXPECT_THAT(fake_.said(), ElementsAre("info: vendor: 100 %"));
+}
+
+TEST_F(BridgeProcessTest, SaysHowItDied) {
+  fake_.add("vendor", R"python(
+import os, sys
+def log(value):
+    print("out of luck", file=sys.stderr)
+    if value == 1: os.kill(os.getpid(), 9)
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .args = {0}});
+  bridge->call({.path = "vendor.log", .args = {1}});
+  const std::string death =
+      "vendor: its process ended with signal 9; 1 calls had not returned; it is not started "
+      "again; it printed last: out of luck\nout of luck";
+  EXPECT_EQ(error_of([&] { bridge->flush(); }), death);
+  EXPECT_EQ(error_of([&] { bridge->call({.path = "vendor.log", .args = {0}}); }), death);
+  EXPECT_EQ(error_of([&] { bridge->finish(); }), death);
+}
+
+TEST_F(BridgeProcessTest, AForkThatOutlivesItHidesNothing) {
+  fake_.add("vendor", R"python(
+import os, signal
+def log():
+    if os.fork() == 0:
+        signal.alarm(20)
+        signal.pause()
+    os._exit(5)
+)python");
+  const auto bridge = start({.call = absl::Milliseconds(100), .finish = absl::Seconds(60)});
+  std::string error = error_of([&] { bridge->call({.path = "vendor.log"}); });
+  while (error.empty() || error.find("has not returned") != std::string::npos) {
+    error = error_of([&] { bridge->flush(); });
+  }
+  EXPECT_THAT(error, HasSubstr("exit status 5"));
+}
+
+TEST_F(BridgeProcessTest, SystemExitIsAFailureLikeOthers) {
+  fake_.add("vendor", "def log(): raise SystemExit('no key')\n");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  EXPECT_EQ(error_of([&] { bridge->finish(); }), "vendor: vendor.log raised SystemExit: no key");
+}
+
+TEST_F(BridgeProcessTest, PackagesEndTheirOwnWay) {
+  fake_.add("vendor", R"python(
+import atexit, recorder
+atexit.register(lambda: recorder.note("uploaded"))
+def log(): recorder.note("log")
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->finish();
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("log", "uploaded"));
+  EXPECT_EQ(error_of([&] { bridge->call({.path = "vendor.log"}); }), "vendor: it has ended");
+}
+
+TEST_F(BridgeProcessTest, KeysAreNotShown) {
+  fake_.add("vendor", R"python(
+import os
+def log(key):
+    print("using", key)
+    raise ValueError(f"bad keys {key} and {os.environ['VENDOR_API_KEY']}")
+)python");
+  fake_.environment().set("VENDOR_API_KEY", "0123456789");
+  const auto bridge = start(kPatient, {{"api_key", "abcdefghij"}});
+  bridge->call({.path = "vendor.log", .args = {"abcdefghij"}});
+  EXPECT_EQ(error_of([&] { bridge->finish(); }),
+            "vendor: vendor.log raised ValueError: bad keys *** and ***");
+  EXPECT_THAT(fake_.said(), ElementsAre("info: vendor: using ***"));
+}
+
+TEST_F(BridgeProcessTest, PassesALargeValue) {
+  fake_.add("vendor", R"python(
+import recorder
+def log(text): recorder.note(str(len(text)))
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .args = {std::string(32 << 20, 'x')}});
+  bridge->call({.path = "vendor.log", .args = {std::string(32 << 20, 'x')}});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("33554432", "33554432"));
+}
+
+TEST_F(BridgeProcessTest, TwoAtOnce) {
+  fake_.add_recorder("one");
+  fake_.add_recorder("two");
+  const auto first = start();
+  const auto second = start();
+  first->call({.path = "one.log"});
+  first->flush();
+  second->call({.path = "two.log"});
+  // Would never come if the second held an end of the first's socket.
+  first->finish();
+  second->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("one.log()", "two.log()"));
+}
+
+TEST_F(BridgeProcessTest, ATerminalsInterruptIsNotForIt) {
+  fake_.add("vendor", R"python(
+import os, recorder, signal
+def log():
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    recorder.note(str(os.getpgrp() == os.getpid()))
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("True"));
+}
+
+TEST_F(BridgeProcessTest, FinishesAfterADeathOfOurs) {
+  fake_.add("vendor", R"python(
+import atexit, os
+def log(path):
+    atexit.register(lambda: open(path, "w").write("uploaded"))
+)python");
+  const std::string fifo = fake_.path("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    auto* bridge = new BridgeProcess("vendor", fake_.services(), {});
+    bridge->start();
+    bridge->call({.path = "vendor.log", .args = {fifo}});
+    if (fork() == 0) {  // as a worker that loads data; it holds the socket for a while
+      alarm(20);
+      pause();
+    }
+    kill(getpid(), SIGKILL);
+  }
+  std::string text;
+  std::ifstream(fifo) >> text;  // opens when the package does
+  EXPECT_EQ(text, "uploaded");
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+
+TEST_F(BridgeProcessTest, NothingRunsInASimulation) {
+  TrackerServices simulated = fake_.services();
+  simulated.is_real = false;
+  BridgeProcess bridge("vendor", simulated, {});
+  EXPECT_NE(error_of([&] { bridge.start(); }), "");
+  EXPECT_NE(error_of([&] { bridge.call({.path = "vendor.log"}); }), "");
+  bridge.flush();
+  bridge.finish();
+  EXPECT_EQ(why_unavailable(simulated, "os"), "not in a simulation");
+}
+
+TEST_F(BridgeProcessTest, AvailabilityOfAPackage) {
+  fake_.add("vendor", "raise RuntimeError('is not imported for that')\n");
+  std::filesystem::create_directory(fake_.path("folder"));
+  EXPECT_EQ(why_unavailable(fake_.services(), "vendor"), "");
+  const auto is_missing = AllOf(HasSubstr("is not installed for /"), HasSubstr("pip install"),
+                                HasSubstr("ACCELERATE_PYTHON"));
+  EXPECT_THAT(why_unavailable(fake_.services(), "no_such_vendor"), is_missing);
+  EXPECT_THAT(why_unavailable(fake_.services(), "folder"), is_missing);
+  fake_.environment().set("ACCELERATE_PYTHON", "/no/such/python");
+  EXPECT_THAT(why_unavailable(fake_.services(), "vendor"), HasSubstr("which is no program"));
+}
+
+}  // namespace
+}  // namespace accelerate::trackers

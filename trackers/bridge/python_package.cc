@@ -1,0 +1,33 @@
+#include "trackers/bridge/python_package.h"
+
+namespace accelerate::trackers {
+
+PythonValue::PythonValue(PythonCall call)
+    : value_(std::make_shared<const PythonCall>(std::move(call))) {}
+
+PythonDict to_python(const TrackerDict& dict) {
+  PythonDict result;
+  result.reserve(dict.size());
+  for (const auto& [name, value] : dict) result.emplace_back(name, value);
+  return result;
+}
+
+TrackerValue to_value(const std::optional<int64_t>& step) {
+  return step ? TrackerValue(*step) : TrackerValue();
+}
+
+void PythonPackage::finish_with(const PythonCall& last) {
+  try {
+    call(last);
+  } catch (...) {
+    try {
+      finish();
+    } catch (...) {
+      // What came first says more.
+    }
+    throw;
+  }
+  finish();
+}
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,32 @@
+/// What trackers that write files of their own in a project's folder are told.
+/// Errors:  std::invalid_argument for init_kwargs that are not known.
+/// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "accelerate/tracking/tracker.h"
+
+namespace accelerate::trackers {
+
+struct FileOptions {
+  /// `dir` of the init_kwargs, see `folder_of_rank`, or <logging_dir>/<project>.
+  std::string folder;
+  /// `name` of the init_kwargs, or when the run began, in UTC, and four random digits:
+  /// "20260102-030405-9f2c".
+  std::string run;
+};
+
+/// `tracker`: its name. There must be no other init_kwargs.
+FileOptions file_options(std::string_view tracker, const TrackerSetup& setup);
+
+/// A folder that all ranks are told, apart for each: rank 0's is the folder, rank 3's
+/// FOLDER/rank_3.
+std::string folder_of_rank(const std::string& folder, int rank);
+
+/// Throws std::runtime_error with the status's message, which names the path.
+void throw_if_error(const absl::Status& status);
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,237 @@
+#include "trackers/common/http_client.h"
+
+#include <curl/curl.h>
+
+#include <mutex>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace accelerate::trackers {
+namespace {
+
+struct FreeHeaders {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+using Headers = std::unique_ptr<curl_slist, FreeHeaders>;
+
+struct FreeUrl {
+  void operator()(CURLU* url) const { curl_url_cleanup(url); }
+};
+using ParsedUrl = std::unique_ptr<CURLU, FreeUrl>;
+
+ParsedUrl parse(const std::string& text) {
+  ParsedUrl url(curl_url());
+  return url && curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) == CURLUE_OK
+             ? std::move(url)
+             : nullptr;
+}
+
+std::string part(const ParsedUrl& url, CURLUPart which, unsigned flags = 0) {
+  char* text = nullptr;
+  if (curl_url_get(url.get(), which, &text, flags) != CURLUE_OK) return {};
+  std::string result(text);
+  curl_free(text);
+  return result;
+}
+
+// As errors name it.
+std::string shown(const std::string& text) {
+  const ParsedUrl url = parse(text);
+  if (!url) return "(no URL)";
+  curl_url_set(url.get(), CURLUPART_USER, nullptr, 0);
+  curl_url_set(url.get(), CURLUPART_PASSWORD, nullptr, 0);
+  curl_url_set(url.get(), CURLUPART_QUERY, nullptr, 0);
+  return part(url, CURLUPART_URL);
+}
+
+bool is_loopback(const ParsedUrl& url) {
+  const std::string host = part(url, CURLUPART_HOST);
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+struct Received {
+  std::string body;
+  size_t limit = 0;
+};
+
+size_t receive(char* data, size_t size, size_t count, void* to) {
+  auto& received = *static_cast<Received*>(to);
+  if (received.body.size() + size * count > received.limit) return 0;
+  received.body.append(data, size * count);
+  return size * count;
+}
+
+}  // namespace
+
+struct HttpClient::Handle {
+  CURL* curl = nullptr;
+  char error[CURL_ERROR_SIZE] = {};
+
+  Handle() {
+    static std::once_flag once;
+    std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+    curl = curl_easy_init();
+    if (curl == nullptr) throw HttpError("libcurl cannot make a handle");
+  }
+  ~Handle() { curl_easy_cleanup(curl); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  template <typename Value>
+  void set(CURLoption option, Value value) {
+    if (const CURLcode code = curl_easy_setopt(curl, option, value); code != CURLE_OK) {
+      throw HttpError(absl::StrCat("libcurl refuses option ", static_cast<int>(option), ": ",
+                                   curl_easy_strerror(code)));
+    }
+  }
+};
+
+HttpClient::HttpClient(HttpOptions options)
+    : options_(std::move(options)), handle_(std::make_unique<Handle>()) {}
+
+HttpClient::~HttpClient() = default;
+
+HttpAnswer HttpClient::send(const HttpRequest& request) {
+  Handle& handle = *handle_;
+  const ParsedUrl url = parse(request.url);
+  if (!url) throw HttpError(absl::StrCat(request.method, ": no URL"));
+  // Connections stay.
+  curl_easy_reset(handle.curl);
+  handle.error[0] = '\0';
+  handle.set(CURLOPT_ERRORBUFFER, handle.error);
+  handle.set(CURLOPT_NOSIGNAL, 1L);
+  handle.set(CURLOPT_URL, request.url.c_str());
+  handle.set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  handle.set(CURLOPT_PROTOCOLS_STR, "http,https");
+  handle.set(CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  handle.set(CURLOPT_FOLLOWLOCATION, 1L);
+  handle.set(CURLOPT_MAXREDIRS, static_cast<long>(options_.max_redirects));
+  handle.set(CURLOPT_POSTREDIR, static_cast<long>(CURL_REDIR_POST_ALL));
+  if (is_loopback(url)) handle.set(CURLOPT_NOPROXY, "*");
+  const long milliseconds = static_cast<long>(absl::ToInt64Milliseconds(request.timeout));
+  handle.set(CURLOPT_TIMEOUT_MS, std::max(milliseconds, 1L));
+  handle.set(CURLOPT_CONNECTTIMEOUT_MS,
+             static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));
+  handle.set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  handle.set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(absl::ToInt64Seconds(
+                                         absl::Ceil(options_.stall_timeout, absl::Seconds(1)))));
+  if (!options_.verify_certificates) {
+    handle.set(CURLOPT_SSL_VERIFYPEER, 0L);
+    handle.set(CURLOPT_SSL_VERIFYHOST, 0L);
+  }
+  if (!options_.certificates.empty()) {
+    handle.set(CURLOPT_CAINFO, options_.certificates.c_str());
+  }
+  if (request.authenticate && !options_.token.empty()) {
+    handle.set(CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
+    handle.set(CURLOPT_XOAUTH2_BEARER, options_.token.c_str());
+  } else if (request.authenticate && !(options_.username.empty() && options_.password.empty())) {
+    handle.set(CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
+    handle.set(CURLOPT_USERNAME, options_.username.c_str());
+    handle.set(CURLOPT_PASSWORD, options_.password.c_str());
+  }
+
+  // Without the last, libcurl waits for leave to send a long body.
+  Headers headers(curl_slist_append(nullptr, "Expect:"));
+  for (const auto& [name, value] : request.headers) {
+    curl_slist_append(headers.get(), absl::StrCat(name, ": ", value).c_str());
+  }
+  handle.set(CURLOPT_HTTPHEADER, headers.get());
+  if (request.method != "GET") {
+    handle.set(CURLOPT_POSTFIELDS, request.body.data() == nullptr ? "" : request.body.data());
+    handle.set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+  }
+  Received received{.limit = options_.max_answer_bytes};
+  handle.set(CURLOPT_WRITEFUNCTION, &receive);
+  handle.set(CURLOPT_WRITEDATA, &received);
+
+  if (const CURLcode code = curl_easy_perform(handle.curl); code != CURLE_OK) {
+    std::string reason = handle.error[0] != '\0' ? handle.error : curl_easy_strerror(code);
+    if (code == CURLE_WRITE_ERROR) {
+      reason = absl::StrCat("the answer is longer than ", options_.max_answer_bytes, " bytes");
+    }
+    throw HttpError(redact(absl::StrCat(request.method, " ", shown(request.url), ": ", reason)));
+  }
+  HttpAnswer answer{.body = std::move(received.body)};
+  long status = 0;
+  curl_easy_getinfo(handle.curl, CURLINFO_RESPONSE_CODE, &status);
+  answer.status = static_cast<int>(status);
+  curl_off_t seconds = 0;
+  if (curl_easy_getinfo(handle.curl, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0) {
+    answer.retry_after = absl::Seconds(seconds);
+  }
+  return answer;
+}
+
+std::string HttpClient::redact(std::string text) const {
+  const std::string basic =
+      absl::Base64Escape(absl::StrCat(options_.username, ":", options_.password));
+  std::vector<std::string> secrets = {options_.token, options_.password};
+  if (!options_.password.empty()) secrets.push_back(basic);
+  for (const std::string& secret : secrets) {
+    if (!secret.empty()) text = absl::StrReplaceAll(text, {{secret, "***"}});
+  }
+  return text;
+}
+
+HttpUrl parse_http_url(const std::string& text) {
+  const ParsedUrl url = parse(text);
+  const std::string scheme = url ? part(url, CURLUPART_SCHEME) : "";
+  if (scheme != "http" && scheme != "https") {
+    throw std::invalid_argument("it is no URL that begins with http:// or https://");
+  }
+  HttpUrl result{.username = part(url, CURLUPART_USER, CURLU_URLDECODE),
+                 .password = part(url, CURLUPART_PASSWORD, CURLU_URLDECODE)};
+  curl_url_set(url.get(), CURLUPART_USER, nullptr, 0);
+  curl_url_set(url.get(), CURLUPART_PASSWORD, nullptr, 0);
+  curl_url_set(url.get(), CURLUPART_FRAGMENT, nullptr, 0);
+  curl_url_set(url.get(), CURLUPART_QUERY, nullptr, 0);
+  result.url = part(url, CURLUPART_URL);
+  while (absl::EndsWith(result.url, "/")) result.url.pop_back();
+  curl_url_set(url.get(), CURLUPART_PATH, "", 0);
+  result.origin = part(url, CURLUPART_URL);
+  while (absl::EndsWith(result.origin, "/")) result.origin.pop_back();
+  return result;
+}
+
+std::string url_escape(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~", c)) {
+      result += c;
+    } else {
+      absl::StrAppend(&result, "%", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    }
+  }
+  return result;
+}
+
+std::string url_escape_path(std::string_view path) {
+  return absl::StrReplaceAll(url_escape(path), {{"%2f", "/"}});
+}
+
+std::string path_of_file_uri(std::string_view uri) {
+  for (const std::string_view beginning : {"file:", "//"}) {
+    if (uri.starts_with(beginning)) uri.remove_prefix(beginning.size());
+  }
+  constexpr std::string_view kThisHost = "localhost";
+  if (uri.starts_with("localhost/")) uri.remove_prefix(kThisHost.size());
+  const auto digit = [&](size_t i) {
+    const auto c = i < uri.size() ? static_cast<unsigned char>(uri[i]) : '\0';
+    return absl::ascii_isxdigit(c) ? (absl::ascii_isdigit(c) ? c - '0' : (c | 0x20) - 'a' + 10)
+                                   : -1;
+  };
+  std::string path;
+  for (size_t i = 0; i < uri.size(); ++i) {
+    const bool is_escaped = uri[i] == '%' && digit(i + 1) >= 0 && digit(i + 2) >= 0;
+    path += is_escaped ? static_cast<char>(digit(i + 1) * 16 + digit(i + 2)) : uri[i];
+    if (is_escaped) i += 2;
+  }
+  return path;
+}
+
+}  // namespace accelerate::trackers

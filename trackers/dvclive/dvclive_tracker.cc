@@ -1,0 +1,72 @@
+#include "trackers/dvclive/dvclive_tracker.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trackers/common/init_kwargs.h"
+#include "trackers/dvclive/live_files.h"
+
+namespace accelerate::trackers {
+namespace {
+
+constexpr char kName[] = "dvclive";
+
+// Different warnings that are remembered.
+constexpr size_t kMaxSaid = 1000;
+
+const TrackerRegistration kRegistration({.name = kName,
+                                         .requires_logging_directory = false,
+                                         .main_process_only = true,
+                                         .tracker = make_tracker<DvcliveTracker>});
+
+}  // namespace
+
+DvcliveTracker::DvcliveTracker(const TrackerSetup& setup)
+    : DvcliveTracker(setup, std::make_unique<LiveFiles>(setup)) {}
+
+DvcliveTracker::DvcliveTracker(const TrackerSetup& setup, std::unique_ptr<Live> live)
+    : services_(setup.services), live_(std::move(live)) {}
+
+void DvcliveTracker::start() { live_->open(); }
+
+void DvcliveTracker::store_init_configuration(const TrackerDict& values) {
+  live_->log_params(values);
+}
+
+void DvcliveTracker::log(const TrackerDict& values, const TrackerStep& step) {
+  if (step.step) live_->set_step(*step.step);
+  for (const auto& [name, value] : values) {
+    if (value.number()) {
+      live_->log_metric(name, value, step.kwargs);
+    } else {
+      warn_once(absl::StrCat("Accelerator attempted to log a value of \"", value_text(value),
+                             "\" of type <class '", std::string(type_name(value)), "'> for key \"",
+                             name,
+                             "\" as a scalar. This invocation of DVCLive's Live.log_metric() is "
+                             "incorrect so we dropped this attribute."));
+    }
+  }
+  live_->next_step();
+}
+
+void DvcliveTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
+  if (step.step) live_->set_step(*step.step);
+  for (const auto& [name, several] : images) {
+    for (size_t i = 0; i < several.size(); ++i) {
+      const std::string folder = several.size() == 1 ? name : absl::StrCat(name, "/", i);
+      live_->log_image(absl::StrCat(folder, "/", live_->step(), ".png"), several[i]);
+    }
+  }
+  refuse_log_kwargs(kName, step.kwargs);
+}
+
+void DvcliveTracker::flush() { live_->flush(); }
+
+void DvcliveTracker::finish() { live_->end(); }
+
+void DvcliveTracker::warn_once(const std::string& text) {
+  if (said_.size() >= kMaxSaid || !said_.insert(text).second) return;
+  services_.warn(text);
+}
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,351 @@
+#include "trackers/mlflow/buffered_client.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+#include "absl/functional/overload.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "accelerate/runtime/file_system.h"
+#include "trackers/common/png.h"
+#include "trackers/mlflow/mlflow_names.h"
+
+namespace accelerate::trackers {
+namespace {
+
+// A program with a new name at each step is not to be told of it for ever.
+constexpr size_t kMaxBadNames = 1000;
+
+std::vector<MlflowText> texts_of(const std::optional<TrackerDict>& dict) {
+  std::vector<MlflowText> texts;
+  if (!dict) return texts;
+  for (const auto& [name, value] : *dict) texts.emplace_back(name, value_text(value));
+  return texts;
+}
+
+size_t bytes_of(const std::vector<MlflowText>& texts) {
+  size_t bytes = 0;
+  for (const auto& [name, value] : texts) bytes += name.size() + value.size();
+  return bytes;
+}
+
+int64_t timestamp_of(const TrackerStep& step) {
+  int64_t timestamp = absl::ToUnixMillis(step.time);
+  for (const auto& [name, value] : step.kwargs) {
+    if (name == "timestamp") {
+      if (value.is_none()) continue;
+      const auto* const given = value.get_if<int64_t>();
+      if (given == nullptr) {
+        throw std::invalid_argument(
+            absl::StrCat("log_kwargs: timestamp must be an int, in ms, not ", value_text(value)));
+      }
+      timestamp = *given;
+    } else if (name != "synchronous") {  // it never is
+      throw std::invalid_argument(absl::StrCat("log_kwargs: ", name,
+                                               " is unknown to mlflow; known are timestamp and "
+                                               "synchronous"));
+    }
+  }
+  return timestamp;
+}
+
+}  // namespace
+
+BufferedClient::BufferedClient(std::unique_ptr<MlflowStore> store, const TrackerServices& services,
+                               uint64_t random_bits, BufferedClientOptions options)
+    : services_(services),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      gate_(random_bits, options_.retry) {}
+
+template <typename Function>
+auto BufferedClient::ask(Function&& function) {
+  const absl::Time now = services_.now();
+  if (!gate_.is_open(now)) throw MlflowAway(store_->place() + " was away a moment ago");
+  store_->set_call_limit(
+      std::clamp(end_ - now, std::min(absl::Seconds(1), options_.call_limit), options_.call_limit));
+  try {
+    if constexpr (std::is_void_v<decltype(function())>) {
+      function();
+      gate_.succeeded();
+    } else {
+      auto result = function();
+      gate_.succeeded();
+      return result;
+    }
+  } catch (const MlflowAway& error) {
+    gate_.failed(services_.now(), error.retry_after);
+    throw;
+  }
+}
+
+std::vector<std::string> BufferedClient::search_experiments(const std::string& name) {
+  return ask([&] { return store_->find_experiments(name); });
+}
+
+std::string BufferedClient::create_experiment(const MlflowCreateExperiment& experiment) {
+  return ask([&] {
+    return store_->create_experiment(experiment.name, experiment.artifact_location,
+                                     texts_of(experiment.tags),
+                                     absl::ToUnixMillis(services_.now()));
+  });
+}
+
+void BufferedClient::start_run(const MlflowStartRun& run) {
+  std::vector<MlflowText> tags = texts_of(run.tags);
+  if (run.description) tags.emplace_back("mlflow.note.content", *run.description);
+  if (run.run_id) {
+    run_ = ask([&] { return store_->resume_run(*run.run_id); });
+    if (!tags.empty()) add(Tags{std::move(tags)});
+    return;
+  }
+  const std::string user =
+      services_.environment.get_or("USER", services_.environment.get_or("LOGNAME", "unknown"));
+  tags.insert(tags.begin(), {{"mlflow.source.type", "LOCAL"}, {"mlflow.user", user}});
+  run_ = ask([&] {
+    return store_->create_run({.experiment_id = run.experiment_id,
+                               .name = run.run_name.value_or(""),
+                               .tags = std::move(tags),
+                               .start_time = absl::ToUnixMillis(services_.now())});
+  });
+}
+
+bool BufferedClient::is_good_name(const std::string& name, const std::string& what) {
+  const std::string error = mlflow_name_error(name);
+  if (error.empty()) return true;
+  if (bad_names_.size() < kMaxBadNames && bad_names_.insert(name).second) {
+    services_.warn(absl::StrCat("mlflow: ", what, " \"", name, "\" is dropped: ", error));
+  }
+  return false;
+}
+
+void BufferedClient::log_metrics(const TrackerDict& metrics, const TrackerStep& step) {
+  const int64_t timestamp = timestamp_of(step);
+  for (const auto& [name, value] : metrics) {
+    if (!is_good_name(name, "metric")) {
+      ++lost_metrics_;
+    } else if (metrics_.size() - sent_metrics_ < options_.max_metrics) {
+      metrics_.push_back({.key = name,
+                          .value = value.number().value(),
+                          .timestamp = timestamp,
+                          .step = step.step.value_or(0)});
+    } else {
+      ++lost_metrics_;
+      if (std::exchange(said_full_, true)) continue;
+      services_.warn(absl::StrCat("mlflow: ", options_.max_metrics, " metrics wait for ",
+                                  store_->place(), "; more of them are dropped"));
+    }
+  }
+}
+
+std::vector<MlflowText> BufferedClient::checked(const TrackerDict& dict, const std::string& what) {
+  std::vector<MlflowText> texts;
+  for (MlflowText& text : texts_of(dict)) {
+    if (is_good_name(text.first, what)) {
+      texts.push_back(std::move(text));
+    } else {
+      ++lost_others_;
+    }
+  }
+  return texts;
+}
+
+void BufferedClient::log_params(const TrackerDict& params) {
+  add(Params{checked(params, "param")});
+}
+
+void BufferedClient::set_tags(const TrackerDict& tags) { add(Tags{checked(tags, "tag")}); }
+
+void BufferedClient::log_image(const TrackerImage& image, const std::string& artifact_file) {
+  add_contents(encode_png(image), artifact_file);
+}
+
+void BufferedClient::log_text(const std::string& text, const std::string& artifact_file) {
+  add_contents(text, artifact_file);
+}
+
+void BufferedClient::add_contents(std::string bytes, const std::string& path) {
+  if (const std::string error = mlflow_path_error(path); !error.empty()) {
+    throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
+  }
+  add(Contents{.path = path, .bytes = std::move(bytes)});
+}
+
+void BufferedClient::log_artifact(const std::string& local_path, const std::string& artifact_path) {
+  const std::string name = local_path.substr(local_path.rfind('/') + 1);
+  const std::string path = artifact_path.empty() ? name : absl::StrCat(artifact_path, "/", name);
+  if (const std::string error = mlflow_path_error(path); !error.empty()) {
+    throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
+  }
+  add(LocalFile{.path = path, .local_path = local_path});
+}
+
+namespace {
+
+template <typename Item>
+size_t item_size(const Item& item) {
+  return std::visit(
+      absl::Overload([](const auto& one)
+                       requires requires { one.texts; }
+                                { return bytes_of(one.texts); },
+                                [](const auto& one)
+                                  requires requires { one.bytes; }
+                                           { return one.path.size() + one.bytes.size(); },
+                                           [](const auto& one)
+                                             requires requires { one.local_path; }
+                     { return one.path.size() + one.local_path.size(); }),
+      item);
+}
+
+}  // namespace
+
+void BufferedClient::add(Item item) {
+  const size_t bytes = item_size(item);
+  if (!items_.empty() && item_bytes_ + bytes > options_.max_bytes) {
+    ++lost_others_;
+    throw std::runtime_error(absl::StrCat("params, tags or artifacts are dropped: ", item_bytes_,
+                                          " bytes of them wait for ", store_->place()));
+  }
+  item_bytes_ += bytes;
+  items_.push_back(std::move(item));
+}
+
+void BufferedClient::send_texts(std::vector<MlflowText>& texts,
+                                size_t (MlflowStore::*send)(const MlflowRun&,
+                                                            absl::Span<const MlflowText>)) {
+  while (!texts.empty()) {
+    size_t count = 0;
+    std::optional<std::string> refused;
+    try {
+      count = ask([&] { return (*store_.*send)(*run_, texts); });
+    } catch (const MlflowRefused& error) {
+      count = error.count;
+      lost_others_ += static_cast<int64_t>(count);
+      refused = error.what();
+    }
+    texts.erase(texts.begin(), texts.begin() + static_cast<int64_t>(count));
+    if (refused) throw std::runtime_error(*refused);
+  }
+}
+
+void BufferedClient::send_item() {
+  Item& item = items_.front();
+  const size_t bytes = item_size(item);
+  bool done = true;
+  const auto remove = [&] {
+    item_bytes_ -= done ? bytes : bytes - item_size(item);
+    if (done) items_.pop_front();
+  };
+  try {
+    std::visit(
+        absl::Overload([&](Params& params) { send_texts(params.texts, &MlflowStore::log_params); },
+                       [&](Tags& tags) { send_texts(tags.texts, &MlflowStore::set_tags); },
+                       [&](Contents& file) {
+                         ask([&] { store_->put_artifact(*run_, file.path, file.bytes); });
+                       },
+                       [&](LocalFile& file) {
+                         const auto opened = services_.files.open(file.local_path);
+                         if (!opened.ok()) {
+                           throw std::runtime_error(std::string(opened.status().message()));
+                         }
+                         const auto map = (*opened)->map();
+                         if (!map.ok())
+                           throw std::runtime_error(std::string(map.status().message()));
+                         const absl::Span<const std::byte> span = **map;
+                         ask([&] {
+                           store_->put_artifact(
+                               *run_, file.path,
+                               std::string_view(reinterpret_cast<const char*>(span.data()),
+                                                span.size()));
+                         });
+                       }),
+        item);
+  } catch (const MlflowAway&) {
+    done = false;
+    remove();
+    throw;
+  } catch (const std::exception&) {
+    // Of texts, those that were not refused are still to be sent.
+    const bool is_file =
+        std::holds_alternative<Contents>(item) || std::holds_alternative<LocalFile>(item);
+    if (is_file) ++lost_others_;
+    done = is_file || item_size(item) == 0;
+    remove();
+    throw;
+  }
+  remove();
+}
+
+void BufferedClient::send_metrics() {
+  const auto waiting = absl::MakeConstSpan(metrics_).subspan(sent_metrics_);
+  const auto forget = [&](size_t count) {
+    sent_metrics_ += count;
+    // Room is given back now and then: each metric moves about once.
+    if (sent_metrics_ * 2 < metrics_.size()) return;
+    metrics_.erase(metrics_.begin(), metrics_.begin() + static_cast<int64_t>(sent_metrics_));
+    sent_metrics_ = 0;
+  };
+  try {
+    forget(ask([&] { return store_->log_metrics(*run_, waiting); }));
+  } catch (const MlflowRefused& error) {
+    lost_metrics_ += static_cast<int64_t>(error.count);
+    forget(error.count);
+    throw;
+  }
+}
+
+void BufferedClient::flush() {
+  if (!run_) return;
+  std::optional<std::string> refused;
+  const absl::Time end =
+      end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
+  while (sent_metrics_ < metrics_.size() || !items_.empty()) {
+    if (services_.now() >= end) break;
+    try {
+      if (!items_.empty()) {
+        send_item();
+      } else {
+        send_metrics();
+      }
+    } catch (const MlflowAway&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (!refused) refused = error.what();
+    }
+  }
+  if (refused) throw std::runtime_error(*refused);
+}
+
+void BufferedClient::end_run(const TrackerStep& when) {
+  if (!run_) return;
+  ask([&] { store_->end_run(*run_, absl::ToUnixMillis(when.time)); });
+}
+
+bool BufferedClient::is_ready() { return gate_.is_open(services_.now()); }
+
+bool BufferedClient::wait_until_ready(absl::Time end) {
+  if (end_ == absl::InfiniteFuture()) gate_.hurry();
+  end_ = end;
+  const absl::Time now = services_.now();
+  if (now >= end || gate_.next() >= end) return false;
+  if (gate_.next() <= now) return true;
+  if (options_.wait) {
+    options_.wait(gate_.next() - now);
+  } else if (services_.is_real) {
+    absl::SleepFor(gate_.next() - now);
+  } else {
+    return false;  // time stands still
+  }
+  return true;
+}
+
+std::string BufferedClient::losses() {
+  const int64_t metrics = lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_);
+  const int64_t others = lost_others_ + static_cast<int64_t>(items_.size());
+  if (metrics == 0 && others == 0) return {};
+  return absl::StrCat(metrics, " metrics and ", others, " params, tags or artifacts are lost");
+}
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,314 @@
+#include "trackers/mlflow/file_store.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include <yaml-cpp/yaml.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/util/number_text.h"
+#include "trackers/common/http_client.h"
+#include "trackers/common/random_bits.h"
+#include "trackers/mlflow/mlflow_names.h"
+
+namespace accelerate::trackers {
+namespace {
+
+// A process may open about a thousand.
+constexpr size_t kMaxOpenFiles = 200;
+// As MLflow numbers them.
+constexpr int kRunning = 1;
+constexpr int kFinished = 3;
+constexpr int kLocalSource = 4;
+constexpr char kMeta[] = "meta.yaml";
+
+[[noreturn]] void fail(const absl::Status& status) {
+  std::string text(status.message());
+  if (absl::IsResourceExhausted(status)) throw MlflowAway(text);
+  throw std::runtime_error(std::move(text));
+}
+
+void check(const absl::Status& status) {
+  if (!status.ok()) fail(status);
+}
+
+template <typename Value>
+Value check(absl::StatusOr<Value> value) {
+  check(value.status());
+  return *std::move(value);
+}
+
+std::string yaml_text(const std::string& text) {
+  YAML::Emitter emitter;
+  emitter << YAML::DoubleQuoted << text;
+  return emitter.c_str();
+}
+
+std::string file_uri(const std::string& path) {
+  return absl::StrCat("file://", url_escape_path(path));
+}
+
+// A file's entries; none where it is no YAML, which is for those who wrote it to mend.
+YAML::Node read_yaml(FileSystem& files, const std::string& path) {
+  try {
+    YAML::Node node = YAML::Load(check(read_file(files, path)));
+    return node.IsMap() ? node : YAML::Node(YAML::NodeType::Map);
+  } catch (const YAML::Exception&) {
+    return YAML::Node(YAML::NodeType::Map);
+  }
+}
+
+std::string text_at(const YAML::Node& node, const char* name) {
+  const YAML::Node value = node[name];
+  return value.IsDefined() && value.IsScalar() ? value.Scalar() : std::string();
+}
+
+// The value of a line that begins with the name, put in place of the one that is there.
+std::string with_line(const std::string& yaml, const std::string& name, const std::string& value) {
+  std::string result;
+  bool replaced = false;
+  for (size_t begin = 0; begin < yaml.size();) {
+    const size_t end = std::min(yaml.find('\n', begin), yaml.size());
+    const std::string line = yaml.substr(begin, end - begin);
+    begin = end + 1;
+    const bool is_it = absl::StartsWith(line, name + ":");
+    absl::StrAppend(&result, is_it ? absl::StrCat(name, ": ", value) : line, "\n");
+    replaced |= is_it;
+  }
+  if (!replaced) absl::StrAppend(&result, name, ": ", value, "\n");
+  return result;
+}
+
+std::string metric_line(const MlflowMetric& metric) {
+  return absl::StrCat(metric.timestamp, " ", float_text(metric.value), " ", metric.step, "\n");
+}
+
+absl::Span<const std::byte> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+FileStore::FileStore(std::string folder, FileSystem& files, uint64_t random_bits)
+    : folder_(std::move(folder)), files_(files), random_state_(random_bits) {}
+
+std::string FileStore::run_folder(const MlflowRun& run) const {
+  return join_path(join_path(folder_, run.experiment_id), run.run_id);
+}
+
+void FileStore::write(const std::string& path, std::string_view contents) {
+  check(write_file(files_, path, contents));
+}
+
+std::vector<std::string> FileStore::find_experiments(const std::string& name) {
+  std::vector<std::string> ids;
+  if (!check(exists(files_, folder_))) return ids;
+  for (const std::string& entry : check(files_.list(folder_))) {
+    const std::string meta = join_path(join_path(folder_, entry), kMeta);
+    const auto info = files_.info(meta);
+    if (!info.ok() || info->is_directory) continue;
+    const YAML::Node yaml = read_yaml(files_, meta);
+    const std::string stage = text_at(yaml, "lifecycle_stage");
+    if (text_at(yaml, "name") == name && stage != "deleted") ids.push_back(entry);
+  }
+  return ids;
+}
+
+void FileStore::write_experiment(const std::string& id, const std::string& name,
+                                 const std::string& artifact_location, int64_t now) {
+  write(join_path(join_path(folder_, id), kMeta),
+        absl::StrCat("artifact_location: ", yaml_text(artifact_location), "\ncreation_time: ", now,
+                     "\nexperiment_id: '", id, "'\nlast_update_time: ", now,
+                     "\nlifecycle_stage: active\nname: ", yaml_text(name), "\n"));
+}
+
+std::string FileStore::create_experiment(const std::string& name,
+                                         const std::optional<std::string>& artifact_location,
+                                         const std::vector<MlflowText>& tags, int64_t now) {
+  const auto location = [&](const std::string& id) { return file_uri(join_path(folder_, id)); };
+  if (name != "Default" && !check(exists(files_, folder_))) {
+    write_experiment("0", "Default", location("0"), now);
+  }
+  const std::string id =
+      name == "Default"
+          ? "0"
+          : absl::StrCat(100000000000000000 + next_random(random_state_) % 900000000000000000);
+  for (const auto& [key, value] : tags) {
+    if (mlflow_name_error(key).empty()) {
+      write(join_path(join_path(join_path(folder_, id), "tags"), key), value);
+    }
+  }
+  write_experiment(id, name, artifact_location.value_or(location(id)), now);
+  return id;
+}
+
+MlflowRun FileStore::create_run(const MlflowNewRun& run) {
+  const std::string experiment = join_path(folder_, run.experiment_id);
+  const YAML::Node meta = read_yaml(files_, join_path(experiment, kMeta));
+  MlflowRun result{.experiment_id = run.experiment_id,
+                   .run_id = next_hex(random_state_) + next_hex(random_state_)};
+  std::string location = text_at(meta, "artifact_location");
+  if (location.empty()) location = file_uri(experiment);
+  result.artifact_uri = absl::StrCat(location, "/", result.run_id, "/artifacts");
+  const std::string name = run.name.empty() ? "run-" + result.run_id.substr(0, 8) : run.name;
+
+  std::vector<MlflowText> tags = run.tags;
+  tags.emplace_back("mlflow.runName", name);
+  std::string user;
+  for (const auto& [key, value] : tags) {
+    if (key == "mlflow.user") user = value;
+  }
+  const std::string folder = run_folder(result);
+  for (const char* part : {"artifacts", "metrics", "params", "tags"}) {
+    check(make_directories_durably(files_, join_path(folder, part)));
+  }
+  set_tags(result, tags);
+  // Last: without it there is no run.
+  write(join_path(folder, kMeta),
+        absl::StrCat("artifact_uri: ", yaml_text(result.artifact_uri),
+                     "\nend_time: null\nentry_point_name: ''\nexperiment_id: '", run.experiment_id,
+                     "'\nlifecycle_stage: active\nrun_id: ", yaml_text(result.run_id),
+                     "\nrun_name: ", yaml_text(name), "\nrun_uuid: ", yaml_text(result.run_id),
+                     "\nsource_name: ''\nsource_type: ", kLocalSource,
+                     "\nsource_version: ''\nstart_time: ", run.start_time, "\nstatus: ", kRunning,
+                     "\ntags: []\nuser_id: ", yaml_text(user), "\n"));
+  return result;
+}
+
+MlflowRun FileStore::resume_run(const std::string& run_id) {
+  if (const std::string error = mlflow_path_error(run_id);
+      !error.empty() || absl::StrContains(run_id, '/')) {
+    throw std::runtime_error(absl::StrCat("run_id \"", run_id, "\" is no name of a run"));
+  }
+  const bool there = check(exists(files_, folder_));
+  for (const std::string& entry :
+       there ? check(files_.list(folder_)) : std::vector<std::string>()) {
+    MlflowRun run{.experiment_id = entry, .run_id = run_id};
+    const std::string meta = join_path(run_folder(run), kMeta);
+    if (!files_.info(meta).ok()) continue;
+    const YAML::Node yaml = read_yaml(files_, meta);
+    if (text_at(yaml, "lifecycle_stage") == "deleted") {
+      throw std::runtime_error(absl::StrCat("run ", run_id, " in ", folder_, " is deleted"));
+    }
+    run.artifact_uri = text_at(yaml, "artifact_uri");
+    const std::string contents = check(read_file(files_, meta));
+    write(meta,
+          with_line(with_line(contents, "status", absl::StrCat(kRunning)), "end_time", "null"));
+    return run;
+  }
+  throw std::runtime_error(absl::StrCat("there is no run ", run_id, " in ", folder_));
+}
+
+FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
+  if (const auto found = metric_files_.find(path); found != metric_files_.end()) {
+    ages_.splice(ages_.begin(), ages_, found->second.age);
+    return found->second;
+  }
+  // A file cannot be opened to be continued, so its lines move to a new one, which takes its name.
+  MetricFile opened;
+  std::string lines;
+  if (check(exists(files_, path))) {
+    lines = check(read_file(files_, path));
+    lines.resize(lines.rfind('\n') + 1);
+  } else {
+    check(make_directories_durably(files_, parent_path(path)));
+  }
+  if (metric_files_.size() >= kMaxOpenFiles) {
+    const auto oldest = metric_files_.find(ages_.back());
+    check(oldest->second.file->sync());
+    check(oldest->second.file->close());
+    metric_files_.erase(oldest);
+    ages_.pop_back();
+  }
+  const std::string fresh = lines.empty() ? path : files_.temporary_name(path);
+  opened.file = check(files_.create(fresh));
+  if (!lines.empty()) {
+    absl::Status status = opened.file->write_at(0, bytes_of(lines));
+    if (status.ok()) status = files_.rename(fresh, path);
+    if (!status.ok()) {
+      opened.file.reset();
+      files_.remove(fresh).IgnoreError();
+      fail(status);
+    }
+  }
+  opened.size = static_cast<int64_t>(lines.size());
+  ages_.push_front(path);
+  opened.age = ages_.begin();
+  return metric_files_.emplace(path, std::move(opened)).first->second;
+}
+
+size_t FileStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
+  // So many that all their files can be open at once.
+  std::map<std::string, std::string> lines;
+  size_t count = 0;
+  for (const MlflowMetric& metric : metrics) {
+    const std::string path = join_path(join_path(run_folder(run), "metrics"), metric.key);
+    if (lines.size() >= kMaxOpenFiles && !lines.contains(path)) break;
+    lines[path] += metric_line(metric);
+    ++count;
+  }
+  // All or nothing: sizes grow when everything is written, and what comes again goes over it.
+  for (const auto& [path, text] : lines) {
+    MetricFile& target = metric_file(path);
+    check(target.file->write_at(target.size, bytes_of(text)));
+  }
+  for (const auto& [path, text] : lines) {
+    metric_file(path).size += static_cast<int64_t>(text.size());
+  }
+  return count;
+}
+
+size_t FileStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {
+  const auto& [key, value] = params.front();
+  const std::string path = join_path(join_path(run_folder(run), "params"), key);
+  if (check(exists(files_, path))) {
+    const std::string old = check(read_file(files_, path));
+    if (old == value) return 1;
+    throw MlflowRefused(absl::StrCat("param ", key, " of run ", run.run_id, " is \"", old,
+                                     "\" already, and cannot become \"", value, "\""),
+                        1);
+  }
+  write(path, value);
+  return 1;
+}
+
+size_t FileStore::set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) {
+  for (const auto& [key, value] : tags) {
+    write(join_path(join_path(run_folder(run), "tags"), key), value);
+  }
+  return tags.size();
+}
+
+void FileStore::put_artifact(const MlflowRun& run, const std::string& path,
+                             std::string_view contents) {
+  std::string folder = run.artifact_uri;
+  if (absl::StartsWith(folder, file_uri(folder_) + "/")) {
+    folder = join_path(run_folder(run), "artifacts");
+  } else if (absl::StartsWith(folder, "file:")) {
+    folder = path_of_file_uri(folder);
+  } else if (!absl::StartsWith(folder, "/")) {
+    throw std::runtime_error(
+        absl::StrCat("artifact ", path, " cannot be kept at ", folder, ", only in a folder"));
+  }
+  write(join_path(folder, path), contents);
+}
+
+void FileStore::end_run(const MlflowRun& run, int64_t end_time) {
+  std::set<std::string> folders;
+  for (auto& [path, target] : metric_files_) {
+    check(target.file->sync());
+    folders.insert(parent_path(path));
+  }
+  for (const std::string& folder : folders) check(files_.sync_directory(folder));
+  metric_files_.clear();
+  ages_.clear();
+  const std::string meta = join_path(run_folder(run), kMeta);
+  const std::string contents = check(read_file(files_, meta));
+  write(meta, with_line(with_line(contents, "status", absl::StrCat(kFinished)), "end_time",
+                        absl::StrCat(end_time)));
+}
+
+}  // namespace accelerate::trackers

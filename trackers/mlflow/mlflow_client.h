@@ -1,0 +1,81 @@
+/// What the MLflow tracker asks of MLflow, in the words of MLflow's Python package.
+///
+/// Errors:  MlflowAway where MLflow cannot be reached now, std::runtime_error where it refuses.
+/// Threads: one at a time.
+/// Mirrors: mlflow.search_experiments, create_experiment, start_run, log_metrics, log_params,
+///          set_tags, log_image, log_artifact, end_run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "accelerate/tracking/tracker.h"
+
+namespace accelerate::trackers {
+
+/// The server, or the disk, is of no use now and may be later.
+class MlflowAway : public std::runtime_error {
+ public:
+  explicit MlflowAway(const std::string& text,
+                      std::optional<absl::Duration> retry_after = std::nullopt)
+      : std::runtime_error(text), retry_after(retry_after) {}
+  /// What the server asked for.
+  const std::optional<absl::Duration> retry_after;
+};
+
+struct MlflowCreateExperiment {
+  std::string name;
+  std::optional<std::string> artifact_location = std::nullopt;
+  std::optional<TrackerDict> tags = std::nullopt;
+};
+
+struct MlflowStartRun {
+  /// Of a run to go on with.
+  std::optional<std::string> run_id = std::nullopt;
+  std::string experiment_id;
+  std::optional<std::string> run_name = std::nullopt;
+  bool nested = false;
+  std::optional<TrackerDict> tags = std::nullopt;
+  std::optional<std::string> description = std::nullopt;
+};
+
+class MlflowClient {
+ public:
+  virtual ~MlflowClient() = default;
+
+  /// The ids of those of that very name.
+  virtual std::vector<std::string> search_experiments(const std::string& name) = 0;
+  /// Returns its id.
+  virtual std::string create_experiment(const MlflowCreateExperiment& experiment) = 0;
+  virtual void start_run(const MlflowStartRun& run) = 0;
+
+  // These may hold back what they get until `flush`; all but `log_metrics` need a run.
+
+  /// `metrics`: numbers and bools. `step.kwargs`: `timestamp`, in ms.
+  virtual void log_metrics(const TrackerDict& metrics, const TrackerStep& step) = 0;
+  virtual void log_params(const TrackerDict& params) = 0;
+  virtual void set_tags(const TrackerDict& tags) = 0;
+  /// `artifact_file`: a path below the run's artifacts.
+  virtual void log_image(const TrackerImage& image, const std::string& artifact_file) = 0;
+  virtual void log_text(const std::string& text, const std::string& artifact_file) = 0;
+  /// `artifact_path`: a folder below the run's artifacts; empty: these themselves.
+  virtual void log_artifact(const std::string& local_path, const std::string& artifact_path) = 0;
+  virtual void flush() {}
+
+  /// The run is finished.
+  virtual void end_run(const TrackerStep& /*when*/) = 0;
+
+  /// Whether it may be asked now: not soon after it was away.
+  virtual bool is_ready() { return true; }
+  /// From now on all is to be over at `end`: waits until it may be asked again, which is soon.
+  /// Returns whether that was before `end`.
+  virtual bool wait_until_ready(absl::Time /*end*/) { return true; }
+  /// Says what was not kept, and why; empty if all was.
+  virtual std::string losses() { return {}; }
+};
+
+}  // namespace accelerate::trackers

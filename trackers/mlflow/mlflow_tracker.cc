@@ -1,0 +1,274 @@
+#include "trackers/mlflow/mlflow_tracker.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/runtime/file_system.h"
+#include "trackers/common/init_kwargs.h"
+#include "trackers/common/yes_or_no.h"
+#include "trackers/mlflow/mlflow_names.h"
+#include "trackers/mlflow/open_client.h"
+
+namespace accelerate::trackers {
+namespace {
+
+using nlohmann::json;
+
+// How long the end of training waits for MLflow.
+constexpr absl::Duration kFinishLimit = absl::Seconds(30);
+// A program that logs a text at each step is not to be told of it for ever.
+constexpr size_t kMaxWarnings = 1000;
+
+TrackerDict tags_of_json(const std::string& text) {
+  const json tags = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!tags.is_object()) {
+    throw std::invalid_argument(
+        absl::StrCat("mlflow: tags must be a dictionary in JSON, not ", text));
+  }
+  TrackerDict dict;
+  for (const auto& [name, value] : tags.items()) {
+    if (value.is_boolean()) {
+      dict.emplace_back(name, value.get<bool>());
+    } else if (value.is_number_integer()) {
+      dict.emplace_back(name, value.get<int64_t>());
+    } else if (value.is_number()) {
+      dict.emplace_back(name, value.get<double>());
+    } else if (value.is_string()) {
+      dict.emplace_back(name, value.get<std::string>());
+    } else {
+      dict.emplace_back(name, value.is_null() ? "None" : value.dump());
+    }
+  }
+  return dict;
+}
+
+json json_of(const TrackerValue& value) {
+  if (const auto* number = value.get_if<int64_t>()) return *number;
+  if (const auto* number = value.get_if<double>()) return *number;
+  if (const auto* truth = value.get_if<bool>()) return *truth;
+  if (value.is_none()) return nullptr;
+  return value_text(value);
+}
+
+std::string artifact_name(const char* folder, const std::string& name, const TrackerStep& step) {
+  return absl::StrCat(folder, "/", name, "_step_", step.step.value_or(0));
+}
+
+}  // namespace
+
+MlflowTracker::MlflowTracker(const TrackerSetup& setup) : MlflowTracker(setup, nullptr) {}
+
+MlflowTracker::MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowClient> client)
+    : services_(setup.services) {
+  InitKwargs kwargs("mlflow", setup.init_kwargs);
+  artifact_location_ = kwargs.text("logging_dir");
+  run_.run_id = kwargs.text("run_id");
+  run_.run_name = kwargs.text("run_name");
+  run_.description = kwargs.text("description");
+  run_.nested = kwargs.boolean("nested_run").value_or(false);
+  const std::optional<TrackerValue> tags = kwargs.any("tags");
+  if (tags && tags->get_if<std::string>() != nullptr) {
+    run_.tags = tags_of_json(*tags->get_if<std::string>());
+  } else {
+    run_.tags = kwargs.dict("tags");
+  }
+  std::string tracking_uri = kwargs.text("tracking_uri").value_or("");
+  kwargs.finish();
+
+  const Environment& environment = services_.environment;
+  tracking_uri = environment.get_or("MLFLOW_TRACKING_URI", tracking_uri);
+  experiment_name_ = environment.get_or("MLFLOW_EXPERIMENT_NAME", setup.project_name);
+  if (const auto id = environment.get_or("MLFLOW_RUN_ID", ""); !id.empty()) run_.run_id = id;
+  if (const auto text = environment.get_or("MLFLOW_TAGS", ""); !text.empty()) {
+    run_.tags = tags_of_json(text);
+  }
+  if (const auto nested = environment.get_or("MLFLOW_NESTED_RUN", ""); !nested.empty()) {
+    const std::optional<bool> truth = yes_or_no(nested);
+    if (!truth) {
+      throw std::invalid_argument(absl::StrCat("MLFLOW_NESTED_RUN is no yes or no: ", nested));
+    }
+    run_.nested = *truth;
+  }
+  client_ = client != nullptr ? std::move(client) : open_mlflow_client(setup, tracking_uri);
+}
+
+void MlflowTracker::start() {
+  while_there([&] { begin(); });
+}
+
+void MlflowTracker::begin() {
+  if (begun_ || !given_up_.empty()) return;
+  try {
+    const std::vector<std::string> found = client_->search_experiments(experiment_name_);
+    if (found.size() > 1) {
+      warn_once("Multiple experiments with the same name found. Using first one.");
+    }
+    run_.experiment_id = !found.empty()
+                             ? found[0]
+                             : client_->create_experiment({.name = experiment_name_,
+                                                           .artifact_location = artifact_location_,
+                                                           .tags = run_.tags});
+    client_->start_run(run_);
+    begun_ = true;
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    given_up_ = error.what();
+    throw;
+  }
+}
+
+template <typename Function>
+void MlflowTracker::while_there(Function&& function) {
+  try {
+    function();
+  } catch (const MlflowAway& error) {
+    if (std::exchange(away_, true)) return;
+    throw std::runtime_error(
+        absl::StrCat(error.what(), "; it is tried again, and what is logged waits"));
+  }
+  if (std::exchange(away_, false)) services_.info("mlflow: it is there again");
+}
+
+void MlflowTracker::warn_once(std::string text) {
+  if (warned_.size() >= kMaxWarnings || !warned_.insert(text).second) return;
+  services_.warn(text);
+}
+
+void MlflowTracker::store_init_configuration(const TrackerDict& values) {
+  TrackerDict params;
+  for (const auto& [name, value] : values) {
+    const std::string text = value_text(value);
+    if (utf8_length(text) > kMlflowMaxParam) {
+      warn_once(absl::StrCat("Accelerate is attempting to log a value of \"", text, "\" for key \"",
+                             name,
+                             "\" as a parameter. MLflow's log_param() only accepts values no "
+                             "longer than ",
+                             kMlflowMaxParam, " characters so we dropped this attribute."));
+      continue;
+    }
+    params.emplace_back(name, value);
+  }
+  for (size_t i = 0; i < params.size(); i += kMlflowMaxTexts) {
+    const size_t end = std::min(i + kMlflowMaxTexts, params.size());
+    client_->log_params(TrackerDict(params.begin() + static_cast<int64_t>(i),
+                                    params.begin() + static_cast<int64_t>(end)));
+  }
+}
+
+void MlflowTracker::log(const TrackerDict& values, const TrackerStep& step) {
+  TrackerDict metrics;
+  for (const auto& [name, value] : values) {
+    if (value.number()) {
+      metrics.emplace_back(name, value);
+      continue;
+    }
+    warn_once(absl::StrCat("MLflowTracker is attempting to log a value of \"", value_text(value),
+                           "\" of type <class '", std::string(type_name(value)), "'> for key \"",
+                           name,
+                           "\" as a metric. MLflow's log_metric() only accepts float and int types "
+                           "so we dropped this attribute."));
+  }
+  client_->log_metrics(metrics, step);
+}
+
+void MlflowTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
+  for (const auto& [name, several] : images) {
+    for (size_t i = 0; i < several.size(); ++i) {
+      log_figure(several[i], absl::StrCat(artifact_name("images", name, step), "_", i, ".png"));
+    }
+  }
+}
+
+void MlflowTracker::log_table(const std::string& name, const TrackerTable& table,
+                              const TrackerStep& step) {
+  json data = json::array();
+  for (const TrackerList& row : table.rows) {
+    json values = json::array();
+    for (const TrackerValue& value : row) values.push_back(json_of(value));
+    data.push_back(std::move(values));
+  }
+  const json content = {{"columns", table.columns}, {"data", std::move(data)}};
+  client_->log_text(content.dump(-1, ' ', false, json::error_handler_t::replace),
+                    artifact_name("tables", name, step) + ".json");
+}
+
+void MlflowTracker::log_figure(const TrackerImage& figure, const std::string& artifact_file) {
+  client_->log_image(figure, artifact_file);
+}
+
+void MlflowTracker::log_artifact(const std::string& local_path, const std::string& artifact_path) {
+  client_->log_artifact(local_path, artifact_path);
+}
+
+void MlflowTracker::log_artifacts(const std::string& local_dir, const std::string& artifact_path) {
+  const auto names = services_.files.list(local_dir);
+  if (!names.ok()) throw std::runtime_error(std::string(names.status().message()));
+  for (const std::string& name : *names) {
+    const std::string path = join_path(local_dir, name);
+    const auto info = services_.files.info(path);
+    if (!info.ok()) throw std::runtime_error(std::string(info.status().message()));
+    if (!info->is_directory) {
+      log_artifact(path, artifact_path);
+    } else {
+      log_artifacts(path, artifact_path.empty() ? name : join_path(artifact_path, name));
+    }
+  }
+}
+
+void MlflowTracker::set_tags(const TrackerDict& tags) { client_->set_tags(tags); }
+
+void MlflowTracker::flush() {
+  if (!given_up_.empty() || !client_->is_ready()) return;
+  while_there([&] {
+    begin();
+    client_->flush();
+  });
+}
+
+void MlflowTracker::finish() {
+  std::string reason = given_up_;
+  std::string refused;
+  const absl::Time end = services_.now() + kFinishLimit;
+  while (given_up_.empty()) {
+    try {
+      if (!client_->wait_until_ready(end)) break;
+      begin();
+      try {
+        client_->flush();
+      } catch (const MlflowAway&) {
+        throw;
+      } catch (const std::exception& error) {
+        refused = error.what();  // of a part: the run ends all the same
+      }
+      client_->end_run({.time = services_.now()});
+      reason = refused;
+      break;
+    } catch (const std::exception& error) {
+      reason = error.what();
+      if (dynamic_cast<const MlflowAway*>(&error) == nullptr) break;
+    }
+  }
+  const std::string losses = client_->losses();
+  if (losses.empty() && reason.empty()) return;
+  services_.warn(absl::StrCat("mlflow: ", losses.empty() ? "the run could not be ended" : losses,
+                              reason.empty() ? "" : ": ", reason));
+}
+
+namespace {
+
+const TrackerRegistration kRegistration({.name = "mlflow",
+                                         .requires_logging_directory = false,
+                                         .main_process_only = true,
+                                         .tracker = make_tracker<MlflowTracker>,
+                                         .unavailable = mlflow_unavailable});
+
+}  // namespace
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,303 @@
+#include "trackers/mlflow/rest_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "trackers/mlflow/mlflow_names.h"
+
+namespace accelerate::trackers {
+namespace {
+
+using nlohmann::json;
+
+// Of a server's own words, in an error.
+constexpr size_t kMaxQuoted = 500;
+// What a long artifact gets besides.
+constexpr absl::Duration kPerArtifactMegabyte = absl::Seconds(1);
+
+HttpOptions options_of(const HttpUrl& url, const Environment& environment) {
+  const std::string insecure =
+      absl::AsciiStrToLower(environment.get_or("MLFLOW_TRACKING_INSECURE_TLS", ""));
+  HttpOptions options{.username = environment.get_or("MLFLOW_TRACKING_USERNAME", ""),
+                      .password = environment.get_or("MLFLOW_TRACKING_PASSWORD", ""),
+                      .token = environment.get_or("MLFLOW_TRACKING_TOKEN", ""),
+                      .verify_certificates = insecure != "true" && insecure != "1",
+                      .certificates = environment.get_or("MLFLOW_TRACKING_SERVER_CERT_PATH", "")};
+  if (options.username.empty() && options.password.empty()) {
+    options.username = url.username;
+    options.password = url.password;
+  } else {
+    options.token.clear();  // as MLflow has it
+  }
+  return options;
+}
+
+std::string text_of(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// As the mapping of protocol buffers to JSON writes a double.
+json number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+json tags_of(const std::vector<MlflowText>& texts) {
+  json tags = json::array();
+  for (const auto& [key, value] : texts) tags.push_back({{"key", key}, {"value", value}});
+  return tags;
+}
+
+std::string text_at(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// A body of runs/log-batch that holds a part of a list.
+class BatchBody {
+ public:
+  BatchBody(const std::string& run_id, const char* kind)
+      : text_(absl::StrCat("{\"run_id\":", text_of(run_id), ",\"", kind, "\":[")) {}
+
+  // Whether there was room.
+  bool add(const json& entry) {
+    const std::string text = text_of(entry);
+    if (count_ > 0 && text_.size() + text.size() + 3 > kMlflowMaxBytes) return false;
+    absl::StrAppend(&text_, count_ > 0 ? "," : "", text);
+    ++count_;
+    return true;
+  }
+  size_t count() const { return count_; }
+  std::string text() const { return text_ + "]}"; }
+
+ private:
+  std::string text_;
+  size_t count_ = 0;
+};
+
+MlflowRun run_of(const json& answer, const std::string& place) {
+  const auto run = answer.find("run");
+  const json info =
+      run != answer.end() && run->is_object() ? run->value("info", json::object()) : json::object();
+  MlflowRun result{.run_id = text_at(info, "run_id")};
+  if (info.is_object()) {
+    if (result.run_id.empty()) result.run_id = text_at(info, "run_uuid");
+    result.experiment_id = text_at(info, "experiment_id");
+    result.artifact_uri = text_at(info, "artifact_uri");
+  }
+  if (result.run_id.empty()) throw MlflowAway(place + " answers without a run_id");
+  return result;
+}
+
+// `mlflow-artifacts:/path` is below this server, `mlflow-artifacts://host/path` below another.
+std::string artifact_url(const std::string& artifact_uri, const HttpUrl& server) {
+  static constexpr char kScheme[] = "mlflow-artifacts:";
+  static constexpr char kApi[] = "/api/2.0/mlflow-artifacts/artifacts";
+  std::string rest = artifact_uri.substr(sizeof(kScheme) - 1);
+  if (!absl::StartsWith(rest, "//")) {
+    if (!absl::StartsWith(rest, "/")) rest.insert(rest.begin(), '/');
+    return absl::StrCat(server.url, kApi, url_escape_path(rest));
+  }
+  rest = rest.substr(2);
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  const std::string scheme = server.url.substr(0, server.url.find(':'));
+  return absl::StrCat(scheme, "://", rest.substr(0, slash), kApi,
+                      url_escape_path(rest.substr(slash)));
+}
+
+}  // namespace
+
+RestStore::RestStore(const std::string& tracking_uri, const Environment& environment,
+                     FileSystem& files)
+    : url_(parse_http_url(tracking_uri)), files_(files), http_(options_of(url_, environment)) {}
+
+HttpAnswer RestStore::send(const HttpRequest& request) {
+  HttpAnswer answer;
+  try {
+    answer = http_.send(request);
+  } catch (const HttpError& error) {
+    throw MlflowAway(error.what());
+  }
+  if (answer.status == 408 || answer.status == 429 || answer.status >= 500) {
+    throw MlflowAway(absl::StrCat(url_.url, " answers HTTP ", answer.status), answer.retry_after);
+  }
+  return answer;
+}
+
+json RestStore::call(const std::string& method, const std::string& path, const std::string& body) {
+  return call_unless("", method, path, body).value();
+}
+
+std::optional<json> RestStore::call_unless(const std::string& error_code, const std::string& method,
+                                           const std::string& path, const std::string& body) {
+  const std::string url = absl::StrCat(url_.url, "/api/2.0/mlflow/", path);
+  const HttpAnswer answer =
+      send({.method = method,
+            .url = url,
+            .headers = {{"Content-Type", "application/json"}, {"Accept", "application/json"}},
+            .body = body,
+            .timeout = call_limit_});
+  json content = answer.body.empty()
+                     ? json::object()
+                     : json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  const std::string shown = absl::StrCat(method, " ", url.substr(0, url.find('?')));
+  if (answer.status / 100 == 2) {
+    if (content.is_object()) return content;
+    // It is not MLflow that speaks so, but something before it.
+    throw MlflowAway(absl::StrCat(shown, " answers HTTP ", answer.status, ", but no JSON"));
+  }
+  const std::string code = content.is_object() ? text_at(content, "error_code") : "";
+  if (!code.empty() && code == error_code) return std::nullopt;
+  std::string reason = content.is_object() ? text_at(content, "message") : answer.body;
+  reason = http_.redact(reason.substr(0, kMaxQuoted));
+  throw std::runtime_error(absl::StrCat(shown, " answers HTTP ", answer.status,
+                                        code.empty() ? "" : " ", code, reason.empty() ? "" : ": ",
+                                        reason));
+}
+
+std::vector<std::string> RestStore::find_experiments(const std::string& name) {
+  const std::optional<json> answer =
+      call_unless("RESOURCE_DOES_NOT_EXIST", "GET",
+                  absl::StrCat("experiments/get-by-name?experiment_name=", url_escape(name)), "");
+  if (!answer) return {};
+  const json experiment = answer->value("experiment", json());
+  const std::string id = experiment.is_object() ? text_at(experiment, "experiment_id") : "";
+  if (id.empty()) throw MlflowAway(url_.url + " answers without an experiment_id");
+  if (text_at(experiment, "lifecycle_stage") == "deleted") {
+    throw std::runtime_error(absl::StrCat("experiment \"", name, "\" of ", url_.url,
+                                          " is deleted; restore it, or use another name"));
+  }
+  return {id};
+}
+
+std::string RestStore::create_experiment(const std::string& name,
+                                         const std::optional<std::string>& artifact_location,
+                                         const std::vector<MlflowText>& tags, int64_t /*now*/) {
+  json body = {{"name", name}};
+  if (artifact_location) body["artifact_location"] = *artifact_location;
+  if (!tags.empty()) body["tags"] = tags_of(tags);
+  const std::optional<json> answer =
+      call_unless("RESOURCE_ALREADY_EXISTS", "POST", "experiments/create", text_of(body));
+  if (!answer) {
+    // Somebody else was faster, or an answer was lost.
+    const std::vector<std::string> found = find_experiments(name);
+    if (found.empty()) {
+      throw MlflowAway(absl::StrCat(url_.url, " has experiment \"", name, "\", and has not"));
+    }
+    return found[0];
+  }
+  const std::string id = text_at(*answer, "experiment_id");
+  if (id.empty()) throw MlflowAway(url_.url + " answers without an experiment_id");
+  return id;
+}
+
+MlflowRun RestStore::create_run(const MlflowNewRun& run) {
+  json body = {{"experiment_id", run.experiment_id}, {"start_time", run.start_time}};
+  std::vector<MlflowText> tags = run.tags;
+  if (!run.name.empty()) {
+    body["run_name"] = run.name;
+    tags.emplace_back("mlflow.runName", run.name);  // servers before 2.0 know the tag alone
+  }
+  for (const auto& [key, value] : tags) {
+    if (key == "mlflow.user") body["user_id"] = value;
+  }
+  if (!tags.empty()) body["tags"] = tags_of(tags);
+  return run_of(call("POST", "runs/create", text_of(body)), url_.url);
+}
+
+MlflowRun RestStore::resume_run(const std::string& run_id) {
+  const json answer = call("GET", absl::StrCat("runs/get?run_id=", url_escape(run_id)), "");
+  MlflowRun run = run_of(answer, url_.url);
+  if (text_at(answer["run"]["info"], "lifecycle_stage") == "deleted") {
+    throw std::runtime_error(
+        absl::StrCat("run ", run_id, " of ", url_.url, " is deleted; restore it to go on with it"));
+  }
+  call("POST", "runs/update", text_of({{"run_id", run.run_id}, {"status", "RUNNING"}}));
+  return run;
+}
+
+size_t RestStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
+  BatchBody body(run.run_id, "metrics");
+  for (const MlflowMetric& metric : metrics.first(std::min(metrics.size(), kMlflowMaxMetrics))) {
+    if (!body.add({{"key", metric.key},
+                   {"value", number(metric.value)},
+                   {"timestamp", metric.timestamp},
+                   {"step", metric.step}})) {
+      break;
+    }
+  }
+  try {
+    call("POST", "runs/log-batch", body.text());
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), body.count());
+  }
+  return body.count();
+}
+
+size_t RestStore::log_texts(const MlflowRun& run, const char* kind,
+                            absl::Span<const MlflowText> texts) {
+  BatchBody body(run.run_id, kind);
+  for (const auto& [key, value] : texts.first(std::min(texts.size(), kMlflowMaxTexts))) {
+    if (!body.add({{"key", key}, {"value", value}})) break;
+  }
+  try {
+    call("POST", "runs/log-batch", body.text());
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), body.count());
+  }
+  return body.count();
+}
+
+size_t RestStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {
+  return log_texts(run, "params", params);
+}
+
+size_t RestStore::set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) {
+  return log_texts(run, "tags", tags);
+}
+
+void RestStore::put_artifact(const MlflowRun& run, const std::string& path,
+                             std::string_view contents) {
+  const std::string& uri = run.artifact_uri;
+  if (absl::StartsWith(uri, "file:") || absl::StartsWith(uri, "/")) {
+    const std::string folder = absl::StartsWith(uri, "file:") ? path_of_file_uri(uri) : uri;
+    const absl::Status status = write_file(files_, join_path(folder, path), contents);
+    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+    return;
+  }
+  if (!absl::StartsWith(uri, "mlflow-artifacts:")) {
+    throw std::runtime_error(absl::StrCat(
+        "artifact ", path, " cannot be kept at ", uri.substr(0, uri.find(':')),
+        ":..., only at mlflow-artifacts: and file:; start the server with --serve-artifacts"));
+  }
+  const HttpUrl url =
+      parse_http_url(absl::StrCat(artifact_url(uri, url_), "/", url_escape_path(path)));
+  const HttpAnswer answer =
+      send({.method = "PUT",
+            .url = url.url,
+            .headers = {{"Content-Type", "application/octet-stream"}},
+            .body = contents,
+            .timeout = call_limit_ + kPerArtifactMegabyte * (contents.size() >> 20),
+            // Another host than the one they are for does not get the credentials.
+            .authenticate = url.origin == url_.origin});
+  if (answer.status / 100 == 2) return;
+  throw std::runtime_error(absl::StrCat("PUT ", url.url, " answers HTTP ", answer.status, ": ",
+                                        http_.redact(answer.body.substr(0, kMaxQuoted))));
+}
+
+void RestStore::end_run(const MlflowRun& run, int64_t end_time) {
+  call("POST", "runs/update",
+       text_of({{"run_id", run.run_id}, {"status", "FINISHED"}, {"end_time", end_time}}));
+}
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,415 @@
+#include "trackers/tensorboard/event_file_writer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/no_destructor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "trackers/common/init_kwargs.h"
+#include "trackers/common/json_value.h"
+#include "trackers/common/png.h"
+#include "trackers/common/safe_path.h"
+#include "trackers/tensorboard/event.pb.h"
+
+namespace accelerate::trackers {
+namespace {
+
+using tensorboard::Event;
+using tensorboard::Summary;
+
+constexpr char kTracker[] = "tensorboard";
+constexpr int64_t kImagesInRow = 8;
+
+// Runs whose files are kept open. Those beyond them are written once in a while, to a new file.
+constexpr size_t kMaxOpen = 128;
+constexpr absl::Duration kOverflowInterval = absl::Minutes(1);
+
+// What the plug-in for hyperparameters looks for.
+constexpr char kHparamsPlugin[] = "hparams";
+constexpr char kExperimentTag[] = "_hparams_/experiment";
+constexpr char kSessionStartTag[] = "_hparams_/session_start_info";
+constexpr char kSessionEndTag[] = "_hparams_/session_end_info";
+
+double seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+// The number of a value that has one.
+std::optional<double> number_of(const TrackerValue& value) {
+  if (const auto* tensor = value.get_if<TensorValue>()) {
+    if (tensor->values.size() == 1) return tensor->values[0];
+    return std::nullopt;
+  }
+  return value.number();
+}
+
+// An event of that time and step with one value. The functions' own kwargs are asked for before.
+Event new_event(const TrackerStep& when, InitKwargs& kwargs) {
+  const std::optional<double> walltime = kwargs.number("walltime");
+  kwargs.finish();
+  Event event;
+  event.set_wall_time(walltime.value_or(seconds(when.time)));
+  event.set_step(when.step.value_or(0));
+  return event;
+}
+
+Event new_event(const TrackerStep& when) {
+  InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
+  return new_event(when, kwargs);
+}
+
+Summary::Value& add_value(Event& event, const std::string& tag) {
+  Summary::Value& value = *event.mutable_summary()->add_value();
+  // A reader refuses a whole file for one text that is no UTF-8.
+  value.set_tag(valid_utf8(tag));
+  return value;
+}
+
+void set_plugin(Summary::Value& value, const std::string& name, const std::string& content = "") {
+  auto& plugin = *value.mutable_metadata()->mutable_plugin_data();
+  plugin.set_plugin_name(name);
+  plugin.set_content(content);
+}
+
+void set_image(Summary::Value& value, const TrackerImage& image) {
+  Summary::Image& summary = *value.mutable_image();
+  summary.set_encoded_image_string(encode_png(image));
+  summary.set_height(static_cast<int32_t>(image.height));
+  summary.set_width(static_cast<int32_t>(image.width));
+  summary.set_colorspace(static_cast<int32_t>(image.channels));
+}
+
+bool are_alike(const TrackerImage& a, const TrackerImage& b) {
+  return a.height == b.height && a.width == b.width && a.channels == b.channels &&
+         a.pixels.size() == b.pixels.size();
+}
+
+// Images that are alike, in rows; places that are left are black.
+TrackerImage grid(const std::vector<TrackerImage>& images) {
+  const auto count = static_cast<int64_t>(images.size());
+  const TrackerImage& first = images[0];
+  const int64_t columns = std::min(count, kImagesInRow);
+  const int64_t rows = (count + columns - 1) / columns;
+  TrackerImage all{
+      .height = rows * first.height, .width = columns * first.width, .channels = first.channels};
+  const int64_t row_bytes = first.width * first.channels;
+  all.pixels.resize(static_cast<size_t>(all.height * columns * row_bytes));
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t y = 0; y < first.height; ++y) {
+      const int64_t row = i / columns * first.height + y;
+      std::copy_n(images[i].pixels.begin() + y * row_bytes, row_bytes,
+                  all.pixels.begin() + (row * columns + i % columns) * row_bytes);
+    }
+  }
+  return all;
+}
+
+// Ends of buckets, in order: they grow by a tenth from 1e-12 to 1e20, and the same below zero.
+const std::vector<double>& bucket_limits() {
+  static const absl::NoDestructor<std::vector<double>> limits([] {
+    std::vector<double> upper;
+    for (double limit = 1e-12; limit < 1e20; limit *= 1.1) upper.push_back(limit);
+    upper.push_back(std::numeric_limits<double>::max());
+    std::vector<double> all;
+    for (auto limit = upper.rbegin(); limit != upper.rend(); ++limit) all.push_back(-*limit);
+    all.push_back(0);
+    all.insert(all.end(), upper.begin(), upper.end());
+    return all;
+  }());
+  return *limits;
+}
+
+// Values that are not finite are left out. Errors: std::invalid_argument if there are no others.
+tensorboard::HistogramProto exponential_histogram(const std::vector<double>& values) {
+  const std::vector<double>& limits = bucket_limits();
+  std::vector<int64_t> counts(limits.size());  // of what is below limits[i]
+  tensorboard::HistogramProto histogram;
+  int64_t num = 0;
+  double sum = 0;
+  double sum_squares = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -min;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    const auto bucket = std::upper_bound(limits.begin(), limits.end() - 1, value);
+    ++counts[bucket - limits.begin()];
+    ++num;
+    sum += value;
+    sum_squares += value * value;
+    min = std::min(min, value);
+    max = std::max(max, value);
+  }
+  if (num == 0) throw std::invalid_argument("a histogram needs a value that is finite");
+  histogram.set_min(min);
+  histogram.set_max(max);
+  histogram.set_num(static_cast<double>(num));
+  histogram.set_sum(sum);
+  histogram.set_sum_squares(sum_squares);
+  // From the empty bucket before the first that is not empty, which says where that begins.
+  const auto has_any = [](int64_t count) { return count > 0; };
+  const auto first = std::find_if(counts.begin(), counts.end(), has_any) - counts.begin();
+  const auto last = counts.rend() - std::find_if(counts.rbegin(), counts.rend(), has_any) - 1;
+  for (auto i = std::max<int64_t>(first - 1, 0); i <= last; ++i) {
+    histogram.add_bucket_limit(limits[i]);
+    histogram.add_bucket(static_cast<double>(counts[i]));
+  }
+  return histogram;
+}
+
+// ---- hyperparameters
+
+using HParams = std::vector<std::pair<std::string, tensorboard::HParamValue>>;
+
+void flatten(const TrackerDict& dict, const std::string& prefix, HParams& out) {
+  for (const auto& entry : dict) {
+    const auto& [name, value] = entry;
+    if (find(dict, name) != &value) continue;  // it comes again
+    const std::string path = prefix + name;
+    tensorboard::HParamValue hparam;
+    if (value.is_none()) continue;
+    if (const auto* nested = value.get_if<TrackerDict>()) {
+      flatten(*nested, path + "/", out);
+      continue;
+    }
+    if (const auto* truth = value.get_if<bool>()) {
+      hparam.set_bool_value(*truth);
+    } else if (const std::optional<double> number = number_of(value)) {
+      hparam.set_number_value(*number);
+    } else {
+      hparam.set_string_value(valid_utf8(value_text(value)));
+    }
+    out.emplace_back(valid_utf8(path), std::move(hparam));
+  }
+}
+
+tensorboard::HParamType type_of(const tensorboard::HParamValue& value) {
+  switch (value.kind_case()) {
+    case tensorboard::HParamValue::kBoolValue: return tensorboard::DATA_TYPE_BOOL;
+    case tensorboard::HParamValue::kNumberValue: return tensorboard::DATA_TYPE_FLOAT64;
+    default: return tensorboard::DATA_TYPE_STRING;
+  }
+}
+
+Event session_event(absl::Time now, const char* tag, const tensorboard::HParamsPluginData& data) {
+  Event event;
+  event.set_wall_time(seconds(now));
+  set_plugin(add_value(event, tag), kHparamsPlugin, data.SerializeAsString());
+  return event;
+}
+
+std::string file_owner(const TrackerServices& services) {
+  if (!services.is_real) return absl::StrCat("rank", services.rank, ".", services.rank);
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == 0) host = {"localhost"};
+  return absl::StrCat(host.data(), ".", ::getpid());
+}
+
+}  // namespace
+
+EventFileWriter::EventFileWriter(const TrackerServices& services) : services_(services) {}
+
+void EventFileWriter::open(const std::string& log_dir, const TrackerDict& kwargs) {
+  log_dir_ = log_dir;
+  options_ = summary_writer_options(kwargs);
+  run("").flush();
+}
+
+EventFile& EventFileWriter::run(const std::string& name) {
+  const std::string folder = name.empty() ? log_dir_ : join_path(log_dir_, safe_path(name));
+  const auto known = runs_.find(folder);
+  if (known != runs_.end()) return *known->second.file;
+  Run& run = runs_[folder];
+  run.stays_open = runs_.size() <= kMaxOpen;
+  run.file = std::make_unique<EventFile>(
+      services_.files, EventFileOptions{.folder = folder,
+                                        .owner = file_owner(services_),
+                                        .filename_suffix = options_.filename_suffix,
+                                        .purge_step = options_.purge_step,
+                                        .max_queue = run.stays_open ? options_.max_queue : 0,
+                                        .sync_interval = options_.flush_secs,
+                                        .max_file_bytes = options_.max_file_bytes,
+                                        .now = services_.now,
+                                        .warn = services_.warn});
+  return *run.file;
+}
+
+void EventFileWriter::add(const Event& event, const std::string& run_name) {
+  std::string bytes;
+  if (!event.SerializeToString(&bytes)) throw std::runtime_error("an event is larger than 2 GiB");
+  run(run_name).add(bytes);
+}
+
+void EventFileWriter::add_scalar(const std::string& tag, const TrackerValue& scalar_value,
+                                 const TrackerStep& when) {
+  InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
+  const bool new_style = kwargs.boolean("new_style").value_or(false);
+  const bool double_precision = kwargs.boolean("double_precision").value_or(false);
+  Event event = new_event(when, kwargs);
+  const std::optional<double> number = number_of(scalar_value);
+  if (!number) throw std::invalid_argument(absl::StrCat("`", tag, "` is no number"));
+  Summary::Value& value = add_value(event, tag);
+  if (!new_style) {
+    value.set_simple_value(static_cast<float>(*number));
+  } else {
+    set_plugin(value, "scalars");
+    tensorboard::TensorProto& tensor = *value.mutable_tensor();
+    tensor.mutable_tensor_shape();
+    tensor.set_dtype(double_precision ? tensorboard::DT_DOUBLE : tensorboard::DT_FLOAT);
+    if (double_precision) {
+      tensor.add_double_val(*number);
+    } else {
+      tensor.add_float_val(static_cast<float>(*number));
+    }
+  }
+  add(event, "");
+}
+
+void EventFileWriter::add_scalars(const std::string& main_tag, const TrackerDict& tag_scalar_dict,
+                                  const TrackerStep& when) {
+  std::vector<std::string> refused;
+  for (const auto& [tag, scalar] : tag_scalar_dict) {
+    if (find(tag_scalar_dict, tag) != &scalar) continue;  // it comes again
+    const std::optional<double> number = number_of(scalar);
+    if (!number) {
+      refused.push_back(tag);
+      continue;
+    }
+    Event event = new_event(when);
+    add_value(event, main_tag).set_simple_value(static_cast<float>(*number));
+    add(event, absl::StrCat(absl::StrReplaceAll(main_tag, {{"/", "_"}}), "_", tag));
+  }
+  if (!refused.empty()) {
+    throw std::invalid_argument(
+        absl::StrCat("`", refused[0], "` of `", main_tag, "` is no number"));
+  }
+}
+
+void EventFileWriter::add_text(const std::string& tag, const std::string& text_string,
+                               const TrackerStep& when) {
+  Event event = new_event(when);
+  Summary::Value& value = add_value(event, tag + "/text_summary");
+  set_plugin(value, "text");
+  tensorboard::TensorProto& tensor = *value.mutable_tensor();
+  tensor.set_dtype(tensorboard::DT_STRING);
+  tensor.mutable_tensor_shape()->add_dim()->set_size(1);
+  tensor.add_string_val(valid_utf8(text_string));
+  add(event, "");
+}
+
+void EventFileWriter::add_images(const std::string& tag, const std::vector<TrackerImage>& images,
+                                 const TrackerStep& when) {
+  InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
+  kwargs.text("dataformats");
+  Event event = new_event(when, kwargs);
+  if (images.empty()) throw std::invalid_argument(absl::StrCat("`", tag, "` has no images"));
+  const bool alike = std::all_of(images.begin(), images.end(), [&](const TrackerImage& image) {
+    return are_alike(image, images[0]);
+  });
+  if (images.size() == 1) {
+    set_image(add_value(event, tag), images[0]);
+  } else if (alike) {
+    encode_png(images[0]);  // says what is wrong with them
+    set_image(add_value(event, tag), grid(images));
+  } else {
+    for (size_t i = 0; i < images.size(); ++i) {
+      set_image(add_value(event, absl::StrCat(tag, "/", i)), images[i]);
+    }
+  }
+  add(event, "");
+}
+
+void EventFileWriter::add_histogram(const std::string& tag, const std::vector<double>& values,
+                                    const TrackerStep& when) {
+  Event event = new_event(when);
+  try {
+    *add_value(event, tag).mutable_histo() = exponential_histogram(values);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(absl::StrCat("`", tag, "`: ", error.what()));
+  }
+  add(event, "");
+}
+
+void EventFileWriter::add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
+                                  const std::string& run_name) {
+  const absl::Time now = services_.now();
+  HParams hparams;
+  flatten(hparam_dict, "", hparams);
+
+  tensorboard::HParamsPluginData experiment;
+  tensorboard::HParamsPluginData start;
+  experiment.mutable_experiment()->set_time_created_secs(seconds(now));
+  start.mutable_session_start_info()->set_start_time_secs(seconds(now));
+  for (const auto& [name, value] : hparams) {
+    tensorboard::HParamInfo& info = *experiment.mutable_experiment()->add_hparam_infos();
+    info.set_name(name);
+    info.set_type(type_of(value));
+    auto& hparam = *start.mutable_session_start_info()->add_hparams();
+    hparam.set_key(name);
+    *hparam.mutable_value() = value;
+  }
+  for (const auto& [name, value] : metric_dict) {
+    experiment.mutable_experiment()->add_metric_infos()->mutable_name()->set_tag(valid_utf8(name));
+  }
+  add(session_event(now, kExperimentTag, experiment), run_name);
+  add(session_event(now, kSessionStartTag, start), run_name);
+  sessions_.push_back(run_name);
+  for (const auto& [name, value] : metric_dict) {
+    const std::optional<double> number = number_of(value);
+    if (!number) throw std::invalid_argument(absl::StrCat("`", name, "` is no number"));
+    Event event = new_event({.time = now});
+    add_value(event, name).set_simple_value(static_cast<float>(*number));
+    add(event, run_name);
+  }
+}
+
+void EventFileWriter::flush() {
+  const bool overflow_is_due = services_.now() >= next_overflow_;
+  if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
+  for_each_run([&](const Run& run) {
+    if (run.stays_open) {
+      run.file->flush();
+    } else if (overflow_is_due) {
+      run.file->release();
+    }
+  });
+}
+
+void EventFileWriter::close() {
+  const absl::Time now = services_.now();
+  tensorboard::HParamsPluginData end;
+  end.mutable_session_end_info()->set_status(tensorboard::STATUS_SUCCESS);
+  end.mutable_session_end_info()->set_end_time_secs(seconds(now));
+  const std::string event = session_event(now, kSessionEndTag, end).SerializeAsString();
+  std::exception_ptr failure;
+  for (const std::string& session : std::exchange(sessions_, {})) {
+    try {
+      run(session).add(event);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  for_each_run([](const Run& run) { run.file->close(); });
+  if (failure) std::rethrow_exception(failure);
+}
+
+void EventFileWriter::for_each_run(const std::function<void(const Run&)>& call) {
+  std::exception_ptr failure;
+  for (const auto& [folder, run] : runs_) {
+    try {
+      call(run);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,146 @@
+#include "trackers/tensorboard/tensorboard_tracker.h"
+
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "accelerate/util/number_text.h"
+#include "trackers/common/listify.h"
+#include "trackers/common/yaml_text.h"
+#include "trackers/tensorboard/event_file_writer.h"
+
+namespace accelerate::trackers {
+namespace {
+
+const TrackerRegistration kRegistration({.name = "tensorboard",
+                                         .requires_logging_directory = true,
+                                         .main_process_only = true,
+                                         .tracker = make_tracker<TensorBoardTracker>});
+
+// Does it for all entries that count, then throws what the first of them threw.
+template <typename Dict>
+void for_each(const Dict& dict, const std::function<void(const typename Dict::value_type&)>& call) {
+  std::exception_ptr failure;
+  for (const auto& entry : dict) {
+    try {
+      call(entry);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::string cell(const std::string& text) {
+  return absl::StrReplaceAll(text,
+                             {{"|", "\\|"}, {"\r\n", "<br>"}, {"\n", "<br>"}, {"\r", "<br>"}});
+}
+
+std::string markdown(const TrackerTable& table) {
+  if (table.columns.empty()) throw std::invalid_argument("a table needs a column");
+  std::string text = "|";
+  for (const std::string& column : table.columns) absl::StrAppend(&text, " ", cell(column), " |");
+  text += "\n|";
+  for (size_t i = 0; i < table.columns.size(); ++i) text += " --- |";
+  for (const TrackerList& row : table.rows) {
+    text += "\n|";
+    for (const TrackerValue& value : row)
+      absl::StrAppend(&text, " ", cell(value_text(value)), " |");
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup)
+    : TensorBoardTracker(setup, std::make_unique<EventFileWriter>(setup.services)) {}
+
+TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
+                                       std::unique_ptr<SummaryWriter> writer)
+    : services_(setup.services),
+      log_dir_(setup.project_name.empty() ? setup.logging_dir
+                                          : join_path(setup.logging_dir, setup.project_name)),
+      init_kwargs_(setup.init_kwargs),
+      writer_(std::move(writer)) {
+  summary_writer_options(init_kwargs_);
+}
+
+void TensorBoardTracker::start() { writer_->open(log_dir_, init_kwargs_); }
+
+void TensorBoardTracker::store_init_configuration(const TrackerDict& values) {
+  // A folder of its own, also where an earlier one was made in the same microsecond.
+  absl::Time now = services_.now();
+  std::string run;
+  std::string folder;
+  do {
+    run = float_text(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+    folder = join_path(log_dir_, run);
+    now += absl::Microseconds(1);
+  } while (exists(services_.files, folder).value_or(false));
+  std::exception_ptr failure;
+  try {
+    writer_->add_hparams(values, {}, run);
+    writer_->flush();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const absl::Status status =
+      write_file(services_.files, join_path(folder, "hparams.yml"), yaml_text(values));
+  if (failure) std::rethrow_exception(failure);
+  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+}
+
+void TensorBoardTracker::log(const TrackerDict& values, const TrackerStep& step) {
+  std::exception_ptr failure;
+  try {
+    for_each(values, [&](const auto& entry) {
+      const auto& [name, given] = entry;
+      if (find(values, name) != &given) return;  // it comes again
+      const TrackerValue value = listify(given);
+      if (value.number()) {
+        writer_->add_scalar(name, value, step);
+      } else if (const auto* text = value.get_if<std::string>()) {
+        writer_->add_text(name, *text, step);
+      } else if (const auto* dict = value.get_if<TrackerDict>()) {
+        writer_->add_scalars(name, *dict, step);
+      }
+    });
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  writer_->flush();
+  if (failure) std::rethrow_exception(failure);
+}
+
+void TensorBoardTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
+  for_each(images,
+           [&](const auto& entry) { writer_->add_images(entry.first, entry.second, step); });
+}
+
+void TensorBoardTracker::log_table(const std::string& name, const TrackerTable& table,
+                                   const TrackerStep& step) {
+  writer_->add_text(name, markdown(table), step);
+}
+
+void TensorBoardTracker::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
+  for_each(tensors, [&](const auto& entry) {
+    const auto& [name, value] = entry;
+    if (const auto* tensor = value.template get_if<TensorValue>()) {
+      writer_->add_histogram(name, tensor->values, step);
+    } else if (value.number()) {
+      writer_->add_histogram(name, {*value.number()}, step);
+    } else {
+      throw std::invalid_argument(absl::StrCat("`", name, "` is no tensor"));
+    }
+  });
+}
+
+void TensorBoardTracker::flush() { writer_->flush(); }
+
+void TensorBoardTracker::finish() { writer_->close(); }
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,345 @@
+#include "trackers/trackio/local_run.h"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "accelerate/util/sha256.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/histogram.h"
+#include "trackers/common/init_kwargs.h"
+#include "trackers/common/json_value.h"
+#include "trackers/common/png.h"
+#include "trackers/common/safe_path.h"
+#include "trackers/trackio/schema.h"
+
+namespace accelerate::trackers {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr size_t kMaxListed = 32;  // elements of a tensor
+
+constexpr const char* kAdjectives[] = {
+    "amber", "brisk", "cedar", "dusky",    "early", "fair",  "golden", "hazel",  "ivory",  "jade",
+    "keen",  "lunar", "misty", "northern", "olive", "polar", "quiet",  "rustic", "silver", "tawny"};
+constexpr const char* kNouns[] = {"anchor",  "bay",    "canyon", "dune",   "ember",
+                                  "fjord",   "grove",  "harbor", "island", "jetty",
+                                  "kelp",    "lagoon", "marsh",  "nebula", "orchard",
+                                  "prairie", "quarry", "ridge",  "summit", "tundra"};
+
+// Of what `log` takes, names that Trackio has a meaning of its own for.
+constexpr std::string_view kReserved[] = {"project", "run", "timestamp", "step", "time", "metrics"};
+
+// Arguments of trackio.init for what is not here.
+constexpr const char* kUnused[] = {
+    "space_id",     "server_url",       "space_storage", "dataset_id",       "bucket_id",
+    "settings",     "private",          "embed",         "auto_log_gpu",     "gpu_log_interval",
+    "auto_log_cpu", "cpu_log_interval", "webhook_url",   "webhook_min_level"};
+
+std::string iso_time(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E6S+00:00", time, absl::UTCTimeZone());
+}
+
+std::string file_name_of(std::string_view project) {
+  std::string name;
+  for (const char c : project) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (absl::ascii_isalnum(byte) || c == '-' || c == '_' || byte >= 0x80) name.push_back(c);
+  }
+  return name.empty() ? "default" : name;
+}
+
+void check_project(const std::string& name) {
+  bool is_taken = name.starts_with("registry-");
+  for (const std::string_view ending :
+       {"_system", "_configs", "_traces", "_artifacts", "_artifact_versions", "_artifact_aliases",
+        "_run_artifact_links"}) {
+    is_taken = is_taken || (name.size() > ending.size() && name.ends_with(ending));
+  }
+  if (is_taken) {
+    throw std::invalid_argument(absl::StrCat(
+        "trackio: a project cannot be called ", name,
+        ", as Trackio's own files have such names: they begin with registry- or end with "
+        "_system, _configs, _traces, _artifacts or the like"));
+  }
+}
+
+std::string folder_of(const Environment& environment) {
+  const auto get = [&](std::string_view name) { return environment.get_or(name, ""); };
+  if (const std::string folder = get("TRACKIO_DIR"); !folder.empty()) return folder;
+  if (const std::string home = get("HF_HOME"); !home.empty()) return join_path(home, "trackio");
+  std::string cache = get("XDG_CACHE_HOME");
+  if (cache.empty() && !get("HOME").empty()) cache = join_path(get("HOME"), ".cache");
+  return cache.empty() ? "" : join_path(cache, "huggingface/trackio");
+}
+
+ordered_json histogram_json(const std::vector<double>& values) {
+  const Histogram histogram = make_histogram(values);
+  return {{"_type", "trackio.histogram"}, {"bins", histogram.edges}, {"values", histogram.counts}};
+}
+
+ordered_json metric(const TrackerValue& value) {
+  const auto* const tensor = value.get_if<TensorValue>();
+  if (tensor == nullptr) return json_value(value);
+  if (tensor->values.size() > kMaxListed) return histogram_json(tensor->values);
+  if (tensor->values.size() != 1) return json_value(value);
+  return json_value(TrackerValue(TensorValue{.dtype = tensor->dtype, .values = tensor->values}));
+}
+
+std::string text_of(const SqlValue& value) {
+  const auto* const text = std::get_if<std::string>(&value);
+  return text == nullptr ? "" : *text;
+}
+
+}  // namespace
+
+LocalRun::LocalRun(const TrackerSetup& setup)
+    : services_(setup.services),
+      project_(file_name_of(setup.project_name)),
+      start_time_(iso_time(setup.time)),
+      fresh_id_(sha256(absl::StrCat(project_, setup.random_bits, start_time_, services_.rank))
+                    .substr(0, 32)),
+      folder_(folder_of(services_.environment)) {
+  check_project(project_);
+  read_kwargs(setup);
+}
+
+void LocalRun::read_kwargs(const TrackerSetup& setup) {
+  InitKwargs kwargs("trackio", setup.init_kwargs);
+  given_name_ = kwargs.text("name").value_or("");
+  const auto group = kwargs.text("group");
+  const std::string resume = kwargs.text("resume").value_or("never");
+  if (resume == "allow") {
+    resume_ = Resume::kAllow;
+  } else if (resume == "must") {
+    resume_ = Resume::kMust;
+    if (given_name_.empty()) kwargs.refuse("resume", "\"must\" only where there is a name");
+  } else if (resume != "never") {
+    kwargs.refuse("resume", "\"never\", \"allow\" or \"must\"");
+  }
+  config_ = json_value(kwargs.dict("config").value_or(TrackerDict()));
+  for (const auto& [name, value] : config_.items()) {
+    if (name.starts_with('_')) kwargs.refuse("config", "without names that begin with _");
+  }
+  config_["_Username"] = nullptr;
+  config_["_Created"] = start_time_;
+  config_["_Group"] = group ? ordered_json(*group) : ordered_json();
+  for (const char* name : kUnused) {
+    if (kwargs.any(name)) remarks_.push_back(absl::StrCat("trackio: `", name, "` is not used."));
+  }
+  for (const char* name : {"TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"}) {
+    if (!services_.environment.get_or(name, "").empty()) {
+      remarks_.push_back(absl::StrCat("trackio: ", name, " is not used: runs are kept locally."));
+    }
+  }
+  kwargs.finish();
+}
+
+void LocalRun::start() {
+  for (const std::string& remark : remarks_) services_.warn(remark);
+  open();
+  services_.info(absl::StrCat("trackio: the run ", name_, " is kept in ", database_->path(), "."));
+}
+
+void LocalRun::open() {
+  if (database_) return;
+  if (!services_.is_real) {
+    throw std::runtime_error("trackio: its database cannot be in a simulation");
+  }
+  if (folder_.empty()) {
+    throw std::runtime_error("trackio: neither TRACKIO_DIR nor HOME says where runs are kept");
+  }
+  throw_if_error(services_.files.make_directories(folder_));
+  database_.emplace(join_path(folder_, absl::StrCat(project_, ".db")));
+  try {
+    find_run();
+  } catch (...) {
+    database_.reset();
+    throw;
+  }
+}
+
+void LocalRun::find_run() {
+  make_schema(*database_);
+  SqliteTransaction transaction(*database_);
+  run_id_ = fresh_id_;
+  next_step_ = 0;
+  if (resume_ != Resume::kNever && !given_name_.empty()) {
+    const auto found = database_->run(
+        "SELECT run_id FROM (SELECT run_id, run_name, created_at AS since FROM configs UNION ALL "
+        "SELECT run_id, run_name, timestamp FROM metrics) WHERE run_name = ? "
+        "ORDER BY since DESC LIMIT 1",
+        {given_name_});
+    if (!found.empty()) {
+      take_up(text_of(found[0][0]));
+    } else if (resume_ == Resume::kMust) {
+      throw std::runtime_error(absl::StrCat("trackio: there is no run ", given_name_,
+                                            " to be resumed in ", database_->path()));
+    }
+  }
+  name_ = given_name_.empty() ? new_name() : given_name_;
+  write(transaction);
+}
+
+void LocalRun::take_up(const std::string& run_id) {
+  run_id_ = run_id;
+  const auto steps = database_->run("SELECT MAX(step) FROM metrics WHERE run_id = ?", {run_id});
+  if (const auto* last = std::get_if<int64_t>(&steps.at(0).at(0))) next_step_ = *last + 1;
+  const auto configs = database_->run("SELECT config FROM configs WHERE run_id = ?", {run_id});
+  if (configs.empty()) return;
+  ordered_json config = ordered_json::parse(text_of(configs[0][0]), nullptr, false);
+  if (!config.is_object()) return;
+  config.update(config_);
+  config_ = std::move(config);
+}
+
+std::string LocalRun::new_name() {
+  for (size_t i = 0;; ++i) {
+    const std::string name =
+        absl::StrCat(kAdjectives[i % std::size(kAdjectives)], "-",
+                     kNouns[(i / std::size(kAdjectives) + i) % std::size(kNouns)], "-", i);
+    const bool is_taken =
+        !database_->run("SELECT 1 FROM configs WHERE run_name = ? LIMIT 1", {name}).empty() ||
+        !database_->run("SELECT 1 FROM metrics WHERE run_name = ? LIMIT 1", {name}).empty();
+    if (!is_taken) return name;
+  }
+}
+
+void LocalRun::settle(Row& row) {
+  if (!row.step) row.step = next_step_;
+  next_step_ = std::max(next_step_, *row.step + 1);
+}
+
+void LocalRun::write(SqliteTransaction& transaction) {
+  if (config_changed_) {
+    database_->run(
+        "INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) "
+        "VALUES (?, ?, ?, ?)",
+        {run_id_, name_, json_text(config_), start_time_});
+  }
+  uint64_t number = logged_;
+  for (Row& row : rows_) {
+    settle(row);
+    // The id keeps Trackio from taking a row twice when it sends runs elsewhere.
+    database_->run(
+        "INSERT INTO metrics (timestamp, run_id, run_name, step, metrics, log_id) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        {row.time, run_id_, name_, *row.step, row.metrics,
+         absl::StrFormat("%s%012x", fresh_id_.substr(0, 20), number++)});
+  }
+  transaction.commit();
+  logged_ = number;
+  rows_.clear();
+  bytes_ = 0;
+  config_changed_ = false;
+}
+
+void LocalRun::update_config(const TrackerDict& values) {
+  config_.update(json_value(values));
+  config_changed_ = config_changed_ || !values.empty();
+}
+
+void LocalRun::add(const ordered_json& metrics, const TrackerStep& step) {
+  if (finished_) throw std::logic_error("trackio: the run has finished");
+  if (!step.kwargs.empty()) {
+    throw std::invalid_argument(
+        absl::StrCat("trackio: log has no argument ", step.kwargs[0].first));
+  }
+  Row row{.time = iso_time(step.time), .step = step.step};
+  ordered_json renamed = ordered_json::object();
+  for (const auto& [name, value] : metrics.items()) {
+    const bool is_reserved =
+        name.starts_with("__") ||
+        std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved);
+    if (is_reserved && !std::exchange(said_reserved_, true)) {
+      services_.warn(absl::StrCat("trackio: ", name,
+                                  " is a name of Trackio's own, and is logged as __", name,
+                                  "; so are all such."));
+    }
+    renamed[is_reserved ? absl::StrCat("__", name) : name] = value;
+  }
+  row.metrics = json_text(renamed);
+  if (bytes_ + row.metrics.size() > kMaxBytes) {
+    throw std::runtime_error(absl::StrCat("trackio: a record is lost: ", bytes_,
+                                          " bytes wait already to be written to ", project_,
+                                          ".db"));
+  }
+  bytes_ += row.metrics.size();
+  if (database_) settle(row);
+  rows_.push_back(std::move(row));
+}
+
+void LocalRun::log(const TrackerDict& values, const TrackerStep& step) {
+  ordered_json metrics = ordered_json::object();
+  for (const auto& [name, value] : values) metrics[name] = metric(value);
+  add(metrics, step);
+}
+
+void LocalRun::log_images(const TrackerImages& images, const TrackerStep& step) {
+  open();  // the run's name is in the files' names
+  const std::string folder =
+      absl::StrCat(project_, "/", safe_path(name_), "/", step.step.value_or(next_step_));
+  ordered_json metrics = ordered_json::object();
+  for (const auto& [name, of_name] : images) {
+    for (size_t i = 0; i < of_name.size(); ++i) {
+      const std::string png = encode_png(of_name[i]);
+      const std::string path = absl::StrCat(folder, "/", sha256(png).substr(0, 32), ".png");
+      throw_if_error(
+          write_file(services_.files, join_path(join_path(folder_, "media"), path), png));
+      metrics[of_name.size() == 1 ? name : absl::StrCat(name, "/", i)] = {
+          {"_type", "trackio.image"}, {"file_path", path}, {"caption", nullptr}};
+    }
+  }
+  add(metrics, step);
+}
+
+void LocalRun::log_table(const std::string& name, const TrackerTable& table,
+                         const TrackerStep& step) {
+  ordered_json rows = ordered_json::array();
+  for (const TrackerList& row : table.rows) {
+    ordered_json& named = rows.emplace_back(ordered_json::object());
+    for (size_t i = 0; i < row.size(); ++i) {
+      named[i < table.columns.size() ? table.columns[i] : absl::StrCat(i)] = json_value(row[i]);
+    }
+  }
+  ordered_json metrics = ordered_json::object();
+  metrics[name] = {{"_type", "trackio.table"}, {"_value", rows}};
+  add(metrics, step);
+}
+
+void LocalRun::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
+  ordered_json metrics = ordered_json::object();
+  for (const auto& [name, value] : tensors) {
+    const auto* const tensor = value.get_if<TensorValue>();
+    if (tensor == nullptr) {
+      throw std::invalid_argument(
+          absl::StrCat("trackio: ", name, " is no tensor, and has no histogram"));
+    }
+    metrics[name] = histogram_json(tensor->values);
+  }
+  add(metrics, step);
+}
+
+void LocalRun::flush() {
+  if (finished_) return;
+  open();
+  if (rows_.empty() && !config_changed_) return;
+  SqliteTransaction transaction(*database_);
+  write(transaction);
+}
+
+void LocalRun::finish() {
+  flush();
+  finished_ = true;
+  database_.reset();
+}
+
+}  // namespace accelerate::trackers

@@ -1,0 +1,365 @@
+#include "trackers/wandb/offline_run.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/util/sha256.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/png.h"
+#include "trackers/common/safe_path.h"
+
+namespace accelerate::trackers {
+namespace {
+
+constexpr char kProducer[] = "accelerate";
+constexpr size_t kMaxImages = 108;
+constexpr size_t kMaxRows = 10000;
+constexpr int kHistogramBins = 64;
+constexpr size_t kHashLength = 20;  // of the names of media
+
+template <typename T>
+T check(absl::StatusOr<T> result) {
+  throw_if_error(result.status());
+  return *std::move(result);
+}
+
+void put(TrackerDict& dict, const std::string& name, const TrackerValue& value) {
+  for (auto& [known, old] : dict) {
+    if (known == name) {
+      old = value;
+      return;
+    }
+  }
+  dict.emplace_back(name, value);
+}
+
+void set_timestamp(absl::Time time, wandb::Timestamp& out) {
+  out.set_seconds(absl::ToUnixSeconds(time));
+  out.set_nanos(static_cast<int32_t>(
+      absl::ToInt64Nanoseconds(time - absl::FromUnixSeconds(absl::ToUnixSeconds(time)))));
+}
+
+void add_items(const Leaves& leaves, google::protobuf::RepeatedPtrField<wandb::Item>& items) {
+  for (const auto& [path, json] : leaves.by_path()) {
+    wandb::Item& item = *items.Add();
+    for (const std::string& name : path) item.add_nested_key(name);
+    item.set_value_json(json);
+  }
+}
+
+// As the name of a file that is announced, which is a pattern.
+std::string media_name(const std::string& name) {
+  std::string safe = safe_path(name);
+  for (char& c : safe) {
+    if (absl::StrContains("*?[]{}\\:\"<>|%", c)) c = '_';
+  }
+  return safe;
+}
+
+bool commit_of(const TrackerStep& step) {
+  // A step that is named stays open until the next.
+  bool commit = !step.step.has_value();
+  for (const auto& [name, value] : step.kwargs) {
+    if (name != "commit") {
+      throw std::invalid_argument(
+          absl::StrCat("wandb: log has no argument ", name, ", but commit"));
+    }
+    if (value.is_none()) continue;
+    const auto* const given = value.get_if<bool>();
+    if (given == nullptr) {
+      throw std::invalid_argument("wandb: log's commit must be True or False");
+    }
+    commit = *given;
+  }
+  return commit;
+}
+
+}  // namespace
+
+OfflineRun::OfflineRun(RunSettings settings, absl::Time time, const TrackerServices& services)
+    : settings_(std::move(settings)), start_time_(time), services_(services) {}
+
+std::string OfflineRun::new_folder() {
+  const std::string stem = join_path(
+      join_path(settings_.dir, "wandb"),
+      absl::StrCat(
+          "offline-run-", absl::FormatTime("%Y%m%d_%H%M%S", start_time_, absl::UTCTimeZone()), "-",
+          settings_.id,
+          settings_.id_was_given && services_.rank > 0 ? absl::StrCat("-rank", services_.rank)
+                                                       : ""));
+  std::string folder = stem;
+  for (int i = 2; check(exists(services_.files, folder)); ++i) {
+    folder = absl::StrCat(stem, "-", i);
+  }
+  throw_if_error(services_.files.make_directories(join_path(folder, "files")));
+  throw_if_error(services_.files.make_directories(join_path(folder, "logs")));
+  return folder;
+}
+
+void OfflineRun::start() {
+  if (settings_.disabled) return;
+  for (const std::string& remark : settings_.remarks) services_.warn(remark);
+  const std::string folder = new_folder();
+  const std::string path = join_path(folder, absl::StrCat("run-", settings_.id, ".wandb"));
+  log_.emplace(check(services_.files.create(path)), path);
+  folder_ = folder;
+
+  wandb::Record header;
+  header.mutable_header()->mutable_version_info()->set_producer(kProducer);
+  append(std::move(header));
+  wandb::Record record;
+  wandb::RunRecord& run = *record.mutable_run();
+  run.set_run_id(settings_.id);
+  run.set_entity(settings_.entity);
+  run.set_project(settings_.project);
+  run.set_run_group(settings_.group);
+  run.set_job_type(settings_.job_type);
+  run.set_display_name(settings_.name);
+  run.set_notes(settings_.notes);
+  for (const std::string& tag : settings_.tags) run.add_tags(tag);
+  set_timestamp(start_time_, *run.mutable_start_time());
+  append(std::move(record));
+
+  const nlohmann::json metadata = {
+      {"startedAt", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", start_time_, absl::UTCTimeZone())},
+      {"rank", services_.rank},
+      {"worldSize", services_.world_size}};
+  throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-metadata.json"),
+                            metadata.dump(2) + "\n"));
+  announce("wandb-metadata.json", wandb::FilesItem::WANDB);
+  update_config(settings_.config);
+  services_.info(absl::StrCat("wandb: the run is kept in ", folder_, "; `wandb sync ", folder_,
+                              "` uploads it."));
+}
+
+void OfflineRun::append(wandb::Record record) {
+  if (open_is_last_) {
+    // The open step moves behind it.
+    replace_last(std::move(record));
+    open_changed_ = true;
+    return;
+  }
+  record.set_num(records_ + 1);
+  log_->append(record.SerializeAsString());
+  ++records_;
+}
+
+void OfflineRun::replace_last(wandb::Record record) {
+  record.set_num(records_);
+  std::string bytes = record.SerializeAsString();
+  if (bytes.size() < log_->last_size()) {
+    record.set_uuid(std::string(log_->last_size() - bytes.size(), ' '));
+    bytes = record.SerializeAsString();
+  }
+  log_->replace_last(bytes);
+  open_is_last_ = false;
+}
+
+void OfflineRun::announce(const std::string& path, wandb::FilesItem::FileType type) {
+  wandb::Record record;
+  wandb::FilesItem& file = *record.mutable_files()->add_files();
+  file.set_path(path);
+  file.set_policy(wandb::FilesItem::NOW);
+  file.set_type(type);
+  append(std::move(record));
+}
+
+void OfflineRun::update_config(const TrackerDict& values) {
+  if (!log_ || values.empty()) return;
+  wandb::Record record;
+  for (const auto& [name, value] : values) {
+    put(config_, name, value);
+    wandb::Item& item = *record.mutable_config()->add_update();
+    item.set_key(name);
+    item.set_value_json(to_json(value));
+  }
+  append(std::move(record));
+  // JSON is YAML.
+  std::string yaml = "wandb_version: 1\n\n";
+  for (const auto& [name, value] : config_) {
+    absl::StrAppend(&yaml, to_json(TrackerValue(name)),
+                    ":\n  value: ", to_json(value, NotANumber::kNull), "\n");
+  }
+  throw_if_error(write_file(services_.files, join_path(folder_, "files/config.yaml"), yaml));
+}
+
+double OfflineRun::seconds_since_start(absl::Time time) const {
+  return absl::ToDoubleSeconds(time - start_time_);
+}
+
+Leaves OfflineRun::open_leaves() const {
+  Leaves leaves = open_;
+  leaves.set("_step", step_);
+  leaves.set("_runtime", seconds_since_start(open_time_));
+  leaves.set("_timestamp", absl::ToDoubleSeconds(open_time_ - absl::UnixEpoch()));
+  return leaves;
+}
+
+void OfflineRun::write_open_step() {
+  if (!open_changed_) return;
+  wandb::Record record;
+  add_items(open_leaves(), *record.mutable_history()->mutable_item());
+  record.mutable_history()->mutable_step()->set_num(step_);
+  if (open_is_last_) {
+    replace_last(std::move(record));
+  } else {
+    append(std::move(record));
+  }
+  open_is_last_ = true;
+  open_changed_ = false;
+}
+
+void OfflineRun::write_summary() {
+  if (changed_.empty()) return;
+  wandb::Record record;
+  add_items(changed_, *record.mutable_summary()->mutable_update());
+  summary_.set_all(changed_);
+  changed_.clear();
+  append(std::move(record));
+}
+
+void OfflineRun::close_step(int64_t next) {
+  if (open_changed_) changed_.set_all(open_leaves());
+  write_open_step();
+  open_is_last_ = false;
+  open_.clear();
+  step_ = next;
+}
+
+bool OfflineRun::open_step(const TrackerStep& step) {
+  commit_of(step);
+  if (!step.step) return true;
+  if (*step.step < step_) {
+    if (!std::exchange(said_dropped_, true)) {
+      services_.warn(absl::StrCat("wandb: what was logged at step ", *step.step,
+                                  " is dropped, as the run is at step ", step_,
+                                  " already; so will be all that is as late."));
+    }
+    return false;
+  }
+  if (*step.step > step_) close_step(*step.step);
+  return true;
+}
+
+void OfflineRun::add_to_step(const TrackerDict& values, const TrackerStep& step) {
+  for (const auto& [name, value] : values) open_.set(name, value);
+  open_time_ = step.time;
+  open_changed_ = !open_.empty();
+  if (commit_of(step)) close_step(step_ + 1);
+}
+
+void OfflineRun::log(const TrackerDict& values, const TrackerStep& step) {
+  if (!log_) return;
+  if (open_step(step)) add_to_step(values, step);
+}
+
+void OfflineRun::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
+  TrackerDict histograms;
+  for (const auto& [name, value] : tensors) {
+    const auto* const tensor = value.get_if<TensorValue>();
+    if (tensor == nullptr) {
+      throw std::invalid_argument(
+          absl::StrCat("wandb: ", name, " is no tensor, and has no histogram"));
+    }
+    histograms.emplace_back(name, to_histogram(tensor->values, kHistogramBins));
+  }
+  log(histograms, step);
+}
+
+OfflineRun::MediaFile OfflineRun::write_media(const std::string& kind, const std::string& name,
+                                              const std::string& extension,
+                                              const std::string& contents) {
+  MediaFile file{.sha256 = sha256(contents)};
+  file.path = absl::StrCat("media/", kind, "/", media_name(name), "_", step_, "_",
+                           file.sha256.substr(0, kHashLength), extension);
+  throw_if_error(
+      write_file(services_.files, join_path(join_path(folder_, "files"), file.path), contents));
+  announce(file.path, wandb::FilesItem::MEDIA);
+  return file;
+}
+
+void OfflineRun::log_images(const std::string& name, const std::vector<TrackerImage>& images,
+                            const TrackerStep& step) {
+  if (!log_) return;
+  if (!open_step(step)) return;
+  if (images.empty()) return add_to_step({{name, TrackerList()}}, step);
+  if (images.size() > kMaxImages) {
+    services_.warn(absl::StrCat("wandb: only ", kMaxImages, " of the ", images.size(),
+                                " images of ", name, " are kept."));
+  }
+  const size_t count = std::min(images.size(), kMaxImages);
+  TrackerList paths;
+  for (size_t i = 0; i < count; ++i) {
+    paths.emplace_back(write_media("images", name, ".png", encode_png(images[i])).path);
+  }
+  add_to_step({{name,
+                {{"_type", "images/separated"},
+                 {"width", images[0].width},
+                 {"height", images[0].height},
+                 {"format", "png"},
+                 {"count", static_cast<int64_t>(count)},
+                 {"filenames", paths}}}},
+              step);
+}
+
+void OfflineRun::log_table(const std::string& name, const TrackerTable& table,
+                           const TrackerStep& step) {
+  if (!log_) return;
+  if (!open_step(step)) return;
+  const size_t count = std::min(table.rows.size(), kMaxRows);
+  if (count < table.rows.size()) {
+    services_.warn(absl::StrCat("wandb: only ", kMaxRows, " of the ", table.rows.size(),
+                                " rows of ", name, " are kept."));
+  }
+  TrackerList columns(table.columns.begin(), table.columns.end());
+  TrackerList rows(table.rows.begin(), table.rows.begin() + static_cast<int64_t>(count));
+  const std::string contents =
+      to_json(TrackerDict{{"columns", columns}, {"data", rows}}, NotANumber::kNull);
+  const MediaFile file = write_media("table", name, ".table.json", contents);
+  add_to_step({{name,
+                {{"_type", "table-file"},
+                 {"sha256", file.sha256},
+                 {"size", contents.size()},
+                 {"path", file.path},
+                 {"ncols", table.columns.size()},
+                 {"nrows", count},
+                 {"log_mode", "IMMUTABLE"}}}},
+              step);
+}
+
+void OfflineRun::flush() {
+  if (!log_) return;
+  if (open_changed_) changed_.set_all(open_leaves());
+  write_summary();
+  write_open_step();
+  log_->flush();
+}
+
+void OfflineRun::finish() {
+  if (!log_) return;
+  close_step(step_ + 1);
+  const double runtime = seconds_since_start(services_.now());
+  changed_.set(Leaves::Path{"_wandb", "runtime"}, static_cast<int64_t>(runtime));
+  write_summary();
+  wandb::Record exit;
+  exit.mutable_exit()->set_runtime(static_cast<int32_t>(runtime));
+  append(std::move(exit));
+  wandb::Record last;
+  last.mutable_final();
+  append(std::move(last));
+  wandb::Record footer;
+  footer.mutable_footer();
+  append(std::move(footer));
+  log_->close();
+  log_.reset();
+  throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-summary.json"),
+                            to_json(summary_) + "\n"));
+}
+
+}  // namespace accelerate::trackers
