@@ -18,6 +18,7 @@
 #include "integration_tests/golden/prepared_dataloader_rules.h"
 #include "integration_tests/golden/save_state_layout_rules.h"
 #include "integration_tests/golden/seedable_sampler_rules.h"
+#include "integration_tests/golden/tracking_rules.h"
 
 namespace accelerate::golden {
 namespace {
@@ -165,7 +166,7 @@ std::vector<Decision> make_decisions() {
   for (const auto& rules :
        {seedable_sampler_rules(), prepared_dataloader_rules(), operations_rules(),
         env_parsing_rules(), grad_sync_rules(), checkpoint_sharding_rules(),
-        save_state_layout_rules(), launch_env_rules()}) {
+        save_state_layout_rules(), launch_env_rules(), tracking_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

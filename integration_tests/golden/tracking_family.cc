@@ -1,0 +1,210 @@
+// Trackers: what they ask of their vendors, who is chosen, what is refused.
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/log/log_entry.h"
+#include "absl/log/log_sink.h"
+#include "accelerate/accelerator.h"
+#include "accelerate/state/partial_state.h"
+#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/trackers.h"
+#include "accelerate/util/logger.h"
+#include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/family.h"
+#include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/tracking_bridge.h"
+#include "integration_tests/golden/tracking_dvclive.h"
+#include "integration_tests/golden/tracking_mlflow.h"
+#include "integration_tests/golden/tracking_replay.h"
+#include "integration_tests/golden/tracking_tensorboard.h"
+#include "integration_tests/golden/tracking_trackio.h"
+#include "integration_tests/golden/tracking_wandb.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+
+class Nothing : public GeneralTracker {
+ public:
+  explicit Nothing(const TrackerSetup& /*setup*/) {}
+  void store_init_configuration(const TrackerDict& /*values*/) override {}
+  void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
+};
+
+struct LogRecorder : absl::LogSink {
+  void Send(const absl::LogEntry& entry) override { texts.emplace_back(entry.text_message()); }
+  std::vector<std::string> texts;
+};
+
+TrackerClass nothing(const std::string& name, bool requires_logging_directory) {
+  return {.name = name,
+          .requires_logging_directory = requires_logging_directory,
+          .tracker = make_tracker<Nothing>};
+}
+
+json run_tracker(const json& in) {
+  static const std::map<std::string, json (*)(const json&)> kReplays = {
+      {"aim", replay_aim},
+      {"clearml", replay_clearml},
+      {"comet_ml", replay_comet_ml},
+      {"dvclive", replay_dvclive},
+      {"mlflow", replay_mlflow},
+      {"swanlab", replay_swanlab},
+      {"tensorboard", replay_tensorboard},
+      {"trackio", replay_trackio},
+      {"wandb", replay_wandb}};
+  const auto found = kReplays.find(string_field(in, "tracker"));
+  if (found == kReplays.end()) throw CaseError("no such tracker is replayed");
+  return found->second(in);
+}
+
+// An object of the user's own is written "obj:name"; one called needsdir needs a folder.
+TrackerChoice choice_of(const json& entry) {
+  const std::string text = entry.get<std::string>();
+  if (!text.starts_with("obj:")) return text;
+  return nothing("object:" + text.substr(4), text == "obj:needsdir");
+}
+
+json run_filter(const json& in) {
+  TrackerRegistry registry;
+  for (const json& name : in.at("available")) {
+    const TrackerClass* const linked = TrackerRegistry::linked().find(name.get<std::string>());
+    if (linked == nullptr) throw CaseError(name.get<std::string>() + " is not linked");
+    registry.add(nothing(linked->name, *linked->requires_logging_directory));
+  }
+  std::vector<TrackerChoice> log_with;
+  const json& asked = in.at("log_with");
+  if (asked.is_array()) {
+    for (const json& entry : asked) log_with.push_back(choice_of(entry));
+  } else if (!asked.is_null()) {
+    log_with.push_back(choice_of(asked));
+  }
+  simulator::SimDisk disk;
+  const Environment environment;
+  const TrackerServices services{
+      .files = disk, .environment = environment, .warn = [](std::string_view) {}};
+  const json& folder = in.at("logging_dir");
+  json names = json::array();
+  try {
+    for (const TrackerClass& chosen :
+         filter_trackers(log_with, registry,
+                         {.logging_dir = folder.is_null() ? "" : folder.get<std::string>(),
+                          .services = services})) {
+      names.push_back(chosen.name);
+    }
+  } catch (const std::invalid_argument& error) {
+    // The Accelerator's constructor makes this a c10::ValueError.
+    return {{"error", {{"ours", true}, {"message", error.what()}}}};
+  }
+  return {{"trackers", names}};
+}
+
+json run_register(const json& in) {
+  const std::string which = string_field(in, "case");
+  if (which == "ok") {
+    register_tracker_class(nothing("x", false));
+    const Accelerator accelerator({.log_with = {"x"}});
+    return {{"registered", true}, {"filter", {accelerator.get_tracker("x").name()}}};
+  }
+  if (which == "shadow") {
+    PartialState::get();
+    const auto warnings = std::make_shared<LogRecorder>();
+    add_log_sink(warnings);
+    register_tracker_class(nothing("wandb", false));
+    json texts = json::array();
+    for (const std::string& text : warnings->texts) {
+      const size_t end = text.find("by ");
+      texts.push_back(text.substr(0, end == text.npos ? end : end + 3));
+    }
+    return {{"warnings", texts}};
+  }
+  // Whatever else a class may lack, the compiler refuses, or this does.
+  register_tracker_class({});
+  return {{"registered", true}};
+}
+
+json run_custom(const json& in) {
+  const json& attributes = in.at("class_attributes");
+  TrackerClass tracker_class;
+  if (attributes.contains("name")) tracker_class.name = attributes["name"].get<std::string>();
+  if (attributes.contains("requires_logging_directory")) {
+    tracker_class.requires_logging_directory = attributes["requires_logging_directory"].get<bool>();
+  }
+  if (attributes.contains("tracker")) tracker_class.tracker = make_tracker<Nothing>;
+  register_tracker_class(tracker_class);
+  return {{"registered", true}};
+}
+
+class Spy : public GeneralTracker {
+ public:
+  Spy(const TrackerSetup& setup, json& calls) : calls_(calls) {
+    calls_.push_back({{"call", "init"},
+                      {"args", {setup.project_name}},
+                      {"kwargs", tracking_answer(setup.init_kwargs)}});
+  }
+  const char* tracker() const { return "inner"; }
+  void start() override { calls_.push_back({{"call", "start"}}); }
+  void store_init_configuration(const TrackerDict& values) override {
+    calls_.push_back(
+        {{"call", "store_init_configuration"}, {"args", json::array({tracking_answer(values)})}});
+  }
+  void log(const TrackerDict& values, const TrackerStep& step) override {
+    calls_.push_back({{"call", "log"},
+                      {"args", json::array({tracking_answer(values)})},
+                      {"step", step.step ? json(*step.step) : json()},
+                      {"kwargs", tracking_answer(step.kwargs)}});
+  }
+  void finish() override { calls_.push_back({{"call", "finish"}}); }
+
+ private:
+  json& calls_;
+};
+
+TrackerDict optional_dict(const json& in, const char* name) {
+  if (!in.contains(name) || in[name].is_null()) return {};
+  return tracking_dict(in[name]);
+}
+
+json run_init(const json& in) {
+  const std::string name = string_field(in, "log_with");
+  json calls = json::array();
+  Accelerator accelerator({.log_with = {TrackerClass{.name = name,
+                                                     .requires_logging_directory = false,
+                                                     .tracker = [&](const TrackerSetup& setup) {
+                                                       return std::make_unique<Spy>(setup, calls);
+                                                     }}}});
+  accelerator.init_trackers("proj", optional_dict(in, "config"), optional_dict(in, "init_kwargs"));
+  accelerator.log({{"x", 1}}, 4, optional_dict(in, "log_kwargs"));
+  json answer = json::object();
+  answer["get_tracker"][name] = part([&] {
+    const Spy* const spy = accelerator.get_tracker(name).unwrap<Spy>();
+    return json{{"found", spy != nullptr ? "Spy" : ""}, {"unwrapped", spy->tracker()}};
+  });
+  answer["get_tracker"]["absent"] =
+      part([&] { return json(accelerator.get_tracker("absent").name()); });
+  accelerator.end_training();
+  answer["calls"] = calls;
+  return answer;
+}
+
+json run_case(const json& in) {
+  const std::string kind = string_field(in, "kind");
+  if (kind == "tracker") return run_tracker(in);
+  if (kind == "filter") return run_filter(in);
+  return ask_ranks(1, [&](int /*rank*/) {
+    if (kind == "register") return run_register(in);
+    if (kind == "custom") return run_custom(in);
+    if (kind == "init") return run_init(in);
+    throw CaseError("kind: unknown " + kind);
+  })[0];
+}
+
+const FamilyRegistration kRegistration("tracking", &run_case);
+
+}  // namespace
+}  // namespace accelerate::golden

@@ -1,0 +1,65 @@
+/// What the cases of all trackers have in common: values, steps and answers.
+///
+/// A case's answer lists what a tracker asked of its vendor, in the words of the vendor's Python
+/// package. Each vendor's tracker stands on an interface that writes or sends; a case puts a
+/// recorder in its place:
+///
+///   json replay_dvclive(const json& in) {
+///     TrackingReplay replay(in);
+///     auto tracker = DvcLiveTracker(replay.setup(), std::make_unique<Recorder>(replay));
+///     return replay.answer(tracker, "dvclive");
+///   }
+///
+/// Threads: one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "accelerate/tracking/tracker.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate::golden {
+
+/// A value of a case's `steps`. NumPy's numbers are numbers, and its arrays tensors.
+/// Errors: c10::ValueError for a Python object, which the compiler refuses.
+TrackerValue tracking_value(const nlohmann::json& value);
+/// The same, of a dictionary.
+TrackerDict tracking_dict(const nlohmann::json& value);
+
+/// As answers write it: a tensor is {"tensor": sizes, "dtype": ..., "value": ...}.
+nlohmann::json tracking_answer(const TrackerValue& value);
+nlohmann::json tracking_answer(const TrackerDict& dict);
+
+class TrackingReplay {
+ public:
+  /// `in`: a case of kind "tracker".
+  explicit TrackingReplay(const nlohmann::json& in);
+
+  /// Project "run", at 1970 plus 5 s, in the folder <DIR> of a disk in memory.
+  TrackerSetup setup();
+
+  void call(const std::string& name, nlohmann::json args = nlohmann::json::array(),
+            nlohmann::json kwargs = nlohmann::json::object());
+  void set(const std::string& attribute, nlohmann::json value);
+  void set_item(const std::string& index, nlohmann::json value);
+
+  /// Starts the tracker, makes the case's steps and gives the answer. `name`: of its class, among
+  /// those linked.
+  nlohmann::json answer(GeneralTracker& tracker, const std::string& name);
+
+ private:
+  void make_step(GeneralTracker& tracker, const nlohmann::json& step);
+  nlohmann::json files();
+
+  const nlohmann::json in_;
+  nlohmann::json calls_ = nlohmann::json::array();
+  nlohmann::json log_ = nlohmann::json::array();
+  simulator::SimDisk disk_;
+  Environment environment_;
+  TrackerServices services_;
+};
+
+}  // namespace accelerate::golden
