@@ -46,6 +46,10 @@ prints 'ranks 2 loss 0.17720' "$train" --cluster 1x2
 prints 'ranks 2 loss 0.17720' "$launcher" launch --simulate 1x2 "$train"
 prints '[rank 0] ranks 2 loss 0.17720' "$launcher" launch --num_processes 2 "$train"
 
+prints 'ranks 1 loss 0.17720' "$train" --log "$work/logs"
+[[ $(wc -l <"$work/logs/line/metrics.jsonl") == 5 ]] || fail 'there are not five lines of losses'
+ls "$work"/logs/line/events.out.tfevents.* >/dev/null || fail 'there is no event file'
+
 said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
 [[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
 

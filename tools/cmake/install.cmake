@@ -6,14 +6,22 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
 # The headers that programs include, and those that these need.
 file(GLOB schedulers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
   accelerate/optim/*.h accelerate/optim/schedulers/*.h)
+set(installed_libraries accelerate accelerate_simulator simulator)
+set(tracker_headers "")
+if(with_trackers)
+  list(APPEND installed_libraries accelerate_trackers trackers)
+  file(GLOB tracker_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
+    trackers/*/*_tracker.h)
+endif()
 accelerate_reach(public_headers HEADERS
-  accelerate/accelerate.h simulator/cluster/cluster.h simulator/report/report.h ${schedulers})
+  accelerate/accelerate.h simulator/cluster/cluster.h simulator/report/report.h ${schedulers}
+  ${tracker_headers})
 foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
 endforeach()
 
-install(TARGETS accelerate accelerate_simulator simulator EXPORT AccelerateTargets
+install(TARGETS ${installed_libraries} EXPORT AccelerateTargets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT AccelerateTargets NAMESPACE Accelerate:: DESTINATION "${package_dir}")
 

@@ -1,21 +1,22 @@
-# Accelerate::accelerate and Accelerate::simulator: shared libraries, because their backends and
-# modes register themselves when they are loaded, whether or not a program names them.
+# Accelerate::accelerate, Accelerate::simulator and Accelerate::trackers: shared libraries, because
+# their backends, modes and trackers register themselves when they are loaded, whether or not a
+# program names them.
 
 set(accelerate_copts -Wall -Wextra -Werror=return-type -Wno-unused-parameter -Wno-sign-compare
   -Wno-missing-field-initializers)
 
-# ---- Backends.
+# ---- Parts that a machine may lack what they need for: backends, and trackers.
 
-# accelerate_want(OUT NAME FOUND REASON): whether a backend is built, by its option.
+# accelerate_want(OUT NAME FOUND REASON): whether a part is built, by its option.
 function(accelerate_want out name found reason)
   if(ACCELERATE_${name} STREQUAL ON AND NOT found)
     message(FATAL_ERROR "ACCELERATE_${name} is ON, but ${reason}")
   endif()
   if(found AND ACCELERATE_${name})
-    message(STATUS "Accelerate: with the ${name} backend")
+    message(STATUS "Accelerate: with ${name}")
     set(${out} TRUE PARENT_SCOPE)
   else()
-    message(STATUS "Accelerate: without the ${name} backend")
+    message(STATUS "Accelerate: without ${name}")
     set(${out} FALSE PARENT_SCOPE)
   endif()
 endfunction()
@@ -67,15 +68,32 @@ else()
   list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/nccl")
 endif()
 
+# ---- Trackers, where everything is there that they write and send with.
+
+accelerate_sources(tracker_sources trackers)
+# The sources that protoc makes.
+file(GLOB tracker_protos RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS trackers/*/*.proto)
+list(TRANSFORM tracker_protos REPLACE "\\.proto$" ".pb.cc" OUTPUT_VARIABLE tracker_messages)
+find_package(CURL QUIET)
+find_package(PNG QUIET)
+find_package(Protobuf QUIET)
+find_package(SQLite3 QUIET)
+set(trackers_found FALSE)
+if(CURL_FOUND AND PNG_FOUND AND Protobuf_FOUND AND SQLite3_FOUND)
+  set(trackers_found TRUE)
+endif()
+accelerate_want(with_trackers TRACKERS ${trackers_found}
+  "libcurl, libpng, SQLite or protobuf was not found")
+
 # ---- What Bazel built, in the place of compiling.
 
-# Sets built_accelerate, built_simulator and built_launch: archives, by folder at the top. Every
+# Sets built_accelerate, built_simulator, built_trackers and built_launch: archives, by folder at the top. Every
 # source that Bazel compiled must be one that the rules above find.
 function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
-  accelerate_sources(known accelerate simulator launch)
-  list(APPEND known simulator/report/template_text.cc)
+  accelerate_sources(known accelerate simulator launch trackers)
+  list(APPEND known simulator/report/template_text.cc ${tracker_messages})
   foreach(line IN LISTS lines)
     if(line MATCHES "^source (.*)$")
       if(NOT CMAKE_MATCH_1 IN_LIST known)
@@ -86,7 +104,7 @@ function(accelerate_read_built)
       list(APPEND built_${CMAKE_MATCH_1} "${folder}/${CMAKE_MATCH_2}")
     endif()
   endforeach()
-  foreach(name accelerate simulator launch)
+  foreach(name accelerate simulator trackers launch)
     if(NOT built_${name})
       message(FATAL_ERROR "${ACCELERATE_BUILT_OBJECTS} names no library of ${name}")
     endif()
@@ -150,3 +168,23 @@ add_library(simulator INTERFACE)
 target_link_libraries(simulator INTERFACE
   -Wl,--push-state,--no-as-needed accelerate_simulator -Wl,--pop-state)
 add_library(Accelerate::simulator ALIAS simulator)
+
+if(with_trackers)
+  foreach(proto IN LISTS tracker_protos)
+    string(REGEX REPLACE "\\.proto$" ".pb" made "${CMAKE_BINARY_DIR}/messages/${proto}")
+    add_custom_command(OUTPUT "${made}.cc" "${made}.h"
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${CMAKE_BINARY_DIR}/messages"
+      COMMAND protobuf::protoc --proto_path=. "--cpp_out=${CMAKE_BINARY_DIR}/messages" "${proto}"
+      WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DEPENDS "${proto}" VERBATIM)
+    list(APPEND tracker_sources "${made}.cc")
+  endforeach()
+  accelerate_library(accelerate_trackers "${built_trackers}" ${tracker_sources})
+  set_target_properties(accelerate_trackers PROPERTIES EXPORT_NAME trackers_library)
+  target_include_directories(accelerate_trackers PRIVATE "${CMAKE_BINARY_DIR}/messages")
+  target_link_libraries(accelerate_trackers PUBLIC accelerate
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 protobuf::libprotobuf accelerate_yaml)
+  add_library(trackers INTERFACE)
+  target_link_libraries(trackers INTERFACE
+    -Wl,--push-state,--no-as-needed accelerate_trackers -Wl,--pop-state)
+  add_library(Accelerate::trackers ALIAS trackers)
+endif()

@@ -46,6 +46,9 @@ if(ACCELERATE_EXAMPLES)
   target_compile_options(digits PRIVATE ${accelerate_copts})
   target_link_libraries(digits PRIVATE
     Accelerate::accelerate Accelerate::simulator accelerate_cli11 accelerate_zlib)
+  if(with_trackers)
+    target_link_libraries(digits PRIVATE Accelerate::trackers)
+  endif()
 endif()
 
 if(ACCELERATE_DEVICE_TESTS)

@@ -23,7 +23,7 @@ function(accelerate_reach out what)
     list(POP_FRONT todo file)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${file}")
     file(STRINGS "${PROJECT_SOURCE_DIR}/${file}" next
-      REGEX "^#include \"(accelerate|simulator|launch)/")
+      REGEX "^#include \"(accelerate|simulator|launch|trackers)/")
     list(TRANSFORM next REPLACE "^#include \"([^\"]+)\".*" "\\1")
     if(what STREQUAL SOURCES AND file MATCHES "\\.h$")
       string(REGEX REPLACE "\\.h$" ".cc" source "${file}")

@@ -4,6 +4,7 @@
 //   accelerate launch --num_processes 2 train
 //   accelerate launch --simulate 1x2 train
 //   train --cluster 1x2       a simulated cluster of the program's own, as a test would make one
+//   train --log DIR           and its losses go to files in DIR/line
 #include <cstdio>
 #include <string>
 
@@ -21,8 +22,14 @@ constexpr int64_t kSamples = 8;
 constexpr int64_t kEpochs = 5;
 
 // The loss over all samples after the last step, the same on every rank.
-double fit() {
-  accelerate::Accelerator accelerator;
+double fit(const std::string& logging_dir = "") {
+  accelerate::AcceleratorOptions options;
+  if (!logging_dir.empty()) {
+    options.project_dir = logging_dir;
+    options.log_with = {"jsonl", "tensorboard"};
+  }
+  accelerate::Accelerator accelerator(options);
+  accelerator.init_trackers("line");
   torch::nn::Linear line(1, 1);
   {
     at::NoGradGuard no_grad;
@@ -41,13 +48,14 @@ double fit() {
       accelerator.backward(loss);
       optimizer.step();
       optimizer.zero_grad();
+      accelerator.log({{"loss", loss}}, epoch);
     }
   }
   return accelerator.reduce(loss.detach(), accelerate::Reduction::kMean).item<double>();
 }
 
-int train(int, char**) {
-  const double loss = fit();
+int train(int argc, char** argv) {
+  const double loss = fit(argc == 3 ? argv[2] : "");
   accelerate::Runtime& runtime = accelerate::Runtime::current();
   const accelerate::Topology& topology = runtime.topology();
   if (topology.rank != 0) return 0;
