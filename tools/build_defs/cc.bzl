@@ -15,11 +15,22 @@ _COPTS = [
     "-Wno-missing-field-initializers",
 ]
 
+# A test's own code, nearly all templates, is read by the compiler more often than it runs.
+TEST_COPTS = _COPTS + [
+    "-O0",
+    "-U_FORTIFY_SOURCE",
+]
+
 def accelerate_cc_library(copts = [], **kwargs):
     cc_library(copts = _COPTS + copts, **kwargs)
 
 def accelerate_cc_binary(copts = [], **kwargs):
     cc_binary(copts = _COPTS + copts, **kwargs)
 
-def accelerate_cc_test(size, copts = [], **kwargs):
-    cc_test(size = size, copts = _COPTS + copts, **kwargs)
+def accelerate_cc_test(size, copts = [], deps = [], **kwargs):
+    """A test. What it includes of LibTorch and googletest is precompiled."""
+    options = TEST_COPTS + copts
+    if "@libtorch" in deps:
+        deps = deps + ["//tools/build_defs:libtorch_test_headers"]
+        options = options + ["-include", "tools/build_defs/libtorch_test_headers.h"]
+    cc_test(size = size, copts = options, deps = deps, **kwargs)

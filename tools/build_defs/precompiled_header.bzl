@@ -1,0 +1,69 @@
+"""A header that GCC reads ready made, where a test would parse LibTorch's anew.
+
+A compiler that differs from the header's in its options ignores it, and parses. The library's own
+sources have none, so that each names what it needs.
+"""
+
+load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def _precompiled_header_impl(ctx):
+    header = ctx.actions.declare_file(ctx.label.name + ".h")
+    compiled = ctx.actions.declare_file(header.basename + ".gch")
+    ctx.actions.write(header, "".join(["#include <%s>\n" % name for name in ctx.attr.headers]))
+
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    options = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts
+    compile_command = cc_common.get_memory_inefficient_command_line(
+        feature_configuration = features,
+        action_name = CPP_COMPILE_ACTION_NAME,
+        variables = cc_common.create_compile_variables(
+            feature_configuration = features,
+            cc_toolchain = toolchain,
+            source_file = header.path,
+            output_file = compiled.path,
+            use_pic = True,
+            user_compile_flags = options + ["-x", "c++-header"],
+            preprocessor_defines = depset(ctx.attr.defines),
+        ),
+    )
+    ctx.actions.run(
+        executable = cc_common.get_tool_for_action(
+            feature_configuration = features,
+            action_name = CPP_COMPILE_ACTION_NAME,
+        ),
+        arguments = compile_command,
+        env = cc_common.get_environment_variables(
+            feature_configuration = features,
+            action_name = CPP_COMPILE_ACTION_NAME,
+            variables = cc_common.empty_variables(),
+        ),
+        inputs = depset([header], transitive = [toolchain.all_files]),
+        outputs = [compiled],
+        mnemonic = "CppPrecompile",
+        progress_message = "Precompiling " + header.short_path,
+    )
+    return [
+        DefaultInfo(files = depset([header, compiled])),
+        CcInfo(compilation_context = cc_common.create_compilation_context(
+            headers = depset([header, compiled]),
+        )),
+    ]
+
+precompiled_header = rule(
+    implementation = _precompiled_header_impl,
+    attrs = {
+        "copts": attr.string_list(doc = "those of the sources that include it, all that matter"),
+        "defines": attr.string_list(doc = "those of the libraries that its headers belong to"),
+        "headers": attr.string_list(doc = "what it includes, all of them system headers"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
