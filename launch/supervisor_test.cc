@@ -87,9 +87,9 @@ TEST(Launch, LeavesTheStreamsOfASingleRankAlone) {
 
 TEST(Launch, PassesArgumentsOnUntouched) {
   Launcher launcher({"launch", "/bin/sh", "-c", "printf '<%s>' \"$@\"", "sh", "--help", "--", "",
-                     "--num_processes", "a b"});
+                     "--num_processes", "a b", "[1,2]", "[]", "{}"});
   EXPECT_EQ(launcher.finish(), 0);
-  EXPECT_EQ(launcher.stdout_text(), "<--help><--><><--num_processes><a b>");
+  EXPECT_EQ(launcher.stdout_text(), "<--help><--><><--num_processes><a b><[1,2]><[]><{}>");
 }
 
 TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
