@@ -119,7 +119,7 @@ absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
   }
   const std::string key =
       absl::StrReplaceAll(absl::StripAsciiWhitespace(assignment.substr(0, equals)), {{"-", "_"}});
-  const std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
+  std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
   const Setting* row = find_row(key);
   if (row == nullptr) {
     const std::string near = nearest_key(key);
@@ -127,6 +127,7 @@ absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
         absl::StrCat("--set ", assignment, ": no file has a key ", key,
                      near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
   }
+  text = schema_text(*row, text);
   if (text.empty()) {
     const SectionName* section = section_of(*row);
     Json& map = section != nullptr ? config.values[section->key] : config.values;

@@ -185,8 +185,7 @@ class Checker {
       return absl::OkStatus();
     }
     if (result.is_structured()) return error(key, "expected one value");
-    std::string word = scalar_word(row, result);
-    if (absl::string_view(row.name) == "dynamo_backend") word = absl::AsciiStrToLower(word);
+    const std::string word = schema_text(row, scalar_word(row, result));
     if (absl::Status ok = check_value(row, word); !ok.ok()) return error(key, ok.message());
     // A word that YAML took for a truth value.
     if (result.is_boolean() && !row.is_boolean() && word == "no") result = word;

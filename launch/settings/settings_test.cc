@@ -86,6 +86,20 @@ TEST(SettingsTest, TheFilesKindOfRunCountsUnlessOneIsTyped) {
   EXPECT_TRUE(resolved({}, "distributed_type: MULTI_CPU\nnum_processes: 2\n").flag("cpu"));
 }
 
+// As the peer's template of an fp8 configuration has them.
+TEST(SettingsTest, TakesChoicesOfFilesAndVariablesInAnyCase) {
+  const Settings settings = completed({}, kNoDevices,
+                                      "distributed_type: 'NO'\nmixed_precision: FP8\n"
+                                      "fp8_config:\n  backend: TE\n  fp8_format: e4m3\n"
+                                      "  amax_compute_algorithm: MAX\n");
+  const EnvironmentOverlay variables = child_environment(settings, kNoDevices, {});
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_MIXED_PRECISION", "fp8")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_BACKEND", "te")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_FORMAT", "E4M3")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_AMAX_COMPUTE_ALGO", "max")));
+  EXPECT_EQ(resolved({}, "", {"ACCELERATE_FP8_BACKEND=MSAMP"}).text("fp8_backend"), "msamp");
+}
+
 TEST(SettingsTest, SaysWhereABadValueIs) {
   const auto message = [](const TypedFlags& typed, std::vector<std::string> environment) {
     return std::string(Settings::resolve(typed, nullptr, environment).status().message());

@@ -83,6 +83,14 @@ absl::Status check_value(const Setting& setting, absl::string_view text) {
   return expected(absl::StrCat("one of ", absl::StrJoin(choices, ", ")), text);
 }
 
+std::string schema_text(const Setting& setting, const std::string& text) {
+  if (!setting.is_in_any_case) return text;
+  for (const absl::string_view choice : setting.choice_list()) {
+    if (absl::EqualsIgnoreCase(choice, text)) return std::string(choice);
+  }
+  return text;
+}
+
 std::string nearest_word(absl::string_view word, const std::vector<std::string>& words) {
   std::string nearest;
   size_t least = std::max<size_t>(2, word.size() / 3) + 1;
