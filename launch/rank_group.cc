@@ -152,8 +152,14 @@ void RankGroup::observe_one(Member& member) {
   }
   member.exit = {.rank = member.rank, .local_rank = member.local_rank, .pid = member.pid};
   (info.si_code == CLD_EXITED ? member.exit->code : member.exit->signal) = info.si_status;
-  if (lent_terminal_) take_terminal_back(member.pid);
-  if (!stopping_ && !first_failure_ && member.exit->failed()) first_failure_ = member.exit;
+  if (lent_terminal_) {
+    take_terminal_back(member.pid);
+    // Ctrl-C reached only the rank; one that caught it exits with its number.
+    const int signal = member.exit->exit_code() - 128;
+    if (signal == SIGINT || signal == SIGQUIT) interruption_ = signal;
+  }
+  if (!stopping_ && !first_failure_ && !interruption_ && member.exit->failed())
+    first_failure_ = member.exit;
 }
 
 bool RankGroup::has_member(pid_t pid) const {

@@ -66,6 +66,8 @@ class RankGroup final : public EventSource {
   bool is_over();
   /// The first rank that failed before anyone stopped it.
   const std::optional<RankExit>& first_failure() const { return first_failure_; }
+  /// The signal by which the rank ended that has the terminal, if a key of it sends that.
+  const std::optional<int>& interruption() const { return interruption_; }
 
   /// Whether `stop` found anybody to stop.
   bool stopped_somebody() const { return stopped_somebody_; }
@@ -122,6 +124,7 @@ class RankGroup final : public EventSource {
   bool stopped_somebody_ = false;
   bool impatient_ = false;
   std::optional<RankExit> first_failure_;
+  std::optional<int> interruption_;
   std::vector<int> killed_;
   std::optional<Clock::time_point> kill_deadline_;
   std::optional<Clock::time_point> drain_deadline_;

@@ -80,6 +80,7 @@ class Supervisor final : public EventSource {
   Supervisor(OrphanGuard guard, const SupervisorOptions& options);
 
   void handle_signals();
+  void observe_ranks(pid_t first);
   void handle_stop_request(int signal);
   void request_stop(StopRequest request, int signal, absl::Duration grace);
   void suspend();
