@@ -338,6 +338,16 @@ TEST_F(Config, UpdateWritesThePresentForm) {
   EXPECT_THAT(result.err, HasSubstr("there is no configuration file"));
 }
 
+TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
+  write(
+      "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  version: 1\n  "
+      "offload_params: true\n");
+  EXPECT_EQ(run({"update", "--set", "fsdp_config.version=2"}).exit_code, 0);
+  EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}, {"offload_params", true}}));
+  EXPECT_EQ(run({"update", "--set", "fsdp_offload_params="}).exit_code, 0);
+  EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}}));
+}
+
 // A person's terminal: keys arrive one by one, and the terminal is as before at the end.
 TEST_F(Config, WorksOnATerminal) {
   int terminal = -1;

@@ -1,6 +1,7 @@
 #include "launch/dialogue/config_values.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -27,6 +28,17 @@ const SectionName* section_of(const Setting& row) {
     if (named.section == row.section) return &named;
   }
   return nullptr;
+}
+
+// Where the file has the setting, and nothing of it there: keys have several spellings.
+Json& cleared_map(ConfigFile& config, const Setting& row) {
+  const SectionName* section = section_of(row);
+  Json& map = section != nullptr ? config.values[section->key] : config.values;
+  if (!map.is_object()) map = Json::object();
+  for (auto it = map.begin(); it != map.end();) {
+    it = find_key(row.section, it.key()) == &row ? map.erase(it) : std::next(it);
+  }
+  return map;
 }
 
 bool is_number(absl::string_view text) {
@@ -106,9 +118,7 @@ absl::Status check(const Setting& row, const std::string& text) {
 
 void put_value(ConfigFile& config, absl::string_view name, absl::string_view text) {
   const Setting& row = setting(name);
-  const SectionName* section = section_of(row);
-  Json& map = section != nullptr ? config.values[section->key] : config.values;
-  map[row.key_name()] = typed(row, text);
+  cleared_map(config, row)[row.key_name()] = typed(row, text);
 }
 
 absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
@@ -129,9 +139,7 @@ absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
   }
   text = schema_text(*row, text);
   if (text.empty()) {
-    const SectionName* section = section_of(*row);
-    Json& map = section != nullptr ? config.values[section->key] : config.values;
-    if (map.is_object()) map.erase(row->key_name());
+    cleared_map(config, *row);
     return absl::OkStatus();
   }
   if (absl::Status ok = check(*row, text); !ok.ok()) {

@@ -155,10 +155,13 @@ class Checker {
     Json& map = config_.values[key] = Json::object();
     if (value.is_null()) return absl::OkStatus();
     if (!value.is_object()) return error(key, "expected keys and values");
+    std::map<const Setting*, std::string> spellings;
     for (const auto& [inner, inner_value] : value.items()) {
       const std::string path = absl::StrCat(key, ".", inner);
       if (is_forgotten(path)) continue;
       const Setting& row = *find_key(section->section, inner);
+      const auto [first, is_new] = spellings.emplace(&row, inner);
+      if (!is_new) return error(path, absl::StrCat("is the same as ", first->second, "; keep one"));
       if (absl::Status ok = check_one(path, row, inner_value, map[inner]); !ok.ok()) return ok;
     }
     return absl::OkStatus();
