@@ -18,6 +18,7 @@
 #include "launch/dialogue/questionnaire.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/machine.h"
+#include "launch/settings/schema.h"
 
 namespace accelerate::launch {
 namespace {
@@ -45,6 +46,22 @@ absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignme
   return absl::OkStatus();
 }
 
+// What was not given is as for this machine alone; SageMaker's, the simulated and those that make a
+// distributed run are others, which have devices.
+absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, BasicMachine machine) {
+  const std::string type = config.values.value("distributed_type", "NO");
+  const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");
+  if (is_elsewhere) machine = {.devices = 1};
+  absl::StatusOr<ConfigFile> basic = basic_config(mixed_precision, machine);
+  if (!basic.ok()) return basic.status();
+  if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
+  const Section top = config.is_sagemaker() ? Section::kSageMaker : Section::kTop;
+  for (const auto& [key, value] : basic->values.items()) {
+    if (find_key(top, key) != nullptr && !config.values.contains(key)) config.values[key] = value;
+  }
+  return absl::OkStatus();
+}
+
 // Writes what launch will read; anything else is not written.
 absl::Status write_checked(const ConfigFile& config, const std::string& path) {
   const absl::Status readable =
@@ -58,10 +75,10 @@ absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation
     Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
     return ask_configuration(prompter);
   }
-  absl::StatusOr<ConfigFile> config =
-      basic_config(options.mixed_precision, basic_machine(invocation));
-  if (!config.ok()) return config.status();
-  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
+  ConfigFile config;
+  if (absl::Status ok = assign(config, options.assignments); !ok.ok()) return ok;
+  const BasicMachine machine = basic_machine(invocation);
+  if (absl::Status ok = fill_in(config, options.mixed_precision, machine); !ok.ok()) return ok;
   return config;
 }
 

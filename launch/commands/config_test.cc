@@ -284,6 +284,7 @@ TEST_F(Config, SetAsksNothing) {
            "num-processes=4", "--set", "mixed_precision=bf16", "--set", "tpu_env=A=1,B=2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["distributed_type"], "FSDP");
+  EXPECT_EQ(written()["use_cpu"], false);
   EXPECT_EQ(written()["num_processes"], 4);
   EXPECT_EQ(written()["fsdp_config"]["fsdp_version"], 2);
   EXPECT_EQ(written()["tpu_env"], Json({"A=1", "B=2"}));
@@ -299,8 +300,28 @@ TEST_F(Config, SetAsksNothing) {
   EXPECT_THAT(error("mixed_precision=fp12"), HasSubstr("mixed_precision=fp12"));
   EXPECT_THAT(error("distributed_type=MULTI"), HasSubstr("expected one of NO, "));
   EXPECT_THAT(error("num_processes"), HasSubstr("expected KEY=VALUE"));
-  EXPECT_THAT(error("distributed_type="), HasSubstr("distributed_type"));
   EXPECT_EQ(text(), before);
+}
+
+TEST_F(Config, SetGoesByTheKindOfTheRun) {
+  const auto made = [&](Words assignments) {
+    std::filesystem::remove(path_);
+    Words words;
+    for (const std::string& assignment : assignments) {
+      words.insert(words.end(), {"--set", assignment});
+    }
+    const CommandResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return written();
+  };
+  EXPECT_EQ(made({"distributed_type=MULTI_CPU", "num_processes=2"})["use_cpu"], true);
+  EXPECT_EQ(made({"distributed_type=FSDP", "use_cpu=true"})["use_cpu"], true);
+  EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
+  const Json aws = made({"compute_environment=AMAZON_SAGEMAKER", "ec2_instance_type=ml.p3.2xlarge",
+                         "iam_role_name=role"});
+  EXPECT_EQ(aws["distributed_type"], "NO");
+  EXPECT_EQ(aws["use_cpu"], false);
+  EXPECT_FALSE(aws.contains("num_processes"));
 }
 
 TEST_F(Config, DefaultIsForThisMachineAndReplacesNothing) {
