@@ -104,6 +104,13 @@ absl::StatusOr<std::string> run_mode(const Options& options, const std::string& 
   }
   absl::StatusOr<ConfigFile> config = make_configuration(options, invocation);
   if (!config.ok()) return config.status();
+  std::error_code ignored;
+  if (!options.assignments.empty() && std::filesystem::exists(path, ignored)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("there is a configuration ", path,
+                     " already; change it with accelerate config update "
+                     "--set, or remove it to make another"));
+  }
   if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
   return absl::StrCat("The configuration was written to ", path);
 }

@@ -300,6 +300,7 @@ TEST_F(Config, SetAsksNothing) {
   EXPECT_THAT(error("mixed_precision=fp12"), HasSubstr("mixed_precision=fp12"));
   EXPECT_THAT(error("distributed_type=MULTI"), HasSubstr("expected one of NO, "));
   EXPECT_THAT(error("num_processes"), HasSubstr("expected KEY=VALUE"));
+  EXPECT_THAT(error("num_processes=4"), HasSubstr("accelerate config update --set"));
   EXPECT_EQ(text(), before);
 }
 
