@@ -1,5 +1,7 @@
 #include "launch/commands/config.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -17,8 +19,11 @@
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
+#include "launch/settings/settings.h"
+#include "launch/settings/validate.h"
 
 namespace accelerate::launch {
 namespace {
@@ -62,11 +67,25 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   return absl::OkStatus();
 }
 
-// Writes what launch will read; anything else is not written.
+// What launch would say to the file on a machine that has everything. The number of ranks may be
+// left to its command line.
+absl::Status check_for_launch(const ConfigFile& config, const std::string& path) {
+  absl::StatusOr<ConfigFile> file = parse_config(config_to_yaml(config), ConfigFormat::kYaml, path);
+  if (!file.ok()) return file.status();
+  // They are those of a text that nobody sees.
+  file->lines.clear();
+  absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
+  if (!settings.ok()) return settings.status();
+  const int64_t ranks = settings->number("num_processes");
+  if (ranks == 0 || ranks == -1) {
+    const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
+    settings->set("num_processes", absl::StrCat(2 * machines), Provenance::kDefault);
+  }
+  return complete(*settings, {.device_kind = "tpu"}, Job());
+}
+
 absl::Status write_checked(const ConfigFile& config, const std::string& path) {
-  const absl::Status readable =
-      parse_config(config_to_yaml(config), ConfigFormat::kYaml, path).status();
-  if (!readable.ok()) return readable;
+  if (absl::Status ok = check_for_launch(config, path); !ok.ok()) return ok;
   return write_config_file(config, path);
 }
 

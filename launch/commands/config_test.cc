@@ -304,6 +304,25 @@ TEST_F(Config, SetAsksNothing) {
   EXPECT_EQ(text(), before);
 }
 
+TEST_F(Config, WhatLaunchWouldRefuseIsNotWritten) {
+  for (const char* assignment : {"num_processes=-5", "main_process_port=70000", "num_machines=0",
+                                 "rdzv_backend=x", "simulate=2xx4", "num_machines=3"}) {
+    const CommandResult result =
+        run({"--set", assignment, "--set", "num_processes=4", "--set", assignment});
+    EXPECT_EQ(result.exit_code, 1) << assignment;
+    EXPECT_FALSE(std::filesystem::exists(path_)) << result.err;
+  }
+  EXPECT_THAT(run({"--set", "num_processes=-5"}).err,
+              HasSubstr("num_processes: -5 is not a whole number from 1"));
+}
+
+TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n\n\n4\n\n\n\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
+  EXPECT_EQ(written()["num_processes"], 3);
+}
+
 TEST_F(Config, SetGoesByTheKindOfTheRun) {
   const auto made = [&](Words assignments) {
     std::filesystem::remove(path_);

@@ -316,12 +316,22 @@ class Questionnaire {
       put("num_processes", "1");
     } else if (type_ != kSimulated) {
       // One GPU is no distributed training.
-      const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : 1;
+      const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : machines_;
+      const auto is_spread = [this, least](const std::string& answer) {
+        int64_t ranks = 0;
+        if (absl::SimpleAtoi(answer, &ranks) && ranks >= least && ranks % machines_ == 0) {
+          return absl::OkStatus();
+        }
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected a whole number of at least ", least,
+                         machines_ > 1 ? absl::StrCat(" that ", machines_, " divides") : "",
+                         ", not \"", answer, "\""));
+      };
       const std::string question =
           type_ == kMultiCpu
               ? "How many ranks over all machines?"
               : absl::StrCat("How many ", kMachineTypes[type_].devices, " over all machines?");
-      number("num_processes", question, least, least);
+      put("num_processes", ask_.ask_text(question, absl::StrCat(least), is_spread));
     }
     const bool has_devices =
         type_ != kMultiCpu && type_ != kTpu && type_ != kSimulated && !use_cpu_;
