@@ -19,6 +19,7 @@
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/environment_words.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
@@ -92,7 +93,7 @@ absl::Status write_checked(const ConfigFile& config, const std::string& path) {
 absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation& invocation) {
   if (options.assignments.empty()) {
     Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
-    return ask_configuration(prompter);
+    return ask_configuration(prompter, environment_value(invocation.environment, "HOME"));
   }
   ConfigFile config;
   if (absl::Status ok = assign(config, options.assignments); !ok.ok()) return ok;

@@ -34,9 +34,10 @@ class Config : public ::testing::Test {
   void SetUp() override { path_ = folder_ + "/accelerate/default_config.yaml"; }
 
   CommandResult run(Words words, const std::string& typed = "", bool is_interactive = false) {
-    return run_command(
-        kConfig, std::move(words),
-        {.typed = typed, .environment = {"HF_HOME=" + folder_}, .is_interactive = is_interactive});
+    return run_command(kConfig, std::move(words),
+                       {.typed = typed,
+                        .environment = {"HF_HOME=" + folder_, "HOME=/home/me"},
+                        .is_interactive = is_interactive});
   }
 
   // What is written after these answers.
@@ -209,6 +210,9 @@ TEST_F(Config, OtherMachines) {
   EXPECT_EQ(cpu["use_cpu"], true);
   EXPECT_EQ(cpu["mpirun_config"]["mpirun_hostfile"], "hosts");
   EXPECT_EQ(cpu["num_processes"], 4);
+
+  const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "no", "", "no"});
+  EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/home/me/hostfile");
 
   const Json simulated = answered({"0", "simulated", "2x4:h100", "", "", "", "bf16"});
   EXPECT_EQ(simulated["distributed_type"], "NO");
