@@ -220,6 +220,19 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
 }
 
+TEST(ChildEnvironment, TurnsOffWhatAFileTurnsOff) {
+  const std::vector<std::string> outside = {"ACCELERATE_DEBUG_MODE=true", "ACCELERATE_USE_CPU=1",
+                                            "ACCELERATE_USE_FSDP=true"};
+  const Settings settings = completed(
+      {}, devices(2), "distributed_type: MULTI_GPU\nnum_processes: 2\ndebug: false\nuse_cpu: no\n");
+  const EnvironmentOverlay variables = child_environment(settings, devices(2), outside);
+  for (const char* name : {"ACCELERATE_DEBUG_MODE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP"}) {
+    EXPECT_THAT(variables, Contains(Pair(name, std::nullopt)));
+  }
+  EXPECT_THAT(child_environment(settings, devices(2), {}),
+              Not(Contains(Key("ACCELERATE_USE_FSDP"))));
+}
+
 TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
   const auto threads = [](const TypedFlags& typed, std::vector<std::string> environment) {
     const Settings settings = completed(typed, kNoDevices);
