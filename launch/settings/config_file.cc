@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -230,13 +231,29 @@ class Checker {
 
 absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::string& path) {
   YamlDocument document;
+  std::vector<std::set<std::string>> open_objects;  // the keys of each
+  std::string repeated;
+  const auto watch = [&](int, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const std::string key = parsed.get<std::string>();
+      if (!open_objects.back().insert(key).second) repeated = key;
+    }
+    return true;
+  };
   try {
-    document.value = Json::parse(text);
+    document.value = Json::parse(text, watch);
   } catch (const Json::parse_error& error) {
     const size_t end = std::min<size_t>(error.byte, text.size());
     const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
     return absl::InvalidArgumentError(
         absl::StrCat(path, ":", line, ": is no JSON: ", absl::string_view(error.what())));
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", absl::string_view(error.what())));
+  }
+  if (!repeated.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has the key ", repeated, " twice"));
   }
   return document;
 }
