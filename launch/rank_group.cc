@@ -23,6 +23,10 @@ namespace {
 // After the last rank: how long to listen to a pipe that something a rank started still holds.
 constexpr std::chrono::milliseconds kDrainGrace(500);
 
+// From killing ranks to leaving those that are still there: stuck in the kernel, for ever perhaps.
+constexpr std::chrono::seconds kKillPatience(5);
+constexpr int kReapPauseMs = 5;
+
 // Besides the ranks' pipes and logs: standard streams, guard, signals, sockets of this machine and
 // of the others, and pipes during a spawn.
 constexpr rlim_t kOtherFiles = 256;
@@ -173,7 +177,8 @@ bool RankGroup::all_exited() const {
 }
 
 bool RankGroup::is_over() {
-  if (!all_exited()) return false;
+  const bool is_given_up = give_up_at_ && Clock::now() >= *give_up_at_;
+  if (!all_exited() && !is_given_up) return false;
   if (!drain_deadline_) drain_deadline_ = Clock::now() + kDrainGrace;
   const bool silent = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
     return std::none_of(member.outputs.begin(), member.outputs.end(),
@@ -200,6 +205,7 @@ void RankGroup::stop(int signal, absl::Duration grace) {
 
 void RankGroup::kill_now() {
   kill_deadline_.reset();
+  give_up_at_ = Clock::now() + kKillPatience;
   for (const Member& member : members_) {
     if (!member.exit) killed_.push_back(member.rank);
   }
@@ -209,16 +215,28 @@ void RankGroup::kill_now() {
 void RankGroup::end() {
   stopping_ = ended_ = true;
   kill_deadline_.reset();
+  send(SIGKILL);
+  if (!give_up_at_) give_up_at_ = Clock::now() + kKillPatience;
   for (Member& member : members_) {
     if (member.pid == 0) continue;
-    kill(-member.pid, SIGKILL);
-    waitpid(member.pid, nullptr, 0);
+    if (!reap(member.pid)) {
+      console_->say(absl::StrCat("rank ", member.rank, " (pid ", member.pid,
+                                 ") does not die and was left behind"));
+    }
     guard_->forget_group(member.pid);
     if (lent_terminal_) take_terminal_back(member.pid);
     member.pid = 0;
     if (!member.exit) member.exit = RankExit{.rank = member.rank, .signal = SIGKILL};
     for (RankOutput& output : member.outputs) output.finish();
   }
+}
+
+bool RankGroup::reap(pid_t pid) const {
+  while (waitpid(pid, nullptr, WNOHANG) == 0) {
+    if (Clock::now() >= *give_up_at_) return false;
+    poll(nullptr, 0, kReapPauseMs);
+  }
+  return true;
 }
 
 const RankGroup::Member* RankGroup::find(int rank) const {
@@ -259,9 +277,13 @@ void RankGroup::react(absl::Span<const pollfd> entries) {
 }
 
 std::optional<EventSource::Clock::time_point> RankGroup::deadline() const {
-  // A time that passed is nothing to wait for.
-  if (!drain_deadline_ || Clock::now() >= *drain_deadline_) return kill_deadline_;
-  return earlier(kill_deadline_, drain_deadline_);
+  const Clock::time_point now = Clock::now();
+  std::optional<Clock::time_point> next = kill_deadline_;
+  for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_}) {
+    // A time that passed is nothing to wait for.
+    if (time && now < *time) next = earlier(next, time);
+  }
+  return next;
 }
 
 }  // namespace accelerate::launch

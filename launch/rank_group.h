@@ -62,7 +62,7 @@ class RankGroup final : public EventSource {
 
   bool has_member(pid_t pid) const;
   bool all_exited() const;
-  /// Whether all ended and their outputs did, or were listened to for long enough.
+  /// Whether all ended, or do not die, and their outputs did, or were listened to for long enough.
   bool is_over();
   /// The first rank that failed before anyone stopped it.
   const std::optional<RankExit>& first_failure() const { return first_failure_; }
@@ -112,6 +112,8 @@ class RankGroup final : public EventSource {
   absl::StatusOr<UniqueFd> open_output(Member& member, const StreamTarget& target,
                                        OutputQueue& queue);
   void observe_one(Member& member);
+  /// Waits for a process that was killed; false if it does not go.
+  bool reap(pid_t pid) const;
   const Member* find(int rank) const;
 
   const OrphanGuard* guard_;
@@ -127,6 +129,8 @@ class RankGroup final : public EventSource {
   std::optional<int> interruption_;
   std::vector<int> killed_;
   std::optional<Clock::time_point> kill_deadline_;
+  /// When ranks that were killed and are still there are left.
+  std::optional<Clock::time_point> give_up_at_;
   std::optional<Clock::time_point> drain_deadline_;
   /// Whose outputs the latest `add_entries` listed.
   std::vector<RankOutput*> readers_;

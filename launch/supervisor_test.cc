@@ -197,6 +197,16 @@ TEST(Launch, KillsRanksThatIgnoreTermination) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
+TEST(Launch, LeavesARankThatDoesNotDie) {
+  const char* rank = std::getenv("ACCELERATE_UNDYING_RANK");
+  ASSERT_NE(rank, nullptr);
+  Launcher launcher({"launch", "--num_processes=2", "--kill_grace=0", rank});
+  launcher.wait_for_lines("ready", 2);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.finish(), 128 + SIGTERM);
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr(") does not die and was left behind\n"));
+}
+
 TEST(Launch, KillsAtOnceWhenInterruptedTwice) {
   Launcher launcher = ranks(2, absl::StrCat("trap 'echo asked' INT; echo ready; ", kWaitForEver),
                             {"--kill_grace=86400"});
