@@ -141,7 +141,7 @@ absl::Status Agent::open_logs(const Round& round) {
   absl::StatusOr<std::string> log_dir =
       options_.log_dir.empty() ? temporary_log_dir() : options_.log_dir;
   if (!log_dir.ok()) return log_dir.status();
-  absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round);
+  absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round.run_token);
   if (!folder.ok()) return folder.status();
   log_folder_ = *std::move(folder);
   if (log_folder_ != plain_log_folder(options_.log_dir, options_.run_id)) {
