@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "launch/replace_file.h"
 #include "launch/settings/environment_words.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
@@ -367,17 +368,11 @@ std::string config_to_json(const ConfigFile& config) {
 absl::Status write_config_file(const ConfigFile& config, const std::string& path) {
   const std::string text =
       config_format(path) == ConfigFormat::kJson ? config_to_json(config) : config_to_yaml(config);
-  const std::filesystem::path target(path);
-  const std::string draft = absl::StrCat(path, ".new");
-  std::error_code error;
-  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
-  std::ofstream file(draft, std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) std::filesystem::rename(draft, target, error);
-  if (file && !error) return absl::OkStatus();
-  std::filesystem::remove(draft, error);
-  return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  const absl::Status written = replace_file(path, text);
+  return written.ok() ? written : absl::InvalidArgumentError(written.message());
 }
 
 absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
