@@ -151,7 +151,8 @@ TEST(Ranks, ThatNeverJoinDoNotHoldTheRun) {
 }
 
 TEST(Quiet, LeavesOnlyTheExitCode) {
-  auto run = agent({"processes=2", "quiet=1"}, "echo bad luck >&2; exit 5");
+  auto run =
+      agent({"processes=2", "quiet=1", "max_restarts=1", "tee=3"}, "echo bad luck >&2; exit 5");
   EXPECT_EQ(run->finish(), 5);
   for (const std::string& line : lines_of(run->stderr_text()))
     EXPECT_EQ(line.substr(8), " bad luck");
