@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -282,6 +283,20 @@ TEST_F(Config, MenusTakeArrowsDigitsAndNames) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
+TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
+  // Ctrl-Down and Ctrl-Up; Delete; an Esc of its own.
+  const std::string keys = "\x1b[1;5B\x1b[1;5A\x1b[3~\r" +
+                           std::string(
+                               "\x1b"
+                               "11\r") +
+                           "1x4\n\n\n\n\r";
+  const CommandResult result = run({}, keys, true);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["simulate"], "1x4");
+  std::filesystem::remove(path_);
+  EXPECT_THAT(run({}, "\x1b\x03", true).err, HasSubstr("nothing is written"));
+}
+
 TEST_F(Config, SetAsksNothing) {
   const CommandResult result =
       run({"--set", "distributed_type=FSDP", "--set", "fsdp_config.version=2", "--set",
@@ -391,6 +406,38 @@ TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
   EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}, {"offload_params", true}}));
   EXPECT_EQ(run({"update", "--set", "fsdp_offload_params="}).exit_code, 0);
   EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}}));
+}
+
+TEST_F(Config, ATerminalIsAsBeforeAlsoAfterASignal) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    CLI::App app;
+    const RunCommand run = kConfig.declare(app);
+    Invocation invocation{std::cin, std::cout, std::cerr, {"HF_HOME=" + folder_}, true};
+    _exit(run(invocation));
+  }
+  // The terminal's settings last as long as somebody has it open.
+  const int other_end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  ASSERT_GE(other_end, 0);
+  std::string seen;
+  char buffer[4096];
+  for (ssize_t n; seen.find("AWS SageMaker") == seen.npos &&
+                  (n = read(terminal, buffer, sizeof(buffer))) > 0;) {
+    seen.append(buffer, n);
+  }
+  termios settings = {};
+  ASSERT_EQ(tcgetattr(other_end, &settings), 0);
+  EXPECT_EQ(settings.c_lflag & (ICANON | ECHO), 0u);
+  kill(child, SIGTERM);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  ASSERT_EQ(tcgetattr(other_end, &settings), 0);
+  EXPECT_EQ(settings.c_lflag & (ICANON | ECHO), static_cast<tcflag_t>(ICANON | ECHO));
+  close(other_end);
+  close(terminal);
 }
 
 // A person's terminal: keys arrive one by one, and the terminal is as before at the end.
