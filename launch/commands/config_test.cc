@@ -335,6 +335,18 @@ TEST_F(Config, WhatLaunchWouldRefuseIsNotWritten) {
               HasSubstr("num_processes: -5 is not a whole number from 1"));
 }
 
+TEST_F(Config, TextsAreUtf8) {
+  const std::string json = folder_ + "/c.json";
+  const CommandResult result =
+      run({"--config_file", json, "--set", "main_process_ip=\xff", "--set", "distributed_type=NO"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("--set main_process_ip: the value is not UTF-8"));
+  EXPECT_FALSE(std::filesystem::exists(json));
+  EXPECT_THAT(run({}, "0\n4\n2\n0\n\xff\nhost\n").out, HasSubstr("the answer is not UTF-8"));
+  write("distributed_type: 'NO'\nmain_process_ip: \xff\n");
+  EXPECT_THAT(run({"update"}).err, HasSubstr("is not UTF-8"));
+}
+
 TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
   const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n\n\n4\n\n\n\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;

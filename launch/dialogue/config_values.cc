@@ -142,6 +142,9 @@ absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
     cleared_map(config, *row);
     return absl::OkStatus();
   }
+  if (!is_utf8(text)) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", key, ": the value is not UTF-8"));
+  }
   if (absl::Status ok = check(*row, text); !ok.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", ok.message()));
   }

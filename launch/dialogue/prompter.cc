@@ -141,6 +141,7 @@ std::string Prompter::ask_text(const std::string& question,
     if (!read_line(prompt, answer)) break;
     if (answer.empty() && otherwise) return *otherwise;
     absl::Status verdict = check ? check(answer) : absl::OkStatus();
+    if (!is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
     if (answer.empty()) verdict = absl::InvalidArgumentError("an answer is needed");
     if (verdict.ok()) return answer;
     out_ << "  " << verdict.message() << std::endl;

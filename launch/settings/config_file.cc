@@ -323,6 +323,7 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
 
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path) {
+  if (!is_utf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
   absl::StatusOr<YamlDocument> document =
       format == ConfigFormat::kJson ? parse_json(text, path) : parse_yaml(text, path);
   if (!document.ok()) return document.status();
