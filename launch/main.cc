@@ -19,6 +19,7 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/invocation.h"
 #include "launch/commands/launch.h"
+#include "launch/settings/flags.h"
 #include "launch/settings/value_text.h"
 #include "launch/version.h"
 
@@ -49,11 +50,12 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
   CLI::App app(command.summary, absl::StrCat("accelerate ", command.name));
   const RunCommand run = command.declare(app);
   if (command.name == absl::string_view(kLaunch.name)) {
-    absl::StatusOr<std::vector<std::string>> prepared = prepare_launch_words(app, words);
-    if (!prepared.ok()) {
-      return bad_command_line(invocation, std::string(prepared.status().message()), command.name);
+    absl::StatusOr<LaunchWords> split = split_launch_words(app, words);
+    if (!split.ok()) {
+      return bad_command_line(invocation, std::string(split.status().message()), command.name);
     }
-    words = *std::move(prepared);
+    words = std::move(split->options);
+    invocation.program = std::move(split->program);
   } else {
     words = with_canonical_names(app, std::move(words));
   }

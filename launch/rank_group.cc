@@ -23,6 +23,10 @@ namespace {
 // After the last rank: how long to listen to a pipe that something a rank started still holds.
 constexpr std::chrono::milliseconds kDrainGrace(500);
 
+// From killing ranks to leaving those that are still there: stuck in the kernel, for ever perhaps.
+constexpr std::chrono::seconds kKillPatience(5);
+constexpr int kReapPauseMs = 5;
+
 // Besides the ranks' pipes and logs: standard streams, guard, signals, sockets of this machine and
 // of the others, and pipes during a spawn.
 constexpr rlim_t kOtherFiles = 256;
@@ -152,8 +156,14 @@ void RankGroup::observe_one(Member& member) {
   }
   member.exit = {.rank = member.rank, .local_rank = member.local_rank, .pid = member.pid};
   (info.si_code == CLD_EXITED ? member.exit->code : member.exit->signal) = info.si_status;
-  if (lent_terminal_) take_terminal_back(member.pid);
-  if (!stopping_ && !first_failure_ && member.exit->failed()) first_failure_ = member.exit;
+  if (lent_terminal_) {
+    take_terminal_back(member.pid);
+    // Ctrl-C reached only the rank; one that caught it exits with its number.
+    const int signal = member.exit->exit_code() - 128;
+    if (signal == SIGINT || signal == SIGQUIT) interruption_ = signal;
+  }
+  if (!stopping_ && !first_failure_ && !interruption_ && member.exit->failed())
+    first_failure_ = member.exit;
 }
 
 bool RankGroup::has_member(pid_t pid) const {
@@ -167,7 +177,8 @@ bool RankGroup::all_exited() const {
 }
 
 bool RankGroup::is_over() {
-  if (!all_exited()) return false;
+  const bool is_given_up = give_up_at_ && Clock::now() >= *give_up_at_;
+  if (!all_exited() && !is_given_up) return false;
   if (!drain_deadline_) drain_deadline_ = Clock::now() + kDrainGrace;
   const bool silent = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
     return std::none_of(member.outputs.begin(), member.outputs.end(),
@@ -194,6 +205,7 @@ void RankGroup::stop(int signal, absl::Duration grace) {
 
 void RankGroup::kill_now() {
   kill_deadline_.reset();
+  give_up_at_ = Clock::now() + kKillPatience;
   for (const Member& member : members_) {
     if (!member.exit) killed_.push_back(member.rank);
   }
@@ -203,16 +215,28 @@ void RankGroup::kill_now() {
 void RankGroup::end() {
   stopping_ = ended_ = true;
   kill_deadline_.reset();
+  send(SIGKILL);
+  if (!give_up_at_) give_up_at_ = Clock::now() + kKillPatience;
   for (Member& member : members_) {
     if (member.pid == 0) continue;
-    kill(-member.pid, SIGKILL);
-    waitpid(member.pid, nullptr, 0);
+    if (!reap(member.pid)) {
+      console_->say(absl::StrCat("rank ", member.rank, " (pid ", member.pid,
+                                 ") does not die and was left behind"));
+    }
     guard_->forget_group(member.pid);
     if (lent_terminal_) take_terminal_back(member.pid);
     member.pid = 0;
     if (!member.exit) member.exit = RankExit{.rank = member.rank, .signal = SIGKILL};
     for (RankOutput& output : member.outputs) output.finish();
   }
+}
+
+bool RankGroup::reap(pid_t pid) const {
+  while (waitpid(pid, nullptr, WNOHANG) == 0) {
+    if (Clock::now() >= *give_up_at_) return false;
+    poll(nullptr, 0, kReapPauseMs);
+  }
+  return true;
 }
 
 const RankGroup::Member* RankGroup::find(int rank) const {
@@ -253,9 +277,13 @@ void RankGroup::react(absl::Span<const pollfd> entries) {
 }
 
 std::optional<EventSource::Clock::time_point> RankGroup::deadline() const {
-  // A time that passed is nothing to wait for.
-  if (!drain_deadline_ || Clock::now() >= *drain_deadline_) return kill_deadline_;
-  return earlier(kill_deadline_, drain_deadline_);
+  const Clock::time_point now = Clock::now();
+  std::optional<Clock::time_point> next = kill_deadline_;
+  for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_}) {
+    // A time that passed is nothing to wait for.
+    if (time && now < *time) next = earlier(next, time);
+  }
+  return next;
 }
 
 }  // namespace accelerate::launch

@@ -62,10 +62,12 @@ class RankGroup final : public EventSource {
 
   bool has_member(pid_t pid) const;
   bool all_exited() const;
-  /// Whether all ended and their outputs did, or were listened to for long enough.
+  /// Whether all ended, or do not die, and their outputs did, or were listened to for long enough.
   bool is_over();
   /// The first rank that failed before anyone stopped it.
   const std::optional<RankExit>& first_failure() const { return first_failure_; }
+  /// The signal by which the rank ended that has the terminal, if a key of it sends that.
+  const std::optional<int>& interruption() const { return interruption_; }
 
   /// Whether `stop` found anybody to stop.
   bool stopped_somebody() const { return stopped_somebody_; }
@@ -110,6 +112,8 @@ class RankGroup final : public EventSource {
   absl::StatusOr<UniqueFd> open_output(Member& member, const StreamTarget& target,
                                        OutputQueue& queue);
   void observe_one(Member& member);
+  /// Waits for a process that was killed; false if it does not go.
+  bool reap(pid_t pid) const;
   const Member* find(int rank) const;
 
   const OrphanGuard* guard_;
@@ -122,8 +126,11 @@ class RankGroup final : public EventSource {
   bool stopped_somebody_ = false;
   bool impatient_ = false;
   std::optional<RankExit> first_failure_;
+  std::optional<int> interruption_;
   std::vector<int> killed_;
   std::optional<Clock::time_point> kill_deadline_;
+  /// When ranks that were killed and are still there are left.
+  std::optional<Clock::time_point> give_up_at_;
   std::optional<Clock::time_point> drain_deadline_;
   /// Whose outputs the latest `add_entries` listed.
   std::vector<RankOutput*> readers_;

@@ -88,7 +88,7 @@ void Supervisor::handle_signals() {
     const int signal = static_cast<int>(info->ssi_signo);
     switch (signal) {
       case SIGCHLD:
-        if (ranks_) ranks_->observe(static_cast<pid_t>(info->ssi_pid));
+        if (ranks_) observe_ranks(static_cast<pid_t>(info->ssi_pid));
         reap_adopted();
         break;
       case SIGINT:
@@ -97,6 +97,15 @@ void Supervisor::handle_signals() {
       default:
         if (ranks_) ranks_->send(signal);
     }
+  }
+}
+
+void Supervisor::observe_ranks(pid_t first) {
+  ranks_->observe(first);
+  if (const std::optional<int> signal = ranks_->interruption()) {
+    request_stop(
+        {.reason = absl::StrCat("received ", describe_signal(*signal)), .exit_code = 128 + *signal},
+        *signal, options_.signal_grace);
   }
 }
 

@@ -80,6 +80,7 @@ class Supervisor final : public EventSource {
   Supervisor(OrphanGuard guard, const SupervisorOptions& options);
 
   void handle_signals();
+  void observe_ranks(pid_t first);
   void handle_stop_request(int signal);
   void request_stop(StopRequest request, int signal, absl::Duration grace);
   void suspend();
@@ -87,8 +88,9 @@ class Supervisor final : public EventSource {
   void kill_adopted();
 
   const SupervisorOptions options_;
-  OrphanGuard guard_;
+  // Before the guard, which at its end writes to a pipe that may be broken.
   SignalInbox signals_;
+  OrphanGuard guard_;
   /// Children that this process had before it became a launcher; none of its business.
   std::vector<pid_t> foreign_children_;
   Console console_;

@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -87,9 +89,9 @@ TEST(Launch, LeavesTheStreamsOfASingleRankAlone) {
 
 TEST(Launch, PassesArgumentsOnUntouched) {
   Launcher launcher({"launch", "/bin/sh", "-c", "printf '<%s>' \"$@\"", "sh", "--help", "--", "",
-                     "--num_processes", "a b"});
+                     "--num_processes", "a b", "[1,2]", "[]", "{}"});
   EXPECT_EQ(launcher.finish(), 0);
-  EXPECT_EQ(launcher.stdout_text(), "<--help><--><><--num_processes><a b>");
+  EXPECT_EQ(launcher.stdout_text(), "<--help><--><><--num_processes><a b><[1,2]><[]><{}>");
 }
 
 TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
@@ -195,6 +197,54 @@ TEST(Launch, KillsRanksThatIgnoreTermination) {
   EXPECT_EQ(launcher.finish(), 143);
   EXPECT_THAT(launcher.stderr_text(), HasSubstr("ranks 0, 1 did not stop in time"));
   EXPECT_TRUE(launcher.everyone_is_gone());
+}
+
+std::string link_of(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::read_symlink(path, ignored).string();
+}
+
+// The process that would clean up behind the launcher reads a pipe of the launcher's.
+pid_t guard_of(pid_t launcher) {
+  std::set<std::string> files;
+  std::error_code ignored;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", launcher, "/fd"), ignored)) {
+    files.insert(link_of(entry.path()));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::string name;
+    std::getline(std::ifstream(entry.path() / "comm") >> std::ws, name);
+    pid_t pid = 0;
+    if (name == "accelerate-grd" && files.contains(link_of(entry.path() / "fd/0")) &&
+        absl::SimpleAtoi(entry.path().filename().string(), &pid)) {
+      return pid;
+    }
+  }
+  return 0;
+}
+
+TEST(Launch, EndsWellWithoutItsGuard) {
+  Launcher launcher = ranks(2, "echo ready; read x <&8");
+  launcher.wait_for_lines("ready", 2);
+  const pid_t guard = guard_of(launcher.pid());
+  ASSERT_GT(guard, 0);
+  kill(guard, SIGKILL);
+  while (!link_of(absl::StrCat("/proc/", guard, "/fd/0")).empty()) {
+  }
+  launcher.go();
+  launcher.go();
+  EXPECT_EQ(launcher.finish(), 0);
+}
+
+TEST(Launch, LeavesARankThatDoesNotDie) {
+  const char* rank = std::getenv("ACCELERATE_UNDYING_RANK");
+  ASSERT_NE(rank, nullptr);
+  Launcher launcher({"launch", "--num_processes=2", "--kill_grace=0", rank});
+  launcher.wait_for_lines("ready", 2);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.finish(), 128 + SIGTERM);
+  EXPECT_THAT(launcher.stderr_text(), HasSubstr(") does not die and was left behind\n"));
 }
 
 TEST(Launch, KillsAtOnceWhenInterruptedTwice) {

@@ -141,10 +141,10 @@ absl::Status Agent::open_logs(const Round& round) {
   absl::StatusOr<std::string> log_dir =
       options_.log_dir.empty() ? temporary_log_dir() : options_.log_dir;
   if (!log_dir.ok()) return log_dir.status();
-  absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round);
+  absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round.run_token);
   if (!folder.ok()) return folder.status();
   log_folder_ = *std::move(folder);
-  if (log_folder_ != plain_log_folder(options_.log_dir, options_.run_id)) {
+  if (!options_.quiet && log_folder_ != plain_log_folder(options_.log_dir, options_.run_id)) {
     console().say(absl::StrCat("logs are in ", log_folder_));
   }
   return absl::OkStatus();
@@ -153,7 +153,7 @@ absl::Status Agent::open_logs(const Round& round) {
 absl::Status Agent::start_round(const Round& round) {
   round_ = round;
   told_.clear();
-  if (round.number > 0) {
+  if (round.number > 0 && !options_.quiet) {
     std::string restart;
     if (round.restarts > 0) {
       restart = absl::StrCat(", restart ", round.restarts, " of ", options_.max_restarts);

@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -108,6 +111,35 @@ TEST(Restarts, AreNoneAfterAnInterrupt) {
   EXPECT_THAT(run->stderr_text(), Not(HasSubstr("round")));
 }
 
+// A single rank has the terminal, and with it Ctrl-C.
+TEST(Restarts, AreNoneAfterCtrlCOnATerminal) {
+  // The second is as one that caught it.
+  for (const char* script : {"echo ready; exec sleep 1000", "exit 130"}) {
+    int terminal = -1;
+    const pid_t launcher = forkpty(&terminal, nullptr, nullptr, nullptr);
+    ASSERT_GE(launcher, 0);
+    if (launcher == 0) {
+      const char* binary = std::getenv("ACCELERATE_AGENT_RUNNER");
+      execl(binary, binary, "max_restarts=2", "--", "/bin/sh", "-c", script, nullptr);
+      _exit(127);
+    }
+    std::string seen;
+    size_t from = 0;
+    char buffer[256];
+    for (ssize_t size; (size = read(terminal, buffer, sizeof(buffer))) > 0;) {
+      seen.append(buffer, size);
+      for (size_t at; (at = seen.find("ready", from)) != seen.npos; from = at + 1) {
+        ASSERT_EQ(write(terminal, "\x03", 1), 1);
+      }
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+    close(terminal);
+    EXPECT_EQ(WEXITSTATUS(status), 130) << seen;
+    EXPECT_THAT(seen, Not(HasSubstr("round"))) << script;
+  }
+}
+
 // Ranks that wait for one that does not come give up in their own time; then it goes with them.
 TEST(Ranks, ThatNeverJoinDoNotHoldTheRun) {
   auto run = agent(
@@ -119,7 +151,8 @@ TEST(Ranks, ThatNeverJoinDoNotHoldTheRun) {
 }
 
 TEST(Quiet, LeavesOnlyTheExitCode) {
-  auto run = agent({"processes=2", "quiet=1"}, "echo bad luck >&2; exit 5");
+  auto run =
+      agent({"processes=2", "quiet=1", "max_restarts=1", "tee=3"}, "echo bad luck >&2; exit 5");
   EXPECT_EQ(run->finish(), 5);
   for (const std::string& line : lines_of(run->stderr_text()))
     EXPECT_EQ(line.substr(8), " bad luck");
@@ -197,9 +230,9 @@ TEST(Logs, OfAnEarlierRunStay) {
 TEST(Logs, ThatCannotBeMadeAreNamed) {
   auto run = agent({"processes=2", "log_dir=/proc/nowhere"}, kSpeak);
   EXPECT_EQ(run->finish(), 1);
-  EXPECT_THAT(lines_of(run->stderr_text()),
-              ::testing::ElementsAre(
-                  HasSubstr("cannot make a folder for logs, /proc/nowhere/none/attempt_0")));
+  EXPECT_THAT(
+      lines_of(run->stderr_text()),
+      ::testing::ElementsAre(HasSubstr("cannot make a folder for logs, /proc/nowhere/none")));
 }
 
 // The device that is always full stands for the disk; the first round puts it there.

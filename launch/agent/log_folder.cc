@@ -1,7 +1,7 @@
 #include "launch/agent/log_folder.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,18 +32,20 @@ std::string plain_log_folder(const std::string& log_dir, const std::string& run_
 }
 
 absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
-                                             const Round& round) {
+                                             const std::string& run_token) {
   const std::string plain = plain_log_folder(log_dir, run_id);
   for (int number = 1;; ++number) {
     const std::string folder = number == 1 ? plain : absl::StrCat(plain, ".", number);
-    const std::string attempt = absl::StrCat(folder, "/attempt_", round.number);
     std::error_code error;
-    std::filesystem::create_directories(attempt, error);
-    if (error) return cannot_make(attempt, error.message());
-    // Made by one alone: also two runs that start at the same time do not get the same.
-    const std::string mine = absl::StrCat(attempt, "/", round.first_rank);
-    if (mkdir(mine.c_str(), 0777) == 0) return folder;
-    if (errno != EEXIST) return cannot_make(mine, std::strerror(errno));
+    std::filesystem::create_directories(folder, error);
+    const bool is_new = !error && std::filesystem::is_empty(folder, error);
+    if (error) return cannot_make(folder, error.message());
+    // The first thing in the folder says whose it is. A link appears at once, with its text.
+    const std::string owner = absl::StrCat(folder, "/.run");
+    if (is_new && symlink(run_token.c_str(), owner.c_str()) != 0 && errno != EEXIST) {
+      return cannot_make(owner, std::strerror(errno));
+    }
+    if (std::filesystem::read_symlink(owner, error) == run_token) return folder;
   }
 }
 

@@ -5,16 +5,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "launch/agent/membership.h"
 
 namespace accelerate::launch {
 
-/// The folder for `attempt_N/RANK` of this machine from `round` on: `log_dir/RUN_ID`, or with a
-/// number, `log_dir/RUN_ID.2` and so on, where an earlier run left logs of the same rank. Machines
-/// that share a disk share the folder. It is made.
+/// The folder for `attempt_N/RANK` of a run: `log_dir/RUN_ID`, or with a number, `log_dir/RUN_ID.2`
+/// and so on, where another run has logs. Machines of the run, which have its token in common,
+/// share the folder if they share the disk. It is made; `.run` in it is a link to the token.
 /// Errors: Unavailable naming the folder and what the system said.
 absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
-                                             const Round& round);
+                                             const std::string& run_token);
 
 /// A new folder among the temporary ones.
 /// Errors: as above.

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace accelerate::launch {
 namespace {
 
@@ -27,19 +29,26 @@ TEST(LogFolder, StaysBelowTheLogDir) {
 TEST(LogFolder, IsThatOfTheRunForAllMachinesOfADisk) {
   const std::string folder = new_folder("log_folder_machines");
   for (const char* run : {"/a", "/a.2", "/a.3"}) {
-    EXPECT_EQ(*claim_log_folder(folder, "a", {.first_rank = 0}), folder + run);
-    EXPECT_EQ(*claim_log_folder(folder, "a", {.first_rank = 4}), folder + run);
-    // A machine that joined a later round.
-    EXPECT_EQ(*claim_log_folder(folder, "a", {.number = 1, .first_rank = 0}), folder + run);
+    // Each machine asks, also one that joined a later round.
+    for (int machine = 0; machine < 3; ++machine) {
+      EXPECT_EQ(*claim_log_folder(folder, "a", run), folder + run);
+      std::filesystem::create_directories(absl::StrCat(folder, run, "/attempt_0/", machine));
+    }
   }
+}
+
+TEST(LogFolder, OfARunThatLeftNoWordIsNotTaken) {
+  const std::string folder = new_folder("log_folder_unmarked");
+  std::filesystem::create_directories(folder + "/a/attempt_0/0");
+  EXPECT_EQ(*claim_log_folder(folder, "a", "1f"), folder + "/a.2");
 }
 
 TEST(LogFolder, ThatCannotBeMadeIsNamed) {
   const std::string file = new_folder("log_folder_file");
   std::ofstream(file) << "text";
-  const absl::StatusOr<std::string> folder = claim_log_folder(file, "a", {});
+  const absl::StatusOr<std::string> folder = claim_log_folder(file, "a", "1f");
   ASSERT_FALSE(folder.ok());
-  EXPECT_THAT(std::string(folder.status().message()), HasSubstr(file + "/a/attempt_0: Not a dir"));
+  EXPECT_THAT(std::string(folder.status().message()), HasSubstr(file + "/a: Not a dir"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "launch/agent/meeting.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,6 +22,10 @@ namespace {
 
 constexpr absl::Duration kResolvePatience = absl::Seconds(4);
 
+std::string new_token() {
+  return absl::StrCat(host_name(), ".", getpid(), ".", absl::ToUnixNanos(absl::Now()));
+}
+
 MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& timing) {
   return {.min_nodes = options.min_nodes,
           .max_nodes = options.max_nodes,
@@ -28,7 +33,8 @@ MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& ti
           .max_restarts = options.max_restarts,
           .join_timeout = timing.join_timeout,
           .last_call_timeout = timing.last_call_timeout,
-          .gather_time = options.monitor_interval};
+          .gather_time = options.monitor_interval,
+          .run_token = new_token()};
 }
 
 Introduction introduction_of(const AgentOptions& options) {

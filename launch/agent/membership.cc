@@ -213,7 +213,8 @@ void Membership::start_round() {
                  .world_size = 0,
                  .master_addr = master.machine.address,
                  .master_port = master.store_port,
-                 .restarts = restarts_};
+                 .restarts = restarts_,
+                 .run_token = rules_.run_token};
   for (Member member : members) round.world_size += seats_.at(member).machine.processes;
   for (Member member : members) {
     Seat& seat = seats_.at(member);

@@ -38,6 +38,8 @@ struct MembershipRules {
   absl::Duration last_call_timeout = absl::Seconds(30);
   /// How long arrivals are gathered before a round is stopped for them.
   absl::Duration gather_time = absl::Milliseconds(100);
+  /// A word that no other run has.
+  std::string run_token;
 };
 
 /// A machine, as its agent introduces it.
@@ -57,7 +59,8 @@ struct Round {
   int world_size = 1;
   std::string master_addr;
   uint16_t master_port = 0;
-  int restarts = 0;  ///< how many failures there were before
+  int restarts = 0;       ///< how many failures there were before
+  std::string run_token;  ///< the same in all rounds of the run; no other run has it
 };
 
 /// How a round failed or why a machine leaves: what to tell, and what to exit with.

@@ -124,7 +124,8 @@ Message to_message(const Order& order) {
                     {"world_size", absl::StrCat(round.world_size)},
                     {"master_addr", round.master_addr},
                     {"master_port", absl::StrCat(round.master_port)},
-                    {"restarts", absl::StrCat(round.restarts)}};
+                    {"restarts", absl::StrCat(round.restarts)},
+                    {"run_token", round.run_token}};
   return message;
 }
 
@@ -150,7 +151,8 @@ absl::StatusOr<Order> to_order(const Message& message) {
                    .world_size = number("world_size", 1, kMaxInt),
                    .master_addr = message.text("master_addr"),
                    .master_port = static_cast<uint16_t>(number("master_port", 1, 65535)),
-                   .restarts = number("restarts", 0, kMaxInt)};
+                   .restarts = number("restarts", 0, kMaxInt),
+                   .run_token = message.text("run_token")};
     complete = complete && !order.round.master_addr.empty();
   } else {
     order.exit_code = number("exit_code", 0, 255);

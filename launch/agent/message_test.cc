@@ -57,7 +57,8 @@ TEST(Message, CarriesOrders) {
                                  .world_size = 8,
                                  .master_addr = "fe80::1%eth0",
                                  .master_port = 4000,
-                                 .restarts = 2}};
+                                 .restarts = 2,
+                                 .run_token = "1f"}};
   const std::string line = encode(to_message(start));
   const absl::StatusOr<Order> back = to_order(*decode(line.substr(0, line.size() - 1)));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -70,6 +71,7 @@ TEST(Message, CarriesOrders) {
   EXPECT_EQ(back->round.master_addr, "fe80::1%eth0");
   EXPECT_EQ(back->round.master_port, 4000);
   EXPECT_EQ(back->round.restarts, 2);
+  EXPECT_EQ(back->round.run_token, "1f");
   const absl::StatusOr<Order> end =
       to_order(to_message(Order{.kind = Order::Kind::kEnd, .exit_code = 137, .text = "a b"}));
   ASSERT_TRUE(end.ok());

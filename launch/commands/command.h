@@ -33,6 +33,8 @@ struct Invocation {
   std::vector<std::string> environment;
   /// Whether `in` and `out` are a terminal that a person sits at.
   bool is_interactive = false;
+  /// The program to launch and its arguments, as they were typed: no parser has seen them.
+  std::vector<std::string> program = {};
 };
 
 /// Runs a parsed command; returns the exit code. Errors are one line on `err`,

@@ -1,5 +1,7 @@
 #include "launch/commands/config.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -17,7 +19,12 @@
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/environment_words.h"
+#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
+#include "launch/settings/schema.h"
+#include "launch/settings/settings.h"
+#include "launch/settings/validate.h"
 
 namespace accelerate::launch {
 namespace {
@@ -45,23 +52,53 @@ absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignme
   return absl::OkStatus();
 }
 
-// Writes what launch will read; anything else is not written.
+// What was not given is as for this machine alone; SageMaker's, the simulated and those that make a
+// distributed run are others, which have devices.
+absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, BasicMachine machine) {
+  const std::string type = config.values.value("distributed_type", "NO");
+  const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");
+  if (is_elsewhere) machine = {.devices = 1};
+  absl::StatusOr<ConfigFile> basic = basic_config(mixed_precision, machine);
+  if (!basic.ok()) return basic.status();
+  if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
+  const Section top = config.is_sagemaker() ? Section::kSageMaker : Section::kTop;
+  for (const auto& [key, value] : basic->values.items()) {
+    if (find_key(top, key) != nullptr && !config.values.contains(key)) config.values[key] = value;
+  }
+  return absl::OkStatus();
+}
+
+// What launch would say to the file on a machine that has everything. The number of ranks may be
+// left to its command line.
+absl::Status check_for_launch(const ConfigFile& config, const std::string& path) {
+  absl::StatusOr<ConfigFile> file = parse_config(config_to_yaml(config), ConfigFormat::kYaml, path);
+  if (!file.ok()) return file.status();
+  // They are those of a text that nobody sees.
+  file->lines.clear();
+  absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
+  if (!settings.ok()) return settings.status();
+  const int64_t ranks = settings->number("num_processes");
+  if (ranks == 0 || ranks == -1) {
+    const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
+    settings->set("num_processes", absl::StrCat(2 * machines), Provenance::kDefault);
+  }
+  return complete(*settings, {.device_kind = "tpu"}, Job());
+}
+
 absl::Status write_checked(const ConfigFile& config, const std::string& path) {
-  const absl::Status readable =
-      parse_config(config_to_yaml(config), ConfigFormat::kYaml, path).status();
-  if (!readable.ok()) return readable;
+  if (absl::Status ok = check_for_launch(config, path); !ok.ok()) return ok;
   return write_config_file(config, path);
 }
 
 absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation& invocation) {
   if (options.assignments.empty()) {
     Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
-    return ask_configuration(prompter);
+    return ask_configuration(prompter, environment_value(invocation.environment, "HOME"));
   }
-  absl::StatusOr<ConfigFile> config =
-      basic_config(options.mixed_precision, basic_machine(invocation));
-  if (!config.ok()) return config.status();
-  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
+  ConfigFile config;
+  if (absl::Status ok = assign(config, options.assignments); !ok.ok()) return ok;
+  const BasicMachine machine = basic_machine(invocation);
+  if (absl::Status ok = fill_in(config, options.mixed_precision, machine); !ok.ok()) return ok;
   return config;
 }
 
@@ -87,6 +124,13 @@ absl::StatusOr<std::string> run_mode(const Options& options, const std::string& 
   }
   absl::StatusOr<ConfigFile> config = make_configuration(options, invocation);
   if (!config.ok()) return config.status();
+  std::error_code ignored;
+  if (!options.assignments.empty() && std::filesystem::exists(path, ignored)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("there is a configuration ", path,
+                     " already; change it with accelerate config update "
+                     "--set, or remove it to make another"));
+  }
   if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
   return absl::StrCat("The configuration was written to ", path);
 }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -34,9 +35,10 @@ class Config : public ::testing::Test {
   void SetUp() override { path_ = folder_ + "/accelerate/default_config.yaml"; }
 
   CommandResult run(Words words, const std::string& typed = "", bool is_interactive = false) {
-    return run_command(
-        kConfig, std::move(words),
-        {.typed = typed, .environment = {"HF_HOME=" + folder_}, .is_interactive = is_interactive});
+    return run_command(kConfig, std::move(words),
+                       {.typed = typed,
+                        .environment = {"HF_HOME=" + folder_, "HOME=/home/me"},
+                        .is_interactive = is_interactive});
   }
 
   // What is written after these answers.
@@ -210,6 +212,9 @@ TEST_F(Config, OtherMachines) {
   EXPECT_EQ(cpu["mpirun_config"]["mpirun_hostfile"], "hosts");
   EXPECT_EQ(cpu["num_processes"], 4);
 
+  const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "no", "", "no"});
+  EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/home/me/hostfile");
+
   const Json simulated = answered({"0", "simulated", "2x4:h100", "", "", "", "bf16"});
   EXPECT_EQ(simulated["distributed_type"], "NO");
   EXPECT_EQ(simulated["simulate"], "2x4:h100");
@@ -278,12 +283,27 @@ TEST_F(Config, MenusTakeArrowsDigitsAndNames) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
+TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
+  // Ctrl-Down and Ctrl-Up; Delete; an Esc of its own.
+  const std::string keys = "\x1b[1;5B\x1b[1;5A\x1b[3~\r" +
+                           std::string(
+                               "\x1b"
+                               "11\r") +
+                           "1x4\n\n\n\n\r";
+  const CommandResult result = run({}, keys, true);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["simulate"], "1x4");
+  std::filesystem::remove(path_);
+  EXPECT_THAT(run({}, "\x1b\x03", true).err, HasSubstr("nothing is written"));
+}
+
 TEST_F(Config, SetAsksNothing) {
   const CommandResult result =
       run({"--set", "distributed_type=FSDP", "--set", "fsdp_config.version=2", "--set",
            "num-processes=4", "--set", "mixed_precision=bf16", "--set", "tpu_env=A=1,B=2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["distributed_type"], "FSDP");
+  EXPECT_EQ(written()["use_cpu"], false);
   EXPECT_EQ(written()["num_processes"], 4);
   EXPECT_EQ(written()["fsdp_config"]["fsdp_version"], 2);
   EXPECT_EQ(written()["tpu_env"], Json({"A=1", "B=2"}));
@@ -299,8 +319,60 @@ TEST_F(Config, SetAsksNothing) {
   EXPECT_THAT(error("mixed_precision=fp12"), HasSubstr("mixed_precision=fp12"));
   EXPECT_THAT(error("distributed_type=MULTI"), HasSubstr("expected one of NO, "));
   EXPECT_THAT(error("num_processes"), HasSubstr("expected KEY=VALUE"));
-  EXPECT_THAT(error("distributed_type="), HasSubstr("distributed_type"));
+  EXPECT_THAT(error("num_processes=4"), HasSubstr("accelerate config update --set"));
   EXPECT_EQ(text(), before);
+}
+
+TEST_F(Config, WhatLaunchWouldRefuseIsNotWritten) {
+  for (const char* assignment : {"num_processes=-5", "main_process_port=70000", "num_machines=0",
+                                 "rdzv_backend=x", "simulate=2xx4", "num_machines=3"}) {
+    const CommandResult result =
+        run({"--set", assignment, "--set", "num_processes=4", "--set", assignment});
+    EXPECT_EQ(result.exit_code, 1) << assignment;
+    EXPECT_FALSE(std::filesystem::exists(path_)) << result.err;
+  }
+  EXPECT_THAT(run({"--set", "num_processes=-5"}).err,
+              HasSubstr("num_processes: -5 is not a whole number from 1"));
+}
+
+TEST_F(Config, TextsAreUtf8) {
+  const std::string json = folder_ + "/c.json";
+  const CommandResult result =
+      run({"--config_file", json, "--set", "main_process_ip=\xff", "--set", "distributed_type=NO"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("--set main_process_ip: the value is not UTF-8"));
+  EXPECT_FALSE(std::filesystem::exists(json));
+  EXPECT_THAT(run({}, "0\n4\n2\n0\n\xff\nhost\n").out, HasSubstr("the answer is not UTF-8"));
+  write("distributed_type: 'NO'\nmain_process_ip: \xff\n");
+  EXPECT_THAT(run({"update"}).err, HasSubstr("is not UTF-8"));
+}
+
+TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n\n\n4\n\n\n\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
+  EXPECT_EQ(written()["num_processes"], 3);
+}
+
+TEST_F(Config, SetGoesByTheKindOfTheRun) {
+  const auto made = [&](Words assignments) {
+    std::filesystem::remove(path_);
+    Words words;
+    for (const std::string& assignment : assignments) {
+      words.insert(words.end(), {"--set", assignment});
+    }
+    const CommandResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return written();
+  };
+  EXPECT_EQ(made({"distributed_type=MULTI_CPU", "num_processes=2"})["use_cpu"], true);
+  EXPECT_EQ(made({"distributed_type=FSDP", "use_cpu=true"})["use_cpu"], true);
+  EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
+  const Json aws = made({"compute_environment=AMAZON_SAGEMAKER", "ec2_instance_type=ml.p3.2xlarge",
+                         "iam_role_name=role"});
+  EXPECT_EQ(aws["distributed_type"], "NO");
+  EXPECT_EQ(aws["use_cpu"], false);
+  EXPECT_FALSE(aws.contains("num_processes"));
 }
 
 TEST_F(Config, DefaultIsForThisMachineAndReplacesNothing) {
@@ -336,6 +408,48 @@ TEST_F(Config, UpdateWritesThePresentForm) {
   result = run({"update"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("there is no configuration file"));
+}
+
+TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
+  write(
+      "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  version: 1\n  "
+      "offload_params: true\n");
+  EXPECT_EQ(run({"update", "--set", "fsdp_config.version=2"}).exit_code, 0);
+  EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}, {"offload_params", true}}));
+  EXPECT_EQ(run({"update", "--set", "fsdp_offload_params="}).exit_code, 0);
+  EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}}));
+}
+
+TEST_F(Config, ATerminalIsAsBeforeAlsoAfterASignal) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    CLI::App app;
+    const RunCommand run = kConfig.declare(app);
+    Invocation invocation{std::cin, std::cout, std::cerr, {"HF_HOME=" + folder_}, true};
+    _exit(run(invocation));
+  }
+  // The terminal's settings last as long as somebody has it open.
+  const int other_end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  ASSERT_GE(other_end, 0);
+  std::string seen;
+  char buffer[4096];
+  for (ssize_t n; seen.find("AWS SageMaker") == seen.npos &&
+                  (n = read(terminal, buffer, sizeof(buffer))) > 0;) {
+    seen.append(buffer, n);
+  }
+  termios settings = {};
+  ASSERT_EQ(tcgetattr(other_end, &settings), 0);
+  EXPECT_EQ(settings.c_lflag & (ICANON | ECHO), 0u);
+  kill(child, SIGTERM);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  ASSERT_EQ(tcgetattr(other_end, &settings), 0);
+  EXPECT_EQ(settings.c_lflag & (ICANON | ECHO), static_cast<tcflag_t>(ICANON | ECHO));
+  close(other_end);
+  close(terminal);
 }
 
 // A person's terminal: keys arrive one by one, and the terminal is as before at the end.

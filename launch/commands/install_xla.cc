@@ -122,6 +122,7 @@ RunCommand declare(CLI::App& app) {
                  "loaded")
       ->type_name("PATH")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--upgrade", options->upgrade, "accepted; nothing is installed");
   return [options](Invocation& invocation) { return run(*options, invocation); };

@@ -31,7 +31,7 @@ constexpr char kName[] = "launch";
 
 struct Options {
   TypedFlags typed;
-  std::vector<std::string> command;
+  std::vector<std::string> program;  // for the help alone
   bool help_markdown = false;
 };
 
@@ -137,7 +137,7 @@ int run(const Options& options, Invocation& invocation) {
     invocation.out << settings->to_text();
     return finish(invocation);
   }
-  if (options.command.empty() || options.command[0].empty()) {
+  if (invocation.program.empty() || invocation.program[0].empty()) {
     return fail(invocation, kName,
                 absl::InvalidArgumentError(
                     "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
@@ -147,7 +147,7 @@ int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
                                                      .machine = machine,
                                                      .job = *job,
-                                                     .command = options.command,
+                                                     .command = invocation.program,
                                                      .environment = invocation.environment,
                                                      .typed_options = typed_options});
   if (!plan.ok()) {
@@ -182,22 +182,11 @@ RunCommand declare(CLI::App& app) {
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
   declare_flags(app, options->typed);
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
-  app.add_option("PROGRAM", options->command, "the program and its arguments")->type_name("");
+  app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
-
-absl::StatusOr<std::vector<std::string>> prepare_launch_words(const CLI::App& app,
-                                                              absl::Span<const std::string> args) {
-  absl::StatusOr<LaunchWords> words = split_launch_words(app, args);
-  if (!words.ok()) return words.status();
-  std::vector<std::string> prepared = std::move(words->options);
-  if (words->program.empty()) return prepared;
-  prepared.push_back("--");
-  prepared.insert(prepared.end(), words->program.begin(), words->program.end());
-  return prepared;
-}
 
 absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
                                          absl::Span<const std::string> environment) {

@@ -1,12 +1,13 @@
 /// `accelerate launch [OPTIONS] PROGRAM [ARGS...]`: starts a program once per rank.
 ///
 /// Settings (launch/settings) become a plan (launch/plan), and the plan is carried out, or only
-/// shown with --dry-run.
+/// shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would
+/// take
+/// `[1,2]` for a list.
 /// Mirrors: accelerate commands/launch.py.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -17,12 +18,6 @@
 namespace accelerate::launch {
 
 extern const Command kLaunch;
-
-/// Words of a command line of launch, without "launch" itself, as CLI11 has to get them: options
-/// first and canonical, then `--` and the program's words.
-/// Errors: InvalidArgument naming the option.
-absl::StatusOr<std::vector<std::string>> prepare_launch_words(const CLI::App& app,
-                                                              absl::Span<const std::string> args);
 
 /// What was typed, to settings: with the configuration file that it names, or the default one,
 /// which does not count for --cpu. Not complete yet (launch/settings/validate.h).

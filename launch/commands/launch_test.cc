@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launch/commands/variable_file.h"
+#include "launch/settings/flags.h"
 
 namespace accelerate::launch {
 namespace {
@@ -29,14 +30,14 @@ struct Answer {
 Answer launch(std::vector<std::string> args) {
   CLI::App app;
   const RunCommand run = kLaunch.declare(app);
-  absl::StatusOr<std::vector<std::string>> words = prepare_launch_words(app, args);
+  absl::StatusOr<LaunchWords> words = split_launch_words(app, args);
   if (!words.ok()) return {kExitBadCommandLine, "", std::string(words.status().message())};
-  std::reverse(words->begin(), words->end());
-  app.parse(*words);
+  std::reverse(words->options.begin(), words->options.end());
+  app.parse(words->options);
   std::istringstream in;
   std::ostringstream out;
   std::ostringstream err;
-  Invocation invocation{in, out, err, {"HF_HOME=/nowhere", "PATH=/nowhere"}, false};
+  Invocation invocation{in, out, err, {"HF_HOME=/nowhere", "PATH=/nowhere"}, false, words->program};
   const int exit_code = run(invocation);
   return {exit_code, out.str(), err.str()};
 }
@@ -47,6 +48,13 @@ TEST(Launch, ShowsThePlan) {
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("program: train --help -- -x ''\nranks on this machine: 2\n"));
   EXPECT_EQ(answer.err, "");
+}
+
+TEST(Launch, LeavesTheProgramsWordsAsTheyAre) {
+  const Answer answer = launch({"--dry_run", "train", "--lrs", "[1,2,3]", "[]", "{}", "%%"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("program: train --lrs '[1,2,3]' '[]' '{}' %%\n"));
+  EXPECT_THAT(launch({"--dry_run", "--", "[train]"}).out, HasSubstr("program: '[train]'\n"));
 }
 
 TEST(Launch, ShowsEachSettingAndWhereItCameFrom) {

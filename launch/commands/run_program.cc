@@ -1,5 +1,6 @@
 #include "launch/commands/run_program.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,29 +11,25 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "launch/child_process.h"
+#include "launch/commands/command.h"
 #include "launch/program.h"
+#include "launch/unique_fd.h"
 
 namespace accelerate::launch {
 namespace {
 
-constexpr int kCannotStart = 127;
-
-std::vector<char*> pointers(const std::vector<std::string>& words) {
-  std::vector<char*> result;
-  for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
-// Ignores a signal for as long as it lives.
-class IgnoredSignal {
+// Handles a signal in another way for as long as it lives.
+class SignalAction {
  public:
-  explicit IgnoredSignal(int number) : number_(number) {
-    struct sigaction ignore = {};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(number_, &ignore, &before_);
+  SignalAction(int number, void (*handler)(int)) : number_(number) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    sigaction(number_, &action, &before_);
   }
-  ~IgnoredSignal() { sigaction(number_, &before_, nullptr); }
+  ~SignalAction() { restore(); }
+  SignalAction(const SignalAction&) = delete;
+  SignalAction& operator=(const SignalAction&) = delete;
 
   void restore() const { sigaction(number_, &before_, nullptr); }
 
@@ -47,24 +44,43 @@ absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
                                 const std::vector<std::string>& environment) {
   const absl::StatusOr<std::string> program = find_program(argv[0], search_path_of(environment));
   if (!program.ok()) return program.status();
-  const std::vector<char*> words = pointers(argv);
-  const std::vector<char*> variables = pointers(environment);
-  const IgnoredSignal interrupt(SIGINT);
-  const IgnoredSignal quit(SIGQUIT);
+  const ExecImage image(*program, argv, environment);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot open a pipe: ", strerror(errno)));
+  }
+  const UniqueFd report_read(ends[0]);
+  UniqueFd report_write(ends[1]);
+  const SignalAction interrupt(SIGINT, SIG_IGN);
+  const SignalAction quit(SIGQUIT, SIG_IGN);
+  // Where it is ignored, nobody hears how a child ended.
+  const SignalAction child_end(SIGCHLD, SIG_DFL);
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) return absl::InternalError(absl::StrCat("no new process: ", strerror(errno)));
   if (child == 0) {
     interrupt.restore();
     quit.restore();
+    child_end.restore();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(kCannotStart);
-    execve(program->c_str(), words.data(), variables.data());
-    _exit(kCannotStart);
+    if (getppid() != parent) _exit(kExitNotFound);
+    const int error = image.exec();
+    [[maybe_unused]] ssize_t ignored = write(report_write.get(), &error, sizeof(error));
+    _exit(kExitNotFound);
   }
+  report_write.reset();
+  int error = 0;
+  ssize_t size;
+  do {
+    size = read(report_read.get(), &error, sizeof(error));
+  } while (size < 0 && errno == EINTR);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  pid_t ended;
+  do {
+    ended = waitpid(child, &status, 0);
+  } while (ended < 0 && errno == EINTR);
+  if (size > 0) return exec_error(image, error);
+  if (ended < 0) return absl::InternalError(absl::StrCat("lost the program: ", strerror(errno)));
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 

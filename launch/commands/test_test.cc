@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -66,6 +67,19 @@ TEST_F(TestCommand, PassesAFailureOn) {
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_THAT(result.err, HasSubstr("the self-test failed with exit code 7"));
   EXPECT_EQ(result.out, "");
+}
+
+TEST_F(TestCommand, HearsOfAFailureWhereEndsOfChildrenAreIgnored) {
+  signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(run({}, {"CODE=7"}).exit_code, 7);
+  signal(SIGCHLD, SIG_DFL);
+}
+
+TEST_F(TestCommand, SaysWhyTheLauncherCannotBeStarted) {
+  launcher_ = write("launcher", "#!/nowhere/sh\n");
+  const CommandResult result = run({});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("/launcher cannot be executed: No such file"));
 }
 
 TEST_F(TestCommand, SaysWhereTheSelfTestShouldBe) {

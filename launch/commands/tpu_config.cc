@@ -156,6 +156,7 @@ RunCommand declare(CLI::App& app) {
   app.add_option("--command", options->commands, "a command to run; may be repeated")
       ->type_name("TEXT")
       ->expected(1, 1024)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--install_accelerate", options->install_accelerate, "install accelerate first");
   text("--accelerate_version", options->accelerate_version, "VERSION",

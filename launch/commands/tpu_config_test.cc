@@ -50,6 +50,8 @@ TEST_F(TpuConfig, PrintsThePeersLine) {
             std::string(kBegin) + "cd /usr/share; echo hi --worker all\n");
   EXPECT_EQ(line({"--command", "echo a", "--command", "echo b"}),
             std::string(kBegin) + "cd /usr/share; echo a; echo b --worker all\n");
+  EXPECT_EQ(line({"--command", "[ -f a ] && [ -f b,c ]"}),
+            std::string(kBegin) + "cd /usr/share; [ -f a ] && [ -f b,c ] --worker all\n");
   EXPECT_EQ(line({"--command_file", write("f", "ls\npwd\n")}),
             std::string(kBegin) + "cd /usr/share; ls; pwd --worker all\n");
   EXPECT_THAT(line({"--command", "ls", "--alpha"}),

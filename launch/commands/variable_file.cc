@@ -1,11 +1,10 @@
 #include "launch/commands/variable_file.h"
 
-#include <filesystem>
 #include <fstream>
 #include <set>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "launch/replace_file.h"
 
 namespace accelerate::launch {
 namespace {
@@ -23,18 +22,7 @@ absl::Status update_variable_file(const std::string& path, const std::vector<std
     if (!names.contains(name_of(line))) absl::StrAppend(&text, line, "\n");
   }
   for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
-
-  const std::string draft = absl::StrCat(path, ".new");
-  std::error_code error;
-  std::ofstream file(draft, std::ios::trunc);
-  std::filesystem::permissions(
-      draft, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write, error);
-  file << text;
-  file.close();
-  if (file && !error) std::filesystem::rename(draft, path, error);
-  if (file && !error) return absl::OkStatus();
-  std::filesystem::remove(draft, error);
-  return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+  return replace_file(path, text, 0600);
 }
 
 }  // namespace accelerate::launch

@@ -1,6 +1,7 @@
 #include "launch/dialogue/config_values.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -27,6 +28,17 @@ const SectionName* section_of(const Setting& row) {
     if (named.section == row.section) return &named;
   }
   return nullptr;
+}
+
+// Where the file has the setting, and nothing of it there: keys have several spellings.
+Json& cleared_map(ConfigFile& config, const Setting& row) {
+  const SectionName* section = section_of(row);
+  Json& map = section != nullptr ? config.values[section->key] : config.values;
+  if (!map.is_object()) map = Json::object();
+  for (auto it = map.begin(); it != map.end();) {
+    it = find_key(row.section, it.key()) == &row ? map.erase(it) : std::next(it);
+  }
+  return map;
 }
 
 bool is_number(absl::string_view text) {
@@ -106,9 +118,7 @@ absl::Status check(const Setting& row, const std::string& text) {
 
 void put_value(ConfigFile& config, absl::string_view name, absl::string_view text) {
   const Setting& row = setting(name);
-  const SectionName* section = section_of(row);
-  Json& map = section != nullptr ? config.values[section->key] : config.values;
-  map[row.key_name()] = typed(row, text);
+  cleared_map(config, row)[row.key_name()] = typed(row, text);
 }
 
 absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
@@ -119,7 +129,7 @@ absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
   }
   const std::string key =
       absl::StrReplaceAll(absl::StripAsciiWhitespace(assignment.substr(0, equals)), {{"-", "_"}});
-  const std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
+  std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
   const Setting* row = find_row(key);
   if (row == nullptr) {
     const std::string near = nearest_key(key);
@@ -127,11 +137,13 @@ absl::Status set_value(ConfigFile& config, absl::string_view assignment) {
         absl::StrCat("--set ", assignment, ": no file has a key ", key,
                      near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
   }
+  text = schema_text(*row, text);
   if (text.empty()) {
-    const SectionName* section = section_of(*row);
-    Json& map = section != nullptr ? config.values[section->key] : config.values;
-    if (map.is_object()) map.erase(row->key_name());
+    cleared_map(config, *row);
     return absl::OkStatus();
+  }
+  if (!is_utf8(text)) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", key, ": the value is not UTF-8"));
   }
   if (absl::Status ok = check(*row, text); !ok.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", ok.message()));

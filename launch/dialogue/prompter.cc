@@ -1,10 +1,12 @@
 #include "launch/dialogue/prompter.h"
 
+#include <signal.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -18,12 +20,27 @@ namespace {
 
 constexpr int kTries = 3;
 
+// How the terminal was, for the handler.
+termios terminal_before = {};
+
+void restore_and_end(int signal) {
+  tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
+  raise(signal);  // Its own action again, once this returns.
+}
+
 // Keys one by one and unseen, for as long as it lives; nothing happens where there is no terminal.
 class RawTerminal {
  public:
-  RawTerminal() : is_raw_(tcgetattr(STDIN_FILENO, &before_) == 0) {
+  RawTerminal() : is_raw_(tcgetattr(STDIN_FILENO, &terminal_before) == 0) {
     if (!is_raw_) return;
-    termios raw = before_;
+    struct sigaction end = {};
+    end.sa_handler = &restore_and_end;
+    end.sa_flags = SA_RESETHAND;
+    for (size_t i = 0; i < std::size(kEnds); ++i) {
+      sigaction(kEnds[i], nullptr, &actions_before_[i]);
+      if (actions_before_[i].sa_handler == SIG_DFL) sigaction(kEnds[i], &end, nullptr);
+    }
+    termios raw = terminal_before;
     // Ctrl-C becomes a key, so that the terminal is always set back.
     raw.c_lflag &= ~(ICANON | ECHO | ISIG);
     raw.c_cc[VMIN] = 1;
@@ -31,13 +48,26 @@ class RawTerminal {
     tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
   }
   ~RawTerminal() {
-    if (is_raw_) tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+    if (!is_raw_) return;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before);
+    for (size_t i = 0; i < std::size(kEnds); ++i) sigaction(kEnds[i], &actions_before_[i], nullptr);
   }
 
  private:
-  termios before_ = {};
+  static constexpr int kEnds[] = {SIGTERM, SIGHUP};
+
   const bool is_raw_;
+  struct sigaction actions_before_[std::size(kEnds)] = {};
 };
+
+// What follows Esc: the letter of an arrow in ESC [ ... A or ESC O A, 0 for a key of its own.
+int arrow_after_escape(std::istream& in) {
+  if (in.peek() != '[' && in.peek() != 'O') return 0;
+  in.get();
+  // Digits and semicolons say which keys are held with it.
+  while (in.peek() >= 0x20 && in.peek() < 0x40) in.get();
+  return in.peek() >= 0x40 ? in.get() : 0;
+}
 
 // A choice by its name in any case, its number, or a beginning that no other has; npos for none.
 size_t find_choice(const std::vector<std::string>& choices, absl::string_view answer) {
@@ -111,6 +141,7 @@ std::string Prompter::ask_text(const std::string& question,
     if (!read_line(prompt, answer)) break;
     if (answer.empty() && otherwise) return *otherwise;
     absl::Status verdict = check ? check(answer) : absl::OkStatus();
+    if (!is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
     if (answer.empty()) verdict = absl::InvalidArgumentError("an answer is needed");
     if (verdict.ok()) return answer;
     out_ << "  " << verdict.message() << std::endl;
@@ -187,11 +218,8 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
       return otherwise;
     }
     if (key == 27) {
-      // An arrow is ESC [ A to D, or ESC O A to D.
       typed.clear();
-      const int bracket = in_.get();
-      if (bracket != '[' && bracket != 'O') continue;
-      const int arrow = in_.get();
+      const int arrow = arrow_after_escape(in_);
       if (arrow == 'A') selected = (selected + count - 1) % count;
       if (arrow == 'B') selected = (selected + 1) % count;
     } else if (key == 127 || key == 8) {

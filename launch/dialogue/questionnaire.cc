@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "launch/dialogue/config_values.h"
@@ -65,7 +66,7 @@ size_t index_of(const Words& words, absl::string_view word) {
 
 class Questionnaire {
  public:
-  explicit Questionnaire(Prompter& ask) : ask_(ask) {}
+  Questionnaire(Prompter& ask, std::string home) : ask_(ask), home_(std::move(home)) {}
 
   ConfigFile fill() {
     if (ask_.ask_choice("Where do you train?", {"this machine", "AWS SageMaker"}) == 0) {
@@ -103,6 +104,17 @@ class Questionnaire {
     const std::string answer = ask_.ask_text(question, otherwise, check);
     if (!answer.empty()) put(name, answer);
     return answer;
+  }
+  // `~` stands for the home folder, as in a shell.
+  std::string path(absl::string_view name, const std::string& question,
+                   const std::optional<std::string>& otherwise) {
+    const std::string answer = expanded(ask_.ask_text(question, otherwise));
+    if (!answer.empty()) put(name, answer);
+    return answer;
+  }
+  std::string expanded(const std::string& answer) const {
+    const bool is_at_home = absl::StartsWith(answer, "~/") && !home_.empty();
+    return is_at_home ? absl::StrCat(home_, answer.substr(1)) : answer;
   }
   std::string choice(absl::string_view name, const std::string& question, const Words& choices,
                      absl::string_view otherwise = "") {
@@ -164,7 +176,7 @@ class Questionnaire {
     if (type_ == kMultiCpu) {
       put_bool("cpu", true);
       if (asks("Start the ranks with mpirun?")) {
-        text("mpirun_hostfile", "File of the machines", "~/hostfile");
+        path("mpirun_hostfile", "File of the machines", "~/hostfile");
       }
     } else if (type_ == kNone) {
       use_cpu_ = yes_no("cpu", "Train on the CPU even where there is a device?", false);
@@ -196,15 +208,15 @@ class Questionnaire {
 
   void ask_deepspeed() {
     put("distributed_type", "DEEPSPEED");
-    const auto is_file = [](const std::string& answer) {
+    const auto is_file = [this](const std::string& answer) {
       std::error_code ignored;
-      if (std::filesystem::is_regular_file(answer, ignored)) return absl::OkStatus();
+      if (std::filesystem::is_regular_file(expanded(answer), ignored)) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat("there is no file ", answer));
     };
     has_deepspeed_file_ = asks("Do you have a JSON file for DeepSpeed?");
     if (has_deepspeed_file_) {
       const std::string file = ask_.ask_text("Path of the JSON file", std::nullopt, is_file);
-      if (!file.empty()) put("deepspeed_config_file", file);
+      if (!file.empty()) put("deepspeed_config_file", expanded(file));
     } else {
       ask_zero();
     }
@@ -218,7 +230,7 @@ class Questionnaire {
         choice("deepspeed_multinode_launcher", "Which program starts the other machines?",
                choices_of("deepspeed_multinode_launcher"), "pdsh");
     if (launcher == "standard") return;
-    text("deepspeed_hostfile", "File of the machines and their slots", std::nullopt);
+    path("deepspeed_hostfile", "File of the machines and their slots", std::nullopt);
     if (asks("Leave some of them out?")) {
       text("deepspeed_exclusion_filter", "Which, as in host1@host2:0,2", std::nullopt);
     } else if (asks("Use only some of them?")) {
@@ -230,12 +242,12 @@ class Questionnaire {
     const std::string stage =
         choice("zero_stage", "Which stage of ZeRO?", choices_of("zero_stage"), "2");
     if (stage >= "2") {
-      for (const auto& [name, what, path] :
+      for (const auto& [name, what, folder] :
            {std::array{"offload_optimizer_device", "the optimizer", "offload_optimizer_nvme_path"},
             std::array{"offload_param_device", "the parameters", "offload_param_nvme_path"}}) {
         const std::string device =
             choice(name, absl::StrCat("Where are ", what, " kept?"), kOffloadDevices, "none");
-        if (device == "nvme") text(path, absl::StrCat("Folder on NVMe for ", what), "/nvme");
+        if (device == "nvme") path(folder, absl::StrCat("Folder on NVMe for ", what), "/nvme");
       }
     }
     number("gradient_accumulation_steps", "Micro-batches of a step?", 1, 1);
@@ -316,12 +328,22 @@ class Questionnaire {
       put("num_processes", "1");
     } else if (type_ != kSimulated) {
       // One GPU is no distributed training.
-      const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : 1;
+      const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : machines_;
+      const auto is_spread = [this, least](const std::string& answer) {
+        int64_t ranks = 0;
+        if (absl::SimpleAtoi(answer, &ranks) && ranks >= least && ranks % machines_ == 0) {
+          return absl::OkStatus();
+        }
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected a whole number of at least ", least,
+                         machines_ > 1 ? absl::StrCat(" that ", machines_, " divides") : "",
+                         ", not \"", answer, "\""));
+      };
       const std::string question =
           type_ == kMultiCpu
               ? "How many ranks over all machines?"
               : absl::StrCat("How many ", kMachineTypes[type_].devices, " over all machines?");
-      number("num_processes", question, least, least);
+      put("num_processes", ask_.ask_text(question, absl::StrCat(least), is_spread));
     }
     const bool has_devices =
         type_ != kMultiCpu && type_ != kTpu && type_ != kSimulated && !use_cpu_;
@@ -342,7 +364,7 @@ class Questionnaire {
     yes_no("tpu_use_sudo", "Start with sudo on its workers?", false);
     if (asks("Run commands on the workers first?")) {
       if (asks("Are they in a file?")) {
-        text("command_file", "Path of the file", std::nullopt);
+        path("command_file", "Path of the file", std::nullopt);
       } else {
         text("commands", "Commands, between commas", std::nullopt);
       }
@@ -398,10 +420,10 @@ class Questionnaire {
       text("image_uri", "Its address", std::nullopt);
     }
     if (asks("Are the inputs in a table?")) {
-      text("sagemaker_inputs_file", "Path of the table, with tabs and a heading", std::nullopt);
+      path("sagemaker_inputs_file", "Path of the table, with tabs and a heading", std::nullopt);
     }
     if (asks("Are the metrics in a table?")) {
-      text("sagemaker_metrics_file", "Path of the table, with tabs and a heading", std::nullopt);
+      path("sagemaker_metrics_file", "Path of the table, with tabs and a heading", std::nullopt);
     }
     const std::string mode =
         choice("distributed_type", "Which distributed mode?", {"NO", "DATA_PARALLEL"});
@@ -417,6 +439,7 @@ class Questionnaire {
   }
 
   Prompter& ask_;
+  const std::string home_;
   ConfigFile config_;
   size_t type_ = kNone;
   int64_t machines_ = 1;
@@ -426,8 +449,8 @@ class Questionnaire {
 
 }  // namespace
 
-absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter) {
-  ConfigFile config = Questionnaire(prompter).fill();
+absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter, const std::string& home) {
+  ConfigFile config = Questionnaire(prompter, home).fill();
   if (!prompter.status().ok()) return prompter.status();
   return config;
 }

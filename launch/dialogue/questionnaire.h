@@ -6,13 +6,16 @@
 ///          access keys are not asked for.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/settings/config_file.h"
 
 namespace accelerate::launch {
 
-/// Errors: the prompter's, for which nothing must be written.
-absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter);
+/// `home` is what `~` stands for in paths. Errors: the prompter's, for which nothing must be
+/// written.
+absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter, const std::string& home);
 
 }  // namespace accelerate::launch

@@ -37,6 +37,7 @@ class Writer {
       : settings_(settings), machine_(machine), environment_(environment) {}
 
   EnvironmentOverlay write() {
+    drop_switches();
     write_common();
     write_threads();
     write_compiler();
@@ -75,6 +76,18 @@ class Writer {
     if (const auto reshard = overlay_.find("FSDP_RESHARD_AFTER_FORWARD");
         reshard != overlay_.end()) {
       reshard->second = absl::AsciiStrToLower(*reshard->second);
+    }
+  }
+
+  // What flags or a file turned off, the environment outside must not turn on again.
+  void drop_switches() {
+    for (const Setting& row : all_settings()) {
+      const bool is_switch =
+          row.type == ValueType::kFlag && row.variable != nullptr && row.variable_is_read;
+      if (is_switch && !settings_.flag(row.name) &&
+          find_in_environment(environment_, row.variable)) {
+        overlay_[row.variable] = std::nullopt;
+      }
     }
   }
 

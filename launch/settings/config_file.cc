@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "launch/replace_file.h"
 #include "launch/settings/environment_words.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
@@ -155,10 +157,13 @@ class Checker {
     Json& map = config_.values[key] = Json::object();
     if (value.is_null()) return absl::OkStatus();
     if (!value.is_object()) return error(key, "expected keys and values");
+    std::map<const Setting*, std::string> spellings;
     for (const auto& [inner, inner_value] : value.items()) {
       const std::string path = absl::StrCat(key, ".", inner);
       if (is_forgotten(path)) continue;
       const Setting& row = *find_key(section->section, inner);
+      const auto [first, is_new] = spellings.emplace(&row, inner);
+      if (!is_new) return error(path, absl::StrCat("is the same as ", first->second, "; keep one"));
       if (absl::Status ok = check_one(path, row, inner_value, map[inner]); !ok.ok()) return ok;
     }
     return absl::OkStatus();
@@ -185,8 +190,7 @@ class Checker {
       return absl::OkStatus();
     }
     if (result.is_structured()) return error(key, "expected one value");
-    std::string word = scalar_word(row, result);
-    if (absl::string_view(row.name) == "dynamo_backend") word = absl::AsciiStrToLower(word);
+    const std::string word = schema_text(row, scalar_word(row, result));
     if (absl::Status ok = check_value(row, word); !ok.ok()) return error(key, ok.message());
     // A word that YAML took for a truth value.
     if (result.is_boolean() && !row.is_boolean() && word == "no") result = word;
@@ -228,13 +232,29 @@ class Checker {
 
 absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::string& path) {
   YamlDocument document;
+  std::vector<std::set<std::string>> open_objects;  // the keys of each
+  std::string repeated;
+  const auto watch = [&](int, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const std::string key = parsed.get<std::string>();
+      if (!open_objects.back().insert(key).second) repeated = key;
+    }
+    return true;
+  };
   try {
-    document.value = Json::parse(text);
+    document.value = Json::parse(text, watch);
   } catch (const Json::parse_error& error) {
     const size_t end = std::min<size_t>(error.byte, text.size());
     const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
     return absl::InvalidArgumentError(
         absl::StrCat(path, ":", line, ": is no JSON: ", absl::string_view(error.what())));
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", absl::string_view(error.what())));
+  }
+  if (!repeated.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has the key ", repeated, " twice"));
   }
   return document;
 }
@@ -303,6 +323,7 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
 
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path) {
+  if (!is_utf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
   absl::StatusOr<YamlDocument> document =
       format == ConfigFormat::kJson ? parse_json(text, path) : parse_yaml(text, path);
   if (!document.ok()) return document.status();
@@ -348,17 +369,11 @@ std::string config_to_json(const ConfigFile& config) {
 absl::Status write_config_file(const ConfigFile& config, const std::string& path) {
   const std::string text =
       config_format(path) == ConfigFormat::kJson ? config_to_json(config) : config_to_yaml(config);
-  const std::filesystem::path target(path);
-  const std::string draft = absl::StrCat(path, ".new");
-  std::error_code error;
-  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
-  std::ofstream file(draft, std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) std::filesystem::rename(draft, target, error);
-  if (file && !error) return absl::OkStatus();
-  std::filesystem::remove(draft, error);
-  return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  const absl::Status written = replace_file(path, text);
+  return written.ok() ? written : absl::InvalidArgumentError(written.message());
 }
 
 absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,

@@ -63,8 +63,7 @@ nlohmann::ordered_json all_fields(const ConfigFile& config);
 std::string config_to_yaml(const ConfigFile& config);
 std::string config_to_json(const ConfigFile& config);
 
-/// In the format that the name asks for; folders are made. A file that is there is replaced as a
-/// whole or not at all.
+/// In the format that the name asks for, by `replace_file`; folders are made.
 absl::Status write_config_file(const ConfigFile& config, const std::string& path);
 
 /// What `write_basic_config` needs to know of the machine.

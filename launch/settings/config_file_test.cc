@@ -94,6 +94,20 @@ TEST(ConfigFileTest, ConvertsWhatOlderReleasesWrote) {
   EXPECT_EQ(all_fields(parsed("distributed_type: MULTI_GPU\n"))["num_processes"], -1);
 }
 
+TEST(ConfigFileTest, RefusesJsonThatCannotBeMeant) {
+  EXPECT_THAT(
+      error_of(R"({"distributed_type": "NO", "num_processes": 1e999})", ConfigFormat::kJson),
+      HasSubstr("1e999"));
+  EXPECT_EQ(error_of(R"({"debug": true, "fsdp_config": {"version": 1}, "debug": false})",
+                     ConfigFormat::kJson),
+            "c.yaml: has the key debug twice");
+}
+
+TEST(ConfigFileTest, RefusesTwoSpellingsOfAKey) {
+  EXPECT_EQ(error_of("distributed_type: FSDP\nfsdp_config:\n  version: 1\n  fsdp_version: 2\n"),
+            "c.yaml:4: fsdp_config.fsdp_version: is the same as version; keep one");
+}
+
 TEST(ConfigFileTest, TakesAnUnquotedNoForTheWord) {
   EXPECT_EQ(parsed("distributed_type: NO\n").values["distributed_type"], "NO");
   EXPECT_EQ(parsed("distributed_type: NO\nmixed_precision: no\n").values["mixed_precision"], "no");

@@ -77,6 +77,8 @@ struct Setting {
   const char* default_value = nullptr;
   /// The only values there are, between `|`; null: any of the type.
   const char* choices = nullptr;
+  /// Files and variables may spell a choice in any case, as those that the peer writes do.
+  bool is_in_any_case = false;
   Section section = Section::kNone;
   /// The key in a file where it is not `name`.
   const char* key = nullptr;

@@ -36,6 +36,11 @@ struct Row {
     row.setting.choices = choices;
     return row;
   }
+  constexpr Row in_any_case() const {
+    Row row = *this;
+    row.setting.is_in_any_case = true;
+    return row;
+  }
   constexpr Row in(Section section, const char* key = nullptr) const {
     Row row = *this;
     row.setting.section = section;
@@ -99,6 +104,7 @@ constexpr Setting kRows[] = {
     peer(Group::kRanks, "mixed_precision", kText, "data type of the computation")
         .or_else("no")
         .one_of("no|fp16|bf16|fp8")
+        .in_any_case()
         .in(Section::kTop)
         .in_sagemaker()
         .exchanged_by("ACCELERATE_MIXED_PRECISION"),
@@ -209,6 +215,7 @@ constexpr Setting kRows[] = {
         .or_else("no")
         .one_of("no|eager|aot_eager|inductor|aot_ts_nvfuser|nvprims_nvfuser|cudagraphs|ofi|fx2trt|"
                 "onnxrt|tensorrt|aot_torchxla_trace_once|torhchxla_trace_once|tvm")
+        .in_any_case()
         .in(Section::kDynamo)
         .exchanged_by("ACCELERATE_DYNAMO_BACKEND"),
     peer(Group::kCompile, "dynamo_mode", kText, "what the compiler optimises for")
@@ -227,6 +234,7 @@ constexpr Setting kRows[] = {
         .exchanged_by("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"),
     peer(Group::kFp8, "fp8_backend", kText, "library of the 8-bit kernels")
         .one_of("ao|te|msamp")
+        .in_any_case()
         .in(Section::kFp8)
         .exchanged_by("ACCELERATE_FP8_BACKEND"),
     peer(Group::kFp8, "fp8_use_autocast_during_eval", kFlag, "8 bits in evaluation too")
@@ -243,6 +251,7 @@ constexpr Setting kRows[] = {
     peer(Group::kFp8, "fp8_format", kText, "number format")
         .or_else("HYBRID")
         .one_of("HYBRID|E4M3|E5M2")
+        .in_any_case()
         .in(Section::kFp8)
         .exchanged_by("ACCELERATE_FP8_FORMAT"),
     peer(Group::kFp8, "fp8_amax_history_len", kInt,
@@ -253,6 +262,7 @@ constexpr Setting kRows[] = {
     peer(Group::kFp8, "fp8_amax_compute_algo", kText, "how a scaling factor follows from them")
         .or_else("most_recent")
         .one_of("max|most_recent")
+        .in_any_case()
         .in(Section::kFp8)
         .exchanged_by("ACCELERATE_FP8_AMAX_COMPUTE_ALGO"),
     peer(Group::kFp8, "fp8_override_linear_precision", kBools,

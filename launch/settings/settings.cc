@@ -5,7 +5,6 @@
 
 #include "absl/log/absl_check.h"
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -46,12 +45,6 @@ const char* provenance_text(Provenance provenance) {
   return "";
 }
 
-// As the value is kept: words of compilers in lower case.
-std::string kept_text(const Setting& row, std::string text) {
-  if (absl::string_view(row.name) == "dynamo_backend") return absl::AsciiStrToLower(text);
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const ConfigFile* config,
@@ -76,7 +69,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
     }
     Value& value = settings.values_[name];
     value = {texts, Provenance::kFlag, absl::StrCat("--", row.flag_name())};
-    if (row.type != ValueType::kTexts) value.texts = {kept_text(row, texts.back())};
+    if (row.type != ValueType::kTexts) value.texts = {texts.back()};
   }
   return settings;
 }
@@ -86,7 +79,7 @@ absl::Status Settings::take_environment(const Setting& row,
   if (row.variable == nullptr || !row.variable_is_read) return absl::OkStatus();
   const std::string text = environment_value(environment, row.variable);
   if (text.empty()) return absl::OkStatus();
-  const std::string kept = kept_text(row, text);
+  const std::string kept = schema_text(row, text);
   if (absl::Status ok = check_value(row, kept); !ok.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("variable ", row.variable, ": ", ok.message()));
   }
@@ -126,7 +119,7 @@ void Settings::take_key(const ConfigFile& config, const Setting& row, const Json
   if (value.is_array()) {
     for (const Json& item : value) kept.texts.push_back(item.get<std::string>());
   } else {
-    kept.texts = {kept_text(row, value.is_string() ? value.get<std::string>() : value.dump())};
+    kept.texts = {schema_text(row, value.is_string() ? value.get<std::string>() : value.dump())};
   }
 }
 

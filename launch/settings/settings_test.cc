@@ -86,6 +86,20 @@ TEST(SettingsTest, TheFilesKindOfRunCountsUnlessOneIsTyped) {
   EXPECT_TRUE(resolved({}, "distributed_type: MULTI_CPU\nnum_processes: 2\n").flag("cpu"));
 }
 
+// As the peer's template of an fp8 configuration has them.
+TEST(SettingsTest, TakesChoicesOfFilesAndVariablesInAnyCase) {
+  const Settings settings = completed({}, kNoDevices,
+                                      "distributed_type: 'NO'\nmixed_precision: FP8\n"
+                                      "fp8_config:\n  backend: TE\n  fp8_format: e4m3\n"
+                                      "  amax_compute_algorithm: MAX\n");
+  const EnvironmentOverlay variables = child_environment(settings, kNoDevices, {});
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_MIXED_PRECISION", "fp8")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_BACKEND", "te")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_FORMAT", "E4M3")));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_AMAX_COMPUTE_ALGO", "max")));
+  EXPECT_EQ(resolved({}, "", {"ACCELERATE_FP8_BACKEND=MSAMP"}).text("fp8_backend"), "msamp");
+}
+
 TEST(SettingsTest, SaysWhereABadValueIs) {
   const auto message = [](const TypedFlags& typed, std::vector<std::string> environment) {
     return std::string(Settings::resolve(typed, nullptr, environment).status().message());
@@ -204,6 +218,19 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
   EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
+}
+
+TEST(ChildEnvironment, TurnsOffWhatAFileTurnsOff) {
+  const std::vector<std::string> outside = {"ACCELERATE_DEBUG_MODE=true", "ACCELERATE_USE_CPU=1",
+                                            "ACCELERATE_USE_FSDP=true"};
+  const Settings settings = completed(
+      {}, devices(2), "distributed_type: MULTI_GPU\nnum_processes: 2\ndebug: false\nuse_cpu: no\n");
+  const EnvironmentOverlay variables = child_environment(settings, devices(2), outside);
+  for (const char* name : {"ACCELERATE_DEBUG_MODE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP"}) {
+    EXPECT_THAT(variables, Contains(Pair(name, std::nullopt)));
+  }
+  EXPECT_THAT(child_environment(settings, devices(2), {}),
+              Not(Contains(Key("ACCELERATE_USE_FSDP"))));
 }
 
 TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {

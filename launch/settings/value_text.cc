@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -81,6 +83,23 @@ absl::Status check_value(const Setting& setting, absl::string_view text) {
     return absl::OkStatus();
   }
   return expected(absl::StrCat("one of ", absl::StrJoin(choices, ", ")), text);
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+  return true;
+}
+
+std::string schema_text(const Setting& setting, const std::string& text) {
+  if (!setting.is_in_any_case) return text;
+  for (const absl::string_view choice : setting.choice_list()) {
+    if (absl::EqualsIgnoreCase(choice, text)) return std::string(choice);
+  }
+  return text;
 }
 
 std::string nearest_word(absl::string_view word, const std::vector<std::string>& words) {

@@ -22,6 +22,12 @@ absl::StatusOr<bool> parse_bool(absl::string_view text);
 /// The numbers and the words of `text` are as the setting's type and choices want them.
 absl::Status check_value(const Setting& setting, absl::string_view text);
 
+/// Whether a JSON or YAML file can have the text.
+bool is_utf8(const std::string& text);
+
+/// What a file or a variable says, as the schema spells it: choices may be in any case there.
+std::string schema_text(const Setting& setting, const std::string& text);
+
 /// The one of `words` that is most like `word`; empty if none is.
 std::string nearest_word(absl::string_view word, const std::vector<std::string>& words);
 
