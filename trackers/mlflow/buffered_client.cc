@@ -110,6 +110,7 @@ void BufferedClient::start_run(const MlflowStartRun& run) {
                                .tags = std::move(tags),
                                .start_time = absl::ToUnixMillis(services_.now())});
   });
+  if (!run_->unset_tags.empty()) add(Tags{std::exchange(run_->unset_tags, {})});
 }
 
 bool BufferedClient::is_good_name(const std::string& name, const std::string& what) {
@@ -303,6 +304,7 @@ void BufferedClient::flush() {
       end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
   while (sent_metrics_ < metrics_.size() || !items_.empty()) {
     if (services_.now() >= end) break;
+    const auto before = waiting();
     try {
       if (!items_.empty()) {
         send_item();
@@ -313,6 +315,7 @@ void BufferedClient::flush() {
       throw;
     } catch (const std::exception& error) {
       if (!refused) refused = error.what();
+      if (waiting() == before) break;  // the next flush tries again
     }
   }
   if (refused) throw std::runtime_error(*refused);

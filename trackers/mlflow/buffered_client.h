@@ -7,6 +7,7 @@
 /// Threads: one at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -81,6 +82,10 @@ class BufferedClient final : public MlflowClient {
   auto ask(Function&& function);
   void add(Item item);
   void add_contents(std::string bytes, const std::string& path);
+  // Metrics, other items, and bytes of these.
+  std::array<size_t, 3> waiting() const {
+    return {metrics_.size() - sent_metrics_, items_.size(), item_bytes_};
+  }
   // Each hands on some of what waits first.
   void send_item();
   void send_metrics();

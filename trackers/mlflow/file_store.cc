@@ -27,7 +27,7 @@ constexpr char kMeta[] = "meta.yaml";
 
 [[noreturn]] void fail(const absl::Status& status) {
   std::string text(status.message());
-  if (absl::IsResourceExhausted(status)) throw MlflowAway(text);
+  if (absl::IsResourceExhausted(status) || absl::IsDataLoss(status)) throw MlflowAway(text);
   throw std::runtime_error(std::move(text));
 }
 
@@ -39,6 +39,18 @@ template <typename Value>
 Value check(absl::StatusOr<Value> value) {
   check(value.status());
   return *std::move(value);
+}
+
+// What one entry is to blame for is no reason to wait: its name may be another's folder.
+template <typename Function>
+void or_refuse(Function&& function) {
+  try {
+    function();
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), 1);
+  }
 }
 
 std::string yaml_text(const std::string& text) {
@@ -137,8 +149,11 @@ std::string FileStore::create_experiment(const std::string& name,
           ? "0"
           : absl::StrCat(100000000000000000 + next_random(random_state_) % 900000000000000000);
   for (const auto& [key, value] : tags) {
-    if (mlflow_name_error(key).empty()) {
-      write(join_path(join_path(join_path(folder_, id), "tags"), key), value);
+    if (!mlflow_name_error(key).empty()) continue;
+    try {
+      or_refuse([&] { write(join_path(join_path(join_path(folder_, id), "tags"), key), value); });
+    } catch (const MlflowRefused&) {
+      continue;  // said of the run, which has the same
     }
   }
   write_experiment(id, name, artifact_location.value_or(location(id)), now);
@@ -165,7 +180,13 @@ MlflowRun FileStore::create_run(const MlflowNewRun& run) {
   for (const char* part : {"artifacts", "metrics", "params", "tags"}) {
     check(make_directories_durably(files_, join_path(folder, part)));
   }
-  set_tags(result, tags);
+  for (const MlflowText& tag : tags) {
+    try {
+      set_tags(result, {&tag, 1});
+    } catch (const MlflowRefused&) {
+      result.unset_tags.push_back(tag);
+    }
+  }
   // Last: without it there is no run.
   write(join_path(folder, kMeta),
         absl::StrCat("artifact_uri: ", yaml_text(result.artifact_uri),
@@ -241,19 +262,28 @@ FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
 }
 
 size_t FileStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
-  // So many that all their files can be open at once.
+  // So many that all their files can be open at once, up to one that cannot have a file.
   std::map<std::string, std::string> lines;
   size_t count = 0;
   for (const MlflowMetric& metric : metrics) {
     const std::string path = join_path(join_path(run_folder(run), "metrics"), metric.key);
-    if (lines.size() >= kMaxOpenFiles && !lines.contains(path)) break;
+    if (!lines.contains(path)) {
+      if (lines.size() >= kMaxOpenFiles) break;
+      try {
+        or_refuse([&] { metric_file(path); });
+      } catch (const MlflowRefused&) {
+        if (count == 0) throw;
+        break;
+      }
+    }
     lines[path] += metric_line(metric);
     ++count;
   }
   // All or nothing: sizes grow when everything is written, and what comes again goes over it.
   for (const auto& [path, text] : lines) {
     MetricFile& target = metric_file(path);
-    check(target.file->write_at(target.size, bytes_of(text)));
+    const absl::Status status = target.file->write_at(target.size, bytes_of(text));
+    if (!status.ok()) throw MlflowAway(std::string(status.message()));
   }
   for (const auto& [path, text] : lines) {
     metric_file(path).size += static_cast<int64_t>(text.size());
@@ -264,22 +294,20 @@ size_t FileStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetri
 size_t FileStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {
   const auto& [key, value] = params.front();
   const std::string path = join_path(join_path(run_folder(run), "params"), key);
-  if (check(exists(files_, path))) {
+  or_refuse([&] {
+    if (!check(exists(files_, path))) return write(path, value);
     const std::string old = check(read_file(files_, path));
-    if (old == value) return 1;
-    throw MlflowRefused(absl::StrCat("param ", key, " of run ", run.run_id, " is \"", old,
-                                     "\" already, and cannot become \"", value, "\""),
-                        1);
-  }
-  write(path, value);
+    if (old == value) return;
+    throw std::runtime_error(absl::StrCat("param ", key, " of run ", run.run_id, " is \"", old,
+                                          "\" already, and cannot become \"", value, "\""));
+  });
   return 1;
 }
 
 size_t FileStore::set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) {
-  for (const auto& [key, value] : tags) {
-    write(join_path(join_path(run_folder(run), "tags"), key), value);
-  }
-  return tags.size();
+  const auto& [key, value] = tags.front();
+  or_refuse([&] { write(join_path(join_path(run_folder(run), "tags"), key), value); });
+  return 1;
 }
 
 void FileStore::put_artifact(const MlflowRun& run, const std::string& path,

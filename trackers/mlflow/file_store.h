@@ -8,7 +8,8 @@
 /// What `log_metrics` returned from is in the files, should the process be killed; should the
 /// machine die, what came before the end of the run may be lost. Other processes may write other
 /// runs of the folder meanwhile, but not the same.
-/// Errors:  as MlflowStore's; MlflowAway for a disk that is full. A file with a line that is not
+/// Errors:  as MlflowStore's; MlflowAway for a disk that is full or fails. A file with a line that
+/// is not
 ///          whole loses it when the run is resumed.
 /// Threads: one at a time.
 #pragma once

@@ -311,6 +311,27 @@ TEST_F(MlflowFileStoreTest, NamesCannotLeaveTheFolder) {
   EXPECT_THAT(world_.warnings.back(), HasSubstr("1 metrics and 1 params"));
 }
 
+TEST_F(MlflowFileStoreTest, ANameThatIsAnothersFolderIsRefusedAlone) {
+  const auto tracker = started({{"tags", {{"team", "a"}, {"team/lead", "b"}, {"site", "c"}}}});
+  tracker->store_init_configuration({{"model", 1}, {"model/depth", 2}, {"lr", 3}});
+  for (int step = 0; step < 3; ++step) {
+    tracker->log({{"loss", 1}, {"loss/val", 2}, {"ok", 3}}, world_.step(step));
+  }
+  EXPECT_THROW(tracker->flush(), std::runtime_error);
+  tracker->log({{"ok", 3}}, world_.step(3));
+  tracker->finish();
+  ReadRun run = Reader(disk_).run(only_run());
+  EXPECT_THAT(run.metrics, SizeIs(2));
+  EXPECT_THAT(run.metrics["loss"], SizeIs(3));
+  EXPECT_THAT(run.metrics["ok"], SizeIs(4));
+  EXPECT_THAT(run.params, ElementsAre(Pair("lr", "3"), Pair("model", "1")));
+  EXPECT_EQ(run.tags["team"], "a");
+  EXPECT_EQ(run.tags["site"], "c");
+  EXPECT_FALSE(run.tags.contains("team/lead"));
+  EXPECT_EQ(run.meta["status"], "3");
+  EXPECT_THAT(world_.warnings, ElementsAre(HasSubstr("3 metrics and 2 params")));
+}
+
 TEST_F(MlflowFileStoreTest, MoreMetricsThanFilesThatMayBeOpen) {
   const auto tracker = started();
   for (int step = 0; step < 3; ++step) {

@@ -37,6 +37,8 @@ struct MlflowRun {
   std::string experiment_id;
   std::string run_id;
   std::string artifact_uri;
+  /// Those that `create_run` could not set, for `set_tags` to say why.
+  std::vector<MlflowText> unset_tags;
 };
 
 struct MlflowNewRun {
