@@ -51,7 +51,7 @@ struct TrackerQueue::State {
   // Whether this is the process that has the thread.
   bool is_here() const { return getpid() == process; }
   void work();
-  // Whether it threw nothing.
+  // Whether it did not fail.
   bool make(const Call& call);
 
   std::string name;
@@ -76,6 +76,7 @@ struct TrackerQueue::State {
 
   // Of whoever makes the calls.
   uint64_t failures = 0;
+  uint64_t told_failures = 0;
   std::set<std::string> reasons;
 };
 
@@ -176,8 +177,7 @@ void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
     lock.unlock();
     state.thread.join();
   }
-  const uint64_t untold = state.failures - std::min<uint64_t>(state.failures, state.reasons.size());
-  if (untold > 0 || state.lost > 0) {
+  if (state.failures > state.told_failures || state.lost > 0) {
     state.report(absl::StrCat("tracker ", state.name, ": ", state.failures, " calls failed, ",
                               state.lost, " were never made"));
   }
@@ -238,10 +238,12 @@ void TrackerQueue::State::work() {
 
 bool TrackerQueue::State::make(const Call& call) {
   std::string text;
+  bool failed = true;
   try {
     call(*tracker);
     return true;
   } catch (const NotKept& remark) {
+    failed = false;
     text = absl::StrCat("tracker ", name, ": ", remark.what());
   } catch (const std::exception& error) {
     text = absl::StrCat("tracker ", name, " failed: ", error.what(),
@@ -249,9 +251,13 @@ bool TrackerQueue::State::make(const Call& call) {
   } catch (...) {
     text = absl::StrCat("tracker ", name, " failed: it threw something that is no std::exception");
   }
-  ++failures;
-  if (reasons.size() < kMaxReasons && reasons.insert(text).second) report(text);
-  return false;
+  const bool is_new = reasons.size() < kMaxReasons && reasons.insert(text).second;
+  if (failed) {
+    ++failures;
+    told_failures += is_new;
+  }
+  if (is_new) report(text);
+  return !failed;
 }
 
 }  // namespace accelerate
