@@ -25,6 +25,9 @@ constexpr size_t kCallBytes = 256;
 // So many different reasons of failures are told.
 constexpr size_t kMaxReasons = 8;
 
+// What the call that is being made has to return in, where training failed.
+constexpr absl::Duration kLastCallOfFailed = absl::Seconds(2);
+
 // What a condition variable can wait for: adding it to the time of day does not overflow.
 std::chrono::nanoseconds bounded(absl::Duration limit) {
   return absl::ToChronoNanoseconds(std::clamp(limit, absl::ZeroDuration(), absl::Hours(24 * 365)));
@@ -165,7 +168,14 @@ void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
     const auto is_over = [&] { return state.finished; };
     if (!state.progress.wait_for(lock, bounded(limit), is_over)) {
       state.given_up = true;
-      state.progress.wait_for(lock, bounded(state.options.last_call), is_over);
+      // Trackers that are ended one after the other share it: a limit below zero has been waited
+      // for already.
+      const absl::Duration last_call =
+          end == RunEnd::kFailed
+              ? std::min(state.options.last_call,
+                         kLastCallOfFailed + std::min(limit, absl::ZeroDuration()))
+              : state.options.last_call;
+      state.progress.wait_for(lock, bounded(last_call), is_over);
     }
     if (!state.finished) {
       state.thread.detach();

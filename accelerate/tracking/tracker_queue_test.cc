@@ -33,7 +33,7 @@ struct Record {
   std::mutex mutex;
   std::vector<std::string> calls;
   std::vector<std::string> reports;
-  std::function<void()> on_finish = [] {};
+  std::function<void()> on_end = [] {};
 };
 
 class Spy : public GeneralTracker {
@@ -46,9 +46,12 @@ class Spy : public GeneralTracker {
   void flush() override { record_.add("flush"); }
   void finish() override {
     record_.add("finish");
-    record_.on_finish();
+    record_.on_end();
   }
-  void abandon() override { record_.add("abandon"); }
+  void abandon() override {
+    record_.add("abandon");
+    record_.on_end();
+  }
 
  private:
   Record& record_;
@@ -217,7 +220,25 @@ TEST(TrackerQueueThreadTest, ACallThatDoesNotReturnIsLeftBehind) {
   }
   std::promise<void> ended;
   auto is_over = ended.get_future();
-  record.on_finish = [&] { ended.set_value(); };
+  record.on_end = [&] { ended.set_value(); };
+  gate.open();
+  is_over.wait();
+}
+
+// Others waited as long as the end of a run that failed may take.
+TEST(TrackerQueueThreadTest, AFailedRunDoesNotWaitForEachLastCall) {
+  Record record;
+  Gate gate;
+  {
+    const auto queue = make_queue(record, {.last_call = absl::InfiniteDuration()});
+    queue->push(gate.call(), 1);
+    gate.wait_until_entered();
+    queue->finish(absl::Seconds(-2), RunEnd::kFailed);
+    EXPECT_THAT(record.reports, ElementsAre(HasSubstr("it is left behind")));
+  }
+  std::promise<void> ended;
+  auto is_over = ended.get_future();
+  record.on_end = [&] { ended.set_value(); };
   gate.open();
   is_over.wait();
 }

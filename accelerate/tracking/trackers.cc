@@ -21,7 +21,8 @@ namespace {
 
 // How long the end of training waits for a service that is slow or away.
 constexpr absl::Duration kEndLimit = absl::Minutes(1);
-// And how long where training failed, which somebody waits to hear of.
+// And how long where training failed, which somebody waits to hear of: so long, and 2 s for calls
+// that are being made, all trackers together.
 constexpr absl::Duration kFailureLimit = absl::Seconds(5);
 
 // An init_kwarg of every tracker.
