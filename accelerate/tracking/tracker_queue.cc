@@ -25,6 +25,11 @@ constexpr size_t kCallBytes = 256;
 // So many different reasons of failures are told.
 constexpr size_t kMaxReasons = 8;
 
+// A tracker may keep more than a flush could hand on, as its service is away. It is asked again
+// after so many intervals in which nothing was told.
+constexpr int kIdleIntervals = 5;
+constexpr absl::Duration kShortestIdle = absl::Milliseconds(1);
+
 // What the call that is being made has to return in, where training failed.
 constexpr absl::Duration kLastCallOfFailed = absl::Seconds(2);
 
@@ -199,29 +204,27 @@ bool TrackerQueue::has_given_up() const {
 }
 
 void TrackerQueue::State::work() {
-  const auto interval = absl::ToChronoNanoseconds(options.flush_interval);
+  const auto interval = bounded(options.flush_interval);
+  const auto idle_interval =
+      bounded(std::max(options.flush_interval * kIdleIntervals, kShortestIdle));
   bool dirty = false;  // something was told since the last flush
-  Clock::time_point last_flush = Clock::now();
+  Clock::time_point next_flush = Clock::now() + bounded(absl::InfiniteDuration());  // after `start`
   std::unique_lock lock(mutex);
   while (true) {
     const auto anything = [&] { return !waiting.empty() || flushes_wanted > flushes || ending; };
-    if (dirty) {
-      wake.wait_until(lock, last_flush + interval, anything);
-    } else {
-      wake.wait(lock, anything);
-    }
+    wake.wait_until(lock, next_flush, anything);
     if (given_up) {
       lost += waiting.size();
       waiting.clear();
     }
-    const bool due = dirty && Clock::now() - last_flush >= interval;
+    const bool due = Clock::now() >= next_flush;
     if (!waiting.empty() && !due) {
-      const Waiting next = std::move(waiting.front());
+      Waiting next = std::move(waiting.front());
       waiting.pop_front();
       lock.unlock();
-      if (!dirty) last_flush = Clock::now();
+      if (!std::exchange(dirty, true)) next_flush = Clock::now() + interval;
       make(next.call);
-      dirty = true;
+      next.call = nullptr;  // what it holds is freed while others may push
       lock.lock();
       bytes -= next.bytes;
       continue;
@@ -232,7 +235,7 @@ void TrackerQueue::State::work() {
     const uint64_t wanted = waiting.empty() ? flushes_wanted : flushes;
     lock.unlock();
     dirty = !make(flush);
-    last_flush = Clock::now();
+    next_flush = Clock::now() + (dirty ? interval : idle_interval);
     lock.lock();
     flushes = std::max(flushes, wanted);
     progress.notify_all();

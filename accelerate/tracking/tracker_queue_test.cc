@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -279,6 +280,45 @@ TEST(TrackerQueueThreadTest, AFlushThatIsDueDoesNotWaitForTheLastCall) {
   EXPECT_GE(std::count(record.calls.begin(), record.calls.end(), "flush"), 2);
 }
 
+TEST(TrackerQueueThreadTest, WhatACallHoldsIsFreedWhileOthersPush) {
+  Record record;
+  const auto queue = make_queue(record);
+  std::promise<void> freed;
+  {
+    std::shared_ptr<int> held(new int(1), [&](const int* number) {
+      delete number;
+      log(*queue, 2);
+      freed.set_value();
+    });
+    queue->push([held = std::move(held)](GeneralTracker&) {}, 1);
+  }
+  freed.get_future().wait();
+  queue->finish(absl::InfiniteDuration());
+  EXPECT_THAT(record.calls, ElementsAre("{'n': 2}", "finish"));
+}
+
+// Its service is away for the first flushes.
+TEST(TrackerQueueThreadTest, WhatAFlushCouldNotHandOnIsTriedAgain) {
+  std::promise<void> handed_on;
+  class Patient : public GeneralTracker {
+   public:
+    explicit Patient(std::promise<void>& handed_on) : handed_on_(handed_on) {}
+    void store_init_configuration(const TrackerDict& /*values*/) override {}
+    void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
+    void flush() override {
+      if (++flushes_ == 3) handed_on_.set_value();
+    }
+
+   private:
+    std::promise<void>& handed_on_;
+    int flushes_ = 0;
+  };
+  TrackerQueue queue("patient", std::make_unique<Patient>(handed_on), [](std::string_view) {},
+                     {.flush_interval = absl::Milliseconds(1)});
+  log(queue, 1);
+  handed_on.get_future().wait();
+}
+
 TEST(TrackerQueueThreadTest, WhatIsHeldBackIsFlushedWithoutBeingAsked) {
   Record record;
   std::promise<void> flushed;
@@ -287,10 +327,13 @@ TEST(TrackerQueueThreadTest, WhatIsHeldBackIsFlushedWithoutBeingAsked) {
     explicit Flushing(std::promise<void>& flushed) : flushed_(flushed) {}
     void store_init_configuration(const TrackerDict& /*values*/) override {}
     void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
-    void flush() override { flushed_.set_value(); }
+    void flush() override {
+      if (!std::exchange(was_flushed_, true)) flushed_.set_value();
+    }
 
    private:
     std::promise<void>& flushed_;
+    bool was_flushed_ = false;
   };
   TrackerQueue queue("flushing", std::make_unique<Flushing>(flushed), [](std::string_view) {},
                      {.flush_interval = absl::Milliseconds(1)});
