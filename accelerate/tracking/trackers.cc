@@ -119,7 +119,7 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
 struct internal::TrackerMailbox {
   void put(LogLevel level, std::string_view text) {
     const std::lock_guard lock(mutex);
-    if (level == LogLevel::kWarning && said.size() < kMaxSaid && !said.emplace(text).second) return;
+    if (level == LogLevel::kWarning && !is_new(text)) return;
     letters.emplace_back(level, std::string(text));
     full.store(true, std::memory_order_release);
   }
@@ -145,6 +145,9 @@ struct internal::TrackerMailbox {
       }
     }
   }
+
+  // A tracker with a new warning for each value is not listened to for ever.
+  bool is_new(std::string_view text) { return said.size() < kMaxSaid && said.emplace(text).second; }
 
   static constexpr size_t kMaxSaid = 1000;
 

@@ -116,6 +116,28 @@ TEST_F(TrackersTest, AFailureIsSaidOnceAndNothingStops) {
   EXPECT_EQ(std::count(runtime_.console.begin(), runtime_.console.end(), '\n'), 3);
 }
 
+TEST_F(TrackersTest, ATrackerThatWarnsForEverIsNotHeardForEver) {
+  class Chatty : public GeneralTracker {
+   public:
+    explicit Chatty(const TrackerSetup& setup) : services_(setup.services) {}
+    void store_init_configuration(const TrackerDict& /*values*/) override {}
+    void log(const TrackerDict& values, const TrackerStep& /*step*/) override {
+      services_.warn(value_text(values));
+    }
+
+   private:
+    const TrackerServices& services_;
+  };
+  const TrackerClass chatty{.name = "chatty",
+                            .requires_logging_directory = false,
+                            .tracker = accelerate::make_tracker<Chatty>};
+  Trackers trackers({chatty}, "", runtime_);
+  trackers.init("p", {}, {});
+  for (int i = 0; i < 1500; ++i) trackers.log({{"x", i}}, i, {});
+  trackers.end();
+  EXPECT_EQ(std::count(runtime_.console.begin(), runtime_.console.end(), '\n'), 1000);
+}
+
 TEST_F(TrackersTest, RefusesWhatMakesNoSense) {
   Trackers trackers({spy()}, "", runtime_);
   EXPECT_THROW(trackers.init("p", {}, {{"spy", {{"bad", 1}}}}), c10::ValueError);
