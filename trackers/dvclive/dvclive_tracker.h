@@ -35,7 +35,8 @@ class DvcliveTracker final : public GeneralTracker {
   void finish() override;
 
  private:
-  void warn_once(const std::string& text);
+  // That it is dropped; once for a name and type.
+  void warn_of(const std::string& name, const TrackerValue& value);
 
   const TrackerServices& services_;
   const std::unique_ptr<Live> live_;

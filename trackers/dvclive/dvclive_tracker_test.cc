@@ -87,6 +87,16 @@ TEST(DvcliveTrackerTest, SaysOnceWhatItDrops) {
   EXPECT_THAT(column(world, "a"), ElementsAre("0", "1", "2"));
 }
 
+TEST(DvcliveTrackerTest, SaysNoSecretsAndNotEachValue) {
+  TrackerWorld world;
+  DvcliveTracker tracker(world.setup(here()));
+  tracker.start();
+  for (const char* const value : {"hf_abc", "hf_def"}) {
+    tracker.log({{"hub_token", value}, {"text", value}}, world.step());
+  }
+  EXPECT_THAT(world.warnings, ElementsAre(HasSubstr("value of \"***\""), HasSubstr("hf_abc")));
+}
+
 TEST(DvcliveTrackerTest, TimestampsAndSummariesOnly) {
   TrackerWorld world;
   DvcliveTracker tracker(world.setup(here()));

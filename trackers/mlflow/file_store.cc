@@ -296,10 +296,9 @@ size_t FileStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> 
   const std::string path = join_path(join_path(run_folder(run), "params"), key);
   or_refuse([&] {
     if (!check(exists(files_, path))) return write(path, value);
-    const std::string old = check(read_file(files_, path));
-    if (old == value) return;
-    throw std::runtime_error(absl::StrCat("param ", key, " of run ", run.run_id, " is \"", old,
-                                          "\" already, and cannot become \"", value, "\""));
+    if (check(read_file(files_, path)) == value) return;
+    throw std::runtime_error(absl::StrCat("param ", key, " of run ", run.run_id,
+                                          " has another value already, and keeps it"));
   });
   return 1;
 }

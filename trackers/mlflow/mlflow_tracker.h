@@ -24,6 +24,7 @@
 /// Mirrors: accelerate tracking.py, MLflowTracker.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -65,7 +66,8 @@ class MlflowTracker final : public GeneralTracker {
   // Says that the service is away when that begins, and else that it goes on.
   template <typename Function>
   void while_there(Function&& function);
-  void warn_once(std::string text);
+  // Once for all that it is `about`, whatever the values.
+  void warn_once(const std::string& about, const std::function<std::string()>& text);
 
   const TrackerServices& services_;
   std::string experiment_name_;

@@ -21,6 +21,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 // Keeps what the tracker asks for.
@@ -199,7 +200,19 @@ TEST_F(MlflowTrackerTest, KeepsNumbersAndBoolsAsMetricsAndWarnsOfOthersOnce) {
 TEST_F(MlflowTrackerTest, WarningsHaveAnEnd) {
   MlflowTracker tracker = make();
   for (int i = 0; i < 3000; ++i) tracker.log({{"text", absl::StrCat(i)}}, world_.step(i));
+  EXPECT_THAT(world_.warnings, SizeIs(1));
+  for (int i = 0; i < 3000; ++i) tracker.log({{absl::StrCat("text", i), "x"}}, world_.step(i));
   EXPECT_THAT(world_.warnings, SizeIs(1000));
+}
+
+TEST_F(MlflowTrackerTest, WarningsHoldNoSecrets) {
+  MlflowTracker tracker = make();
+  tracker.store_init_configuration({{"api_key", std::string(501, 'k')}});
+  tracker.log({{"hub_token", "hf_abc"}, {"url", "http://me:pw@host"}}, world_.step(1));
+  EXPECT_THAT(world_.warnings,
+              ElementsAre(HasSubstr("value of \"***\" for key \"api_key\""),
+                          HasSubstr("value of \"***\" of type"), HasSubstr("http://***@host")));
+  EXPECT_THAT(refusal({{"tags", "{\"token\": \"hf_abc\""}}), Not(HasSubstr("hf_abc")));
 }
 
 TEST_F(MlflowTrackerTest, LogsParamsAHundredAtATimeAndDropsLongOnes) {
