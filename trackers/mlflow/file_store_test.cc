@@ -332,6 +332,19 @@ TEST_F(MlflowFileStoreTest, ANameThatIsAnothersFolderIsRefusedAlone) {
   EXPECT_THAT(world_.warnings, ElementsAre(HasSubstr("3 metrics and 2 params")));
 }
 
+TEST_F(MlflowFileStoreTest, NamesMayHaveLettersOfOtherScripts) {
+  const auto tracker = started();
+  for (const char* const name : {"Verlust/größe", "потеря", "損失", "손실", "ロス", "λ 1"}) {
+    tracker->log({{name, 1}}, world_.step(1));
+  }
+  for (const char* const name : {"💥", "a\xff", "a\xc3", "\xe0\x83\xa9", "a×b", "a–b"}) {
+    tracker->log({{name, 1}}, world_.step(1));
+  }
+  tracker->finish();
+  EXPECT_THAT(Reader(disk_).run(only_run()).metrics, SizeIs(6));
+  EXPECT_THAT(world_.warnings.back(), HasSubstr("6 metrics and 0 params"));
+}
+
 TEST_F(MlflowFileStoreTest, MoreMetricsThanFilesThatMayBeOpen) {
   const auto tracker = started();
   for (int step = 0; step < 3; ++step) {
