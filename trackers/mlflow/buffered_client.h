@@ -91,7 +91,11 @@ class BufferedClient final : public MlflowClient {
   void send_metrics();
   void send_texts(std::vector<MlflowText>& texts,
                   size_t (MlflowStore::*send)(const MlflowRun&, absl::Span<const MlflowText>));
+  // Those whose names are good.
   std::vector<MlflowText> checked(const TrackerDict& dict, const std::string& what);
+  std::vector<MlflowText> checked_tags(const TrackerDict& tags);
+  template <typename Item>
+  void add_texts(size_t wanted, std::vector<MlflowText> texts);
   // Whether it may be sent; else says so, once for each name.
   bool is_good_name(const std::string& name, const std::string& what);
 

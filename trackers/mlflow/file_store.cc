@@ -149,7 +149,6 @@ std::string FileStore::create_experiment(const std::string& name,
           ? "0"
           : absl::StrCat(100000000000000000 + next_random(random_state_) % 900000000000000000);
   for (const auto& [key, value] : tags) {
-    if (!mlflow_name_error(key).empty()) continue;
     try {
       or_refuse([&] { write(join_path(join_path(join_path(folder_, id), "tags"), key), value); });
     } catch (const MlflowRefused&) {

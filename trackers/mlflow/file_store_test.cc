@@ -311,6 +311,30 @@ TEST_F(MlflowFileStoreTest, NamesCannotLeaveTheFolder) {
   EXPECT_THAT(world_.warnings.back(), HasSubstr("1 metrics and 1 params"));
 }
 
+TEST_F(MlflowFileStoreTest, TagsOfArgumentsCannotLeaveTheFolderEither) {
+  const std::string umlaut = "ä";  // a character in 2 bytes
+  std::string text;
+  for (int i = 0; i < 6000; ++i) text += umlaut;
+  const TrackerDict tags = {{"../../../x", "v"}, {"ok", "v"}, {"long", text}};
+  const auto first = started({{"tags", tags}});
+  first->finish();
+  EXPECT_FALSE(exists(disk_, "/sim/logs/x").value());
+  EXPECT_FALSE(exists(disk_, "/sim/logs/mlruns/x").value());
+  const std::string folder = only_run();
+  ReadRun run = Reader(disk_).run(folder);
+  EXPECT_EQ(run.tags["ok"], "v");
+  EXPECT_EQ(run.tags["long"].size(), 5000 * umlaut.size());
+  EXPECT_THAT(world_.warnings,
+              ElementsAre(HasSubstr("tag \"../../../x\" is dropped"), HasSubstr("is cut"),
+                          HasSubstr("0 metrics and 1 params")));
+
+  const auto second =
+      started({{"run_id", folder.substr(folder.find('/') + 1)}, {"tags", {{"../../y", "v"}}}});
+  second->finish();
+  EXPECT_FALSE(exists(disk_, "/sim/logs/mlruns/" + experiment() + "/y").value());
+  EXPECT_THAT(world_.warnings.back(), HasSubstr("0 metrics and 1 params"));
+}
+
 TEST_F(MlflowFileStoreTest, ANameThatIsAnothersFolderIsRefusedAlone) {
   const auto tracker = started({{"tags", {{"team", "a"}, {"team/lead", "b"}, {"site", "c"}}}});
   tracker->store_init_configuration({{"model", 1}, {"model/depth", 2}, {"lr", 3}});
