@@ -278,13 +278,14 @@ TEST(TensorBoardTracker, StoresHyperparameters) {
                                       {"name", "big"},
                                       {"none", std::nullopt},
                                       {"optimizer", {{"kind", "adam"}, {"eps", 1e-8}}},
-                                      {"sizes", TrackerList{1, 2}}});
+                                      {"sizes", TrackerList{1, 2}},
+                                      {"limit", std::numeric_limits<double>::infinity()}});
     tracker.store_init_configuration({{"lr", 0.2}});
   });
   ASSERT_THAT(folders(world), ElementsAre("5.0", "5.000001"));
   const std::string session = join_path(kRun, "5.0");
   EXPECT_EQ(world.file(join_path(session, "hparams.yml")),
-            "amp: false\nlayers: 3\nlr: 0.1\nname: big\nnone: null\n"
+            "amp: false\nlayers: 3\nlimit: .inf\nlr: 0.1\nname: big\nnone: null\n"
             "optimizer:\n  eps: 1.0e-08\n  kind: adam\nsizes:\n- 1\n- 2\n");
   const auto read = values(world, session);
   ASSERT_THAT(read, SizeIs(3));
@@ -294,11 +295,11 @@ TEST(TensorBoardTracker, StoresHyperparameters) {
   for (const auto& [step, value] : read) EXPECT_EQ(value.plugin, "hparams");
   EXPECT_THAT(
       parse_hparams(read[1].second.plugin_content),
-      UnorderedElementsAre(Pair("lr", TrackerValue(0.1)), Pair("layers", TrackerValue(3.0)),
-                           Pair("amp", TrackerValue(false)), Pair("name", TrackerValue("big")),
-                           Pair("optimizer/kind", TrackerValue("adam")),
-                           Pair("optimizer/eps", TrackerValue(1e-8)),
-                           Pair("sizes", TrackerValue("[1, 2]"))));
+      UnorderedElementsAre(
+          Pair("lr", TrackerValue(0.1)), Pair("layers", TrackerValue(3.0)),
+          Pair("amp", TrackerValue(false)), Pair("name", TrackerValue("big")),
+          Pair("optimizer/kind", TrackerValue("adam")), Pair("optimizer/eps", TrackerValue(1e-8)),
+          Pair("sizes", TrackerValue("[1, 2]")), Pair("limit", TrackerValue("inf"))));
   // Experiment: of each hyperparameter its name and kind.
   std::map<std::string, uint64_t> kinds;
   for (const ProtoField& data : parse_proto(read[0].second.plugin_content)) {
@@ -315,7 +316,8 @@ TEST(TensorBoardTracker, StoresHyperparameters) {
                                                     {"name", 1},
                                                     {"optimizer/kind", 1},
                                                     {"optimizer/eps", 3},
-                                                    {"sizes", 1}}));
+                                                    {"sizes", 1},
+                                                    {"limit", 1}}));
   // The end says that the session ended well.
   const auto end = parse_proto(read[2].second.plugin_content);
   ASSERT_EQ(end.at(0).number, 4);
