@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/util/number_text.h"
 #include "trackers/common/listify.h"
+#include "trackers/common/safe_path.h"
 #include "trackers/common/yaml_text.h"
 #include "trackers/tensorboard/event_file_writer.h"
 
@@ -62,8 +63,9 @@ TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup)
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
                                        std::unique_ptr<SummaryWriter> writer)
     : services_(setup.services),
-      log_dir_(setup.project_name.empty() ? setup.logging_dir
-                                          : join_path(setup.logging_dir, setup.project_name)),
+      log_dir_(setup.project_name.empty()
+                   ? setup.logging_dir
+                   : join_path(setup.logging_dir, safe_path(setup.project_name))),
       init_kwargs_(setup.init_kwargs),
       writer_(std::move(writer)) {
   summary_writer_options(init_kwargs_);

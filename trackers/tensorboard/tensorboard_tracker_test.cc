@@ -133,6 +133,14 @@ TEST(TensorBoardTracker, DrawsCurvesOfADictionaryInRunsOfTheirOwn) {
   EXPECT_THAT(read_scalars(world.disk, kRun).at("b"), ElementsAre(Pair(3, 2.0)));
 }
 
+TEST(TensorBoardTracker, AProjectsNameDoesNotLeadAway) {
+  TrackerWorld world;
+  world.project = "../other";
+  track(world, [&](TensorBoardTracker& tracker) { tracker.log({{"a", 1}}, world.step(0)); });
+  EXPECT_THAT(world.disk.list("/sim").value(), ElementsAre("logs"));
+  EXPECT_THAT(read_scalars(world.disk, "/sim/logs/%2E./other")["a"], SizeIs(1));
+}
+
 TEST(TensorBoardTracker, MoreCurvesThanFilesAreKeptOpen) {
   TrackerWorld world;
   const auto files = [&](const std::string& curve) {
