@@ -25,6 +25,7 @@ using nlohmann::json;
 constexpr absl::Duration kFinishLimit = absl::Seconds(30);
 // A program that logs a text at each step is not to be told of it for ever.
 constexpr size_t kMaxWarnings = 1000;
+constexpr char kAway[] = "the server, or the disk, is away";
 
 TrackerDict tags_of_json(const std::string& text) {
   const json tags = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -246,7 +247,10 @@ void MlflowTracker::finish() {
   const absl::Time end = services_.now() + kFinishLimit;
   while (given_up_.empty()) {
     try {
-      if (!client_->wait_until_ready(end)) break;
+      if (!client_->wait_until_ready(end)) {
+        if (reason.empty()) reason = kAway;
+        break;
+      }
       begin();
       try {
         client_->flush();

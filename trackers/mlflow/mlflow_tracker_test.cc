@@ -36,6 +36,9 @@ struct Asked {
   std::vector<std::pair<std::string, std::string>> texts;
   std::vector<std::pair<std::string, std::string>> artifacts;
   int ended = 0;
+  // What it answers.
+  bool ready = true;
+  std::string losses;
 };
 
 class FakeClient final : public MlflowClient {
@@ -65,6 +68,8 @@ class FakeClient final : public MlflowClient {
     asked_.artifacts.emplace_back(local_path, artifact_path);
   }
   void end_run(const TrackerStep& /*when*/) override { ++asked_.ended; }
+  bool wait_until_ready(absl::Time /*end*/) override { return asked_.ready; }
+  std::string losses() override { return asked_.losses; }
 
  private:
   Asked& asked_;
@@ -213,6 +218,17 @@ TEST_F(MlflowTrackerTest, WarningsHoldNoSecrets) {
               ElementsAre(HasSubstr("value of \"***\" for key \"api_key\""),
                           HasSubstr("value of \"***\" of type"), HasSubstr("http://***@host")));
   EXPECT_THAT(refusal({{"tags", "{\"token\": \"hf_abc\""}}), Not(HasSubstr("hf_abc")));
+}
+
+TEST_F(MlflowTrackerTest, SaysWhyARunIsNotEnded) {
+  MlflowTracker tracker = make();
+  tracker.start();
+  asked_.ready = false;
+  asked_.losses = "3 metrics are lost";
+  tracker.finish();
+  EXPECT_EQ(asked_.ended, 0);
+  EXPECT_THAT(world_.warnings,
+              ElementsAre("mlflow: 3 metrics are lost: the server, or the disk, is away"));
 }
 
 TEST_F(MlflowTrackerTest, LogsParamsAHundredAtATimeAndDropsLongOnes) {
