@@ -168,7 +168,11 @@ void CsvTracker::finish() {
   } catch (const std::runtime_error& error) {
     failure = error.what();
   }
-  file_.finish();
+  try {
+    file_.finish();
+  } catch (const std::runtime_error&) {
+    if (rows_.empty()) throw;
+  }
   if (!rows_.empty()) {
     throw std::runtime_error(
         absl::StrCat(file_.path(), ": ", rows_.size(), " rows are lost: ", failure));
@@ -218,7 +222,7 @@ std::string CsvTracker::keep(std::string_view contents) {
 
 size_t CsvTracker::size_of(const Row& row) {
   size_t bytes = sizeof(Row);
-  for (const auto& entry : row) bytes += sizeof(entry) + entry.second.size();
+  for (const auto& [place, text] : row) bytes += sizeof(place) + text.size();
   return bytes;
 }
 

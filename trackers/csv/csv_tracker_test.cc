@@ -228,6 +228,14 @@ TEST(CsvTrackerTest, ADiskThatStaysFullIsSaidToLoseRows) {
   EXPECT_GT(column(world, "loss").size(), 1u);
 }
 
+TEST(CsvTrackerTest, ADiskThatIsFullFromTheBeginningIsSaidToLoseRows) {
+  TrackerWorld world({.capacity = 10});
+  CsvTracker tracker(world.setup());
+  tracker.start();
+  for (int i = 0; i < 20; ++i) tracker.log({{"loss", i}}, world.step(i));
+  EXPECT_THAT(error_of([&] { tracker.finish(); }), HasSubstr("20 rows are lost"));
+}
+
 TEST(CsvTrackerTest, AMachineThatDiedLeavesWhatALaterRunReads) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     TrackerWorld world;
