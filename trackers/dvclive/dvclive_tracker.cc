@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secret_names.h"
 #include "trackers/dvclive/live_files.h"
@@ -57,7 +58,9 @@ void DvcliveTracker::log_images(const TrackerImages& images, const TrackerStep& 
   refuse_log_kwargs(kName, step.kwargs);
 }
 
-void DvcliveTracker::flush() { live_->flush(); }
+void DvcliveTracker::flush() { process_is_ending() ? live_->flush_all() : live_->flush(); }
+
+void DvcliveTracker::abandon() { live_->flush_all(); }
 
 void DvcliveTracker::finish() { live_->end(); }
 

@@ -33,6 +33,7 @@ class DvcliveTracker final : public GeneralTracker {
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
   void flush() override;
   void finish() override;
+  void abandon() override;
 
  private:
   // That it is dropped; once for a name and type.

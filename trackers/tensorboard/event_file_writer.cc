@@ -382,6 +382,11 @@ void EventFileWriter::flush() {
   });
 }
 
+void EventFileWriter::flush_all() {
+  next_overflow_ = absl::InfinitePast();
+  flush();
+}
+
 void EventFileWriter::close() {
   const absl::Time now = services_.now();
   tensorboard::HParamsPluginData end;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/tracking/process_end.h"
 #include "accelerate/util/number_text.h"
 #include "trackers/common/listify.h"
 #include "trackers/common/safe_path.h"
@@ -141,7 +142,9 @@ void TensorBoardTracker::log_histograms(const TrackerDict& tensors, const Tracke
   });
 }
 
-void TensorBoardTracker::flush() { writer_->flush(); }
+void TensorBoardTracker::flush() { process_is_ending() ? writer_->flush_all() : writer_->flush(); }
+
+void TensorBoardTracker::abandon() { writer_->flush_all(); }
 
 void TensorBoardTracker::finish() { writer_->close(); }
 

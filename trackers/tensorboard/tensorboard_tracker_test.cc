@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/host_files.h"
+#include "accelerate/tracking/process_end.h"
 #include "trackers/testing/event_file_reader.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/tracker_world.h"
@@ -131,6 +132,31 @@ TEST(TensorBoardTracker, DrawsCurvesOfADictionaryInRunsOfTheirOwn) {
               ElementsAre(Pair(0, 0.5), Pair(1, 1.5), Pair(2, 2.5), Pair(3, 9.0)));
   EXPECT_THAT(read_scalars(world.disk, join_path(kRun, "acc_top1_test")).at("acc/top1"), SizeIs(3));
   EXPECT_THAT(read_scalars(world.disk, kRun).at("b"), ElementsAre(Pair(3, 2.0)));
+}
+
+TEST(TensorBoardTracker, NothingIsHeldBackWhenThereIsNoLaterFlush) {
+  for (const bool by_signal : {true, false}) {
+    TrackerWorld world;
+    const TrackerSetup setup = world.setup();
+    TensorBoardTracker tracker(setup);
+    tracker.start();
+    for (int step = 0; step < 2; ++step) {
+      TrackerDict curves;
+      for (int i = 0; i < 200; ++i) curves.emplace_back(std::to_string(1000 + i), step);
+      tracker.log({{"m", curves}}, world.step(step));
+      tracker.flush();
+    }
+    const auto read = [&] { return read_scalars(world.disk, join_path(kRun, "m_1199"))["m"]; };
+    EXPECT_THAT(read(), SizeIs(1));
+    if (by_signal) {
+      set_process_is_ending(true);
+      tracker.flush();
+      set_process_is_ending(false);
+    } else {
+      tracker.abandon();
+    }
+    EXPECT_THAT(read(), SizeIs(2));
+  }
 }
 
 TEST(TensorBoardTracker, AProjectsNameDoesNotLeadAway) {
