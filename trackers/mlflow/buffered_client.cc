@@ -314,25 +314,40 @@ void BufferedClient::send_metrics() {
 void BufferedClient::flush() {
   if (!run_) return;
   std::optional<std::string> refused;
+  const auto send = [&](void (BufferedClient::*part)()) {
+    try {
+      (this->*part)();
+    } catch (const MlflowAway&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (!refused) refused = error.what();
+    }
+  };
   const absl::Time end =
       end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
   while (sent_metrics_ < metrics_.size() || !items_.empty()) {
     if (services_.now() >= end) break;
     const auto before = waiting();
-    try {
-      if (!items_.empty()) {
-        send_item();
-      } else {
-        send_metrics();
-      }
-    } catch (const MlflowAway&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (!refused) refused = error.what();
-      if (waiting() == before) break;  // the next flush tries again
-    }
+    send(items_.empty() ? &BufferedClient::send_metrics : &BufferedClient::send_item);
+    if (waiting() == before) break;  // the next flush tries again
   }
+  send(&BufferedClient::flush_store);
   if (refused) throw std::runtime_error(*refused);
+}
+
+void BufferedClient::flush_all() {
+  flushes_all_ = true;
+  flush();
+}
+
+void BufferedClient::flush_store() {
+  if (store_->held() == 0) return;
+  try {
+    ask([&] { store_->flush(*run_, flushes_all_ || end_ != absl::InfiniteFuture()); });
+  } catch (const MlflowRefused& error) {
+    lost_metrics_ += static_cast<int64_t>(error.count);
+    throw;
+  }
 }
 
 void BufferedClient::end_run(const TrackerStep& when) {
@@ -359,7 +374,8 @@ bool BufferedClient::wait_until_ready(absl::Time end) {
 }
 
 std::string BufferedClient::losses() {
-  const int64_t metrics = lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_);
+  const int64_t metrics =
+      lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_ + store_->held());
   const int64_t others = lost_others_ + static_cast<int64_t>(items_.size());
   if (metrics == 0 && others == 0) return {};
   return absl::StrCat(metrics, " metrics and ", others, " params, tags or artifacts are lost");

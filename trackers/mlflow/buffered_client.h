@@ -55,6 +55,7 @@ class BufferedClient final : public MlflowClient {
   void log_text(const std::string& text, const std::string& artifact_file) override;
   void log_artifact(const std::string& local_path, const std::string& artifact_path) override;
   void flush() override;
+  void flush_all() override;
   void end_run(const TrackerStep& when) override;
   bool is_ready() override;
   bool wait_until_ready(absl::Time end) override;
@@ -89,6 +90,7 @@ class BufferedClient final : public MlflowClient {
   // Each hands on some of what waits first.
   void send_item();
   void send_metrics();
+  void flush_store();
   void send_texts(std::vector<MlflowText>& texts,
                   size_t (MlflowStore::*send)(const MlflowRun&, absl::Span<const MlflowText>));
   // Those whose names are good.
@@ -112,6 +114,7 @@ class BufferedClient final : public MlflowClient {
   int64_t lost_metrics_ = 0;
   int64_t lost_others_ = 0;
   bool said_full_ = false;
+  bool flushes_all_ = false;
   std::set<std::string> bad_names_;
   absl::Time end_ = absl::InfiniteFuture();
 };

@@ -19,6 +19,9 @@ namespace {
 
 // A process may open about a thousand.
 constexpr size_t kMaxOpenFiles = 200;
+// Of metrics that have no open file.
+constexpr absl::Duration kHeldInterval = absl::Minutes(1);
+constexpr size_t kMaxHeld = size_t{16} << 20;  // bytes, about
 // As MLflow numbers them.
 constexpr int kRunning = 1;
 constexpr int kFinished = 3;
@@ -98,14 +101,21 @@ std::string metric_line(const MlflowMetric& metric) {
   return absl::StrCat(metric.timestamp, " ", float_text(metric.value), " ", metric.step, "\n");
 }
 
+size_t line_count(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
 absl::Span<const std::byte> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
 }  // namespace
 
-FileStore::FileStore(std::string folder, FileSystem& files, uint64_t random_bits)
-    : folder_(std::move(folder)), files_(files), random_state_(random_bits) {}
+FileStore::FileStore(std::string folder, const TrackerServices& services, uint64_t random_bits)
+    : folder_(std::move(folder)),
+      services_(services),
+      files_(services.files),
+      random_state_(random_bits) {}
 
 std::string FileStore::run_folder(const MlflowRun& run) const {
   return join_path(join_path(folder_, run.experiment_id), run.run_id);
@@ -222,11 +232,14 @@ MlflowRun FileStore::resume_run(const std::string& run_id) {
   throw std::runtime_error(absl::StrCat("there is no run ", run_id, " in ", folder_));
 }
 
-FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
-  if (const auto found = metric_files_.find(path); found != metric_files_.end()) {
-    ages_.splice(ages_.begin(), ages_, found->second.age);
-    return found->second;
-  }
+FileStore::MetricFile* FileStore::metric_file(const std::string& path) {
+  const auto found = metric_files_.find(path);
+  if (found != metric_files_.end()) return &found->second;
+  if (metric_files_.size() >= kMaxOpenFiles) return nullptr;
+  return &metric_files_.emplace(path, open_metric_file(path)).first->second;
+}
+
+FileStore::MetricFile FileStore::open_metric_file(const std::string& path) {
   // A file cannot be opened to be continued, so its lines move to a new one, which takes its name.
   MetricFile opened;
   std::string lines;
@@ -235,13 +248,6 @@ FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
     lines.resize(lines.rfind('\n') + 1);
   } else {
     check(make_directories_durably(files_, parent_path(path)));
-  }
-  if (metric_files_.size() >= kMaxOpenFiles) {
-    const auto oldest = metric_files_.find(ages_.back());
-    check(oldest->second.file->sync());
-    check(oldest->second.file->close());
-    metric_files_.erase(oldest);
-    ages_.pop_back();
   }
   const std::string fresh = lines.empty() ? path : files_.temporary_name(path);
   opened.file = check(files_.create(fresh));
@@ -255,39 +261,75 @@ FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
     }
   }
   opened.size = static_cast<int64_t>(lines.size());
-  ages_.push_front(path);
-  opened.age = ages_.begin();
-  return metric_files_.emplace(path, std::move(opened)).first->second;
+  return opened;
 }
 
 size_t FileStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
-  // So many that all their files can be open at once, up to one that cannot have a file.
+  if (held_bytes_ > kMaxHeld) write_held();
+  // Up to one that cannot have a file.
   std::map<std::string, std::string> lines;
+  std::map<std::string, std::string> held;
   size_t count = 0;
   for (const MlflowMetric& metric : metrics) {
     const std::string path = join_path(join_path(run_folder(run), "metrics"), metric.key);
-    if (!lines.contains(path)) {
-      if (lines.size() >= kMaxOpenFiles) break;
-      try {
-        or_refuse([&] { metric_file(path); });
-      } catch (const MlflowRefused&) {
-        if (count == 0) throw;
-        break;
-      }
+    bool is_open = true;
+    try {
+      or_refuse([&] { is_open = metric_file(path) != nullptr; });
+    } catch (const MlflowRefused&) {
+      if (count == 0) throw;
+      break;
     }
-    lines[path] += metric_line(metric);
+    (is_open ? lines : held)[path] += metric_line(metric);
     ++count;
   }
   // All or nothing: sizes grow when everything is written, and what comes again goes over it.
   for (const auto& [path, text] : lines) {
-    MetricFile& target = metric_file(path);
+    MetricFile& target = metric_files_.at(path);
     const absl::Status status = target.file->write_at(target.size, bytes_of(text));
     if (!status.ok()) throw MlflowAway(std::string(status.message()));
   }
   for (const auto& [path, text] : lines) {
-    metric_file(path).size += static_cast<int64_t>(text.size());
+    metric_files_.at(path).size += static_cast<int64_t>(text.size());
+  }
+  for (const auto& [path, text] : held) {
+    held_[path] += text;
+    held_bytes_ += text.size();
   }
   return count;
+}
+
+void FileStore::flush(const MlflowRun& /*run*/, bool all) {
+  const absl::Time now = services_.now();
+  if (all || now >= next_held_) {
+    write_held();
+    next_held_ = now + kHeldInterval;
+  }
+  if (lost_ > 0) throw MlflowRefused(why_lost_, std::exchange(lost_, 0));
+}
+
+void FileStore::write_held() {
+  while (!held_.empty()) {
+    const auto& [path, text] = *held_.begin();
+    try {
+      or_refuse([&] {
+        const MetricFile target = open_metric_file(path);
+        check(target.file->write_at(target.size, bytes_of(text)));
+        check(target.file->sync());
+        check(target.file->close());
+      });
+    } catch (const MlflowRefused& error) {
+      lost_ += line_count(text);
+      why_lost_ = error.what();
+    }
+    held_bytes_ -= text.size();
+    held_.erase(held_.begin());
+  }
+}
+
+size_t FileStore::held() const {
+  size_t lines = lost_;
+  for (const auto& [path, text] : held_) lines += line_count(text);
+  return lines;
 }
 
 size_t FileStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {
@@ -330,7 +372,6 @@ void FileStore::end_run(const MlflowRun& run, int64_t end_time) {
   }
   for (const std::string& folder : folders) check(files_.sync_directory(folder));
   metric_files_.clear();
-  ages_.clear();
   const std::string meta = join_path(run_folder(run), kMeta);
   const std::string contents = check(read_file(files_, meta));
   write(meta, with_line(with_line(contents, "status", absl::StrCat(kFinished)), "end_time",

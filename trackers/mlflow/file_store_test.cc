@@ -387,6 +387,31 @@ TEST_F(MlflowFileStoreTest, MoreMetricsThanFilesThatMayBeOpen) {
   EXPECT_THAT(world_.warnings, IsEmpty());
 }
 
+TEST_F(MlflowFileStoreTest, MetricsWithoutAnOpenFileAreWrittenOnceAMinute) {
+  const auto tracker = started();
+  const auto log = [&](int step) {
+    TrackerDict values;
+    for (int i = 0; i < 250; ++i) values.emplace_back(absl::StrCat("m", 1000 + i), step);
+    tracker->log(values, world_.step(step));
+  };
+  const auto count = [&](const char* name) {
+    return Reader(disk_).run(only_run()).metrics[name].size();
+  };
+  for (int step = 0; step < 4; ++step) {
+    log(step);
+    tracker->flush();
+    world_.now += absl::Seconds(25);
+  }
+  EXPECT_EQ(count("m1000"), 4u);
+  EXPECT_EQ(count("m1249"), 4u) << "in steps 0 and 3";
+  log(4);
+  tracker->flush();
+  EXPECT_EQ(count("m1249"), 4u);
+  tracker->abandon();
+  EXPECT_EQ(count("m1249"), 5u);
+  EXPECT_THAT(world_.warnings, IsEmpty());
+}
+
 TEST_F(MlflowFileStoreTest, AFinishedRunOutlivesTheMachine) {
   const auto tracker = started();
   tracker->log({{"loss", 1}, {"a/b", 2}}, world_.step(1));
@@ -396,6 +421,35 @@ TEST_F(MlflowFileStoreTest, AFinishedRunOutlivesTheMachine) {
   EXPECT_THAT(run.metrics["loss"], SizeIs(1));
   EXPECT_THAT(run.metrics["a/b"], SizeIs(1));
   EXPECT_EQ(run.meta["status"], "3");
+}
+
+class LargeDiskTest : public MlflowFileStoreTest {
+ protected:
+  static constexpr int kCapacity = 200000;
+  LargeDiskTest() : MlflowFileStoreTest({.capacity = kCapacity}) {}
+};
+
+TEST_F(LargeDiskTest, MetricsWithoutAnOpenFileWaitForRoomToo) {
+  const auto tracker = started();
+  TrackerDict values;
+  for (int i = 0; i < 250; ++i) values.emplace_back(absl::StrCat("m", 1000 + i), i);
+  tracker->log(values, world_.step(0));
+  tracker->flush();
+  const std::string filler(kCapacity - static_cast<size_t>(disk_.used()) - 40, 'x');
+  ASSERT_TRUE(write_file(disk_, "/sim/filler", filler).ok());
+  world_.now += absl::Minutes(2);
+  for (int step = 1; step < 4; ++step) {
+    tracker->log({{"m1249", step}}, world_.step(step));
+    error_of([&] { tracker->flush(); });
+    world_.now += absl::Minutes(2);
+  }
+  ASSERT_TRUE(disk_.remove("/sim/filler").ok());
+  tracker->flush();
+  const ReadRun run = Reader(disk_).run(only_run());
+  EXPECT_THAT(run.metrics.at("m1249"), SizeIs(4));
+  tracker->finish();
+  EXPECT_THAT(world_.warnings, IsEmpty());
+  EXPECT_EQ(Reader(disk_).meta(only_run())["status"], "3");
 }
 
 class FullDiskTest : public MlflowFileStoreTest {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/file_system.h"
+#include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secret_names.h"
 #include "trackers/common/yes_or_no.h"
@@ -233,11 +234,13 @@ void MlflowTracker::log_artifacts(const std::string& local_dir, const std::strin
 
 void MlflowTracker::set_tags(const TrackerDict& tags) { client_->set_tags(tags); }
 
-void MlflowTracker::flush() {
+void MlflowTracker::flush() { flush(process_is_ending()); }
+
+void MlflowTracker::flush(bool all) {
   if (!given_up_.empty() || !client_->is_ready()) return;
   while_there([&] {
     begin();
-    client_->flush();
+    all ? client_->flush_all() : client_->flush();
   });
 }
 
@@ -271,6 +274,18 @@ void MlflowTracker::finish() {
   if (losses.empty() && reason.empty()) return;
   services_.warn(absl::StrCat("mlflow: ", losses.empty() ? "the run could not be ended" : losses,
                               reason.empty() ? "" : ": ", reason));
+}
+
+void MlflowTracker::abandon() {
+  std::string reason = given_up_;
+  try {
+    flush(/*all=*/true);
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  const std::string losses = client_->losses();
+  if (losses.empty()) return;
+  services_.warn(absl::StrCat("mlflow: ", losses, ": ", reason.empty() ? kAway : reason));
 }
 
 namespace {

@@ -53,6 +53,8 @@ class MlflowTracker final : public GeneralTracker {
                  const TrackerStep& step) override;
   void flush() override;
   void finish() override;
+  /// The run stays one that is running; what is lost is said.
+  void abandon() override;
 
   /// For `unwrap<MlflowTracker>()`: files of the run. Paths as the setup's FileSystem knows them;
   /// a local file must stay as it is until the next flush.
@@ -63,6 +65,7 @@ class MlflowTracker final : public GeneralTracker {
 
  private:
   void begin();
+  void flush(bool all);
   // Says that the service is away when that begins, and else that it goes on.
   template <typename Function>
   void while_there(Function&& function);

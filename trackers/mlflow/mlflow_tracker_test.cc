@@ -231,6 +231,17 @@ TEST_F(MlflowTrackerTest, SaysWhyARunIsNotEnded) {
               ElementsAre("mlflow: 3 metrics are lost: the server, or the disk, is away"));
 }
 
+TEST_F(MlflowTrackerTest, ARunThatFailedSaysWhatIsLost) {
+  MlflowTracker tracker = make();
+  tracker.start();
+  tracker.abandon();
+  EXPECT_THAT(world_.warnings, IsEmpty());
+  asked_.losses = "3 metrics are lost";
+  tracker.abandon();
+  EXPECT_EQ(asked_.ended, 0);
+  EXPECT_THAT(world_.warnings, ElementsAre(HasSubstr("3 metrics are lost")));
+}
+
 TEST_F(MlflowTrackerTest, LogsParamsAHundredAtATimeAndDropsLongOnes) {
   MlflowTracker tracker = make();
   tracker.start();
