@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/tracking/process_end.h"
+
 namespace accelerate {
 namespace {
 
@@ -28,6 +30,7 @@ struct Queues {
 
   void drain() {
     const std::lock_guard lock(mutex);
+    set_process_is_ending(true);
     std::vector<std::pair<TrackerQueue*, uint64_t>> requests;
     for (TrackerQueue* queue : queues) requests.emplace_back(queue, queue->request_flush());
     const absl::Time end = absl::Now() + kLimit;

@@ -25,6 +25,14 @@ constexpr size_t kCallBytes = 256;
 // So many different reasons of failures are told.
 constexpr size_t kMaxReasons = 8;
 
+// A tracker may keep more than a flush could hand on, as its service is away. It is asked again
+// after so many intervals in which nothing was told.
+constexpr int kIdleIntervals = 5;
+constexpr absl::Duration kShortestIdle = absl::Milliseconds(1);
+
+// What the call that is being made has to return in, where training failed.
+constexpr absl::Duration kLastCallOfFailed = absl::Seconds(2);
+
 // What a condition variable can wait for: adding it to the time of day does not overflow.
 std::chrono::nanoseconds bounded(absl::Duration limit) {
   return absl::ToChronoNanoseconds(std::clamp(limit, absl::ZeroDuration(), absl::Hours(24 * 365)));
@@ -51,7 +59,7 @@ struct TrackerQueue::State {
   // Whether this is the process that has the thread.
   bool is_here() const { return getpid() == process; }
   void work();
-  // Whether it threw nothing.
+  // Whether it did not fail.
   bool make(const Call& call);
 
   std::string name;
@@ -76,6 +84,7 @@ struct TrackerQueue::State {
 
   // Of whoever makes the calls.
   uint64_t failures = 0;
+  uint64_t told_failures = 0;
   std::set<std::string> reasons;
 };
 
@@ -164,7 +173,14 @@ void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
     const auto is_over = [&] { return state.finished; };
     if (!state.progress.wait_for(lock, bounded(limit), is_over)) {
       state.given_up = true;
-      state.progress.wait_for(lock, bounded(state.options.last_call), is_over);
+      // Trackers that are ended one after the other share it: a limit below zero has been waited
+      // for already.
+      const absl::Duration last_call =
+          end == RunEnd::kFailed
+              ? std::min(state.options.last_call,
+                         kLastCallOfFailed + std::min(limit, absl::ZeroDuration()))
+              : state.options.last_call;
+      state.progress.wait_for(lock, bounded(last_call), is_over);
     }
     if (!state.finished) {
       state.thread.detach();
@@ -176,8 +192,7 @@ void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
     lock.unlock();
     state.thread.join();
   }
-  const uint64_t untold = state.failures - std::min<uint64_t>(state.failures, state.reasons.size());
-  if (untold > 0 || state.lost > 0) {
+  if (state.failures > state.told_failures || state.lost > 0) {
     state.report(absl::StrCat("tracker ", state.name, ": ", state.failures, " calls failed, ",
                               state.lost, " were never made"));
   }
@@ -189,29 +204,27 @@ bool TrackerQueue::has_given_up() const {
 }
 
 void TrackerQueue::State::work() {
-  const auto interval = absl::ToChronoNanoseconds(options.flush_interval);
+  const auto interval = bounded(options.flush_interval);
+  const auto idle_interval =
+      bounded(std::max(options.flush_interval * kIdleIntervals, kShortestIdle));
   bool dirty = false;  // something was told since the last flush
-  Clock::time_point last_flush = Clock::now();
+  Clock::time_point next_flush = Clock::now() + bounded(absl::InfiniteDuration());  // after `start`
   std::unique_lock lock(mutex);
   while (true) {
     const auto anything = [&] { return !waiting.empty() || flushes_wanted > flushes || ending; };
-    if (dirty) {
-      wake.wait_until(lock, last_flush + interval, anything);
-    } else {
-      wake.wait(lock, anything);
-    }
+    wake.wait_until(lock, next_flush, anything);
     if (given_up) {
       lost += waiting.size();
       waiting.clear();
     }
-    const bool due = dirty && Clock::now() - last_flush >= interval;
+    const bool due = Clock::now() >= next_flush;
     if (!waiting.empty() && !due) {
-      const Waiting next = std::move(waiting.front());
+      Waiting next = std::move(waiting.front());
       waiting.pop_front();
       lock.unlock();
-      if (!dirty) last_flush = Clock::now();
+      if (!std::exchange(dirty, true)) next_flush = Clock::now() + interval;
       make(next.call);
-      dirty = true;
+      next.call = nullptr;  // what it holds is freed while others may push
       lock.lock();
       bytes -= next.bytes;
       continue;
@@ -222,7 +235,7 @@ void TrackerQueue::State::work() {
     const uint64_t wanted = waiting.empty() ? flushes_wanted : flushes;
     lock.unlock();
     dirty = !make(flush);
-    last_flush = Clock::now();
+    next_flush = Clock::now() + (dirty ? interval : idle_interval);
     lock.lock();
     flushes = std::max(flushes, wanted);
     progress.notify_all();
@@ -238,10 +251,12 @@ void TrackerQueue::State::work() {
 
 bool TrackerQueue::State::make(const Call& call) {
   std::string text;
+  bool failed = true;
   try {
     call(*tracker);
     return true;
   } catch (const NotKept& remark) {
+    failed = false;
     text = absl::StrCat("tracker ", name, ": ", remark.what());
   } catch (const std::exception& error) {
     text = absl::StrCat("tracker ", name, " failed: ", error.what(),
@@ -249,9 +264,13 @@ bool TrackerQueue::State::make(const Call& call) {
   } catch (...) {
     text = absl::StrCat("tracker ", name, " failed: it threw something that is no std::exception");
   }
-  ++failures;
-  if (reasons.size() < kMaxReasons && reasons.insert(text).second) report(text);
-  return false;
+  const bool is_new = reasons.size() < kMaxReasons && reasons.insert(text).second;
+  if (failed) {
+    ++failures;
+    told_failures += is_new;
+  }
+  if (is_new) report(text);
+  return !failed;
 }
 
 }  // namespace accelerate

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -33,7 +34,7 @@ struct Record {
   std::mutex mutex;
   std::vector<std::string> calls;
   std::vector<std::string> reports;
-  std::function<void()> on_finish = [] {};
+  std::function<void()> on_end = [] {};
 };
 
 class Spy : public GeneralTracker {
@@ -46,9 +47,12 @@ class Spy : public GeneralTracker {
   void flush() override { record_.add("flush"); }
   void finish() override {
     record_.add("finish");
-    record_.on_finish();
+    record_.on_end();
   }
-  void abandon() override { record_.add("abandon"); }
+  void abandon() override {
+    record_.add("abandon");
+    record_.on_end();
+  }
 
  private:
   Record& record_;
@@ -117,7 +121,15 @@ TEST_P(TrackerQueueTest, EachReasonIsReportedOnce) {
   queue_->finish(absl::InfiniteDuration());
   EXPECT_THAT(record_.reports,
               ElementsAre("tracker spy: it does not keep images", HasSubstr("disk full"),
-                          HasSubstr("server down"), HasSubstr("5 calls failed")));
+                          HasSubstr("server down"), HasSubstr("4 calls failed")));
+}
+
+TEST_P(TrackerQueueTest, WhatATrackerDoesNotKeepIsNoFailure) {
+  for (int i = 0; i < 3; ++i) {
+    queue_->push([](GeneralTracker&) { throw NotKept("it does not keep images"); }, 1);
+  }
+  queue_->finish(absl::InfiniteDuration());
+  EXPECT_THAT(record_.reports, ElementsAre("tracker spy: it does not keep images"));
 }
 
 TEST_P(TrackerQueueTest, WhatThrowsIsReportedOnceAndCounted) {
@@ -209,7 +221,25 @@ TEST(TrackerQueueThreadTest, ACallThatDoesNotReturnIsLeftBehind) {
   }
   std::promise<void> ended;
   auto is_over = ended.get_future();
-  record.on_finish = [&] { ended.set_value(); };
+  record.on_end = [&] { ended.set_value(); };
+  gate.open();
+  is_over.wait();
+}
+
+// Others waited as long as the end of a run that failed may take.
+TEST(TrackerQueueThreadTest, AFailedRunDoesNotWaitForEachLastCall) {
+  Record record;
+  Gate gate;
+  {
+    const auto queue = make_queue(record, {.last_call = absl::InfiniteDuration()});
+    queue->push(gate.call(), 1);
+    gate.wait_until_entered();
+    queue->finish(absl::Seconds(-2), RunEnd::kFailed);
+    EXPECT_THAT(record.reports, ElementsAre(HasSubstr("it is left behind")));
+  }
+  std::promise<void> ended;
+  auto is_over = ended.get_future();
+  record.on_end = [&] { ended.set_value(); };
   gate.open();
   is_over.wait();
 }
@@ -250,6 +280,45 @@ TEST(TrackerQueueThreadTest, AFlushThatIsDueDoesNotWaitForTheLastCall) {
   EXPECT_GE(std::count(record.calls.begin(), record.calls.end(), "flush"), 2);
 }
 
+TEST(TrackerQueueThreadTest, WhatACallHoldsIsFreedWhileOthersPush) {
+  Record record;
+  const auto queue = make_queue(record);
+  std::promise<void> freed;
+  {
+    std::shared_ptr<int> held(new int(1), [&](const int* number) {
+      delete number;
+      log(*queue, 2);
+      freed.set_value();
+    });
+    queue->push([held = std::move(held)](GeneralTracker&) {}, 1);
+  }
+  freed.get_future().wait();
+  queue->finish(absl::InfiniteDuration());
+  EXPECT_THAT(record.calls, ElementsAre("{'n': 2}", "finish"));
+}
+
+// Its service is away for the first flushes.
+TEST(TrackerQueueThreadTest, WhatAFlushCouldNotHandOnIsTriedAgain) {
+  std::promise<void> handed_on;
+  class Patient : public GeneralTracker {
+   public:
+    explicit Patient(std::promise<void>& handed_on) : handed_on_(handed_on) {}
+    void store_init_configuration(const TrackerDict& /*values*/) override {}
+    void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
+    void flush() override {
+      if (++flushes_ == 3) handed_on_.set_value();
+    }
+
+   private:
+    std::promise<void>& handed_on_;
+    int flushes_ = 0;
+  };
+  TrackerQueue queue("patient", std::make_unique<Patient>(handed_on), [](std::string_view) {},
+                     {.flush_interval = absl::Milliseconds(1)});
+  log(queue, 1);
+  handed_on.get_future().wait();
+}
+
 TEST(TrackerQueueThreadTest, WhatIsHeldBackIsFlushedWithoutBeingAsked) {
   Record record;
   std::promise<void> flushed;
@@ -258,10 +327,13 @@ TEST(TrackerQueueThreadTest, WhatIsHeldBackIsFlushedWithoutBeingAsked) {
     explicit Flushing(std::promise<void>& flushed) : flushed_(flushed) {}
     void store_init_configuration(const TrackerDict& /*values*/) override {}
     void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
-    void flush() override { flushed_.set_value(); }
+    void flush() override {
+      if (!std::exchange(was_flushed_, true)) flushed_.set_value();
+    }
 
    private:
     std::promise<void>& flushed_;
+    bool was_flushed_ = false;
   };
   TrackerQueue queue("flushing", std::make_unique<Flushing>(flushed), [](std::string_view) {},
                      {.flush_interval = absl::Milliseconds(1)});

@@ -21,7 +21,8 @@ namespace {
 
 // How long the end of training waits for a service that is slow or away.
 constexpr absl::Duration kEndLimit = absl::Minutes(1);
-// And how long where training failed, which somebody waits to hear of.
+// And how long where training failed, which somebody waits to hear of: so long, and 2 s for calls
+// that are being made, all trackers together.
 constexpr absl::Duration kFailureLimit = absl::Seconds(5);
 
 // An init_kwarg of every tracker.
@@ -118,7 +119,7 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
 struct internal::TrackerMailbox {
   void put(LogLevel level, std::string_view text) {
     const std::lock_guard lock(mutex);
-    if (level == LogLevel::kWarning && said.size() < kMaxSaid && !said.emplace(text).second) return;
+    if (level == LogLevel::kWarning && !is_new(text)) return;
     letters.emplace_back(level, std::string(text));
     full.store(true, std::memory_order_release);
   }
@@ -144,6 +145,9 @@ struct internal::TrackerMailbox {
       }
     }
   }
+
+  // A tracker with a new warning for each value is not listened to for ever.
+  bool is_new(std::string_view text) { return said.size() < kMaxSaid && said.emplace(text).second; }
 
   static constexpr size_t kMaxSaid = 1000;
 

@@ -111,9 +111,31 @@ TEST_F(TrackersTest, AFailureIsSaidOnceAndNothingStops) {
   trackers.end();
   EXPECT_THAT(calls_, ElementsAre("made p{}", "start", "log {'x': 1} at 3 with {}", "finish"));
   EXPECT_THAT(runtime_.console, HasSubstr("tracker spy failed: disk full"));
-  EXPECT_THAT(runtime_.console, HasSubstr("4 calls failed"));
+  EXPECT_THAT(runtime_.console, HasSubstr("3 calls failed"));
   EXPECT_THAT(runtime_.console, HasSubstr("tracker spy: it does not keep tables"));
   EXPECT_EQ(std::count(runtime_.console.begin(), runtime_.console.end(), '\n'), 3);
+}
+
+TEST_F(TrackersTest, ATrackerThatWarnsForEverIsNotHeardForEver) {
+  class Chatty : public GeneralTracker {
+   public:
+    explicit Chatty(const TrackerSetup& setup) : services_(setup.services) {}
+    void store_init_configuration(const TrackerDict& /*values*/) override {}
+    void log(const TrackerDict& values, const TrackerStep& /*step*/) override {
+      services_.warn(value_text(values));
+    }
+
+   private:
+    const TrackerServices& services_;
+  };
+  const TrackerClass chatty{.name = "chatty",
+                            .requires_logging_directory = false,
+                            .tracker = accelerate::make_tracker<Chatty>};
+  Trackers trackers({chatty}, "", runtime_);
+  trackers.init("p", {}, {});
+  for (int i = 0; i < 1500; ++i) trackers.log({{"x", i}}, i, {});
+  trackers.end();
+  EXPECT_EQ(std::count(runtime_.console.begin(), runtime_.console.end(), '\n'), 1000);
 }
 
 TEST_F(TrackersTest, RefusesWhatMakesNoSense) {

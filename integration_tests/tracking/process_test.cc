@@ -1,14 +1,21 @@
 // What is on the disk after a process that logs has ended, in whatever way.
+#include <unistd.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/runtime/host_files.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
+#include "trackers/testing/wandb_log_reader.h"
 
 namespace accelerate::testing {
 namespace {
@@ -41,6 +48,24 @@ class TrackingProcessTest : public ::testing::Test {
     }
   }
 
+  // Of the only file of that name, wherever it is.
+  int64_t lines_in(const std::string& name) const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      if (entry.path().filename() != name) continue;
+      std::ifstream file(entry.path());
+      return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+    }
+    return -1;
+  }
+  size_t wandb_steps() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      if (entry.path().extension() != ".wandb") continue;
+      HostFiles files;
+      return trackers::read_run(read_file(files, entry.path().string()).value()).history.size();
+    }
+    return 0;
+  }
+
   std::string folder_;
 };
 
@@ -60,12 +85,35 @@ TEST_F(TrackingProcessTest, AnExceptionLosesNothing) {
   expect_curves(1000);
 }
 
+// Those that keep their curves in forms of their own.
+TEST_F(TrackingProcessTest, OtherTrackersLoseNothingEither) {
+  for (const char* way : {"exit", "throw"}) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    const std::string program = std::filesystem::absolute(kLogger).string();
+    Process process({program, "csv,dvclive,mlflow,wandb,trackio", folder_, "1000", way},
+                    {.environment = {"MLFLOW_TRACKING_URI=", "WANDB_MODE=offline",
+                                     "WANDB_DIR=" + folder_, "TRACKIO_DIR=" + folder_ + "/trackio"},
+                     .before_exec = [this] {
+                       if (chdir(folder_.c_str()) != 0) _exit(99);
+                     }});
+    EXPECT_EQ(process.finish(), way == std::string("throw") ? 1 : 0) << process.stderr_text();
+    EXPECT_EQ(process.stderr_text().find("tracker "), std::string::npos) << process.stderr_text();
+    EXPECT_EQ(lines_in("metrics.csv"), 1001) << "with the header";
+    EXPECT_EQ(lines_in("loss.tsv"), 1001) << "with the header";
+    EXPECT_EQ(lines_in("loss"), 1000) << "of mlflow";
+    EXPECT_EQ(wandb_steps(), 1000u);
+    EXPECT_TRUE(std::filesystem::exists(folder_ + "/trackio"));
+  }
+}
+
 TEST_F(TrackingProcessTest, SignalsEndItAsBeforeAndLoseNothing) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     std::filesystem::remove_all(folder_ + "/run");
-    // Whoever runs the tests may ignore them.
+    // Whoever runs the tests may ignore them; UCX, which MPI brings, takes SIGHUP for itself.
     Process process(logger(1000, "wait"),
-                    {.before_exec = [signal] { std::signal(signal, SIG_DFL); }});
+                    {.environment = {"UCX_DEBUG_SIGNO=SIGUSR2"},
+                     .before_exec = [signal] { std::signal(signal, SIG_DFL); }});
     EXPECT_EQ(process.next_output_line(), "logged\n");
     process.signal(signal);
     EXPECT_EQ(process.finish(), 128 + signal) << process.stderr_text();

@@ -14,6 +14,8 @@ namespace accelerate {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -90,6 +92,23 @@ TEST(SimulatedTrackersTest, AFullDiskIsSaidOnceAndTrainingGoesOn) {
   EXPECT_THAT(console, HasSubstr("records are lost"));
 }
 
+// What the runs below a folder have in that file.
+std::vector<std::string> mlflow_files(FileSystem& files, const std::string& folder,
+                                      const std::string& name) {
+  std::vector<std::string> texts;
+  const auto names_in = [&](const std::string& path) {
+    return files.list(path).value_or(std::vector<std::string>());
+  };
+  for (const std::string& experiment : names_in(folder)) {
+    for (const std::string& run : names_in(join_path(folder, experiment))) {
+      const std::string path = join_path(join_path(join_path(folder, experiment), run), name);
+      const auto text = read_file(files, path);
+      if (text.ok()) texts.push_back(*text);
+    }
+  }
+  return texts;
+}
+
 TEST(SimulatedTrackersTest, TheirFilesAreOnTheSimulatedDisk) {
   const auto disk = std::make_shared<simulator::SimDisk>();
   simulator::Cluster cluster("1x2", {.seed = 1, .disk = disk});
@@ -107,6 +126,9 @@ TEST(SimulatedTrackersTest, TheirFilesAreOnTheSimulatedDisk) {
   const auto names = disk->list("/sim/logs/run");
   ASSERT_TRUE(names.ok()) << names.status();
   EXPECT_THAT(*names, Contains(StartsWith("events.out.tfevents.")));
+  EXPECT_THAT(mlflow_files(*disk, "/sim/logs/mlruns", "metrics/loss"),
+              ElementsAre(EndsWith(" 0.5 1\n")));
+  EXPECT_THAT(mlflow_files(*disk, "/sim/logs/mlruns", "params/lr"), ElementsAre("0.1"));
 }
 
 }  // namespace

@@ -3,8 +3,9 @@ R"python("
 
 It answers every line with {"ok": id} or {"id": id, "error": type, "message": text}, after one line
 of {"bridge": 1}, its version. A path such as "clearml.Task.current_task().get_logger" begins at a
-module, or at what the latest call of "clearml.Task.current_task" returned. The end of its input,
-which the death of the program is as well, ends it; how is left to the packages.
+module, or at what the latest call of "clearml.Task.current_task" returned. A line of
+{"finish": true} ends it; how is left to the packages. So does the end of its input, which the death
+of the program is as well, but with exit status 1: the program did not come to its own end.
 
 Its argument is the process id of the program.
 
@@ -196,11 +197,14 @@ def main():
         if not line.endswith(b"\n"):
             break  # it died while it wrote
         request = json.loads(line)
+        if "finish" in request:
+            return
         try:
             perform(request)
             answer(ok=request["id"])
         except BaseException as error:
             answer(id=request["id"], error=type(error).__name__, message=str(error))
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -179,6 +179,7 @@ void BridgeProcess::finish() {
   const Clock::time_point end = Clock::now() + absl::ToChronoNanoseconds(limits_.finish);
   const auto left = [&] { return absl::FromChrono(end - Clock::now()); };
   stuck_ = false;
+  absl::StrAppend(&unsent_, "{\"finish\": true}\n");
   bool ended = wait_until(left(), [&] { return unsent_.empty() || process_->is_gone(); });
   if (ended) {
     // Now it ends by itself, after what packages do at the end of a program.

@@ -3,7 +3,8 @@
 /// Calls are written and not waited for; what became of them is known later, and the first failure
 /// is thrown by the next call or by `flush`. What the package prints goes to `services.info`, line
 /// by line. Keys and passwords of the environment and of `kwargs` are masked in all that is said.
-/// A process that died is not started again.
+/// A process that died is not started again; one that is not told to finish ends with exit status 1
+/// after what packages do at the end of a program.
 /// Errors:  std::runtime_error naming package, call and exception; for one that died, how it ended
 ///          and what it printed last.
 /// Threads: one.

@@ -339,6 +339,35 @@ def log(): recorder.note("log")
   EXPECT_EQ(error_of([&] { bridge->call({.path = "vendor.log"}); }), "vendor: it has ended");
 }
 
+// As ClearML does, to know whether the program came to its end.
+constexpr char kWatchesItsEnd[] = R"python(
+import atexit, recorder, sys
+real_exit = sys.exit
+def exit(status=0):
+    recorder.note(f"exit {status}")
+    real_exit(status)
+sys.exit = exit
+atexit.register(lambda: recorder.note("uploaded"))
+def log(): recorder.note("log")
+)python";
+
+TEST_F(BridgeProcessTest, OneThatIsNotFinishedEndsItsOwnWayAndWithoutSuccess) {
+  fake_.add("vendor", kWatchesItsEnd);
+  auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->flush();
+  bridge.reset();
+  EXPECT_THAT(fake_.calls(), ElementsAre("log", "exit 1", "uploaded"));
+}
+
+TEST_F(BridgeProcessTest, OneThatIsFinishedEndsWithSuccess) {
+  fake_.add("vendor", kWatchesItsEnd);
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("log", "uploaded"));
+}
+
 TEST_F(BridgeProcessTest, KeysAreNotShown) {
   fake_.add("vendor", R"python(
 import os

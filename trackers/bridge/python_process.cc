@@ -30,6 +30,8 @@ constexpr off_t kMaxPrinted = 1 << 20;  // bytes that are kept of what it prints
 constexpr off_t kLastWords = 2000;      // bytes, about
 constexpr size_t kMaxLine = 65536;      // bytes
 constexpr int kJoinPollMilliseconds = 5;
+// What one that nobody waits for any more has for its end.
+constexpr absl::Duration kEndLimit = absl::Seconds(2);
 
 bool is_program(const std::string& path) {
   struct stat facts;
@@ -140,7 +142,9 @@ PythonProcess::PythonProcess(const Environment& environment, const std::string& 
 }
 
 PythonProcess::~PythonProcess() {
-  if (!status_) kill();
+  // Its packages keep what they have when it ends by itself. What it answers nobody reads.
+  shutdown(socket_, SHUT_RDWR);
+  if (!join(kEndLimit)) kill();
   close(socket_);
   close(printed_);
 }

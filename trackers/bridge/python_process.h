@@ -28,7 +28,7 @@ class PythonProcess {
   /// `program` is a text; `args` are sys.argv[1:].
   PythonProcess(const Environment& environment, const std::string& program,
                 const std::vector<std::string>& args);
-  /// Kills it if it has not ended.
+  /// Lets it end by itself for a moment, and then kills it.
   ~PythonProcess();
   PythonProcess(const PythonProcess&) = delete;
   PythonProcess& operator=(const PythonProcess&) = delete;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trackers/bridge/bridge_process.h"
+#include "trackers/common/secret_names.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -42,10 +43,10 @@ PythonDict at_place(const Place& place, const TrackerStep& step) {
 }
 
 // As Python formats it: a tensor without dimensions is its number.
-std::string shown(const TrackerValue& value) {
+std::string shown(const std::string& name, const TrackerValue& value) {
   const auto* tensor = value.get_if<TensorValue>();
   if (tensor == nullptr || !tensor->sizes.empty() || tensor->values.empty()) {
-    return value_text(value);
+    return shown_value(name, value);
   }
   const double number = tensor->values[0];
   if (tensor->dtype == "bool") return value_text(number != 0);
@@ -87,8 +88,8 @@ void ClearMlTracker::log(const TrackerDict& values, const TrackerStep& step) {
   for (const auto& [name, value] : values) {
     if (!value.number()) {
       services_.warn(absl::StrCat(
-          "Accelerator is attempting to log a value of \"", shown(value), "\" of type <class '",
-          std::string(type_name(value)), "'> for key \"", name,
+          "Accelerator is attempting to log a value of \"", shown(name, value),
+          "\" of type <class '", std::string(type_name(value)), "'> for key \"", name,
           "\" as a scalar. This invocation of ClearML logger's  report_scalar() is incorrect so we "
           "dropped this attribute."));
       continue;

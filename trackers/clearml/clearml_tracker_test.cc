@@ -88,6 +88,7 @@ TEST(ClearMlTrackerTest, WarnsOfWhatIsNoNumber) {
   ClearMlTracker tracker(fake.setup());
   tracker.start();
   tracker.log({{"t", TensorValue{{}, "int64", {3}}}, {"s", "x"}, {"empty", TrackerList{}}}, {});
+  tracker.log({{"api_key", "abcdef"}}, {});
   tracker.finish();
   const auto dropped = [](const std::string& value, const std::string& type,
                           const std::string& key) {
@@ -96,8 +97,9 @@ TEST(ClearMlTrackerTest, WarnsOfWhatIsNoNumber) {
            "\" as a scalar. This invocation of ClearML logger's  report_scalar() is incorrect so "
            "we dropped this attribute.";
   };
-  EXPECT_THAT(fake.said(), ElementsAre(dropped("3", "torch.Tensor", "t"), dropped("x", "str", "s"),
-                                       dropped("[]", "list", "empty")));
+  EXPECT_THAT(fake.said(),
+              ElementsAre(dropped("3", "torch.Tensor", "t"), dropped("x", "str", "s"),
+                          dropped("[]", "list", "empty"), dropped("***", "str", "api_key")));
 }
 
 TEST(ClearMlTrackerTest, SeveralImagesAreSeveralSeries) {

@@ -15,7 +15,9 @@ using nlohmann::ordered_json;
 
 ordered_json element(const TensorValue& tensor, double value) {
   if (tensor.dtype == "bool") return value != 0;
-  const bool is_whole = tensor.dtype.find("int") != std::string::npos;
+  constexpr double kEndOfInts = 9223372036854775808.0;
+  const bool fits = value >= -kEndOfInts && value < kEndOfInts;  // uint64 may not
+  const bool is_whole = fits && tensor.dtype.find("int") != std::string::npos;
   return is_whole ? ordered_json(static_cast<int64_t>(value)) : json_number(value);
 }
 

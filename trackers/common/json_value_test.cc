@@ -49,6 +49,12 @@ TEST(JsonValueTest, ATensorWithTooFewElementsIsAList) {
             "[1.0]");
 }
 
+TEST(JsonValueTest, AWholeNumberThatIsTooLarge) {
+  EXPECT_EQ(json_text(json_value(TrackerValue(TensorValue{
+                .sizes = {2}, .dtype = "uint64", .values = {9223372036854775808.0, 7}}))),
+            "[9.223372036854776e+18,7]");
+}
+
 TEST(JsonValueTest, Indented) {
   EXPECT_EQ(json_text(json_value(TrackerDict{{"a", 1}}), 2), "{\n  \"a\": 1\n}");
 }

@@ -38,6 +38,21 @@ bool is_secret_word(std::string_view word) {
                      [&](std::string_view end) { return word.ends_with(end); });
 }
 
+TrackerValue without_secrets(std::string_view name, const TrackerValue& value) {
+  if (is_secret_name(name)) return "***";
+  if (const auto* const dict = value.get_if<TrackerDict>()) {
+    TrackerDict shown;
+    for (const auto& [key, entry] : *dict) shown.emplace_back(key, without_secrets(key, entry));
+    return shown;
+  }
+  if (const auto* const list = value.get_if<TrackerList>()) {
+    TrackerList shown;
+    for (const TrackerValue& entry : *list) shown.push_back(without_secrets("", entry));
+    return shown;
+  }
+  return value;
+}
+
 }  // namespace
 
 bool is_secret_name(std::string_view name) {
@@ -61,6 +76,10 @@ std::string without_url_secrets(std::string_view text) {
   }
   result += text;
   return result;
+}
+
+std::string shown_value(std::string_view name, const TrackerValue& value) {
+  return without_url_secrets(value_text(without_secrets(name, value)));
 }
 
 }  // namespace accelerate::trackers

@@ -25,5 +25,15 @@ TEST(SecretNamesTest, UrlsLoseWhatIsBeforeTheirHost) {
   EXPECT_EQ(without_url_secrets("a@b"), "a@b");
 }
 
+TEST(SecretNamesTest, ValuesAreShownWithoutSecrets) {
+  EXPECT_EQ(shown_value("lr", 0.1), "0.1");
+  EXPECT_EQ(shown_value("hub_token", "hf_abc"), "***");
+  EXPECT_EQ(shown_value("url", "http://me:pw@host/x"), "http://***@host/x");
+  EXPECT_EQ(shown_value("net", {{"depth", 2}, {"api_key", "k"}, {"a", {{"password", 1}}}}),
+            "{'depth': 2, 'api_key': '***', 'a': {'password': '***'}}");
+  EXPECT_EQ(shown_value("all", TrackerList{1, TrackerDict{{"token", "t"}}}),
+            "[1, {'token': '***'}]");
+}
+
 }  // namespace
 }  // namespace accelerate::trackers

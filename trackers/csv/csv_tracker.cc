@@ -111,15 +111,13 @@ void CsvTracker::log(const TrackerDict& values, const TrackerStep& step) {
   open_earlier();
   Row row{{kRun, run_}, {kTime, float_text(absl::ToDoubleSeconds(step.time - absl::UnixEpoch()))}};
   if (step.step) row.emplace_back(kStep, absl::StrCat(*step.step));
-  size_t bytes = 0;
   for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
     const bool taken = std::find(std::begin(kFixed), std::end(kFixed), name) != std::end(kFixed);
     const size_t place = column(taken ? absl::StrCat("_", name) : name);
     if (place == kNoColumn) return;
     row.emplace_back(place, text_of(value));
-    bytes += row.back().second.size() + sizeof(row.back());
   });
-  bytes += sizeof(Row) + run_.size();
+  const size_t bytes = size_of(row);
   if (bytes_ + bytes > kCapacity) {
     throw std::runtime_error(absl::StrCat(file_.path(), ": ", kCapacity,
                                           " bytes wait to be written; what comes is lost"));
@@ -149,13 +147,16 @@ void CsvTracker::flush() {
   failed_ = true;
   open_earlier();
   write_columns();
-  for (const Row& row : rows_) {
+  file_.open();
+  file_.flush();  // makes room for more
+  while (!rows_.empty()) {
     std::vector<std::string> fields(columns_.size());
-    for (const auto& [place, text] : row) fields[place] = text;
+    for (const auto& [place, text] : rows_.front()) fields[place] = text;
+    // From here on it is the file that keeps it, whatever becomes of the disk.
+    bytes_ -= size_of(rows_.front());
+    rows_.pop_front();
     file_.append(csv_row(fields));
   }
-  rows_.clear();
-  bytes_ = 0;
   file_.flush();
   failed_ = false;
 }
@@ -167,7 +168,11 @@ void CsvTracker::finish() {
   } catch (const std::runtime_error& error) {
     failure = error.what();
   }
-  file_.finish();
+  try {
+    file_.finish();
+  } catch (const std::runtime_error&) {
+    if (rows_.empty()) throw;
+  }
   if (!rows_.empty()) {
     throw std::runtime_error(
         absl::StrCat(file_.path(), ": ", rows_.size(), " rows are lost: ", failure));
@@ -213,6 +218,12 @@ std::string CsvTracker::keep(std::string_view contents) {
   written_columns_ = columns_.size();
   file_.set_header(csv_row(columns_));
   return kept;
+}
+
+size_t CsvTracker::size_of(const Row& row) {
+  size_t bytes = sizeof(Row);
+  for (const auto& [place, text] : row) bytes += sizeof(place) + text.size();
+  return bytes;
 }
 
 size_t CsvTracker::column(const std::string& name) {

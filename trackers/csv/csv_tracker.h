@@ -31,6 +31,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
@@ -59,6 +60,7 @@ class CsvTracker final : public GeneralTracker {
   using Row = std::vector<std::pair<size_t, std::string>>;  // texts by column
 
   CsvTracker(const TrackerSetup& setup, FileOptions options);
+  static size_t size_of(const Row& row);  // in bytes, about
   void open_earlier();
   std::string keep(std::string_view contents);
   size_t column(const std::string& name);
@@ -73,9 +75,9 @@ class CsvTracker final : public GeneralTracker {
   size_t written_columns_ = 0;  // that the file's header has
   bool opened_ = false;         // an earlier file, if there was one
   bool said_full_ = false;
-  std::vector<Row> rows_;  // that wait for their columns
-  size_t bytes_ = 0;       // of those
-  bool failed_ = false;    // the last flush did
+  std::deque<Row> rows_;  // that wait for their columns
+  size_t bytes_ = 0;      // of those
+  bool failed_ = false;   // the last flush did
   AppendFile file_;
 };
 

@@ -195,6 +195,30 @@ TEST(CsvTrackerTest, AFullDiskLosesNothingThatIsWrittenLater) {
   EXPECT_EQ(column(world, "late").back(), "1");
 }
 
+TEST(CsvTrackerTest, ALongFullDiskIsFollowedByEachRowOnce) {
+  constexpr int kCapacity = 10 << 20;
+  for (const bool begun : {true, false}) {  // whether the file was there before
+    TrackerWorld world({.capacity = kCapacity});
+    CsvTracker tracker(world.setup());
+    tracker.start();
+    if (begun) tracker.flush();
+    const auto room = static_cast<size_t>(kCapacity - world.disk.used());
+    ASSERT_TRUE(write_file(world.disk, "/sim/other", std::string(room, '-')).ok());
+    std::vector<std::string> all;
+    for (int i = 0; i < 25; ++i) {
+      error_of([&] {
+        tracker.log({{"loss", i}, {"text", std::string(300 << 10, 't')}}, world.step(i));
+      });
+      all.push_back(std::to_string(i));
+      EXPECT_NE(error_of([&] { tracker.flush(); }), "");
+    }
+    ASSERT_TRUE(world.disk.remove("/sim/other").ok());
+    tracker.flush();
+    EXPECT_EQ(column(world, "loss"), all);
+    tracker.finish();
+  }
+}
+
 TEST(CsvTrackerTest, ADiskThatStaysFullIsSaidToLoseRows) {
   TrackerWorld world({.capacity = 100});
   CsvTracker tracker(world.setup({{"name", "a"}}));
@@ -202,6 +226,14 @@ TEST(CsvTrackerTest, ADiskThatStaysFullIsSaidToLoseRows) {
   for (int i = 0; i < 20; ++i) tracker.log({{"loss", i}}, world.step(i));
   EXPECT_THAT(error_of([&] { tracker.finish(); }), HasSubstr("are lost"));
   EXPECT_GT(column(world, "loss").size(), 1u);
+}
+
+TEST(CsvTrackerTest, ADiskThatIsFullFromTheBeginningIsSaidToLoseRows) {
+  TrackerWorld world({.capacity = 10});
+  CsvTracker tracker(world.setup());
+  tracker.start();
+  for (int i = 0; i < 20; ++i) tracker.log({{"loss", i}}, world.step(i));
+  EXPECT_THAT(error_of([&] { tracker.finish(); }), HasSubstr("20 rows are lost"));
 }
 
 TEST(CsvTrackerTest, AMachineThatDiedLeavesWhatALaterRunReads) {

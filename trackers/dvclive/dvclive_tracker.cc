@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
+#include "trackers/common/secret_names.h"
 #include "trackers/dvclive/live_files.h"
 
 namespace accelerate::trackers {
@@ -39,11 +41,7 @@ void DvcliveTracker::log(const TrackerDict& values, const TrackerStep& step) {
     if (value.number()) {
       live_->log_metric(name, value, step.kwargs);
     } else {
-      warn_once(absl::StrCat("Accelerator attempted to log a value of \"", value_text(value),
-                             "\" of type <class '", std::string(type_name(value)), "'> for key \"",
-                             name,
-                             "\" as a scalar. This invocation of DVCLive's Live.log_metric() is "
-                             "incorrect so we dropped this attribute."));
+      warn_of(name, value);
     }
   }
   live_->next_step();
@@ -60,13 +58,20 @@ void DvcliveTracker::log_images(const TrackerImages& images, const TrackerStep& 
   refuse_log_kwargs(kName, step.kwargs);
 }
 
-void DvcliveTracker::flush() { live_->flush(); }
+void DvcliveTracker::flush() { process_is_ending() ? live_->flush_all() : live_->flush(); }
+
+void DvcliveTracker::abandon() { live_->flush_all(); }
 
 void DvcliveTracker::finish() { live_->end(); }
 
-void DvcliveTracker::warn_once(const std::string& text) {
-  if (said_.size() >= kMaxSaid || !said_.insert(text).second) return;
-  services_.warn(text);
+void DvcliveTracker::warn_of(const std::string& name, const TrackerValue& value) {
+  const std::string type(type_name(value));
+  if (said_.size() >= kMaxSaid || !said_.insert(absl::StrCat(type, " ", name)).second) return;
+  services_.warn(absl::StrCat("Accelerator attempted to log a value of \"",
+                              shown_value(name, value), "\" of type <class '", type,
+                              "'> for key \"", name,
+                              "\" as a scalar. This invocation of DVCLive's Live.log_metric() is "
+                              "incorrect so we dropped this attribute."));
 }
 
 }  // namespace accelerate::trackers

@@ -33,9 +33,11 @@ class DvcliveTracker final : public GeneralTracker {
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
   void flush() override;
   void finish() override;
+  void abandon() override;
 
  private:
-  void warn_once(const std::string& text);
+  // That it is dropped; once for a name and type.
+  void warn_of(const std::string& name, const TrackerValue& value);
 
   const TrackerServices& services_;
   const std::unique_ptr<Live> live_;

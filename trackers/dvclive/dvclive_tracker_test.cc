@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/tracking/process_end.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/tracker_world.h"
 
@@ -85,6 +86,16 @@ TEST(DvcliveTrackerTest, SaysOnceWhatItDrops) {
                           "for key \"text\" as a scalar. This invocation of DVCLive's "
                           "Live.log_metric() is incorrect so we dropped this attribute."));
   EXPECT_THAT(column(world, "a"), ElementsAre("0", "1", "2"));
+}
+
+TEST(DvcliveTrackerTest, SaysNoSecretsAndNotEachValue) {
+  TrackerWorld world;
+  DvcliveTracker tracker(world.setup(here()));
+  tracker.start();
+  for (const char* const value : {"hf_abc", "hf_def"}) {
+    tracker.log({{"hub_token", value}, {"text", value}}, world.step());
+  }
+  EXPECT_THAT(world.warnings, ElementsAre(HasSubstr("value of \"***\""), HasSubstr("hf_abc")));
 }
 
 TEST(DvcliveTrackerTest, TimestampsAndSummariesOnly) {
@@ -317,6 +328,29 @@ TEST(DvcliveTrackerTest, MoreMetricsThanFilesAreKeptOpen) {
   EXPECT_EQ(column(world, "m1249").size(), 3u);
   tracker.finish();
   EXPECT_THAT(column(world, "m1249"), ElementsAre("0", "1", "2", "3"));
+}
+
+TEST(DvcliveTrackerTest, NothingIsHeldBackWhenThereIsNoLaterFlush) {
+  for (const bool by_signal : {true, false}) {
+    TrackerWorld world;
+    DvcliveTracker tracker(world.setup(here()));
+    tracker.start();
+    for (int step = 0; step < 2; ++step) {
+      TrackerDict values;
+      for (int i = 0; i < 250; ++i) values.emplace_back("m" + std::to_string(1000 + i), step);
+      tracker.log(values, world.step(step));
+      tracker.flush();
+    }
+    EXPECT_THAT(column(world, "m1249"), ElementsAre("0"));
+    if (by_signal) {
+      set_process_is_ending(true);
+      tracker.flush();
+      set_process_is_ending(false);
+    } else {
+      tracker.abandon();
+    }
+    EXPECT_THAT(column(world, "m1249"), ElementsAre("0", "1"));
+  }
 }
 
 TEST(DvcliveTrackerTest, RefusesWhatLiveDoesNotHave) {

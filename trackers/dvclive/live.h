@@ -28,6 +28,8 @@ class Live {
   virtual void next_step() = 0;
   /// Brings the files up to date.
   virtual void flush() = 0;
+  /// The same, with all that is held back: there may be no other call.
+  virtual void flush_all() { flush(); }
   virtual void end() = 0;
 };
 

@@ -252,6 +252,11 @@ void LiveFiles::flush() {
   write_dvc_yaml();
 }
 
+void LiveFiles::flush_all() {
+  next_overflow_ = absl::InfinitePast();
+  flush();
+}
+
 void LiveFiles::end() {
   std::exception_ptr failure;
   for (const auto& [path, metric] : metrics_) {

@@ -20,8 +20,8 @@
 /// Differs: a dvc.yaml or params.yaml that somebody else wrote, as their first line tells, is left
 ///          alone, and that is said. A `resume` keeps the entries of params.yaml that are not new.
 ///          metrics.json is written when the tracker flushes, about each second, and at the end.
-///          The rows of metrics beyond the first 200 are written once a minute, since more files
-///          are not kept open.
+///          The rows of metrics beyond the first 200 are written once a minute and before the
+///          process ends, since more files are not kept open.
 /// Fails:   rows that a full disk has no room for wait until it has; metrics.json and the like keep
 ///          what they had. After kill -9 the files have what was last flushed.
 /// Threads: one.
@@ -57,6 +57,7 @@ class LiveFiles final : public Live {
   void log_image(const std::string& name, const TrackerImage& image) override;
   void next_step() override;
   void flush() override;
+  void flush_all() override;
   void end() override;
 
  private:

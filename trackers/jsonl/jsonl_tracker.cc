@@ -11,6 +11,7 @@
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
 #include "trackers/common/safe_path.h"
+#include "trackers/common/secret_names.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -93,7 +94,7 @@ void JsonlTracker::log_histograms(const TrackerDict& tensors, const TrackerStep&
     const auto* const tensor = value.get_if<TensorValue>();
     if (tensor == nullptr) {
       throw std::invalid_argument(absl::StrCat("tracker jsonl: log_histograms: `", name,
-                                               "` is no tensor but ", value_text(value)));
+                                               "` is no tensor but ", shown_value(name, value)));
     }
     const Histogram histogram = make_histogram(tensor->values);
     ordered_json edges = ordered_json::array();

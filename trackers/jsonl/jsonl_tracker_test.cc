@@ -123,6 +123,8 @@ TEST(JsonlTrackerTest, TablesAndHistograms) {
       world.step(2));
   EXPECT_THAT(error_of([&] { tracker.log_histograms({{"x", "y"}}, world.step(2)); }),
               HasSubstr("`x` is no tensor"));
+  EXPECT_THAT(error_of([&] { tracker.log_histograms({{"token", "y"}}, world.step(2)); }),
+              HasSubstr("`token` is no tensor but ***"));
   tracker.finish();
   const auto read = lines(world);
   ASSERT_EQ(read.size(), 2u);

@@ -18,13 +18,6 @@ namespace {
 // A program with a new name at each step is not to be told of it for ever.
 constexpr size_t kMaxBadNames = 1000;
 
-std::vector<MlflowText> texts_of(const std::optional<TrackerDict>& dict) {
-  std::vector<MlflowText> texts;
-  if (!dict) return texts;
-  for (const auto& [name, value] : *dict) texts.emplace_back(name, value_text(value));
-  return texts;
-}
-
 size_t bytes_of(const std::vector<MlflowText>& texts) {
   size_t bytes = 0;
   for (const auto& [name, value] : texts) bytes += name.size() + value.size();
@@ -88,16 +81,19 @@ std::vector<std::string> BufferedClient::search_experiments(const std::string& n
 std::string BufferedClient::create_experiment(const MlflowCreateExperiment& experiment) {
   return ask([&] {
     return store_->create_experiment(experiment.name, experiment.artifact_location,
-                                     texts_of(experiment.tags),
+                                     checked_tags(experiment.tags.value_or(TrackerDict())),
                                      absl::ToUnixMillis(services_.now()));
   });
 }
 
 void BufferedClient::start_run(const MlflowStartRun& run) {
-  std::vector<MlflowText> tags = texts_of(run.tags);
-  if (run.description) tags.emplace_back("mlflow.note.content", *run.description);
+  TrackerDict wanted = run.tags.value_or(TrackerDict());
+  if (run.description) wanted.emplace_back("mlflow.note.content", *run.description);
+  std::vector<MlflowText> tags = checked_tags(wanted);
+  const auto dropped = static_cast<int64_t>(wanted.size() - tags.size());
   if (run.run_id) {
     run_ = ask([&] { return store_->resume_run(*run.run_id); });
+    lost_others_ += dropped;
     if (!tags.empty()) add(Tags{std::move(tags)});
     return;
   }
@@ -110,6 +106,8 @@ void BufferedClient::start_run(const MlflowStartRun& run) {
                                .tags = std::move(tags),
                                .start_time = absl::ToUnixMillis(services_.now())});
   });
+  lost_others_ += dropped;
+  if (!run_->unset_tags.empty()) add(Tags{std::exchange(run_->unset_tags, {})});
 }
 
 bool BufferedClient::is_good_name(const std::string& name, const std::string& what) {
@@ -142,21 +140,38 @@ void BufferedClient::log_metrics(const TrackerDict& metrics, const TrackerStep& 
 
 std::vector<MlflowText> BufferedClient::checked(const TrackerDict& dict, const std::string& what) {
   std::vector<MlflowText> texts;
-  for (MlflowText& text : texts_of(dict)) {
-    if (is_good_name(text.first, what)) {
-      texts.push_back(std::move(text));
-    } else {
-      ++lost_others_;
-    }
+  for (const auto& [name, value] : dict) {
+    if (is_good_name(name, what)) texts.emplace_back(name, value_text(value));
+  }
+  return texts;
+}
+
+std::vector<MlflowText> BufferedClient::checked_tags(const TrackerDict& tags) {
+  std::vector<MlflowText> texts = checked(tags, "tag");
+  for (auto& [name, value] : texts) {
+    const size_t length = utf8_length(value);
+    if (length <= kMlflowMaxTag) continue;
+    value = utf8_start(value, kMlflowMaxTag);
+    if (bad_names_.size() >= kMaxBadNames || !bad_names_.insert(name).second) continue;
+    services_.warn(absl::StrCat("mlflow: tag \"", name, "\" has ", length,
+                                " characters and is cut: MLflow allows ", kMlflowMaxTag));
   }
   return texts;
 }
 
 void BufferedClient::log_params(const TrackerDict& params) {
-  add(Params{checked(params, "param")});
+  add_texts<Params>(params.size(), checked(params, "param"));
 }
 
-void BufferedClient::set_tags(const TrackerDict& tags) { add(Tags{checked(tags, "tag")}); }
+void BufferedClient::set_tags(const TrackerDict& tags) {
+  add_texts<Tags>(tags.size(), checked_tags(tags));
+}
+
+template <typename Item>
+void BufferedClient::add_texts(size_t wanted, std::vector<MlflowText> texts) {
+  lost_others_ += static_cast<int64_t>(wanted - texts.size());
+  add(Item{std::move(texts)});
+}
 
 void BufferedClient::log_image(const TrackerImage& image, const std::string& artifact_file) {
   add_contents(encode_png(image), artifact_file);
@@ -299,23 +314,40 @@ void BufferedClient::send_metrics() {
 void BufferedClient::flush() {
   if (!run_) return;
   std::optional<std::string> refused;
-  const absl::Time end =
-      end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
-  while (sent_metrics_ < metrics_.size() || !items_.empty()) {
-    if (services_.now() >= end) break;
+  const auto send = [&](void (BufferedClient::*part)()) {
     try {
-      if (!items_.empty()) {
-        send_item();
-      } else {
-        send_metrics();
-      }
+      (this->*part)();
     } catch (const MlflowAway&) {
       throw;
     } catch (const std::exception& error) {
       if (!refused) refused = error.what();
     }
+  };
+  const absl::Time end =
+      end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
+  while (sent_metrics_ < metrics_.size() || !items_.empty()) {
+    if (services_.now() >= end) break;
+    const auto before = waiting();
+    send(items_.empty() ? &BufferedClient::send_metrics : &BufferedClient::send_item);
+    if (waiting() == before) break;  // the next flush tries again
   }
+  send(&BufferedClient::flush_store);
   if (refused) throw std::runtime_error(*refused);
+}
+
+void BufferedClient::flush_all() {
+  flushes_all_ = true;
+  flush();
+}
+
+void BufferedClient::flush_store() {
+  if (store_->held() == 0) return;
+  try {
+    ask([&] { store_->flush(*run_, flushes_all_ || end_ != absl::InfiniteFuture()); });
+  } catch (const MlflowRefused& error) {
+    lost_metrics_ += static_cast<int64_t>(error.count);
+    throw;
+  }
 }
 
 void BufferedClient::end_run(const TrackerStep& when) {
@@ -342,7 +374,8 @@ bool BufferedClient::wait_until_ready(absl::Time end) {
 }
 
 std::string BufferedClient::losses() {
-  const int64_t metrics = lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_);
+  const int64_t metrics =
+      lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_ + store_->held());
   const int64_t others = lost_others_ + static_cast<int64_t>(items_.size());
   if (metrics == 0 && others == 0) return {};
   return absl::StrCat(metrics, " metrics and ", others, " params, tags or artifacts are lost");

@@ -7,6 +7,7 @@
 /// Threads: one at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -54,6 +55,7 @@ class BufferedClient final : public MlflowClient {
   void log_text(const std::string& text, const std::string& artifact_file) override;
   void log_artifact(const std::string& local_path, const std::string& artifact_path) override;
   void flush() override;
+  void flush_all() override;
   void end_run(const TrackerStep& when) override;
   bool is_ready() override;
   bool wait_until_ready(absl::Time end) override;
@@ -81,12 +83,21 @@ class BufferedClient final : public MlflowClient {
   auto ask(Function&& function);
   void add(Item item);
   void add_contents(std::string bytes, const std::string& path);
+  // Metrics, other items, and bytes of these.
+  std::array<size_t, 3> waiting() const {
+    return {metrics_.size() - sent_metrics_, items_.size(), item_bytes_};
+  }
   // Each hands on some of what waits first.
   void send_item();
   void send_metrics();
+  void flush_store();
   void send_texts(std::vector<MlflowText>& texts,
                   size_t (MlflowStore::*send)(const MlflowRun&, absl::Span<const MlflowText>));
+  // Those whose names are good.
   std::vector<MlflowText> checked(const TrackerDict& dict, const std::string& what);
+  std::vector<MlflowText> checked_tags(const TrackerDict& tags);
+  template <typename Item>
+  void add_texts(size_t wanted, std::vector<MlflowText> texts);
   // Whether it may be sent; else says so, once for each name.
   bool is_good_name(const std::string& name, const std::string& what);
 
@@ -103,6 +114,7 @@ class BufferedClient final : public MlflowClient {
   int64_t lost_metrics_ = 0;
   int64_t lost_others_ = 0;
   bool said_full_ = false;
+  bool flushes_all_ = false;
   std::set<std::string> bad_names_;
   absl::Time end_ = absl::InfiniteFuture();
 };

@@ -19,6 +19,9 @@ namespace {
 
 // A process may open about a thousand.
 constexpr size_t kMaxOpenFiles = 200;
+// Of metrics that have no open file.
+constexpr absl::Duration kHeldInterval = absl::Minutes(1);
+constexpr size_t kMaxHeld = size_t{16} << 20;  // bytes, about
 // As MLflow numbers them.
 constexpr int kRunning = 1;
 constexpr int kFinished = 3;
@@ -27,7 +30,7 @@ constexpr char kMeta[] = "meta.yaml";
 
 [[noreturn]] void fail(const absl::Status& status) {
   std::string text(status.message());
-  if (absl::IsResourceExhausted(status)) throw MlflowAway(text);
+  if (absl::IsResourceExhausted(status) || absl::IsDataLoss(status)) throw MlflowAway(text);
   throw std::runtime_error(std::move(text));
 }
 
@@ -39,6 +42,18 @@ template <typename Value>
 Value check(absl::StatusOr<Value> value) {
   check(value.status());
   return *std::move(value);
+}
+
+// What one entry is to blame for is no reason to wait: its name may be another's folder.
+template <typename Function>
+void or_refuse(Function&& function) {
+  try {
+    function();
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), 1);
+  }
 }
 
 std::string yaml_text(const std::string& text) {
@@ -86,14 +101,21 @@ std::string metric_line(const MlflowMetric& metric) {
   return absl::StrCat(metric.timestamp, " ", float_text(metric.value), " ", metric.step, "\n");
 }
 
+size_t line_count(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
 absl::Span<const std::byte> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
 }  // namespace
 
-FileStore::FileStore(std::string folder, FileSystem& files, uint64_t random_bits)
-    : folder_(std::move(folder)), files_(files), random_state_(random_bits) {}
+FileStore::FileStore(std::string folder, const TrackerServices& services, uint64_t random_bits)
+    : folder_(std::move(folder)),
+      services_(services),
+      files_(services.files),
+      random_state_(random_bits) {}
 
 std::string FileStore::run_folder(const MlflowRun& run) const {
   return join_path(join_path(folder_, run.experiment_id), run.run_id);
@@ -137,8 +159,10 @@ std::string FileStore::create_experiment(const std::string& name,
           ? "0"
           : absl::StrCat(100000000000000000 + next_random(random_state_) % 900000000000000000);
   for (const auto& [key, value] : tags) {
-    if (mlflow_name_error(key).empty()) {
-      write(join_path(join_path(join_path(folder_, id), "tags"), key), value);
+    try {
+      or_refuse([&] { write(join_path(join_path(join_path(folder_, id), "tags"), key), value); });
+    } catch (const MlflowRefused&) {
+      continue;  // said of the run, which has the same
     }
   }
   write_experiment(id, name, artifact_location.value_or(location(id)), now);
@@ -165,7 +189,13 @@ MlflowRun FileStore::create_run(const MlflowNewRun& run) {
   for (const char* part : {"artifacts", "metrics", "params", "tags"}) {
     check(make_directories_durably(files_, join_path(folder, part)));
   }
-  set_tags(result, tags);
+  for (const MlflowText& tag : tags) {
+    try {
+      set_tags(result, {&tag, 1});
+    } catch (const MlflowRefused&) {
+      result.unset_tags.push_back(tag);
+    }
+  }
   // Last: without it there is no run.
   write(join_path(folder, kMeta),
         absl::StrCat("artifact_uri: ", yaml_text(result.artifact_uri),
@@ -202,11 +232,14 @@ MlflowRun FileStore::resume_run(const std::string& run_id) {
   throw std::runtime_error(absl::StrCat("there is no run ", run_id, " in ", folder_));
 }
 
-FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
-  if (const auto found = metric_files_.find(path); found != metric_files_.end()) {
-    ages_.splice(ages_.begin(), ages_, found->second.age);
-    return found->second;
-  }
+FileStore::MetricFile* FileStore::metric_file(const std::string& path) {
+  const auto found = metric_files_.find(path);
+  if (found != metric_files_.end()) return &found->second;
+  if (metric_files_.size() >= kMaxOpenFiles) return nullptr;
+  return &metric_files_.emplace(path, open_metric_file(path)).first->second;
+}
+
+FileStore::MetricFile FileStore::open_metric_file(const std::string& path) {
   // A file cannot be opened to be continued, so its lines move to a new one, which takes its name.
   MetricFile opened;
   std::string lines;
@@ -215,13 +248,6 @@ FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
     lines.resize(lines.rfind('\n') + 1);
   } else {
     check(make_directories_durably(files_, parent_path(path)));
-  }
-  if (metric_files_.size() >= kMaxOpenFiles) {
-    const auto oldest = metric_files_.find(ages_.back());
-    check(oldest->second.file->sync());
-    check(oldest->second.file->close());
-    metric_files_.erase(oldest);
-    ages_.pop_back();
   }
   const std::string fresh = lines.empty() ? path : files_.temporary_name(path);
   opened.file = check(files_.create(fresh));
@@ -235,51 +261,93 @@ FileStore::MetricFile& FileStore::metric_file(const std::string& path) {
     }
   }
   opened.size = static_cast<int64_t>(lines.size());
-  ages_.push_front(path);
-  opened.age = ages_.begin();
-  return metric_files_.emplace(path, std::move(opened)).first->second;
+  return opened;
 }
 
 size_t FileStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
-  // So many that all their files can be open at once.
+  if (held_bytes_ > kMaxHeld) write_held();
+  // Up to one that cannot have a file.
   std::map<std::string, std::string> lines;
+  std::map<std::string, std::string> held;
   size_t count = 0;
   for (const MlflowMetric& metric : metrics) {
     const std::string path = join_path(join_path(run_folder(run), "metrics"), metric.key);
-    if (lines.size() >= kMaxOpenFiles && !lines.contains(path)) break;
-    lines[path] += metric_line(metric);
+    bool is_open = true;
+    try {
+      or_refuse([&] { is_open = metric_file(path) != nullptr; });
+    } catch (const MlflowRefused&) {
+      if (count == 0) throw;
+      break;
+    }
+    (is_open ? lines : held)[path] += metric_line(metric);
     ++count;
   }
   // All or nothing: sizes grow when everything is written, and what comes again goes over it.
   for (const auto& [path, text] : lines) {
-    MetricFile& target = metric_file(path);
-    check(target.file->write_at(target.size, bytes_of(text)));
+    MetricFile& target = metric_files_.at(path);
+    const absl::Status status = target.file->write_at(target.size, bytes_of(text));
+    if (!status.ok()) throw MlflowAway(std::string(status.message()));
   }
   for (const auto& [path, text] : lines) {
-    metric_file(path).size += static_cast<int64_t>(text.size());
+    metric_files_.at(path).size += static_cast<int64_t>(text.size());
+  }
+  for (const auto& [path, text] : held) {
+    held_[path] += text;
+    held_bytes_ += text.size();
   }
   return count;
+}
+
+void FileStore::flush(const MlflowRun& /*run*/, bool all) {
+  const absl::Time now = services_.now();
+  if (all || now >= next_held_) {
+    write_held();
+    next_held_ = now + kHeldInterval;
+  }
+  if (lost_ > 0) throw MlflowRefused(why_lost_, std::exchange(lost_, 0));
+}
+
+void FileStore::write_held() {
+  while (!held_.empty()) {
+    const auto& [path, text] = *held_.begin();
+    try {
+      or_refuse([&] {
+        const MetricFile target = open_metric_file(path);
+        check(target.file->write_at(target.size, bytes_of(text)));
+        check(target.file->sync());
+        check(target.file->close());
+      });
+    } catch (const MlflowRefused& error) {
+      lost_ += line_count(text);
+      why_lost_ = error.what();
+    }
+    held_bytes_ -= text.size();
+    held_.erase(held_.begin());
+  }
+}
+
+size_t FileStore::held() const {
+  size_t lines = lost_;
+  for (const auto& [path, text] : held_) lines += line_count(text);
+  return lines;
 }
 
 size_t FileStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {
   const auto& [key, value] = params.front();
   const std::string path = join_path(join_path(run_folder(run), "params"), key);
-  if (check(exists(files_, path))) {
-    const std::string old = check(read_file(files_, path));
-    if (old == value) return 1;
-    throw MlflowRefused(absl::StrCat("param ", key, " of run ", run.run_id, " is \"", old,
-                                     "\" already, and cannot become \"", value, "\""),
-                        1);
-  }
-  write(path, value);
+  or_refuse([&] {
+    if (!check(exists(files_, path))) return write(path, value);
+    if (check(read_file(files_, path)) == value) return;
+    throw std::runtime_error(absl::StrCat("param ", key, " of run ", run.run_id,
+                                          " has another value already, and keeps it"));
+  });
   return 1;
 }
 
 size_t FileStore::set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) {
-  for (const auto& [key, value] : tags) {
-    write(join_path(join_path(run_folder(run), "tags"), key), value);
-  }
-  return tags.size();
+  const auto& [key, value] = tags.front();
+  or_refuse([&] { write(join_path(join_path(run_folder(run), "tags"), key), value); });
+  return 1;
 }
 
 void FileStore::put_artifact(const MlflowRun& run, const std::string& path,
@@ -304,7 +372,6 @@ void FileStore::end_run(const MlflowRun& run, int64_t end_time) {
   }
   for (const std::string& folder : folders) check(files_.sync_directory(folder));
   metric_files_.clear();
-  ages_.clear();
   const std::string meta = join_path(run_folder(run), kMeta);
   const std::string contents = check(read_file(files_, meta));
   write(meta, with_line(with_line(contents, "status", absl::StrCat(kFinished)), "end_time",

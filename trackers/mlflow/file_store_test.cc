@@ -311,6 +311,64 @@ TEST_F(MlflowFileStoreTest, NamesCannotLeaveTheFolder) {
   EXPECT_THAT(world_.warnings.back(), HasSubstr("1 metrics and 1 params"));
 }
 
+TEST_F(MlflowFileStoreTest, TagsOfArgumentsCannotLeaveTheFolderEither) {
+  const std::string umlaut = "ä";  // a character in 2 bytes
+  std::string text;
+  for (int i = 0; i < 6000; ++i) text += umlaut;
+  const TrackerDict tags = {{"../../../x", "v"}, {"ok", "v"}, {"long", text}};
+  const auto first = started({{"tags", tags}});
+  first->finish();
+  EXPECT_FALSE(exists(disk_, "/sim/logs/x").value());
+  EXPECT_FALSE(exists(disk_, "/sim/logs/mlruns/x").value());
+  const std::string folder = only_run();
+  ReadRun run = Reader(disk_).run(folder);
+  EXPECT_EQ(run.tags["ok"], "v");
+  EXPECT_EQ(run.tags["long"].size(), 5000 * umlaut.size());
+  EXPECT_THAT(world_.warnings,
+              ElementsAre(HasSubstr("tag \"../../../x\" is dropped"), HasSubstr("is cut"),
+                          HasSubstr("0 metrics and 1 params")));
+
+  const auto second =
+      started({{"run_id", folder.substr(folder.find('/') + 1)}, {"tags", {{"../../y", "v"}}}});
+  second->finish();
+  EXPECT_FALSE(exists(disk_, "/sim/logs/mlruns/" + experiment() + "/y").value());
+  EXPECT_THAT(world_.warnings.back(), HasSubstr("0 metrics and 1 params"));
+}
+
+TEST_F(MlflowFileStoreTest, ANameThatIsAnothersFolderIsRefusedAlone) {
+  const auto tracker = started({{"tags", {{"team", "a"}, {"team/lead", "b"}, {"site", "c"}}}});
+  tracker->store_init_configuration({{"model", 1}, {"model/depth", 2}, {"lr", 3}});
+  for (int step = 0; step < 3; ++step) {
+    tracker->log({{"loss", 1}, {"loss/val", 2}, {"ok", 3}}, world_.step(step));
+  }
+  EXPECT_THROW(tracker->flush(), std::runtime_error);
+  tracker->log({{"ok", 3}}, world_.step(3));
+  tracker->finish();
+  ReadRun run = Reader(disk_).run(only_run());
+  EXPECT_THAT(run.metrics, SizeIs(2));
+  EXPECT_THAT(run.metrics["loss"], SizeIs(3));
+  EXPECT_THAT(run.metrics["ok"], SizeIs(4));
+  EXPECT_THAT(run.params, ElementsAre(Pair("lr", "3"), Pair("model", "1")));
+  EXPECT_EQ(run.tags["team"], "a");
+  EXPECT_EQ(run.tags["site"], "c");
+  EXPECT_FALSE(run.tags.contains("team/lead"));
+  EXPECT_EQ(run.meta["status"], "3");
+  EXPECT_THAT(world_.warnings, ElementsAre(HasSubstr("3 metrics and 2 params")));
+}
+
+TEST_F(MlflowFileStoreTest, NamesMayHaveLettersOfOtherScripts) {
+  const auto tracker = started();
+  for (const char* const name : {"Verlust/größe", "потеря", "損失", "손실", "ロス", "λ 1"}) {
+    tracker->log({{name, 1}}, world_.step(1));
+  }
+  for (const char* const name : {"💥", "a\xff", "a\xc3", "\xe0\x83\xa9", "a×b", "a–b"}) {
+    tracker->log({{name, 1}}, world_.step(1));
+  }
+  tracker->finish();
+  EXPECT_THAT(Reader(disk_).run(only_run()).metrics, SizeIs(6));
+  EXPECT_THAT(world_.warnings.back(), HasSubstr("6 metrics and 0 params"));
+}
+
 TEST_F(MlflowFileStoreTest, MoreMetricsThanFilesThatMayBeOpen) {
   const auto tracker = started();
   for (int step = 0; step < 3; ++step) {
@@ -329,6 +387,31 @@ TEST_F(MlflowFileStoreTest, MoreMetricsThanFilesThatMayBeOpen) {
   EXPECT_THAT(world_.warnings, IsEmpty());
 }
 
+TEST_F(MlflowFileStoreTest, MetricsWithoutAnOpenFileAreWrittenOnceAMinute) {
+  const auto tracker = started();
+  const auto log = [&](int step) {
+    TrackerDict values;
+    for (int i = 0; i < 250; ++i) values.emplace_back(absl::StrCat("m", 1000 + i), step);
+    tracker->log(values, world_.step(step));
+  };
+  const auto count = [&](const char* name) {
+    return Reader(disk_).run(only_run()).metrics[name].size();
+  };
+  for (int step = 0; step < 4; ++step) {
+    log(step);
+    tracker->flush();
+    world_.now += absl::Seconds(25);
+  }
+  EXPECT_EQ(count("m1000"), 4u);
+  EXPECT_EQ(count("m1249"), 4u) << "in steps 0 and 3";
+  log(4);
+  tracker->flush();
+  EXPECT_EQ(count("m1249"), 4u);
+  tracker->abandon();
+  EXPECT_EQ(count("m1249"), 5u);
+  EXPECT_THAT(world_.warnings, IsEmpty());
+}
+
 TEST_F(MlflowFileStoreTest, AFinishedRunOutlivesTheMachine) {
   const auto tracker = started();
   tracker->log({{"loss", 1}, {"a/b", 2}}, world_.step(1));
@@ -338,6 +421,35 @@ TEST_F(MlflowFileStoreTest, AFinishedRunOutlivesTheMachine) {
   EXPECT_THAT(run.metrics["loss"], SizeIs(1));
   EXPECT_THAT(run.metrics["a/b"], SizeIs(1));
   EXPECT_EQ(run.meta["status"], "3");
+}
+
+class LargeDiskTest : public MlflowFileStoreTest {
+ protected:
+  static constexpr int kCapacity = 200000;
+  LargeDiskTest() : MlflowFileStoreTest({.capacity = kCapacity}) {}
+};
+
+TEST_F(LargeDiskTest, MetricsWithoutAnOpenFileWaitForRoomToo) {
+  const auto tracker = started();
+  TrackerDict values;
+  for (int i = 0; i < 250; ++i) values.emplace_back(absl::StrCat("m", 1000 + i), i);
+  tracker->log(values, world_.step(0));
+  tracker->flush();
+  const std::string filler(kCapacity - static_cast<size_t>(disk_.used()) - 40, 'x');
+  ASSERT_TRUE(write_file(disk_, "/sim/filler", filler).ok());
+  world_.now += absl::Minutes(2);
+  for (int step = 1; step < 4; ++step) {
+    tracker->log({{"m1249", step}}, world_.step(step));
+    error_of([&] { tracker->flush(); });
+    world_.now += absl::Minutes(2);
+  }
+  ASSERT_TRUE(disk_.remove("/sim/filler").ok());
+  tracker->flush();
+  const ReadRun run = Reader(disk_).run(only_run());
+  EXPECT_THAT(run.metrics.at("m1249"), SizeIs(4));
+  tracker->finish();
+  EXPECT_THAT(world_.warnings, IsEmpty());
+  EXPECT_EQ(Reader(disk_).meta(only_run())["status"], "3");
 }
 
 class FullDiskTest : public MlflowFileStoreTest {

@@ -65,6 +65,8 @@ class MlflowClient {
   /// `artifact_path`: a folder below the run's artifacts; empty: these themselves.
   virtual void log_artifact(const std::string& local_path, const std::string& artifact_path) = 0;
   virtual void flush() {}
+  /// The same, of all that is held back: there may be no other call.
+  virtual void flush_all() { flush(); }
 
   /// The run is finished.
   virtual void end_run(const TrackerStep& /*when*/) = 0;

@@ -37,6 +37,8 @@ struct MlflowRun {
   std::string experiment_id;
   std::string run_id;
   std::string artifact_uri;
+  /// Those that `create_run` could not set, for `set_tags` to say why.
+  std::vector<MlflowText> unset_tags;
 };
 
 struct MlflowNewRun {
@@ -71,12 +73,19 @@ class MlflowStore {
   /// Its end time is unset, and it runs again.
   virtual MlflowRun resume_run(const std::string& run_id) = 0;
 
-  // Keep some from the front, one at least, and return how many. Params and tags that are there
+  // Keep some from the front, one at least, and return how many; of metrics, a store may hold back
+  // some until `flush`. Params and tags that are there
   // with the same value may come again. Metrics that were given before a failure may be given
   // again, in the same order and with more behind them.
   virtual size_t log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) = 0;
   virtual size_t log_params(const MlflowRun& run, absl::Span<const MlflowText> params) = 0;
   virtual size_t set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) = 0;
+
+  /// Keeps what is held back, if that is due or `all` of it is to be kept now. MlflowRefused says
+  /// how many metrics are lost.
+  virtual void flush(const MlflowRun& /*run*/, bool /*all*/) {}
+  /// Metrics that are held back.
+  virtual size_t held() const { return 0; }
 
   /// `path`: as `mlflow_path_error` likes it, below the run's artifacts.
   virtual void put_artifact(const MlflowRun& run, const std::string& path,

@@ -10,7 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/file_system.h"
+#include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
+#include "trackers/common/secret_names.h"
 #include "trackers/common/yes_or_no.h"
 #include "trackers/mlflow/mlflow_names.h"
 #include "trackers/mlflow/open_client.h"
@@ -24,12 +26,13 @@ using nlohmann::json;
 constexpr absl::Duration kFinishLimit = absl::Seconds(30);
 // A program that logs a text at each step is not to be told of it for ever.
 constexpr size_t kMaxWarnings = 1000;
+constexpr char kAway[] = "the server, or the disk, is away";
 
 TrackerDict tags_of_json(const std::string& text) {
   const json tags = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!tags.is_object()) {
     throw std::invalid_argument(
-        absl::StrCat("mlflow: tags must be a dictionary in JSON, not ", text));
+        "mlflow: tags must be a dictionary, and tags and MLFLOW_TAGS in one text JSON");
   }
   TrackerDict dict;
   for (const auto& [name, value] : tags.items()) {
@@ -107,7 +110,9 @@ void MlflowTracker::begin() {
   try {
     const std::vector<std::string> found = client_->search_experiments(experiment_name_);
     if (found.size() > 1) {
-      warn_once("Multiple experiments with the same name found. Using first one.");
+      warn_once("experiments", [] {
+        return std::string("Multiple experiments with the same name found. Using first one.");
+      });
     }
     run_.experiment_id = !found.empty()
                              ? found[0]
@@ -136,9 +141,9 @@ void MlflowTracker::while_there(Function&& function) {
   if (std::exchange(away_, false)) services_.info("mlflow: it is there again");
 }
 
-void MlflowTracker::warn_once(std::string text) {
-  if (warned_.size() >= kMaxWarnings || !warned_.insert(text).second) return;
-  services_.warn(text);
+void MlflowTracker::warn_once(const std::string& about, const std::function<std::string()>& text) {
+  if (warned_.size() >= kMaxWarnings || !warned_.insert(about).second) return;
+  services_.warn(text());
 }
 
 void MlflowTracker::store_init_configuration(const TrackerDict& values) {
@@ -146,11 +151,13 @@ void MlflowTracker::store_init_configuration(const TrackerDict& values) {
   for (const auto& [name, value] : values) {
     const std::string text = value_text(value);
     if (utf8_length(text) > kMlflowMaxParam) {
-      warn_once(absl::StrCat("Accelerate is attempting to log a value of \"", text, "\" for key \"",
-                             name,
-                             "\" as a parameter. MLflow's log_param() only accepts values no "
-                             "longer than ",
-                             kMlflowMaxParam, " characters so we dropped this attribute."));
+      warn_once(absl::StrCat("param ", name), [&] {
+        return absl::StrCat(
+            "Accelerate is attempting to log a value of \"", shown_value(name, value),
+            "\" for key \"", name,
+            "\" as a parameter. MLflow's log_param() only accepts values no longer than ",
+            kMlflowMaxParam, " characters so we dropped this attribute.");
+      });
       continue;
     }
     params.emplace_back(name, value);
@@ -169,11 +176,14 @@ void MlflowTracker::log(const TrackerDict& values, const TrackerStep& step) {
       metrics.emplace_back(name, value);
       continue;
     }
-    warn_once(absl::StrCat("MLflowTracker is attempting to log a value of \"", value_text(value),
-                           "\" of type <class '", std::string(type_name(value)), "'> for key \"",
-                           name,
-                           "\" as a metric. MLflow's log_metric() only accepts float and int types "
-                           "so we dropped this attribute."));
+    const std::string type(type_name(value));
+    warn_once(absl::StrCat(type, " ", name), [&] {
+      return absl::StrCat("MLflowTracker is attempting to log a value of \"",
+                          shown_value(name, value), "\" of type <class '", type, "'> for key \"",
+                          name,
+                          "\" as a metric. MLflow's log_metric() only accepts float and int types "
+                          "so we dropped this attribute.");
+    });
   }
   client_->log_metrics(metrics, step);
 }
@@ -224,11 +234,13 @@ void MlflowTracker::log_artifacts(const std::string& local_dir, const std::strin
 
 void MlflowTracker::set_tags(const TrackerDict& tags) { client_->set_tags(tags); }
 
-void MlflowTracker::flush() {
+void MlflowTracker::flush() { flush(process_is_ending()); }
+
+void MlflowTracker::flush(bool all) {
   if (!given_up_.empty() || !client_->is_ready()) return;
   while_there([&] {
     begin();
-    client_->flush();
+    all ? client_->flush_all() : client_->flush();
   });
 }
 
@@ -238,7 +250,10 @@ void MlflowTracker::finish() {
   const absl::Time end = services_.now() + kFinishLimit;
   while (given_up_.empty()) {
     try {
-      if (!client_->wait_until_ready(end)) break;
+      if (!client_->wait_until_ready(end)) {
+        if (reason.empty()) reason = kAway;
+        break;
+      }
       begin();
       try {
         client_->flush();
@@ -259,6 +274,18 @@ void MlflowTracker::finish() {
   if (losses.empty() && reason.empty()) return;
   services_.warn(absl::StrCat("mlflow: ", losses.empty() ? "the run could not be ended" : losses,
                               reason.empty() ? "" : ": ", reason));
+}
+
+void MlflowTracker::abandon() {
+  std::string reason = given_up_;
+  try {
+    flush(/*all=*/true);
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  const std::string losses = client_->losses();
+  if (losses.empty()) return;
+  services_.warn(absl::StrCat("mlflow: ", losses, ": ", reason.empty() ? kAway : reason));
 }
 
 namespace {

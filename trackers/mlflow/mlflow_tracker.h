@@ -24,6 +24,7 @@
 /// Mirrors: accelerate tracking.py, MLflowTracker.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -52,6 +53,8 @@ class MlflowTracker final : public GeneralTracker {
                  const TrackerStep& step) override;
   void flush() override;
   void finish() override;
+  /// The run stays one that is running; what is lost is said.
+  void abandon() override;
 
   /// For `unwrap<MlflowTracker>()`: files of the run. Paths as the setup's FileSystem knows them;
   /// a local file must stay as it is until the next flush.
@@ -62,10 +65,12 @@ class MlflowTracker final : public GeneralTracker {
 
  private:
   void begin();
+  void flush(bool all);
   // Says that the service is away when that begins, and else that it goes on.
   template <typename Function>
   void while_there(Function&& function);
-  void warn_once(std::string text);
+  // Once for all that it is `about`, whatever the values.
+  void warn_once(const std::string& about, const std::function<std::string()>& text);
 
   const TrackerServices& services_;
   std::string experiment_name_;

@@ -21,6 +21,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 // Keeps what the tracker asks for.
@@ -35,6 +36,9 @@ struct Asked {
   std::vector<std::pair<std::string, std::string>> texts;
   std::vector<std::pair<std::string, std::string>> artifacts;
   int ended = 0;
+  // What it answers.
+  bool ready = true;
+  std::string losses;
 };
 
 class FakeClient final : public MlflowClient {
@@ -64,6 +68,8 @@ class FakeClient final : public MlflowClient {
     asked_.artifacts.emplace_back(local_path, artifact_path);
   }
   void end_run(const TrackerStep& /*when*/) override { ++asked_.ended; }
+  bool wait_until_ready(absl::Time /*end*/) override { return asked_.ready; }
+  std::string losses() override { return asked_.losses; }
 
  private:
   Asked& asked_;
@@ -199,7 +205,41 @@ TEST_F(MlflowTrackerTest, KeepsNumbersAndBoolsAsMetricsAndWarnsOfOthersOnce) {
 TEST_F(MlflowTrackerTest, WarningsHaveAnEnd) {
   MlflowTracker tracker = make();
   for (int i = 0; i < 3000; ++i) tracker.log({{"text", absl::StrCat(i)}}, world_.step(i));
+  EXPECT_THAT(world_.warnings, SizeIs(1));
+  for (int i = 0; i < 3000; ++i) tracker.log({{absl::StrCat("text", i), "x"}}, world_.step(i));
   EXPECT_THAT(world_.warnings, SizeIs(1000));
+}
+
+TEST_F(MlflowTrackerTest, WarningsHoldNoSecrets) {
+  MlflowTracker tracker = make();
+  tracker.store_init_configuration({{"api_key", std::string(501, 'k')}});
+  tracker.log({{"hub_token", "hf_abc"}, {"url", "http://me:pw@host"}}, world_.step(1));
+  EXPECT_THAT(world_.warnings,
+              ElementsAre(HasSubstr("value of \"***\" for key \"api_key\""),
+                          HasSubstr("value of \"***\" of type"), HasSubstr("http://***@host")));
+  EXPECT_THAT(refusal({{"tags", "{\"token\": \"hf_abc\""}}), Not(HasSubstr("hf_abc")));
+}
+
+TEST_F(MlflowTrackerTest, SaysWhyARunIsNotEnded) {
+  MlflowTracker tracker = make();
+  tracker.start();
+  asked_.ready = false;
+  asked_.losses = "3 metrics are lost";
+  tracker.finish();
+  EXPECT_EQ(asked_.ended, 0);
+  EXPECT_THAT(world_.warnings,
+              ElementsAre("mlflow: 3 metrics are lost: the server, or the disk, is away"));
+}
+
+TEST_F(MlflowTrackerTest, ARunThatFailedSaysWhatIsLost) {
+  MlflowTracker tracker = make();
+  tracker.start();
+  tracker.abandon();
+  EXPECT_THAT(world_.warnings, IsEmpty());
+  asked_.losses = "3 metrics are lost";
+  tracker.abandon();
+  EXPECT_EQ(asked_.ended, 0);
+  EXPECT_THAT(world_.warnings, ElementsAre(HasSubstr("3 metrics are lost")));
 }
 
 TEST_F(MlflowTrackerTest, LogsParamsAHundredAtATimeAndDropsLongOnes) {

@@ -43,7 +43,7 @@ std::unique_ptr<MlflowClient> open_mlflow_client(const TrackerSetup& setup,
                                                  const std::string& tracking_uri) {
   std::unique_ptr<MlflowStore> store;
   if (!is_http(tracking_uri)) {
-    store = std::make_unique<FileStore>(folder_of(setup, tracking_uri), setup.services.files,
+    store = std::make_unique<FileStore>(folder_of(setup, tracking_uri), setup.services,
                                         setup.random_bits);
   } else if (!setup.services.is_real) {
     throw std::invalid_argument(

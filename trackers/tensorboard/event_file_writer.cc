@@ -181,7 +181,7 @@ void flatten(const TrackerDict& dict, const std::string& prefix, HParams& out) {
     }
     if (const auto* truth = value.get_if<bool>()) {
       hparam.set_bool_value(*truth);
-    } else if (const std::optional<double> number = number_of(value)) {
+    } else if (const auto number = number_of(value); number && std::isfinite(*number)) {
       hparam.set_number_value(*number);
     } else {
       hparam.set_string_value(valid_utf8(value_text(value)));
@@ -380,6 +380,11 @@ void EventFileWriter::flush() {
       run.file->release();
     }
   });
+}
+
+void EventFileWriter::flush_all() {
+  next_overflow_ = absl::InfinitePast();
+  flush();
 }
 
 void EventFileWriter::close() {

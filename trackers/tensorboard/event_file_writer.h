@@ -3,8 +3,8 @@
 ///
 /// Files are made as TensorBoard names them, of this machine and process; in a simulation, where
 /// there are neither, of the rank. See event_file.h for how they are written.
-/// The files of 128 runs are kept open. What further ones have is written once a minute and at the
-/// end, each time to a new file.
+/// The files of 128 runs are kept open. What further ones have is written once a minute, by
+/// `flush_all` and at the end, each time to a new file.
 /// Errors:  std::invalid_argument for arguments and kwargs that are not known or do not fit;
 ///          std::runtime_error naming the file, which is tried again, see event_file.h.
 /// Threads: one.
@@ -46,6 +46,7 @@ class EventFileWriter final : public SummaryWriter {
   void add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
                    const std::string& run_name) override;
   void flush() override;
+  void flush_all() override;
   void close() override;
 
  private:

@@ -67,6 +67,8 @@ class SummaryWriter {
   virtual void add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
                            const std::string& run_name) = 0;
   virtual void flush() = 0;
+  /// The same, of all that is held back: there may be no other call.
+  virtual void flush_all() { flush(); }
   /// Last, once.
   virtual void close() = 0;
 };

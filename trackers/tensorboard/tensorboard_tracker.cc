@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/tracking/process_end.h"
 #include "accelerate/util/number_text.h"
 #include "trackers/common/listify.h"
+#include "trackers/common/safe_path.h"
 #include "trackers/common/yaml_text.h"
 #include "trackers/tensorboard/event_file_writer.h"
 
@@ -62,8 +64,9 @@ TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup)
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
                                        std::unique_ptr<SummaryWriter> writer)
     : services_(setup.services),
-      log_dir_(setup.project_name.empty() ? setup.logging_dir
-                                          : join_path(setup.logging_dir, setup.project_name)),
+      log_dir_(setup.project_name.empty()
+                   ? setup.logging_dir
+                   : join_path(setup.logging_dir, safe_path(setup.project_name))),
       init_kwargs_(setup.init_kwargs),
       writer_(std::move(writer)) {
   summary_writer_options(init_kwargs_);
@@ -139,7 +142,9 @@ void TensorBoardTracker::log_histograms(const TrackerDict& tensors, const Tracke
   });
 }
 
-void TensorBoardTracker::flush() { writer_->flush(); }
+void TensorBoardTracker::flush() { process_is_ending() ? writer_->flush_all() : writer_->flush(); }
+
+void TensorBoardTracker::abandon() { writer_->flush_all(); }
 
 void TensorBoardTracker::finish() { writer_->close(); }
 

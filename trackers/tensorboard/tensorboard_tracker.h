@@ -55,6 +55,7 @@ class TensorBoardTracker final : public GeneralTracker {
   void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
   void flush() override;
   void finish() override;
+  void abandon() override;
 
   /// For what the tracker does not offer.
   SummaryWriter& writer() { return *writer_; }

@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/host_files.h"
+#include "accelerate/tracking/process_end.h"
 #include "trackers/testing/event_file_reader.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/tracker_world.h"
@@ -131,6 +132,39 @@ TEST(TensorBoardTracker, DrawsCurvesOfADictionaryInRunsOfTheirOwn) {
               ElementsAre(Pair(0, 0.5), Pair(1, 1.5), Pair(2, 2.5), Pair(3, 9.0)));
   EXPECT_THAT(read_scalars(world.disk, join_path(kRun, "acc_top1_test")).at("acc/top1"), SizeIs(3));
   EXPECT_THAT(read_scalars(world.disk, kRun).at("b"), ElementsAre(Pair(3, 2.0)));
+}
+
+TEST(TensorBoardTracker, NothingIsHeldBackWhenThereIsNoLaterFlush) {
+  for (const bool by_signal : {true, false}) {
+    TrackerWorld world;
+    const TrackerSetup setup = world.setup();
+    TensorBoardTracker tracker(setup);
+    tracker.start();
+    for (int step = 0; step < 2; ++step) {
+      TrackerDict curves;
+      for (int i = 0; i < 200; ++i) curves.emplace_back(std::to_string(1000 + i), step);
+      tracker.log({{"m", curves}}, world.step(step));
+      tracker.flush();
+    }
+    const auto read = [&] { return read_scalars(world.disk, join_path(kRun, "m_1199"))["m"]; };
+    EXPECT_THAT(read(), SizeIs(1));
+    if (by_signal) {
+      set_process_is_ending(true);
+      tracker.flush();
+      set_process_is_ending(false);
+    } else {
+      tracker.abandon();
+    }
+    EXPECT_THAT(read(), SizeIs(2));
+  }
+}
+
+TEST(TensorBoardTracker, AProjectsNameDoesNotLeadAway) {
+  TrackerWorld world;
+  world.project = "../other";
+  track(world, [&](TensorBoardTracker& tracker) { tracker.log({{"a", 1}}, world.step(0)); });
+  EXPECT_THAT(world.disk.list("/sim").value(), ElementsAre("logs"));
+  EXPECT_THAT(read_scalars(world.disk, "/sim/logs/%2E./other")["a"], SizeIs(1));
 }
 
 TEST(TensorBoardTracker, MoreCurvesThanFilesAreKeptOpen) {
@@ -278,13 +312,14 @@ TEST(TensorBoardTracker, StoresHyperparameters) {
                                       {"name", "big"},
                                       {"none", std::nullopt},
                                       {"optimizer", {{"kind", "adam"}, {"eps", 1e-8}}},
-                                      {"sizes", TrackerList{1, 2}}});
+                                      {"sizes", TrackerList{1, 2}},
+                                      {"limit", std::numeric_limits<double>::infinity()}});
     tracker.store_init_configuration({{"lr", 0.2}});
   });
   ASSERT_THAT(folders(world), ElementsAre("5.0", "5.000001"));
   const std::string session = join_path(kRun, "5.0");
   EXPECT_EQ(world.file(join_path(session, "hparams.yml")),
-            "amp: false\nlayers: 3\nlr: 0.1\nname: big\nnone: null\n"
+            "amp: false\nlayers: 3\nlimit: .inf\nlr: 0.1\nname: big\nnone: null\n"
             "optimizer:\n  eps: 1.0e-08\n  kind: adam\nsizes:\n- 1\n- 2\n");
   const auto read = values(world, session);
   ASSERT_THAT(read, SizeIs(3));
@@ -294,11 +329,11 @@ TEST(TensorBoardTracker, StoresHyperparameters) {
   for (const auto& [step, value] : read) EXPECT_EQ(value.plugin, "hparams");
   EXPECT_THAT(
       parse_hparams(read[1].second.plugin_content),
-      UnorderedElementsAre(Pair("lr", TrackerValue(0.1)), Pair("layers", TrackerValue(3.0)),
-                           Pair("amp", TrackerValue(false)), Pair("name", TrackerValue("big")),
-                           Pair("optimizer/kind", TrackerValue("adam")),
-                           Pair("optimizer/eps", TrackerValue(1e-8)),
-                           Pair("sizes", TrackerValue("[1, 2]"))));
+      UnorderedElementsAre(
+          Pair("lr", TrackerValue(0.1)), Pair("layers", TrackerValue(3.0)),
+          Pair("amp", TrackerValue(false)), Pair("name", TrackerValue("big")),
+          Pair("optimizer/kind", TrackerValue("adam")), Pair("optimizer/eps", TrackerValue(1e-8)),
+          Pair("sizes", TrackerValue("[1, 2]")), Pair("limit", TrackerValue("inf"))));
   // Experiment: of each hyperparameter its name and kind.
   std::map<std::string, uint64_t> kinds;
   for (const ProtoField& data : parse_proto(read[0].second.plugin_content)) {
@@ -315,7 +350,8 @@ TEST(TensorBoardTracker, StoresHyperparameters) {
                                                     {"name", 1},
                                                     {"optimizer/kind", 1},
                                                     {"optimizer/eps", 3},
-                                                    {"sizes", 1}}));
+                                                    {"sizes", 1},
+                                                    {"limit", 1}}));
   // The end says that the session ended well.
   const auto end = parse_proto(read[2].second.plugin_content);
   ASSERT_EQ(end.at(0).number, 4);

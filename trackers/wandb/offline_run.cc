@@ -1,11 +1,13 @@
 #include "trackers/wandb/offline_run.h"
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -83,7 +85,9 @@ bool commit_of(const TrackerStep& step) {
 }  // namespace
 
 OfflineRun::OfflineRun(RunSettings settings, absl::Time time, const TrackerServices& services)
-    : settings_(std::move(settings)), start_time_(time), services_(services) {}
+    : settings_(std::move(settings)), start_time_(time), services_(services) {
+  for (const auto& [name, value] : settings_.config) put(config_, name, value);
+}
 
 std::string OfflineRun::new_folder() {
   const std::string stem = join_path(
@@ -97,18 +101,31 @@ std::string OfflineRun::new_folder() {
   for (int i = 2; check(exists(services_.files, folder)); ++i) {
     folder = absl::StrCat(stem, "-", i);
   }
-  throw_if_error(services_.files.make_directories(join_path(folder, "files")));
-  throw_if_error(services_.files.make_directories(join_path(folder, "logs")));
+  throw_if_error(services_.files.make_directories(folder));
   return folder;
 }
 
 void OfflineRun::start() {
   if (settings_.disabled) return;
   for (const std::string& remark : settings_.remarks) services_.warn(remark);
-  const std::string folder = new_folder();
-  const std::string path = join_path(folder, absl::StrCat("run-", settings_.id, ".wandb"));
+  begin();
+}
+
+bool OfflineRun::is_kept() {
+  if (settings_.disabled || finished_) return false;
+  if (!log_) begin();
+  return true;
+}
+
+void OfflineRun::begin() {
+  if (folder_.empty()) folder_ = new_folder();
+  for (const char* const part : {"files", "logs"}) {
+    throw_if_error(services_.files.make_directories(join_path(folder_, part)));
+  }
+  const std::string path = join_path(folder_, absl::StrCat("run-", settings_.id, ".wandb"));
   log_.emplace(check(services_.files.create(path)), path);
-  folder_ = folder;
+  services_.info(absl::StrCat("wandb: the run is kept in ", folder_, "; `wandb sync ", folder_,
+                              "` uploads it."));
 
   wandb::Record header;
   header.mutable_header()->mutable_version_info()->set_producer(kProducer);
@@ -125,6 +142,7 @@ void OfflineRun::start() {
   for (const std::string& tag : settings_.tags) run.add_tags(tag);
   set_timestamp(start_time_, *run.mutable_start_time());
   append(std::move(record));
+  write_config(config_);
 
   const nlohmann::json metadata = {
       {"startedAt", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", start_time_, absl::UTCTimeZone())},
@@ -133,9 +151,6 @@ void OfflineRun::start() {
   throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-metadata.json"),
                             metadata.dump(2) + "\n"));
   announce("wandb-metadata.json", wandb::FilesItem::WANDB);
-  update_config(settings_.config);
-  services_.info(absl::StrCat("wandb: the run is kept in ", folder_, "; `wandb sync ", folder_,
-                              "` uploads it."));
 }
 
 void OfflineRun::append(wandb::Record record) {
@@ -171,10 +186,15 @@ void OfflineRun::announce(const std::string& path, wandb::FilesItem::FileType ty
 }
 
 void OfflineRun::update_config(const TrackerDict& values) {
-  if (!log_ || values.empty()) return;
+  for (const auto& [name, value] : values) put(config_, name, value);
+  const bool begun = log_.has_value();
+  if (is_kept() && begun) write_config(values);
+}
+
+void OfflineRun::write_config(const TrackerDict& values) {
+  if (values.empty()) return;
   wandb::Record record;
   for (const auto& [name, value] : values) {
-    put(config_, name, value);
     wandb::Item& item = *record.mutable_config()->add_update();
     item.set_key(name);
     item.set_value_json(to_json(value));
@@ -226,10 +246,14 @@ void OfflineRun::write_summary() {
 
 void OfflineRun::close_step(int64_t next) {
   if (open_changed_) changed_.set_all(open_leaves());
+  // One that finds no room is lost, and stands in the way of no other.
+  const absl::Cleanup close = [&] {
+    open_is_last_ = false;
+    open_changed_ = false;
+    open_.clear();
+    step_ = next;
+  };
   write_open_step();
-  open_is_last_ = false;
-  open_.clear();
-  step_ = next;
 }
 
 bool OfflineRun::open_step(const TrackerStep& step) {
@@ -255,8 +279,7 @@ void OfflineRun::add_to_step(const TrackerDict& values, const TrackerStep& step)
 }
 
 void OfflineRun::log(const TrackerDict& values, const TrackerStep& step) {
-  if (!log_) return;
-  if (open_step(step)) add_to_step(values, step);
+  if (is_kept() && open_step(step)) add_to_step(values, step);
 }
 
 void OfflineRun::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
@@ -286,8 +309,7 @@ OfflineRun::MediaFile OfflineRun::write_media(const std::string& kind, const std
 
 void OfflineRun::log_images(const std::string& name, const std::vector<TrackerImage>& images,
                             const TrackerStep& step) {
-  if (!log_) return;
-  if (!open_step(step)) return;
+  if (!is_kept() || !open_step(step)) return;
   if (images.empty()) return add_to_step({{name, TrackerList()}}, step);
   if (images.size() > kMaxImages) {
     services_.warn(absl::StrCat("wandb: only ", kMaxImages, " of the ", images.size(),
@@ -310,8 +332,7 @@ void OfflineRun::log_images(const std::string& name, const std::vector<TrackerIm
 
 void OfflineRun::log_table(const std::string& name, const TrackerTable& table,
                            const TrackerStep& step) {
-  if (!log_) return;
-  if (!open_step(step)) return;
+  if (!is_kept() || !open_step(step)) return;
   const size_t count = std::min(table.rows.size(), kMaxRows);
   if (count < table.rows.size()) {
     services_.warn(absl::StrCat("wandb: only ", kMaxRows, " of the ", table.rows.size(),
@@ -334,7 +355,8 @@ void OfflineRun::log_table(const std::string& name, const TrackerTable& table,
 }
 
 void OfflineRun::flush() {
-  if (!log_) return;
+  if (!is_kept()) return;
+  log_->flush();  // makes room for more
   if (open_changed_) changed_.set_all(open_leaves());
   write_summary();
   write_open_step();
@@ -342,13 +364,35 @@ void OfflineRun::flush() {
 }
 
 void OfflineRun::finish() {
-  if (!log_) return;
-  close_step(step_ + 1);
+  if (!is_kept()) return;
+  finished_ = true;
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& part) {
+    try {
+      part();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  attempt([&] { log_->flush(); });  // makes room for more
+  failure = nullptr;                // the last one counts
+  attempt([&] { close_step(step_ + 1); });
   const double runtime = seconds_since_start(services_.now());
   changed_.set(Leaves::Path{"_wandb", "runtime"}, static_cast<int64_t>(runtime));
-  write_summary();
+  attempt([&] { write_summary(); });
+  attempt([&] { write_end(static_cast<int32_t>(runtime)); });
+  attempt([&] { log_->close(); });
+  log_.reset();
+  attempt([&] {
+    throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-summary.json"),
+                              to_json(summary_) + "\n"));
+  });
+  if (failure) std::rethrow_exception(failure);
+}
+
+void OfflineRun::write_end(int32_t runtime) {
   wandb::Record exit;
-  exit.mutable_exit()->set_runtime(static_cast<int32_t>(runtime));
+  exit.mutable_exit()->set_runtime(runtime);
   append(std::move(exit));
   wandb::Record last;
   last.mutable_final();
@@ -356,10 +400,6 @@ void OfflineRun::finish() {
   wandb::Record footer;
   footer.mutable_footer();
   append(std::move(footer));
-  log_->close();
-  log_.reset();
-  throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-summary.json"),
-                            to_json(summary_) + "\n"));
 }
 
 }  // namespace accelerate::trackers

@@ -11,7 +11,8 @@
 /// end it; one that is smaller than the open step is dropped, with a warning. `flush` writes the
 /// open step as well, and what it gets later takes the place of what was written.
 /// Errors:  std::runtime_error naming the file. Records that could not be written are written by
-///          the next flush; see record_log.h.
+///          the next flush; see record_log.h. A run that could not begin is begun by the next call;
+///          what the ones before it logged is lost, but for the configuration.
 /// Threads: one.
 #pragma once
 
@@ -59,12 +60,17 @@ class OfflineRun final : public Run {
     std::string sha256;
   };
 
+  // Whether anything is; begins the log where that did not succeed before.
+  bool is_kept();
+  void begin();
   std::string new_folder();
   void append(wandb::Record record);
   void replace_last(wandb::Record record);
   Leaves open_leaves() const;
+  void write_config(const TrackerDict& values);
   void write_open_step();
   void write_summary();
+  void write_end(int32_t runtime);
   void close_step(int64_t next);
   // Makes the step the open one. False if it has passed.
   bool open_step(const TrackerStep& step);
@@ -91,6 +97,7 @@ class OfflineRun final : public Run {
   bool open_changed_ = false;  // since it was written
   bool open_is_last_ = false;  // in the log, where more of it may take its place
   bool said_dropped_ = false;
+  bool finished_ = false;
 };
 
 }  // namespace accelerate::trackers

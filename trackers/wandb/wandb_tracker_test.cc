@@ -392,6 +392,54 @@ TEST_F(WandbTrackerTest, GoesOnWhenTheDiskHasRoomAgain) {
   EXPECT_TRUE(written.has_exit);
 }
 
+// So much waits then that more of it is lost; that is no reason to lose the rest.
+TEST_F(WandbTrackerTest, GoesOnAfterADiskThatWasFullForLong) {
+  constexpr int kCapacity = 80 << 20;
+  simulator::SimDisk disk({.capacity = kCapacity});
+  TrackerServices services{.files = disk,
+                           .environment = environment_,
+                           .now = services_.now,
+                           .warn = services_.warn,
+                           .info = services_.info};
+  const auto tracker = TrackerRegistry::linked().find("wandb")->tracker(
+      {.init_kwargs = {{"id", "abcd1234"}}, .time = time_, .services = services});
+  tracker->start();
+  tracker->flush();
+  const auto room = static_cast<size_t>(kCapacity - disk.used());
+  ASSERT_TRUE(write_file(disk, "/sim/other", std::string(room, 'o')).ok());
+  int64_t step = 0;
+  int refused = 0;
+  for (; refused < 3; ++step) {
+    try {
+      tracker->log({{"text", std::string(4 << 20, 't')}}, at(step));
+    } catch (const std::runtime_error&) {
+      ++refused;
+    }
+    EXPECT_THROW(tracker->flush(), std::runtime_error);
+  }
+  ASSERT_TRUE(disk.remove("/sim/other").ok());
+  tracker->flush();
+  tracker->log({{"a", 1}}, at(step));
+  tracker->finish();
+  const std::string path = absl::StrCat(kFolder, "/run-abcd1234.wandb");
+  const WireRun written = read_run(read_file(disk, path).value());
+  EXPECT_GE(written.history.size(), 10u);
+  EXPECT_EQ(written.history.back().step, step);
+  EXPECT_TRUE(written.has_exit);
+}
+
+TEST_F(WandbTrackerTest, ARecordThatIsTooLargeIsLostAlone) {
+  auto tracker = started();
+  tracker->log({{"huge", std::string(65 << 20, 'h')}}, at(0));
+  EXPECT_THROW(tracker->log({{"a", 1}}, at(1)), std::runtime_error);
+  tracker->log({{"a", 2}}, at(2));
+  tracker->log({{"a", 3}}, at(3));
+  EXPECT_THROW(tracker->finish(), std::runtime_error);  // the summary has it, too
+  ASSERT_EQ(run().history.size(), 2u);
+  EXPECT_EQ(run().history[1].items.at("a"), "3");
+  EXPECT_TRUE(run().has_exit);
+}
+
 TEST_F(WandbTrackerTest, AKilledProcessLeavesWhatItFlushed) {
   std::string folder = ::testing::TempDir() + "/wandbXXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
@@ -457,9 +505,25 @@ TEST_F(WandbTrackerTest, NamesAFolderThatCannotBe) {
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), HasSubstr("/sim/wandb"));
   }
-  tracker->log({{"a", 1}}, at(0));
-  tracker->flush();
+  EXPECT_THROW(tracker->log({{"a", 1}}, at(0)), std::runtime_error);
+  EXPECT_THROW(tracker->flush(), std::runtime_error);
+  EXPECT_THROW(tracker->finish(), std::runtime_error);
+}
+
+TEST_F(WandbTrackerTest, BeginsLaterWhereItCannotAtOnce) {
+  ASSERT_TRUE(write_file(disk_, "/sim/wandb", "a file").ok());
+  auto tracker = make({{"id", "abcd1234"}, {"config", {{"seed", 1}}}});
+  EXPECT_THROW(tracker->start(), std::runtime_error);
+  EXPECT_THROW(tracker->store_init_configuration({{"lr", 0.1}}), std::runtime_error);
+  EXPECT_THROW(tracker->log({{"a", 1}}, at(0)), std::runtime_error);
+  ASSERT_TRUE(disk_.remove("/sim/wandb").ok());
+  tracker->log({{"a", 2}}, at(1));
   tracker->finish();
+  EXPECT_THAT(run().config, UnorderedElementsAre(Pair("seed", "1"), Pair("lr", "0.1")));
+  ASSERT_EQ(run().history.size(), 1u);
+  EXPECT_EQ(run().history[0].step, 1);
+  EXPECT_THAT(infos_, ElementsAre(HasSubstr(kFolder)));
+  EXPECT_EQ(disk_.list("/sim/wandb").value().size(), 1u);
 }
 
 }  // namespace
