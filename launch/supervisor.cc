@@ -92,7 +92,9 @@ void Supervisor::handle_signals() {
         reap_adopted();
         break;
       case SIGINT:
-      case SIGTERM: handle_stop_request(signal); break;
+      case SIGTERM:
+      case SIGHUP:
+      case SIGQUIT: handle_stop_request(signal); break;
       case SIGTSTP: suspend(); break;
       default:
         if (ranks_) ranks_->send(signal);
@@ -119,9 +121,10 @@ void Supervisor::handle_stop_request(int signal) {
   }
   if (ranks_ && (stopping || nobody_runs)) ranks_->lose_patience();
   if (stopping && !nobody_runs) ranks_->kill_now();
+  // In ranks SIGHUP belongs to a debugger of UCX, which Open MPI brings along.
   request_stop(
       {.reason = absl::StrCat("received ", describe_signal(signal)), .exit_code = 128 + signal},
-      signal, options_.signal_grace);
+      signal == SIGHUP ? SIGTERM : signal, options_.signal_grace);
 }
 
 void Supervisor::request_stop(StopRequest request, int signal, absl::Duration grace) {

@@ -30,13 +30,14 @@
 namespace accelerate::launch {
 
 struct SupervisorOptions {
-  /// From forwarding SIGINT or SIGTERM to killing the ranks that are still there.
+  /// From forwarding SIGINT, SIGTERM or SIGQUIT to killing the ranks that are still there.
   absl::Duration signal_grace = absl::Seconds(10);
   /// The same after a rank failed, here or elsewhere.
   absl::Duration failure_grace = absl::Seconds(5);
 };
 
-/// Somebody wants the run to end: SIGINT, SIGTERM, or nobody reads the output any more.
+/// Somebody wants the run to end: SIGINT, SIGTERM, SIGQUIT, SIGHUP (a terminal that was closed), or
+/// nobody reads the output any more.
 struct StopRequest {
   std::string reason;
   int exit_code = 0;

@@ -16,7 +16,7 @@
 namespace accelerate::launch {
 
 /// Runs the program and returns the exit code: 0 if every rank of the last round exited with 0;
-/// that of the first rank that failed, on whichever machine; 128 + signal after SIGINT or SIGTERM;
+/// that of the first rank that failed, on whichever machine; 128 + signal after one that ends it;
 /// 141 if nobody reads the output any more; 1 if the machines could not meet or lost one another.
 /// Why is told on standard error. `environment` holds `NAME=value` words, as `environ` does. The
 /// standard streams have to be open.
