@@ -37,7 +37,7 @@ class Config : public ::testing::Test {
   CommandResult run(Words words, const std::string& typed = "", bool is_interactive = false) {
     return run_command(kConfig, std::move(words),
                        {.typed = typed,
-                        .environment = {"HF_HOME=" + folder_, "HOME=/home/me"},
+                        .environment = {"HF_HOME=" + folder_, "HOME=/nowhere/me"},
                         .is_interactive = is_interactive});
   }
 
@@ -213,7 +213,7 @@ TEST_F(Config, OtherMachines) {
   EXPECT_EQ(cpu["num_processes"], 4);
 
   const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "no", "", "no"});
-  EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/home/me/hostfile");
+  EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/nowhere/me/hostfile");
 
   const Json simulated = answered({"0", "simulated", "2x4:h100", "", "", "", "bf16"});
   EXPECT_EQ(simulated["distributed_type"], "NO");
