@@ -30,6 +30,10 @@ constexpr size_t kMaxReasons = 8;
 constexpr int kIdleIntervals = 5;
 constexpr absl::Duration kShortestIdle = absl::Milliseconds(1);
 
+// To wake a thread costs the caller more than to push. Behind calls it rests for so long before it
+// looks for more, so that a waking serves many.
+constexpr auto kRest = std::chrono::milliseconds(10);
+
 // What the call that is being made has to return in, where training failed.
 constexpr absl::Duration kLastCallOfFailed = absl::Seconds(2);
 
@@ -58,6 +62,10 @@ struct TrackerQueue::State {
 
   // Whether this is the process that has the thread.
   bool is_here() const { return getpid() == process; }
+  // Whether what waits is worth a rest's end.
+  bool is_urgent() const {
+    return flushes_wanted > flushes || ending || bytes > options.capacity / 2;
+  }
   void work();
   // Whether it did not fail.
   bool make(const Call& call);
@@ -77,9 +85,9 @@ struct TrackerQueue::State {
   uint64_t flushes_wanted = 0;
   uint64_t flushes = 0;
   std::optional<RunEnd> ending;
+  bool resting = false;
   bool given_up = false;
   bool finished = false;
-  bool left_behind = false;
   std::thread thread;
 
   // Of whoever makes the calls.
@@ -119,7 +127,7 @@ void TrackerQueue::push(Call call, size_t bytes) {
     if (state.bytes == 0 || state.bytes + bytes <= state.options.capacity) {
       state.waiting.push_back({std::move(call), bytes});
       state.bytes += bytes;
-      state.wake.notify_one();
+      if (!state.resting || state.is_urgent()) state.wake.notify_one();
       return;
     }
     if (state.lost++ > 0) return;
@@ -207,12 +215,18 @@ void TrackerQueue::State::work() {
   const auto interval = bounded(options.flush_interval);
   const auto idle_interval =
       bounded(std::max(options.flush_interval * kIdleIntervals, kShortestIdle));
-  bool dirty = false;  // something was told since the last flush
+  bool dirty = false;       // something was told since the last flush
+  bool made_calls = false;  // since the last rest
   Clock::time_point next_flush = Clock::now() + bounded(absl::InfiniteDuration());  // after `start`
   std::unique_lock lock(mutex);
   while (true) {
-    const auto anything = [&] { return !waiting.empty() || flushes_wanted > flushes || ending; };
-    wake.wait_until(lock, next_flush, anything);
+    if (waiting.empty() && std::exchange(made_calls, false)) {
+      resting = true;
+      wake.wait_until(lock, std::min(next_flush, Clock::now() + kRest),
+                      [&] { return is_urgent(); });
+      resting = false;
+    }
+    wake.wait_until(lock, next_flush, [&] { return !waiting.empty() || is_urgent(); });
     if (given_up) {
       lost += waiting.size();
       waiting.clear();
@@ -221,6 +235,7 @@ void TrackerQueue::State::work() {
     if (!waiting.empty() && !due) {
       Waiting next = std::move(waiting.front());
       waiting.pop_front();
+      made_calls = true;
       lock.unlock();
       if (!std::exchange(dirty, true)) next_flush = Clock::now() + interval;
       make(next.call);

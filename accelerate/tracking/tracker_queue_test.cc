@@ -298,6 +298,18 @@ TEST(TrackerQueueThreadTest, WhatACallHoldsIsFreedWhileOthersPush) {
 }
 
 // Its service is away for the first flushes.
+TEST(TrackerQueueThreadTest, CallsThatComeBehindOthersNeedNobodyElse) {
+  Record record;
+  const auto queue = make_queue(record);
+  for (int i = 0; i < 3; ++i) {
+    std::promise<void> made;
+    queue->push([&](GeneralTracker& /*tracker*/) { made.set_value(); }, 1);
+    made.get_future().wait();
+  }
+  queue->finish(absl::InfiniteDuration());
+  EXPECT_THAT(record.calls, ElementsAre("finish"));
+}
+
 TEST(TrackerQueueThreadTest, WhatAFlushCouldNotHandOnIsTriedAgain) {
   std::promise<void> handed_on;
   class Patient : public GeneralTracker {
