@@ -10,6 +10,7 @@
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/safe_path.h"
+#include "trackers/common/unix_seconds.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -109,7 +110,7 @@ void CsvTracker::store_init_configuration(const TrackerDict& values) {
 
 void CsvTracker::log(const TrackerDict& values, const TrackerStep& step) {
   open_earlier();
-  Row row{{kRun, run_}, {kTime, float_text(absl::ToDoubleSeconds(step.time - absl::UnixEpoch()))}};
+  Row row{{kRun, run_}, {kTime, float_text(unix_seconds(step.time))}};
   if (step.step) row.emplace_back(kStep, absl::StrCat(*step.step));
   for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
     const bool taken = std::find(std::begin(kFixed), std::end(kFixed), name) != std::end(kFixed);

@@ -12,6 +12,7 @@
 #include "trackers/common/png.h"
 #include "trackers/common/safe_path.h"
 #include "trackers/common/secret_names.h"
+#include "trackers/common/unix_seconds.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -117,7 +118,7 @@ ordered_json JsonlTracker::line(const TrackerStep& step) const {
   ordered_json object;
   object["_run"] = run_;
   object["_step"] = step.step ? ordered_json(*step.step) : ordered_json();
-  object["_timestamp"] = absl::ToDoubleSeconds(step.time - absl::UnixEpoch());
+  object["_timestamp"] = unix_seconds(step.time);
   return object;
 }
 

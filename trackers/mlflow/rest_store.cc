@@ -222,6 +222,17 @@ MlflowRun RestStore::resume_run(const std::string& run_id) {
   return run;
 }
 
+size_t RestStore::log_batch(const std::string& body, size_t count) {
+  try {
+    call("POST", "runs/log-batch", body);
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), count);
+  }
+  return count;
+}
+
 size_t RestStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
   BatchBody body(run.run_id, "metrics");
   for (const MlflowMetric& metric : metrics.first(std::min(metrics.size(), kMlflowMaxMetrics))) {
@@ -232,14 +243,7 @@ size_t RestStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetri
       break;
     }
   }
-  try {
-    call("POST", "runs/log-batch", body.text());
-  } catch (const MlflowAway&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw MlflowRefused(error.what(), body.count());
-  }
-  return body.count();
+  return log_batch(body.text(), body.count());
 }
 
 size_t RestStore::log_texts(const MlflowRun& run, const char* kind,
@@ -248,14 +252,7 @@ size_t RestStore::log_texts(const MlflowRun& run, const char* kind,
   for (const auto& [key, value] : texts.first(std::min(texts.size(), kMlflowMaxTexts))) {
     if (!body.add({{"key", key}, {"value", value}})) break;
   }
-  try {
-    call("POST", "runs/log-batch", body.text());
-  } catch (const MlflowAway&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw MlflowRefused(error.what(), body.count());
-  }
-  return body.count();
+  return log_batch(body.text(), body.count());
 }
 
 size_t RestStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {

@@ -51,6 +51,8 @@ class RestStore final : public MlflowStore {
   std::optional<nlohmann::json> call_unless(const std::string& error_code,
                                             const std::string& method, const std::string& path,
                                             const std::string& body);
+  // Sends a body of so many entries, and returns that number.
+  size_t log_batch(const std::string& body, size_t count);
   size_t log_texts(const MlflowRun& run, const char* kind, absl::Span<const MlflowText> texts);
 
   const HttpUrl url_;

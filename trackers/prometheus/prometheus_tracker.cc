@@ -7,6 +7,7 @@
 #include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secret_names.h"
+#include "trackers/common/unix_seconds.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -73,7 +74,7 @@ PrometheusTracker::PrometheusTracker(const TrackerSetup& setup)
       metrics_(options_.prefix,
                {{"run", setup.project_name}, {"rank", absl::StrCat(setup.services.rank)}}) {
   // Names that are ours before any that is logged.
-  metrics_.set("last_log_timestamp_seconds", absl::ToDoubleSeconds(setup.time - absl::UnixEpoch()));
+  metrics_.set("last_log_timestamp_seconds", unix_seconds(setup.time));
 }
 
 void PrometheusTracker::start() {
@@ -97,7 +98,7 @@ void PrometheusTracker::store_init_configuration(const TrackerDict& values) {
 
 void PrometheusTracker::log(const TrackerDict& values, const TrackerStep& step) {
   if (step.step) metrics_.set("step", static_cast<double>(*step.step));
-  metrics_.set("last_log_timestamp_seconds", absl::ToDoubleSeconds(step.time - absl::UnixEpoch()));
+  metrics_.set("last_log_timestamp_seconds", unix_seconds(step.time));
   for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
     // A metric of the user's may be called like ours.
     set(name == "step" || name == "last_log_timestamp_seconds" || name == "config_info"

@@ -12,6 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/little_endian.h"
+#include "trackers/common/unix_seconds.h"
 #include "trackers/tensorboard/event.pb.h"
 
 namespace accelerate::trackers {
@@ -27,10 +29,6 @@ constexpr size_t kManyBytes = size_t{1} << 20;
 constexpr size_t kMaxUnwritten = size_t{16} << 20;
 constexpr absl::Duration kRetryInterval = absl::Seconds(1);
 
-void append_little_endian(std::string* out, uint64_t number, int bytes) {
-  for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(number >> (8 * i)));
-}
-
 void append_checksum(std::string* out, std::string_view text) {
   const auto crc =
       static_cast<uint32_t>(absl::ComputeCrc32c(absl::string_view(text.data(), text.size())));
@@ -45,8 +43,6 @@ void append_record(std::string* out, std::string_view event) {
   out->append(event);
   append_checksum(out, event);
 }
-
-double seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 // The latest time in the names of a folder's files.
 absl::StatusOr<int64_t> latest_seconds(FileSystem& files, const std::string& folder) {
@@ -70,7 +66,7 @@ EventFile::EventFile(FileSystem& files, EventFileOptions options)
   begin();
   if (!options_.purge_step) return;
   tensorboard::Event start;
-  start.set_wall_time(seconds(options_.now()));
+  start.set_wall_time(unix_seconds(options_.now()));
   start.set_step(*options_.purge_step);
   start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
   append_record(&unwritten_, start.SerializeAsString());
@@ -78,7 +74,7 @@ EventFile::EventFile(FileSystem& files, EventFileOptions options)
 
 void EventFile::begin() {
   tensorboard::Event version;
-  version.set_wall_time(seconds(options_.now()));
+  version.set_wall_time(unix_seconds(options_.now()));
   version.set_file_version(kFileVersion);
   append_record(&unwritten_, version.SerializeAsString());
   events_ = 0;

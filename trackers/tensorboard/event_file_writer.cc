@@ -19,6 +19,7 @@
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
 #include "trackers/common/safe_path.h"
+#include "trackers/common/unix_seconds.h"
 #include "trackers/tensorboard/event.pb.h"
 
 namespace accelerate::trackers {
@@ -40,8 +41,6 @@ constexpr char kExperimentTag[] = "_hparams_/experiment";
 constexpr char kSessionStartTag[] = "_hparams_/session_start_info";
 constexpr char kSessionEndTag[] = "_hparams_/session_end_info";
 
-double seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
-
 // The number of a value that has one.
 std::optional<double> number_of(const TrackerValue& value) {
   if (const auto* tensor = value.get_if<TensorValue>()) {
@@ -56,7 +55,7 @@ Event new_event(const TrackerStep& when, InitKwargs& kwargs) {
   const std::optional<double> walltime = kwargs.number("walltime");
   kwargs.finish();
   Event event;
-  event.set_wall_time(walltime.value_or(seconds(when.time)));
+  event.set_wall_time(walltime.value_or(unix_seconds(when.time)));
   event.set_step(when.step.value_or(0));
   return event;
 }
@@ -200,7 +199,7 @@ tensorboard::HParamType type_of(const tensorboard::HParamValue& value) {
 
 Event session_event(absl::Time now, const char* tag, const tensorboard::HParamsPluginData& data) {
   Event event;
-  event.set_wall_time(seconds(now));
+  event.set_wall_time(unix_seconds(now));
   set_plugin(add_value(event, tag), kHparamsPlugin, data.SerializeAsString());
   return event;
 }
@@ -345,8 +344,8 @@ void EventFileWriter::add_hparams(const TrackerDict& hparam_dict, const TrackerD
 
   tensorboard::HParamsPluginData experiment;
   tensorboard::HParamsPluginData start;
-  experiment.mutable_experiment()->set_time_created_secs(seconds(now));
-  start.mutable_session_start_info()->set_start_time_secs(seconds(now));
+  experiment.mutable_experiment()->set_time_created_secs(unix_seconds(now));
+  start.mutable_session_start_info()->set_start_time_secs(unix_seconds(now));
   for (const auto& [name, value] : hparams) {
     tensorboard::HParamInfo& info = *experiment.mutable_experiment()->add_hparam_infos();
     info.set_name(name);
@@ -391,7 +390,7 @@ void EventFileWriter::close() {
   const absl::Time now = services_.now();
   tensorboard::HParamsPluginData end;
   end.mutable_session_end_info()->set_status(tensorboard::STATUS_SUCCESS);
-  end.mutable_session_end_info()->set_end_time_secs(seconds(now));
+  end.mutable_session_end_info()->set_end_time_secs(unix_seconds(now));
   const std::string event = session_event(now, kSessionEndTag, end).SerializeAsString();
   std::exception_ptr failure;
   for (const std::string& session : std::exchange(sessions_, {})) {

@@ -12,6 +12,7 @@
 #include "accelerate/util/number_text.h"
 #include "trackers/common/listify.h"
 #include "trackers/common/safe_path.h"
+#include "trackers/common/unix_seconds.h"
 #include "trackers/common/yaml_text.h"
 #include "trackers/tensorboard/event_file_writer.h"
 
@@ -80,7 +81,7 @@ void TensorBoardTracker::store_init_configuration(const TrackerDict& values) {
   std::string run;
   std::string folder;
   do {
-    run = float_text(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+    run = float_text(unix_seconds(now));
     folder = join_path(log_dir_, run);
     now += absl::Microseconds(1);
   } while (exists(services_.files, folder).value_or(false));

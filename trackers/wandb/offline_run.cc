@@ -15,6 +15,7 @@
 #include "trackers/common/file_options.h"
 #include "trackers/common/png.h"
 #include "trackers/common/safe_path.h"
+#include "trackers/common/unix_seconds.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -217,7 +218,7 @@ Leaves OfflineRun::open_leaves() const {
   Leaves leaves = open_;
   leaves.set("_step", step_);
   leaves.set("_runtime", seconds_since_start(open_time_));
-  leaves.set("_timestamp", absl::ToDoubleSeconds(open_time_ - absl::UnixEpoch()));
+  leaves.set("_timestamp", unix_seconds(open_time_));
   return leaves;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "trackers/common/little_endian.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -20,15 +21,11 @@ constexpr char kVersion = 0;
 
 enum Piece : int { kFull = 1, kFirst = 2, kMiddle = 3, kLast = 4 };
 
-void put_little_endian(std::string& out, uint32_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
 }  // namespace
 
 RecordLog::RecordLog(std::unique_ptr<WritableFile> file, std::string path)
     : file_(std::move(file)), path_(std::move(path)), unwritten_(":W&B") {
-  put_little_endian(unwritten_, kMagic, 2);
+  append_little_endian(&unwritten_, kMagic, 2);
   unwritten_.push_back(kVersion);
 }
 
@@ -73,8 +70,8 @@ void RecordLog::add_piece(int type, std::string_view bytes) {
   uLong checksum = crc32(0, &type_byte, 1);
   checksum = crc32(checksum, reinterpret_cast<const Bytef*>(bytes.data()),
                    static_cast<uInt>(bytes.size()));
-  put_little_endian(unwritten_, static_cast<uint32_t>(checksum), 4);
-  put_little_endian(unwritten_, static_cast<uint32_t>(bytes.size()), 2);
+  append_little_endian(&unwritten_, static_cast<uint32_t>(checksum), 4);
+  append_little_endian(&unwritten_, static_cast<uint32_t>(bytes.size()), 2);
   unwritten_.push_back(static_cast<char>(type));
   unwritten_.append(bytes);
 }
