@@ -487,6 +487,7 @@ void Accelerator::lomo_backward(const at::Tensor& loss, std::optional<double> le
                     "LOMO optimizer passed to prepare?");
   TORCH_CHECK_VALUE(optimizers.size() == 1, "lomo_backward: ", optimizers.size(),
                     " prepared optimizers step during the backward pass, which there is one of");
+  for_each_alive(training_.optimizers, [](const auto& prepared) { prepared->wait_for_readers(); });
   optimizers.front()->fused_backward(loss, learning_rate);
 }
 

@@ -1,6 +1,5 @@
 #include "accelerate/checkpoint/checkpoint_parts.h"
 
-#include <cstddef>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -8,19 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/crc32c.h"
-#include "accelerate/checkpoint/file_chunks.h"
 #include "accelerate/checkpoint/fresh_tensor.h"
 #include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/checkpoint/state_dict_file.h"
-#include "accelerate/checkpoint/stream_copy.h"
 
 namespace accelerate {
 namespace {
 
 constexpr char kTensors[] = ".safetensors";
 constexpr char kJson[] = ".json";
-// What one thread copies in one go; measured.
-constexpr int64_t kCopyBytes = int64_t{4} << 20;
 
 absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
                                         const nlohmann::ordered_json& values) {
@@ -73,14 +68,12 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
   return written;
 }
 
-void SnapshotBuffers::take(std::vector<CheckpointPart>& parts, int threads) {
+std::shared_ptr<internal::DeferredCopy> SnapshotBuffers::take(std::vector<CheckpointPart>& parts,
+                                                              int threads) {
   const at::NoGradGuard no_grad;
   std::map<std::pair<std::string, std::string>, at::Tensor> used;
-  // What is copied byte by byte, as pieces of one long row.
-  std::vector<internal::FilePiece> pieces;
-  std::vector<std::pair<std::byte*, const std::byte*>> places;
-  std::vector<at::Tensor> held;
-  int64_t bytes = 0;
+  internal::TensorCopies now;
+  std::shared_ptr<internal::DeferredCopy> later;
   for (CheckpointPart& part : parts) {
     for (auto& [name, tensor] : part.state.tensors) {
       at::Tensor& buffer = used[{part.name, name}];
@@ -94,27 +87,20 @@ void SnapshotBuffers::take(std::vector<CheckpointPart>& parts, int threads) {
             tensor.sizes(),
             at::TensorOptions(tensor.dtype()).pinned_memory(tensor.device().is_cuda()));
       }
-      if (tensor.is_cpu() && tensor.is_contiguous() && tensor.nbytes() > 0) {
-        pieces.push_back({bytes, bytes += tensor.nbytes(), tensor.element_size()});
-        places.emplace_back(static_cast<std::byte*>(buffer.data_ptr()),
-                            static_cast<const std::byte*>(tensor.const_data_ptr()));
+      const at::Tensor from = std::exchange(tensor, buffer);
+      if (!internal::TensorCopies::can_copy(from)) {
+        buffer.copy_(from);
+      } else if (!part.is_optimizer || !internal::DeferredCopy::can_watch(from)) {
+        now.add(buffer, from);
       } else {
-        buffer.copy_(tensor);
+        if (later == nullptr) later = std::make_shared<internal::DeferredCopy>(threads);
+        later->add(absl::StrCat(part.name, ": ", name), buffer, from);
       }
-      held.push_back(std::exchange(tensor, buffer));
     }
   }
-  std::vector<internal::FileChunk> chunks = internal::cut_into_chunks(pieces, kCopyBytes);
-  internal::check_ok(internal::run_chunks(
-      chunks, threads, [&](internal::FileChunk& chunk, internal::ChunkBuffer&) {
-        for (const internal::FileChunk::Part& part : chunk.parts) {
-          const int64_t offset = part.begin - pieces[part.piece].begin;
-          internal::stream_copy(places[part.piece].first + offset,
-                                places[part.piece].second + offset, part.end - part.begin);
-        }
-        return absl::OkStatus();
-      }));
+  now.run(threads);
   buffers_ = std::move(used);
+  return later;
 }
 
 std::optional<std::string> CheckpointReader::find(const std::string& name) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "accelerate/checkpoint/deferred_copy.h"
 #include "accelerate/checkpoint/manifest.h"
 #include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/runtime/file_system.h"
@@ -26,6 +28,8 @@ struct CheckpointPart {
   StateDict state;
   /// Is a safetensors file also without tensors.
   bool is_model = false;
+  /// Changes in the step() of prepared optimizers alone: a snapshot may read it until the next one.
+  bool is_optimizer = false;
 };
 
 /// Writes them durably, and returns what a manifest says of them. `on_progress` is told of bytes
@@ -38,8 +42,9 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
 /// names and shapes. Threads: one at a time; what take() gave is written before the next call.
 class SnapshotBuffers {
  public:
-  /// Copies with so many threads.
-  void take(std::vector<CheckpointPart>& parts, int threads);
+  /// Copies with so many threads. What optimizers keep on the host is left to what it returns; null
+  /// where there is nothing.
+  std::shared_ptr<internal::DeferredCopy> take(std::vector<CheckpointPart>& parts, int threads);
   void clear() { buffers_.clear(); }
 
  private:

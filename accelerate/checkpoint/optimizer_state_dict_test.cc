@@ -237,6 +237,23 @@ TEST_P(EveryOptimizer, GoesOnBitEqualAfterAFile) {
   }
 }
 
+// Snapshots behind training notice a change by it.
+TEST_P(EveryOptimizer, ChangesTheVersionOfTensorsThatItChanges) {
+  const std::vector<at::Tensor> parameters = parameters_for_kind();
+  const auto optimizer = GetParam().make(one_group(parameters));
+  train(*optimizer, parameters, 0, 3);
+  const StateDict state = optimizer_state_dict(*optimizer);
+  const StateDict before = written_and_read(state);
+  std::vector<int64_t> versions;
+  for (const auto& [name, tensor] : state.tensors) versions.push_back(tensor._version());
+  train(*optimizer, parameters, 3, 4);
+  for (size_t i = 0; i < versions.size(); ++i) {
+    const auto& [name, tensor] = state.tensors[i];
+    if (at::equal(tensor, before.tensors[i].second)) continue;
+    EXPECT_NE(tensor._version(), versions[i]) << name;
+  }
+}
+
 TEST_P(EveryOptimizer, IsUnchangedByAStateWithoutGroups) {
   const std::vector<at::Tensor> parameters = parameters_for_kind();
   const auto optimizer = GetParam().make(one_group(parameters));

@@ -78,11 +78,17 @@ bool SaveJob::step() {
 
 std::string SaveJob::write() {
   const std::vector<CheckpointPart> parts = std::exchange(parts_, {});
+  const std::shared_ptr<internal::DeferredCopy> snapshot = std::exchange(snapshot_, nullptr);
   if (!failure_.empty()) throw CheckpointError(failure_);
+  if (snapshot != nullptr) snapshot->copy();
   // Names, and the manifest which tells whether the data is there, are durable in any case.
   FileSystem& data = options_.durable ? files_ : static_cast<FileSystem&>(unsynced_);
   const auto written = internal::value_or_throw(
       write_parts(data, staging_path(options_.checkpoint), parts, options_.on_progress));
+  if (snapshot != nullptr) {
+    snapshot->finish();
+    internal::check_ok(snapshot->status());
+  }
   for (const auto& [name, file] : written) bytes_ += file.size;
   return manifest_files_text(written);
 }

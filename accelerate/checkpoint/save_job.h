@@ -41,8 +41,13 @@ class SaveJob {
  public:
   SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options);
 
-  /// What this rank writes, or why it cannot; before the first step.
-  void set_parts(std::vector<CheckpointPart> parts) { parts_ = std::move(parts); }
+  /// What this rank writes, or why it cannot; before the first step. `snapshot`: what is still to
+  /// be copied into the parts; null: nothing.
+  void set_parts(std::vector<CheckpointPart> parts,
+                 std::shared_ptr<internal::DeferredCopy> snapshot) {
+    parts_ = std::move(parts);
+    snapshot_ = std::move(snapshot);
+  }
   void fail(std::string why) { failure_ = std::move(why); }
 
   /// Does what there is to do, and returns whether it was the last. With an exchange that waits,
@@ -69,6 +74,7 @@ class SaveJob {
   const std::shared_ptr<SaveExchange> exchange_;
   SaveJobOptions options_;
   std::vector<CheckpointPart> parts_;
+  std::shared_ptr<internal::DeferredCopy> snapshot_;
   std::string failure_;
   Stage stage_ = Stage::kWrite;
   int64_t bytes_ = 0;

@@ -275,13 +275,15 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   const RankEnding collected = internal::ending_of([&] {
     std::vector<CheckpointPart> parts = collect(begun.checkpoint);
     const int64_t bytes = bytes_of(parts);
+    std::shared_ptr<internal::DeferredCopy> copy;
     if (options.asynchronous) {
-      snapshot_.take(parts, runtime.files().parallelism());
+      copy = snapshot_.take(parts, runtime.files().parallelism());
+      if (copy != nullptr) this->parts().add_reader(copy);
     } else if (bytes >= kWorthABar) {
       bar.emplace(runtime,
                   ProgressBarOptions{.total = bytes / kMegabyte, .description = "saving, MB"});
     }
-    job->set_parts(std::move(parts));
+    job->set_parts(std::move(parts), std::move(copy));
     return "";
   });
   if (collected.ending != Ending::kWell) job->fail(collected.text);

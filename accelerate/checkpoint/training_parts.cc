@@ -101,7 +101,9 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
   }
   size_t index = 0;
   for (const auto& optimizer : alive(training.optimizers)) {
-    parts.push_back({indexed(kOptimizer, index++), accelerated_optimizer_state_dict(*optimizer)});
+    parts.push_back({.name = indexed(kOptimizer, index++),
+                     .state = accelerated_optimizer_state_dict(*optimizer),
+                     .is_optimizer = true});
   }
   index = 0;
   for (const auto& scheduler : alive(training.schedulers)) {
@@ -116,6 +118,13 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
     parts.push_back({absl::StrCat(kCustom, "_", i), std::move(state)});
   }
   return parts;
+}
+
+void TrainingParts::add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const {
+  for (const auto& optimizer : alive(training.optimizers)) {
+    std::erase_if(optimizer->readers, [](const auto& each) { return each.expired(); });
+    optimizer->readers.push_back(reader);
+  }
 }
 
 std::vector<CheckpointPart> TrainingParts::own() const {

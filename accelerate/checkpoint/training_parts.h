@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct TrainingParts {
   /// `weights` with what else all ranks have alike.
   std::vector<CheckpointPart> shared(std::vector<NamedTensors> weights) const;
   std::vector<CheckpointPart> own() const;
+
+  /// Steps of the optimizers wait for it.
+  void add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const;
 
   /// Whether the checkpoint has as many objects as there are, before any is loaded.
   /// Errors: c10::ValueError if it is of other objects, as for the functions below; CheckpointError

@@ -36,7 +36,15 @@ void AcceleratedOptimizer::Shared::settle_gradients(GradientState& gradient_stat
   if (scaler) scaler.unscale();
 }
 
+void AcceleratedOptimizer::Shared::wait_for_readers() {
+  for (const std::weak_ptr<OptimizerStateReader>& each : readers) {
+    if (const auto reader = each.lock()) reader->finish();
+  }
+  readers.clear();
+}
+
 at::Tensor AcceleratedOptimizer::Shared::step(torch::optim::Optimizer::LossClosure closure) {
+  wait_for_readers();
   if (!scaler) return optimizer->step(std::move(closure));
   step_was_skipped = !scaler.step();
   return {};

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
@@ -24,6 +25,14 @@ struct OptimizerPolicy {
   ProcessGroupPtr averages_over = nullptr;
   /// An Adam's moments are kept in few bits between its steps; see Fp8Moments.
   bool packs_moments = false;
+};
+
+/// Somebody who reads an optimizer's state behind training.
+class OptimizerStateReader {
+ public:
+  virtual ~OptimizerStateReader() = default;
+  /// Returns when it has read all, for the state is about to change. By the rank's thread.
+  virtual void finish() = 0;
 };
 
 class AcceleratedOptimizer {
@@ -66,7 +75,10 @@ class AcceleratedOptimizer {
     std::unique_ptr<Fp8Moments> moments;  // packed but during a step; null: as usual
     bool are_averaged = false;            // the gradients of this step
     bool step_was_skipped = false;
+    /// Those who are still there are waited for before the state changes.
+    std::vector<std::weak_ptr<OptimizerStateReader>> readers;
 
+    void wait_for_readers();
     /// The optimizer's own step.
     at::Tensor step(torch::optim::Optimizer::LossClosure closure);
     /// Makes gradients what step() will see: averaged over ranks where the backward pass did not do

@@ -52,8 +52,11 @@ void FusedBatches::fill_steps(FusedBatch& batch) {
 }
 
 void FusedBatches::finish(FusedBatch& batch) {
-  for (const at::Tensor& parameter : batch.parameters.list()) {
-    parameter.unsafeGetTensorImpl()->bump_version();
+  for (const BorrowedTensors* changed :
+       {&batch.parameters, &batch.states[0], &batch.states[1], &batch.states[2]}) {
+    for (const at::Tensor& tensor : changed->list()) {
+      tensor.unsafeGetTensorImpl()->bump_version();
+    }
   }
   batch.parameters.clear();
   batch.grads.clear();

@@ -66,7 +66,8 @@ class FusedBatches {
   /// The current group's batch for a parameter; null where the device has no fused kernel for it.
   FusedBatch* find(const at::Tensor& parameter, int64_t step);
 
-  /// Calls run(batch) for the group's batches, then marks their parameters as changed in place.
+  /// Calls run(batch) for the group's batches, then marks their parameters and states as
+  /// changed in place.
   template <typename Run>
   void run_group(Run&& run) {
     for (size_t i = group_begin_; i < used_; ++i) {

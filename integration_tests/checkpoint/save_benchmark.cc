@@ -34,6 +34,7 @@ namespace {
 
 constexpr int kLayers = 10;
 constexpr int kWidth = 5000;
+constexpr int kBatch = 64;
 constexpr int64_t kBytes = int64_t{3} * kLayers * (kWidth + 1) * kWidth * 4;
 
 double seconds(const std::function<void()>& body) {
@@ -55,7 +56,10 @@ struct NetImpl : torch::nn::Module {
       biases.push_back(register_parameter(absl::StrCat("bias_", i), torch::zeros({kWidth})));
     }
   }
-  torch::Tensor forward(const torch::Tensor& x) { return x; }
+  torch::Tensor forward(torch::Tensor x) {
+    for (int i = 0; i < kLayers; ++i) x = torch::tanh(torch::addmm(biases[i], x, weights[i]));
+    return x;
+  }
   std::vector<torch::Tensor> weights, biases;
 };
 TORCH_MODULE(Net);
@@ -68,12 +72,21 @@ struct Training {
   PreparedModel<NetImpl> model = accelerator.prepare(net);
   AcceleratedOptimizer optimizer = accelerator.prepare(adam);
 
-  void step() {
-    for (torch::Tensor& parameter : net->parameters()) {
-      parameter.mutable_grad() = torch::full_like(parameter, 1e-3);
-    }
-    optimizer.step();
-    optimizer.zero_grad();
+  torch::Tensor batch = torch::full({kBatch, kWidth}, 0.1);
+
+  // What a step of training takes, of that the wait for what still reads the moments.
+  struct Took {
+    double all, wait;
+  };
+  Took step() {
+    Took took;
+    took.all = seconds([&] {
+      accelerator.backward(model(batch).mean());
+      took.wait = seconds([&] { optimizer.shared()->wait_for_readers(); });
+      optimizer.step();
+      optimizer.zero_grad();
+    });
+    return took;
   }
 };
 
@@ -100,13 +113,15 @@ void print(const std::string& measured, double alone, double here, double ratio,
 
 void measure_saves(const std::string& folder, int pairs) {
   Training training;
+  // Two, for what the first ones allocate.
+  training.step();
   training.step();
   const std::string file = folder + "/zeros", checkpoint = folder + "/checkpoint";
   // A first save that is not counted.
   training.accelerator.save_state(checkpoint, {.asynchronous = true});
   training.accelerator.wait_for_save();
   for (const bool durable : {false, true}) {
-    std::vector<double> floors, saves, stalls, ratios, shares;
+    std::vector<double> floors, saves, calls, stalls, ratios, shares, alone, beside, slower;
     for (int pair = 0; pair < pairs; ++pair) {
       auto floor = [&] {
         settle(file);
@@ -125,12 +140,18 @@ void measure_saves(const std::string& folder, int pairs) {
         floor();
       }
       settle(checkpoint);
-      stalls.push_back(seconds([&] {
+      const Training::Took usual = training.step();
+      calls.push_back(seconds([&] {
         training.accelerator.save_state(checkpoint, {.asynchronous = true, .durable = durable});
       }));
+      const Training::Took saving = training.step();
       training.accelerator.wait_for_save();
+      stalls.push_back(calls.back() + saving.wait);
+      alone.push_back(usual.all);
+      beside.push_back(calls.back() + saving.all);
       ratios.push_back(saves.back() / floors.back());
       shares.push_back(stalls.back() / saves.back());
+      slower.push_back(beside.back() / alone.back());
     }
     settle(file);
     const std::string how = durable ? ", with fsync" : ", without fsync";
@@ -138,6 +159,9 @@ void measure_saves(const std::string& folder, int pairs) {
           "at most 130 %", durable ? "" : "about 280 %");
     print("stall of an asynchronous save, beside a synchronous one" + how, median(saves),
           median(stalls), median(shares), " %", "at most 10 %", "");
+    std::printf("of the stall the call itself: %.2f s\n", median(calls));
+    print("a step of training with an asynchronous save, beside one without" + how, median(alone),
+          median(beside), median(slower), " %", "", "");
   }
 }
 

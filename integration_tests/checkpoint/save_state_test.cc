@@ -18,6 +18,9 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/optim/adalomo.h"
+#include "accelerate/optim/adam.h"
+#include "accelerate/runtime/file_system.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -499,6 +502,98 @@ TEST(SaveState, TwoAcceleratorsMaySaveInTurnBehindTraining) {
         << "seed " << seed;
     for (const char* folder : {"/sim/a", "/sim/b", "/sim/c"}) EXPECT_EQ(load(disk, folder), 2);
   }
+}
+
+// ---- Optimizers whose moments are copied behind training.
+
+// A step of training; AdaLomo's is part of the backward pass.
+void step(Accelerator& accelerator, PreparedModel<NetImpl>& model,
+          const std::shared_ptr<torch::optim::Optimizer>& own, AcceleratedOptimizer& optimizer) {
+  const torch::Tensor loss = model(torch::full({2, 4}, 0.5)).square().mean();
+  if (dynamic_cast<optim::AdaLomo*>(own.get()) != nullptr) {
+    return accelerator.lomo_backward(loss, 0.1);
+  }
+  accelerator.backward(loss);
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+using MakeOptimizer = std::shared_ptr<torch::optim::Optimizer> (*)(const Net& net);
+
+std::shared_ptr<torch::optim::Optimizer> fused_adam_for(const Net& net) {
+  return std::make_shared<optim::Adam>(net->parameters(), torch::optim::AdamOptions(0.1));
+}
+std::shared_ptr<torch::optim::Optimizer> adalomo_for(const Net& net) {
+  return std::make_shared<optim::AdaLomo>(net->parameters());
+}
+
+TEST(SaveState, WhatIsSavedBehindTrainingIsOfTheMomentOfTheSave) {
+  for (const MakeOptimizer make : {sgd_for, fused_adam_for, adalomo_for}) {
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      auto disk = std::make_shared<SimDisk>();
+      EXPECT_THAT(run(
+                      "1x2", disk,
+                      [&](Rank&) {
+                        Accelerator accelerator;
+                        Net net(1);
+                        const auto own = make(net);
+                        auto model = accelerator.prepare(net);
+                        auto optimizer = accelerator.prepare(own);
+                        step(accelerator, model, own, optimizer);
+                        accelerator.save_state("/sim/waits");
+                        accelerator.save_state("/sim/behind", {.asynchronous = true});
+                        for (int i = 0; i < 3; ++i) step(accelerator, model, own, optimizer);
+                        accelerator.wait_for_save();
+                      },
+                      seed),
+                  Each(IsEmpty()))
+          << "seed " << seed;
+      for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+        const auto waited = read_file(*disk, absl::StrCat("/sim/waits/", file));
+        const auto behind = read_file(*disk, absl::StrCat("/sim/behind/", file));
+        ASSERT_TRUE(waited.ok() && behind.ok()) << file;
+        EXPECT_TRUE(*waited == *behind) << file << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(SaveState, AStepPastThePreparedOptimizerFailsTheSaveThatItWouldFalsify) {
+  int failed = 0;
+  constexpr int kSeeds = 20;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    auto disk = std::make_shared<SimDisk>();
+    const Errors errors = run(
+        "1x2", disk,
+        [&](Rank&) {
+          Accelerator accelerator;
+          Net net(1);
+          const auto own = sgd_for(net);
+          auto model = accelerator.prepare(net);
+          auto optimizer = accelerator.prepare(own);
+          step(accelerator, model, own, optimizer);
+          accelerator.save_state(kFolder);
+          accelerator.save_state("/sim/waits");
+          accelerator.save_state(kFolder, {.asynchronous = true});
+          accelerator.backward(model(torch::full({2, 4}, 0.5)).square().mean());
+          own->step();
+          accelerator.wait_for_save();
+        },
+        seed);
+    EXPECT_EQ(errors[0], errors[1]);
+    if (!errors[0].empty()) {
+      ++failed;
+      EXPECT_THAT(errors[0],
+                  AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 0: "),
+                        HasSubstr("\"optimizer: state.0.momentum_buffer\" changed while")));
+    }
+    // The one before, or a right one.
+    EXPECT_TRUE(verify_checkpoint(*disk, kFolder).ok());
+    EXPECT_TRUE(*read_file(*disk, "/sim/waits/optimizer.safetensors") ==
+                *read_file(*disk, "/sim/x/optimizer.safetensors"))
+        << "seed " << seed;
+  }
+  EXPECT_GT(failed, 0);
 }
 
 TEST(SaveState, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
