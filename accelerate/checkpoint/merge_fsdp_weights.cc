@@ -11,7 +11,7 @@ namespace accelerate {
 
 void merge_fsdp_weights(const std::string& checkpoint_dir, const std::string& output_path,
                         const MergeFsdpWeightsOptions& options, Runtime& runtime) {
-  const PartialState& state = PartialState::get(runtime);
+  PartialState& state = PartialState::get(runtime);
   internal::warn_of_unsafe_serialization(options.safe_serialization);
   std::string failure;
   if (state.is_main_process()) {

@@ -143,11 +143,14 @@ class Writer {
             part.crc32c = crc32c(bytes.subspan(part.begin - chunk.begin(), part.end - part.begin));
           }
           const absl::Status status = file.write_at(chunk.begin(), bytes);
-          if (status.ok() && options.progress) {
+          if (!status.ok()) return status;
+          // The disk works while checksums are computed.
+          if (options.sync) file.begin_sync(chunk.begin(), chunk.end() - chunk.begin());
+          if (options.progress) {
             absl::MutexLock lock(&progress);
             options.progress(chunk.end() - chunk.begin());
           }
-          return status;
+          return absl::OkStatus();
         });
     if (!written.ok()) return written;
     if (options.sync) {

@@ -55,6 +55,7 @@ class MemoryFiles final : public FileSystem {
   bool close_fails = false;
   int open_files = 0;
   int syncs = 0;
+  std::atomic<int64_t> begun_syncs = 0;  // bytes
   std::atomic<int> writes = 0;
   int64_t bytes_read = 0;
   // How many of the reads that come next get a flipped bit, if they have this byte of the file.
@@ -138,6 +139,10 @@ class MemoryFiles final : public FileSystem {
       bytes.resize(std::max<size_t>(bytes.size(), end));
       std::memcpy(bytes.data() + offset, data.data(), data.size());
       return absl::OkStatus();
+    }
+    void begin_sync(int64_t offset, int64_t size) override {
+      EXPECT_LE(offset + size, static_cast<int64_t>(disk_.contents[path_].size()));
+      disk_.begun_syncs += size;
     }
     absl::Status sync() override {
       ++disk_.syncs;
@@ -466,9 +471,11 @@ TEST(Safetensors, SayWhatTheyWroteAndSync) {
   ASSERT_TRUE(written.ok());
   EXPECT_EQ(reported, written->size);
   EXPECT_EQ(files.syncs, 0);
+  EXPECT_EQ(files.begun_syncs, 0);
   EXPECT_LT(files.writes, 12);
   write(files, {});
   EXPECT_EQ(files.syncs, 1);
+  EXPECT_EQ(files.begun_syncs, static_cast<int64_t>(files.contents[kPath].size()));
 }
 
 TEST(Safetensors, OnADiskThatFailsReturnItsErrorAndCloseTheFile) {

@@ -53,6 +53,13 @@ class WritableFile {
   /// Writes all of `data`, growing the file where needed; a gap reads as zeros.
   virtual absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) = 0;
 
+  /// Advice: sync() will follow, and these bytes will not change before it, so that the disk may
+  /// begin with them. Returns at once; what goes wrong, sync() says.
+  virtual void begin_sync(int64_t offset, int64_t size) {
+    (void)offset;
+    (void)size;
+  }
+
   /// Returns when all that was written is durable.
   virtual absl::Status sync() = 0;
 

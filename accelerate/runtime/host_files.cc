@@ -113,6 +113,10 @@ class HostWritableFile final : public WritableFile {
     return absl::OkStatus();
   }
 
+  void begin_sync(int64_t offset, int64_t size) override {
+    ::sync_file_range(fd_.get(), offset, size, SYNC_FILE_RANGE_WRITE);
+  }
+
   absl::Status sync() override {
     if (::fsync(fd_.get()) != 0) return error(errno, "sync", path_);
     return absl::OkStatus();

@@ -121,7 +121,8 @@ void measure_saves(const std::string& folder, int pairs) {
   training.accelerator.save_state(checkpoint, {.asynchronous = true});
   training.accelerator.wait_for_save();
   for (const bool durable : {false, true}) {
-    std::vector<double> floors, saves, calls, stalls, ratios, shares, alone, beside, slower;
+    std::vector<double> floors, saves, ratios, stalls, shares, at_once, most;
+    std::vector<double> alone, beside, slower;
     for (int pair = 0; pair < pairs; ++pair) {
       auto floor = [&] {
         settle(file);
@@ -141,16 +142,24 @@ void measure_saves(const std::string& folder, int pairs) {
       }
       settle(checkpoint);
       const Training::Took usual = training.step();
-      calls.push_back(seconds([&] {
+      const auto save_behind = [&] {
         training.accelerator.save_state(checkpoint, {.asynchronous = true, .durable = durable});
-      }));
+      };
+      const double call = seconds(save_behind);
       const Training::Took saving = training.step();
       training.accelerator.wait_for_save();
-      stalls.push_back(calls.back() + saving.wait);
+      settle(checkpoint);
+      at_once.push_back(seconds([&] {
+        save_behind();
+        training.optimizer.shared()->wait_for_readers();
+      }));
+      training.accelerator.wait_for_save();
+      stalls.push_back(call + saving.wait);
       alone.push_back(usual.all);
-      beside.push_back(calls.back() + saving.all);
+      beside.push_back(call + saving.all);
       ratios.push_back(saves.back() / floors.back());
       shares.push_back(stalls.back() / saves.back());
+      most.push_back(at_once.back() / saves.back());
       slower.push_back(beside.back() / alone.back());
     }
     settle(file);
@@ -159,7 +168,8 @@ void measure_saves(const std::string& folder, int pairs) {
           "at most 130 %", durable ? "" : "about 280 %");
     print("stall of an asynchronous save, beside a synchronous one" + how, median(saves),
           median(stalls), median(shares), " %", "at most 10 %", "");
-    std::printf("of the stall the call itself: %.2f s\n", median(calls));
+    print("the same, if the optimizer's step follows at once" + how, median(saves), median(at_once),
+          median(most), " %", "", "");
     print("a step of training with an asynchronous save, beside one without" + how, median(alone),
           median(beside), median(slower), " %", "", "");
   }

@@ -1,5 +1,5 @@
 // save_state and load_state where something is out of the ordinary: an object, a hook or an
-// argument on one rank is wrong, saves follow each other closely, folders hold what is not ours.
+// argument on one rank is wrong, folders hold what is not ours.
 // Either it works on all ranks, or all of them say why, and what was there before is what it was.
 #include <cmath>
 #include <functional>
@@ -18,17 +18,12 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/checkpoint_folder.h"
-#include "accelerate/optim/adalomo.h"
-#include "accelerate/optim/adam.h"
-#include "accelerate/runtime/file_system.h"
+#include "integration_tests/checkpoint/sim_saves.h"
 #include "simulator/cluster/cluster.h"
 
-namespace accelerate {
+namespace accelerate::checkpoint_tests {
 namespace {
 
-using simulator::Cluster;
-using simulator::Rank;
-using simulator::SimDisk;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::Each;
@@ -37,84 +32,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 using Json = nlohmann::ordered_json;
-
-constexpr char kFolder[] = "/sim/x";
-
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(double value = 0, int64_t width = 3, const std::string& name = "in") {
-    in = register_module(name, torch::nn::Linear(4, width));
-    fill(value);
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return in(x); }
-  void fill(double value) {
-    const torch::NoGradGuard guard;
-    for (torch::Tensor& parameter : parameters()) parameter.fill_(value);
-  }
-  double value() const { return in->bias[0].item<double>(); }
-  torch::nn::Linear in{nullptr};
-};
-TORCH_MODULE(Net);
-
-std::shared_ptr<torch::optim::Optimizer> sgd_for(const Net& net) {
-  return std::make_shared<torch::optim::SGD>(net->parameters(),
-                                             torch::optim::SGDOptions(0.1).momentum(0.9));
-}
-
-// With the kind of exception first; empty if there is none.
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-    return "";
-  } catch (const CheckpointError& error) {
-    return std::string("CheckpointError: ") + error.what_without_backtrace();
-  } catch (const c10::ValueError& error) {
-    return std::string("ValueError: ") + error.what_without_backtrace();
-  } catch (const c10::Error& error) {
-    return std::string("c10::Error: ") + error.what_without_backtrace();
-  }
-}
-
-using Errors = std::vector<std::string>;
-
-// How `body` ended on each rank.
-Errors run(const std::string& topology, const std::shared_ptr<SimDisk>& disk,
-           const std::function<void(Rank&)>& body, uint64_t seed = 1) {
-  Cluster cluster(topology, {.seed = seed, .disk = disk});
-  Errors errors(cluster.world_size());
-  cluster.run_on_every_rank(
-      [&](Rank& rank) { errors[rank.index()] = error_of([&] { body(rank); }); });
-  return errors;
-}
-
-// A model whose weights all have a value is saved.
-void save(const std::shared_ptr<SimDisk>& disk, double value, const std::string& folder = kFolder,
-          const std::string& topology = "1x2") {
-  ASSERT_THAT(run(topology, disk,
-                  [&](Rank&) {
-                    Accelerator accelerator;
-                    Net net(value);
-                    auto model = accelerator.prepare(net);
-                    accelerator.save_state(folder);
-                  }),
-              Each(IsEmpty()));
-}
-
-// Loads it, and returns the value, the same on all ranks.
-double load(const std::shared_ptr<SimDisk>& disk, const std::string& folder = kFolder,
-            const std::string& topology = "1x2") {
-  EXPECT_TRUE(verify_checkpoint(*disk, folder).ok()) << verify_checkpoint(*disk, folder).status();
-  Cluster cluster(topology, {.disk = disk});
-  cluster.run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator;
-    Net net(-1);
-    auto model = accelerator.prepare(net);
-    accelerator.load_state(folder);
-    rank.report("value", net->value());
-  });
-  const std::vector<at::Tensor> values = cluster.reports("value");
-  for (const at::Tensor& value : values) EXPECT_EQ(value.item<double>(), values[0].item<double>());
-  return values[0].item<double>();
-}
 
 // A save, of another value, that must fail alike on all ranks, after one that did not.
 Errors failing_save(const std::function<void(Rank&, Accelerator&)>& spoil,
@@ -444,168 +361,6 @@ TEST(SaveState, RotationRemovesCheckpointsOnly) {
   EXPECT_THAT(*disk->list(folder), ElementsAre("checkpoint_7", "notes1.removed", "webapp2"));
 }
 
-// ---- Saves that follow each other.
-
-TEST(SaveState, AsynchronousSavesAfterAResetAreSavesOfTheirOwn) {
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
-    for (const std::string second : {"/sim/x", "/sim/y"}) {
-      auto disk = std::make_shared<SimDisk>();
-      EXPECT_THAT(run(
-                      "1x2", disk,
-                      [&](Rank& rank) {
-                        {
-                          Accelerator accelerator;
-                          Net net(1);
-                          auto model = accelerator.prepare(net);
-                          accelerator.save_state(kFolder, {.asynchronous = true});
-                          accelerator.wait_for_save();
-                        }
-                        AcceleratorState::reset(rank.runtime());
-                        Accelerator accelerator;
-                        set_seed(5 + rank.index());
-                        torch::rand(3);
-                        Net net(2);
-                        auto model = accelerator.prepare(net);
-                        if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
-                        accelerator.save_state(second, {.asynchronous = true});
-                        if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
-                        accelerator.wait_for_save();
-                        EXPECT_TRUE(verify_checkpoint(accelerator.runtime().files(), second).ok());
-                      },
-                      seed),
-                  Each(IsEmpty()))
-          << "seed " << seed;
-      EXPECT_EQ(load(disk, second), 2) << "seed " << seed;
-    }
-  }
-}
-
-TEST(SaveState, TwoAcceleratorsMaySaveInTurnBehindTraining) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    auto disk = std::make_shared<SimDisk>();
-    EXPECT_THAT(run(
-                    "1x2", disk,
-                    [&](Rank&) {
-                      Accelerator one, other;
-                      Net net(1);
-                      auto model = one.prepare(net);
-                      one.save_state("/sim/a", {.asynchronous = true});
-                      net->fill(2);
-                      other.save_state("/sim/b", {.asynchronous = true});
-                      other.save_state("/sim/c", {.asynchronous = true});
-                      one.save_state("/sim/a", {.asynchronous = true});
-                      other.wait_for_save();
-                      one.wait_for_save();
-                    },
-                    seed),
-                Each(IsEmpty()))
-        << "seed " << seed;
-    for (const char* folder : {"/sim/a", "/sim/b", "/sim/c"}) EXPECT_EQ(load(disk, folder), 2);
-  }
-}
-
-// ---- Optimizers whose moments are copied behind training.
-
-// A step of training; AdaLomo's is part of the backward pass.
-void step(Accelerator& accelerator, PreparedModel<NetImpl>& model,
-          const std::shared_ptr<torch::optim::Optimizer>& own, AcceleratedOptimizer& optimizer) {
-  const torch::Tensor loss = model(torch::full({2, 4}, 0.5)).square().mean();
-  if (dynamic_cast<optim::AdaLomo*>(own.get()) != nullptr) {
-    return accelerator.lomo_backward(loss, 0.1);
-  }
-  accelerator.backward(loss);
-  optimizer.step();
-  optimizer.zero_grad();
-}
-
-using MakeOptimizer = std::shared_ptr<torch::optim::Optimizer> (*)(const Net& net);
-
-std::shared_ptr<torch::optim::Optimizer> fused_adam_for(const Net& net) {
-  return std::make_shared<optim::Adam>(net->parameters(), torch::optim::AdamOptions(0.1));
-}
-std::shared_ptr<torch::optim::Optimizer> adalomo_for(const Net& net) {
-  return std::make_shared<optim::AdaLomo>(net->parameters());
-}
-
-TEST(SaveState, WhatIsSavedBehindTrainingIsOfTheMomentOfTheSave) {
-  for (const MakeOptimizer make : {sgd_for, fused_adam_for, adalomo_for}) {
-    for (uint64_t seed = 1; seed <= 10; ++seed) {
-      auto disk = std::make_shared<SimDisk>();
-      EXPECT_THAT(run(
-                      "1x2", disk,
-                      [&](Rank&) {
-                        Accelerator accelerator;
-                        Net net(1);
-                        const auto own = make(net);
-                        auto model = accelerator.prepare(net);
-                        auto optimizer = accelerator.prepare(own);
-                        step(accelerator, model, own, optimizer);
-                        accelerator.save_state("/sim/waits");
-                        accelerator.save_state("/sim/behind", {.asynchronous = true});
-                        for (int i = 0; i < 3; ++i) step(accelerator, model, own, optimizer);
-                        accelerator.wait_for_save();
-                      },
-                      seed),
-                  Each(IsEmpty()))
-          << "seed " << seed;
-      for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-        const auto waited = read_file(*disk, absl::StrCat("/sim/waits/", file));
-        const auto behind = read_file(*disk, absl::StrCat("/sim/behind/", file));
-        ASSERT_TRUE(waited.ok() && behind.ok()) << file;
-        EXPECT_TRUE(*waited == *behind) << file << ", seed " << seed;
-      }
-    }
-  }
-}
-
-TEST(SaveState, AStepPastThePreparedOptimizerFailsTheSaveThatItWouldFalsify) {
-  int failed = 0;
-  constexpr int kSeeds = 20;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    auto disk = std::make_shared<SimDisk>();
-    const Errors errors = run(
-        "1x2", disk,
-        [&](Rank&) {
-          Accelerator accelerator;
-          Net net(1);
-          const auto own = sgd_for(net);
-          auto model = accelerator.prepare(net);
-          auto optimizer = accelerator.prepare(own);
-          step(accelerator, model, own, optimizer);
-          accelerator.save_state(kFolder);
-          accelerator.save_state("/sim/waits");
-          accelerator.save_state(kFolder, {.asynchronous = true});
-          accelerator.backward(model(torch::full({2, 4}, 0.5)).square().mean());
-          own->step();
-          accelerator.wait_for_save();
-        },
-        seed);
-    EXPECT_EQ(errors[0], errors[1]);
-    if (!errors[0].empty()) {
-      ++failed;
-      EXPECT_THAT(errors[0],
-                  AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 0: "),
-                        HasSubstr("\"optimizer: state.0.momentum_buffer\" changed while")));
-    }
-    // The one before, or a right one.
-    EXPECT_TRUE(verify_checkpoint(*disk, kFolder).ok());
-    EXPECT_TRUE(*read_file(*disk, "/sim/waits/optimizer.safetensors") ==
-                *read_file(*disk, "/sim/x/optimizer.safetensors"))
-        << "seed " << seed;
-  }
-  EXPECT_GT(failed, 0);
-}
-
-TEST(SaveState, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
-  auto disk = std::make_shared<SimDisk>();
-  EXPECT_THAT(with(disk,
-                   [](Rank&, Accelerator& accelerator) {
-                     accelerator.save_state(kFolder, {.asynchronous = true});
-                   }),
-              Each(IsEmpty()));
-  EXPECT_EQ(load(disk), 2);
-}
-
 // ---- Other objects than were saved.
 
 TEST(LoadState, AModelWithoutTensors) {
@@ -787,4 +542,4 @@ TEST(LoadState, AnEpochGoesOnAgainAsItDidBefore) {
 }
 
 }  // namespace
-}  // namespace accelerate
+}  // namespace accelerate::checkpoint_tests

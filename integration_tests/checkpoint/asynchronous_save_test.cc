@@ -1,0 +1,193 @@
+// Saves behind training: they follow each other closely, after a reset, from two Accelerators at
+// once, and what they save is of the moment of the save, whatever training does meanwhile.
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/optim/adalomo.h"
+#include "accelerate/optim/adam.h"
+#include "accelerate/runtime/file_system.h"
+#include "integration_tests/checkpoint/sim_saves.h"
+
+namespace accelerate::checkpoint_tests {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+// ---- Saves that follow each other.
+
+TEST(AsynchronousSave, AsynchronousSavesAfterAResetAreSavesOfTheirOwn) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    for (const std::string second : {"/sim/x", "/sim/y"}) {
+      auto disk = std::make_shared<SimDisk>();
+      EXPECT_THAT(run(
+                      "1x2", disk,
+                      [&](Rank& rank) {
+                        {
+                          Accelerator accelerator;
+                          Net net(1);
+                          auto model = accelerator.prepare(net);
+                          accelerator.save_state(kFolder, {.asynchronous = true});
+                          accelerator.wait_for_save();
+                        }
+                        AcceleratorState::reset(rank.runtime());
+                        Accelerator accelerator;
+                        set_seed(5 + rank.index());
+                        torch::rand(3);
+                        Net net(2);
+                        auto model = accelerator.prepare(net);
+                        if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
+                        accelerator.save_state(second, {.asynchronous = true});
+                        if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
+                        accelerator.wait_for_save();
+                        EXPECT_TRUE(verify_checkpoint(accelerator.runtime().files(), second).ok());
+                      },
+                      seed),
+                  Each(IsEmpty()))
+          << "seed " << seed;
+      EXPECT_EQ(load(disk, second), 2) << "seed " << seed;
+    }
+  }
+}
+
+TEST(AsynchronousSave, TwoAcceleratorsMaySaveInTurnBehindTraining) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    auto disk = std::make_shared<SimDisk>();
+    EXPECT_THAT(run(
+                    "1x2", disk,
+                    [&](Rank&) {
+                      Accelerator one, other;
+                      Net net(1);
+                      auto model = one.prepare(net);
+                      one.save_state("/sim/a", {.asynchronous = true});
+                      net->fill(2);
+                      other.save_state("/sim/b", {.asynchronous = true});
+                      other.save_state("/sim/c", {.asynchronous = true});
+                      one.save_state("/sim/a", {.asynchronous = true});
+                      other.wait_for_save();
+                      one.wait_for_save();
+                    },
+                    seed),
+                Each(IsEmpty()))
+        << "seed " << seed;
+    for (const char* folder : {"/sim/a", "/sim/b", "/sim/c"}) EXPECT_EQ(load(disk, folder), 2);
+  }
+}
+
+// ---- Optimizers whose moments are copied behind training.
+
+// A step of training; AdaLomo's is part of the backward pass.
+void step(Accelerator& accelerator, PreparedModel<NetImpl>& model,
+          const std::shared_ptr<torch::optim::Optimizer>& own, AcceleratedOptimizer& optimizer) {
+  const torch::Tensor loss = model(torch::full({2, 4}, 0.5)).square().mean();
+  if (dynamic_cast<optim::AdaLomo*>(own.get()) != nullptr) {
+    return accelerator.lomo_backward(loss, 0.1);
+  }
+  accelerator.backward(loss);
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+using MakeOptimizer = std::shared_ptr<torch::optim::Optimizer> (*)(const Net& net);
+
+std::shared_ptr<torch::optim::Optimizer> fused_adam_for(const Net& net) {
+  return std::make_shared<optim::Adam>(net->parameters(), torch::optim::AdamOptions(0.1));
+}
+std::shared_ptr<torch::optim::Optimizer> adalomo_for(const Net& net) {
+  return std::make_shared<optim::AdaLomo>(net->parameters());
+}
+
+TEST(AsynchronousSave, WhatIsSavedBehindTrainingIsOfTheMomentOfTheSave) {
+  for (const MakeOptimizer make : {sgd_for, fused_adam_for, adalomo_for}) {
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      auto disk = std::make_shared<SimDisk>();
+      EXPECT_THAT(run(
+                      "1x2", disk,
+                      [&](Rank&) {
+                        Accelerator accelerator;
+                        Net net(1);
+                        const auto own = make(net);
+                        auto model = accelerator.prepare(net);
+                        auto optimizer = accelerator.prepare(own);
+                        step(accelerator, model, own, optimizer);
+                        accelerator.save_state("/sim/waits");
+                        accelerator.save_state("/sim/behind", {.asynchronous = true});
+                        for (int i = 0; i < 3; ++i) step(accelerator, model, own, optimizer);
+                        accelerator.wait_for_save();
+                      },
+                      seed),
+                  Each(IsEmpty()))
+          << "seed " << seed;
+      for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+        const auto waited = read_file(*disk, absl::StrCat("/sim/waits/", file));
+        const auto behind = read_file(*disk, absl::StrCat("/sim/behind/", file));
+        ASSERT_TRUE(waited.ok() && behind.ok()) << file;
+        EXPECT_TRUE(*waited == *behind) << file << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(AsynchronousSave, AStepPastThePreparedOptimizerFailsTheSaveThatItWouldFalsify) {
+  int failed = 0;
+  constexpr int kSeeds = 20;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    auto disk = std::make_shared<SimDisk>();
+    const Errors errors = run(
+        "1x2", disk,
+        [&](Rank&) {
+          Accelerator accelerator;
+          Net net(1);
+          const auto own = sgd_for(net);
+          auto model = accelerator.prepare(net);
+          auto optimizer = accelerator.prepare(own);
+          step(accelerator, model, own, optimizer);
+          accelerator.save_state(kFolder);
+          accelerator.save_state("/sim/waits");
+          accelerator.save_state(kFolder, {.asynchronous = true});
+          accelerator.backward(model(torch::full({2, 4}, 0.5)).square().mean());
+          own->step();
+          accelerator.wait_for_save();
+        },
+        seed);
+    EXPECT_EQ(errors[0], errors[1]);
+    if (!errors[0].empty()) {
+      ++failed;
+      EXPECT_THAT(errors[0],
+                  AllOf(StartsWith("CheckpointError: "), HasSubstr("rank 0: "),
+                        HasSubstr("\"optimizer: state.0.momentum_buffer\" changed while")));
+    }
+    // The one before, or a right one.
+    EXPECT_TRUE(verify_checkpoint(*disk, kFolder).ok());
+    EXPECT_TRUE(*read_file(*disk, "/sim/waits/optimizer.safetensors") ==
+                *read_file(*disk, "/sim/x/optimizer.safetensors"))
+        << "seed " << seed;
+  }
+  EXPECT_GT(failed, 0);
+}
+
+TEST(AsynchronousSave, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(run("1x2", disk,
+                  [](Rank&) {
+                    Accelerator accelerator;
+                    Net net(2);
+                    auto model = accelerator.prepare(net);
+                    accelerator.save_state(kFolder, {.asynchronous = true});
+                  }),
+              Each(IsEmpty()));
+  EXPECT_EQ(load(disk), 2);
+}
+
+}  // namespace
+}  // namespace accelerate::checkpoint_tests
