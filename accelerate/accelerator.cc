@@ -306,6 +306,7 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
                                 {.scaler = training_.scaler,
                                  .averages_over = averages ? state_.group() : nullptr,
                                  .packs_moments = msamp != nullptr && msamp->opt_level == "O2"});
+  prepared.shared()->readers = training_.readers;
   remember(training_.optimizers, prepared.shared());
   leave_gradients_to_lomo();
   for_each_alive(training_.schedulers,
@@ -487,7 +488,9 @@ void Accelerator::lomo_backward(const at::Tensor& loss, std::optional<double> le
                     "LOMO optimizer passed to prepare?");
   TORCH_CHECK_VALUE(optimizers.size() == 1, "lomo_backward: ", optimizers.size(),
                     " prepared optimizers step during the backward pass, which there is one of");
-  for_each_alive(training_.optimizers, [](const auto& prepared) { prepared->wait_for_readers(); });
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
+    if (prepared->optimizer.get() == optimizers.front()) prepared->wait_for_readers();
+  });
   optimizers.front()->fused_backward(loss, learning_rate);
 }
 

@@ -18,6 +18,7 @@
 #include "accelerate/data/loader_core.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/optim/optimizer_state_reader.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/shared_scaler.h"
 
@@ -56,6 +57,8 @@ struct TrainingState {
   std::vector<std::weak_ptr<LoaderCore>> loaders;
   // Of prepared optimizers that still have a handle.
   std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
+  // Who reads their states behind training; optimizers that are prepared later wait for them, too.
+  std::vector<std::weak_ptr<OptimizerStateReader>> readers;
   std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
   // Whether an optimizer was prepared that steps during the backward pass.
   bool steps_in_backward = false;

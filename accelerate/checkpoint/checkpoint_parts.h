@@ -28,7 +28,7 @@ struct CheckpointPart {
   StateDict state;
   /// Is a safetensors file also without tensors.
   bool is_model = false;
-  /// Changes in the step() of prepared optimizers alone: a snapshot may read it until the next one.
+  /// Changes in steps of prepared optimizers alone, which wait for who reads it.
   bool is_optimizer = false;
 };
 

@@ -1,13 +1,10 @@
 #include "accelerate/checkpoint/deferred_copy.h"
 
 #include <cstddef>
-#include <utility>
-
-#include <c10/util/Exception.h>
+#include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
-#include "accelerate/checkpoint/file_chunks.h"
 #include "accelerate/checkpoint/stream_copy.h"
 
 namespace accelerate::internal {
@@ -22,62 +19,92 @@ bool TensorCopies::can_copy(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
 }
 
-void TensorCopies::run(int threads) const {
-  // All of it as pieces of one long row.
-  std::vector<FilePiece> pieces;
-  int64_t bytes = 0;
-  for (const auto& [to, from] : pairs_) {
-    const auto size = static_cast<int64_t>(from.nbytes());
-    pieces.push_back({bytes, bytes + size, from.element_size()});
-    bytes += size;
+void TensorCopies::add(at::Tensor to, at::Tensor from) {
+  const int64_t begin = pieces_.empty() ? 0 : pieces_.back().end;
+  const auto size = static_cast<int64_t>(from.nbytes());
+  pieces_.push_back({begin, begin + size, static_cast<int64_t>(from.element_size())});
+  pairs_.push_back({std::move(to), std::move(from)});
+}
+
+void TensorCopies::cut() {
+  if (taken_ != nullptr) return;
+  chunks_ = cut_into_chunks(pieces_, kCopyBytes);
+  taken_ = std::make_unique<std::atomic_flag[]>(chunks_.size());
+}
+
+void TensorCopies::copy(const FileChunk& chunk) const {
+  for (const FileChunk::Part& part : chunk.parts) {
+    const auto& [to, from] = pairs_[part.piece];
+    const int64_t offset = part.begin - pieces_[part.piece].begin;
+    stream_copy(static_cast<std::byte*>(to.data_ptr()) + offset,
+                static_cast<const std::byte*>(from.const_data_ptr()) + offset,
+                part.end - part.begin);
   }
-  std::vector<FileChunk> chunks = cut_into_chunks(pieces, kCopyBytes);
-  check_ok(run_chunks(chunks, threads, [&](FileChunk& chunk, ChunkBuffer&) {
-    for (const FileChunk::Part& part : chunk.parts) {
-      const auto& [to, from] = pairs_[part.piece];
-      const int64_t offset = part.begin - pieces[part.piece].begin;
-      stream_copy(static_cast<std::byte*>(to.data_ptr()) + offset,
-                  static_cast<const std::byte*>(from.const_data_ptr()) + offset,
-                  part.end - part.begin);
-    }
+}
+
+void TensorCopies::run(int threads) {
+  {
+    absl::MutexLock lock(&mutex_);
+    cut();
+  }
+  check_ok(run_chunks(chunks_, threads, [this](FileChunk& chunk, ChunkBuffer&) {
+    if (taken_[&chunk - chunks_.data()].test_and_set()) return absl::OkStatus();
+    copy(chunk);
+    absl::MutexLock lock(&mutex_);
+    ++copied_;
     return absl::OkStatus();
   }));
+  // What other calls have begun.
+  absl::MutexLock lock(&mutex_);
+  const auto all = [this] {
+    mutex_.AssertHeld();
+    return copied_ == chunks_.size();
+  };
+  mutex_.Await(absl::Condition(&all));
 }
 
 bool DeferredCopy::can_watch(const at::Tensor& tensor) { return !tensor.is_inference(); }
 
-void DeferredCopy::add(std::string name, at::Tensor to, at::Tensor from) {
+void DeferredCopy::add(std::string name, at::Tensor to, const at::Tensor& from) {
   absl::MutexLock lock(&mutex_);
-  TORCH_CHECK(!is_copied_, "\"", name, "\" comes after the copy");
-  watched_.push_back({std::move(name), from, static_cast<uint32_t>(from._version())});
-  copies_.add(std::move(to), std::move(from));
+  watched_.push_back({std::move(name), from.unsafeGetTensorImpl()->version_counter(),
+                      static_cast<uint32_t>(from._version())});
+  copies_->add(std::move(to), from);
 }
 
-void DeferredCopy::copy_once() {
-  if (std::exchange(is_copied_, true)) return;
-  std::exchange(copies_, {}).run(threads_);
+void DeferredCopy::copy() noexcept {
+  std::shared_ptr<TensorCopies> copies;
+  {
+    absl::MutexLock lock(&mutex_);
+    copies = copies_;
+  }
+  if (copies == nullptr) return;
+  absl::Status status;
+  try {
+    copies->run(threads_);
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("the state could not be copied: ", error.what()));
+  }
+  absl::MutexLock lock(&mutex_);
+  status_.Update(status);
+  copies_ = nullptr;
 }
 
-void DeferredCopy::copy() {
+void DeferredCopy::finish() noexcept {
+  copy();
   absl::MutexLock lock(&mutex_);
-  copy_once();
-}
-
-void DeferredCopy::finish() {
-  absl::MutexLock lock(&mutex_);
-  copy_once();
-  for (const auto& [name, tensor, version] : std::exchange(watched_, {})) {
-    if (changed_.empty() && tensor._version() != version) changed_ = name;
+  for (const auto& [name, version, before] : std::exchange(watched_, {})) {
+    if (version.current_version() == before) continue;
+    status_.Update(absl::FailedPreconditionError(
+        absl::StrCat("\"", name,
+                     "\" changed while it was saved behind training, and not by the step() of a "
+                     "prepared optimizer, which waits")));
   }
 }
 
 absl::Status DeferredCopy::status() const {
   absl::MutexLock lock(&mutex_);
-  if (changed_.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("\"", changed_,
-                   "\" changed while it was saved behind training, and not by the step() of a "
-                   "prepared optimizer, which waits"));
+  return status_;
 }
 
 }  // namespace accelerate::internal

@@ -1,10 +1,13 @@
 /// Copies of tensors that are made behind training, at the latest before the tensors change.
 ///
-/// Threads: copy() and finish() any, add() before both.
+/// Threads: run(), copy() and finish() any, several at once; add() before them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/checkpoint/file_chunks.h"
+#include "accelerate/optim/optimizer_state_reader.h"
 
 namespace accelerate::internal {
 
@@ -23,14 +27,26 @@ class TensorCopies {
   static bool can_copy(const at::Tensor& tensor);
 
   /// \pre Both can be copied, and are alike.
-  void add(at::Tensor to, at::Tensor from) { pairs_.push_back({std::move(to), std::move(from)}); }
-  void run(int threads) const;
+  void add(at::Tensor to, at::Tensor from);
+
+  /// Returns when all is copied. Calls at the same time share the work, so that one by a thread
+  /// that has to be quick does not wait for one that has not.
+  void run(int threads);
 
  private:
   struct Pair {
     at::Tensor to, from;
   };
+  void cut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void copy(const FileChunk& chunk) const;
+
   std::vector<Pair> pairs_;
+  // All of it as pieces of one long row.
+  std::vector<FilePiece> pieces_;
+  absl::Mutex mutex_;
+  std::vector<FileChunk> chunks_;
+  std::unique_ptr<std::atomic_flag[]> taken_;
+  size_t copied_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class DeferredCopy final : public OptimizerStateReader {
@@ -43,33 +59,30 @@ class DeferredCopy final : public OptimizerStateReader {
 
   /// \pre Both can be copied, and `from` can be watched. From now on it must not change before the
   ///      copy is finished. `name` is for errors.
-  void add(std::string name, at::Tensor to, at::Tensor from);
+  void add(std::string name, at::Tensor to, const at::Tensor& from);
 
-  /// Returns when all is copied.
-  void copy();
+  /// Returns when all is copied, and lets go of what it copied.
+  void copy() noexcept;
 
-  /// Also looks whether something has changed meanwhile, and forgets what was to be copied.
-  void finish() override;
+  /// Also looks whether something has changed since add(); what changes later does not matter.
+  void finish() noexcept override;
 
   /// After finish(). Errors: FailedPrecondition naming the first tensor that changed too early: its
-  /// copy may be of both.
+  /// copy may be of both; Internal if it could not be copied.
   absl::Status status() const;
 
  private:
   struct Watched {
     std::string name;
-    at::Tensor tensor;
-    uint32_t version;
+    c10::VariableVersion version;
+    uint32_t before;
   };
-
-  void copy_once() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int threads_;
   mutable absl::Mutex mutex_;
-  bool is_copied_ ABSL_GUARDED_BY(mutex_) = false;
-  TensorCopies copies_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<TensorCopies> copies_ ABSL_GUARDED_BY(mutex_) = std::make_shared<TensorCopies>();
   std::vector<Watched> watched_ ABSL_GUARDED_BY(mutex_);
-  std::string changed_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace accelerate::internal

@@ -91,7 +91,7 @@ TEST(DeferredCopyTest, LetsGoOfWhatItCopied) {
   at::Tensor from = numbers(10);
   copy.add("a", at::zeros({10}), from);
   EXPECT_GT(from.use_count(), 1);
-  copy.finish();
+  copy.copy();
   EXPECT_EQ(from.use_count(), 1);
 }
 

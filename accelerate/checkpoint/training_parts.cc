@@ -121,10 +121,9 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
 }
 
 void TrainingParts::add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const {
-  for (const auto& optimizer : alive(training.optimizers)) {
-    std::erase_if(optimizer->readers, [](const auto& each) { return each.expired(); });
-    optimizer->readers.push_back(reader);
-  }
+  std::erase_if(training.readers, [](const auto& each) { return each.expired(); });
+  training.readers.push_back(reader);
+  for (const auto& optimizer : alive(training.optimizers)) optimizer->readers = training.readers;
 }
 
 std::vector<CheckpointPart> TrainingParts::own() const {

@@ -42,7 +42,7 @@ struct TrainingParts {
   std::vector<CheckpointPart> shared(std::vector<NamedTensors> weights) const;
   std::vector<CheckpointPart> own() const;
 
-  /// Steps of the optimizers wait for it.
+  /// Steps of the optimizers, also of those that are prepared later, wait for it.
   void add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const;
 
   /// Whether the checkpoint has as many objects as there are, before any is loaded.

@@ -44,7 +44,6 @@ void AcceleratedOptimizer::Shared::wait_for_readers() {
 }
 
 at::Tensor AcceleratedOptimizer::Shared::step(torch::optim::Optimizer::LossClosure closure) {
-  wait_for_readers();
   if (!scaler) return optimizer->step(std::move(closure));
   step_was_skipped = !scaler.step();
   return {};
@@ -57,6 +56,7 @@ at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closu
                     "step: what a closure computes would be neither scaled nor averaged");
   optimizer_->average_gradients(*gradient_state_);
   optimizer_->are_averaged = false;
+  optimizer_->wait_for_readers();
   if (optimizer_->moments) optimizer_->moments->unpack();
   at::Tensor loss = optimizer_->step(std::move(closure));
   if (optimizer_->moments) optimizer_->moments->pack();

@@ -12,6 +12,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/optim/optimizer_state_reader.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/shared_scaler.h"
 #include "accelerate/state/gradient_state.h"
@@ -25,14 +26,6 @@ struct OptimizerPolicy {
   ProcessGroupPtr averages_over = nullptr;
   /// An Adam's moments are kept in few bits between its steps; see Fp8Moments.
   bool packs_moments = false;
-};
-
-/// Somebody who reads an optimizer's state behind training.
-class OptimizerStateReader {
- public:
-  virtual ~OptimizerStateReader() = default;
-  /// Returns when it has read all, for the state is about to change. By the rank's thread.
-  virtual void finish() = 0;
 };
 
 class AcceleratedOptimizer {
@@ -78,6 +71,7 @@ class AcceleratedOptimizer {
     /// Those who are still there are waited for before the state changes.
     std::vector<std::weak_ptr<OptimizerStateReader>> readers;
 
+    /// Before anything changes the state.
     void wait_for_readers();
     /// The optimizer's own step.
     at::Tensor step(torch::optim::Optimizer::LossClosure closure);

@@ -51,13 +51,17 @@ void FusedBatches::fill_steps(FusedBatch& batch) {
   for (size_t i = 0; i < batch.parameters.list().size(); ++i) batch.steps.add(batch.step_tensor);
 }
 
-void FusedBatches::finish(FusedBatch& batch) {
+void FusedBatches::mark_changed(FusedBatch& batch) {
   for (const BorrowedTensors* changed :
        {&batch.parameters, &batch.states[0], &batch.states[1], &batch.states[2]}) {
     for (const at::Tensor& tensor : changed->list()) {
-      tensor.unsafeGetTensorImpl()->bump_version();
+      // Those made in inference mode have no version.
+      if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     }
   }
+}
+
+void FusedBatches::finish(FusedBatch& batch) {
   batch.parameters.clear();
   batch.grads.clear();
   for (BorrowedTensors& state : batch.states) state.clear();

@@ -66,11 +66,12 @@ class FusedBatches {
   /// The current group's batch for a parameter; null where the device has no fused kernel for it.
   FusedBatch* find(const at::Tensor& parameter, int64_t step);
 
-  /// Calls run(batch) for the group's batches, then marks their parameters and states as
-  /// changed in place.
+  /// Marks what the group's batches change as changed in place, then calls run(batch) for each. In
+  /// this order, who reads a state at the same time cannot overlook that it changes.
   template <typename Run>
   void run_group(Run&& run) {
     for (size_t i = group_begin_; i < used_; ++i) {
+      mark_changed(batches_[i]);
       run(batches_[i]);
       finish(batches_[i]);
     }
@@ -80,6 +81,7 @@ class FusedBatches {
   static void fill_steps(FusedBatch& batch);
 
  private:
+  static void mark_changed(FusedBatch& batch);
   static void finish(FusedBatch& batch);
 
   c10::OperatorHandle op_;
