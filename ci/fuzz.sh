@@ -23,6 +23,7 @@ trap 'rm -rf "$work"' EXIT
 readonly flags=(
   -std=c++20 -O1 -g1 -I. "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=undefined
   "-fno-sanitize=vptr,function"
+  -isystem /usr/include/torch/csrc/api/include
 )
 libraries=()
 for library in /usr/lib/*/libabsl_*.so; do
@@ -31,6 +32,8 @@ for library in /usr/lib/*/libabsl_*.so; do
     *) libraries+=("$library") ;;
   esac
 done
+# Linked only to what uses them, as all libraries.
+libraries+=(-ltorch -ltorch_cpu -lc10)
 
 # The project's sources that a source needs, itself included: those beside the headers it includes,
 # directly or not.

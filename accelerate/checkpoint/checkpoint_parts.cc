@@ -10,6 +10,7 @@
 #include "accelerate/checkpoint/fresh_tensor.h"
 #include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/checkpoint/state_dict_file.h"
+#include "accelerate/checkpoint/strict_json.h"
 
 namespace accelerate {
 namespace {
@@ -17,8 +18,16 @@ namespace {
 constexpr char kTensors[] = ".safetensors";
 constexpr char kJson[] = ".json";
 
+absl::Status check_depth(const nlohmann::ordered_json& values, const std::string& path) {
+  if (!internal::is_value_too_deep(values)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path,
+                                                 ": its values are nested in more than ",
+                                                 internal::kMaxJsonDepth, " levels"));
+}
+
 absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
                                         const nlohmann::ordered_json& values) {
+  if (absl::Status depth = check_depth(values, path); !depth.ok()) return depth;
   std::string text;
   try {
     text = values.dump(2) + "\n";
@@ -32,6 +41,7 @@ absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& pa
 absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,
                                            const StateDict& state,
                                            const std::function<void(int64_t)>& on_progress) {
+  if (absl::Status depth = check_depth(state.values, path); !depth.ok()) return depth;
   const std::string values = state.values.is_null() ? "" : state.values.dump();
   absl::StatusOr<WrittenFile> written = write_safetensors(
       files, path, state.tensors, internal::state_metadata(values), {.progress = on_progress});

@@ -98,6 +98,14 @@ TEST_F(LoadCheckpoint, ReadsPickledWeights) {
   EXPECT_EQ(load_state_dict(files_, path("model-00001-of-00002.safetensors")).size(), 1);
 }
 
+TEST_F(LoadCheckpoint, SaysHowToReadTheOldFormat) {
+  const std::string old = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  ASSERT_TRUE(write_file(files_, path("weights.bin"), old).ok());
+  EXPECT_THAT(error_of<CheckpointError>(path("weights.bin")),
+              HasSubstr("weights.bin: it is in the old format of torch.save"));
+  EXPECT_THROW(load_state_dict(files_, path("weights.bin")), CheckpointError);
+}
+
 TEST_F(LoadCheckpoint, ConvertsFloatingTensorsOnly) {
   Net net;
   load_checkpoint_in_model(files_, *net, folder_, {.dtype = at::kBFloat16});

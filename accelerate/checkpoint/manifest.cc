@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "accelerate/checkpoint/crc32c.h"
+#include "accelerate/checkpoint/strict_json.h"
 
 namespace accelerate {
 namespace {
@@ -158,6 +159,8 @@ Json json_of(const Manifest& manifest) {
 }
 
 absl::StatusOr<Json> parse(absl::string_view text) {
+  // Who walks through it calls itself.
+  if (internal::is_text_too_deep(text)) return bad("it is nested too deeply");
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return bad("it is not JSON");
   if (!json.is_object()) return bad("it is no JSON object");

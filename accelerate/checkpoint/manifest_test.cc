@@ -62,7 +62,9 @@ TEST(Manifest, WhatIsNoneIsRefused) {
   EXPECT_THAT(error_of(""), HasSubstr("not JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("no JSON object"));
   EXPECT_THAT(error_of("{}"), HasSubstr("format"));
-  EXPECT_THAT(error_of(std::string(200'000, '[')), HasSubstr("not JSON"));
+  const std::string opened(200'000, '['), closed(200'000, ']');
+  EXPECT_THAT(error_of(opened), HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of("{\"files\":" + opened + closed + "}"), HasSubstr("nested too deeply"));
   EXPECT_THAT(error_of(R"({"format": "accelerate-checkpoint", "version": 2,
                            "checksum": "00000000"})"),
               HasSubstr("version 2"));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/checkpoint/model_folder.h"
 #include "accelerate/checkpoint/safetensors_header.h"
 #include "accelerate/checkpoint/shard_plan.h"
@@ -26,6 +27,20 @@ absl::Status at_path(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
+// What torch.distributed.checkpoint leaves in a folder beside its *.distcp.
+constexpr char kDistributedMetadata[] = ".metadata";
+
+// Whether a file begins as a zip or a pickle, which torch.save writes, and not with the length of a
+// header below 4 GiB, as safetensors do.
+bool is_pickled(const ReadableFile& file) {
+  char start[8] = {};
+  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(start), sizeof(start));
+  if (file.size() < 8 || !file.read_at(0, bytes).ok()) return false;
+  const absl::string_view text(start, sizeof(start));
+  if (text.substr(4) == absl::string_view("\0\0\0\0", 4)) return false;
+  return absl::StartsWith(text, "PK\x03\x04") || absl::StartsWith(text, "\x80");
+}
+
 // An open file with shards.
 struct Source {
   std::string path;
@@ -38,6 +53,13 @@ absl::StatusOr<Source> open_source(FileSystem& files, const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
   absl::StatusOr<SafetensorsHeader> header = read_safetensors_header(**file, path);
+  if (!header.ok() && is_pickled(**file)) {
+    return absl::UnimplementedError(
+        absl::StrCat(path,
+                     ": it is pickled, as torch.save does it, and only safetensors are merged: "
+                     "read it with load_checkpoint_in_model or load_state_dict, and write it "
+                     "with save_model"));
+  }
   if (!header.ok()) return header.status();
   Source source{.path = path, .file = *std::move(file), .header = *std::move(header)};
   for (size_t i = 0; i < source.header.tensors.size(); ++i) {
@@ -119,23 +141,35 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
   return checkpoint;
 }
 
+bool has_file(FileSystem& files, const std::string& folder, const char* name) {
+  const absl::StatusOr<bool> there = exists(files, join_path(folder, name));
+  return there.ok() && *there;
+}
+
 // The folders that a save of a sharded model makes below or beside what was named.
 std::string hint_for(FileSystem& files, const std::string& folder) {
   for (const std::string& base : {folder, parent_path(folder)}) {
     for (const char* name : {"pytorch_model_fsdp_0", "optimizer_0"}) {
       const std::string candidate = join_path(base, name);
-      const absl::StatusOr<bool> there = exists(files, join_path(candidate, kShardedMetadataFile));
-      if (there.ok() && *there) return absl::StrCat("; did you mean ", candidate, "?");
+      if (has_file(files, candidate, kShardedMetadataFile) ||
+          has_file(files, candidate, kDistributedMetadata)) {
+        return absl::StrCat("; did you mean ", candidate, "?");
+      }
     }
   }
   return "";
 }
 
 absl::StatusOr<Checkpoint> open_checkpoint(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<bool> is_sharded = exists(files, join_path(path, kShardedMetadataFile));
-  if (is_sharded.ok() && *is_sharded) return open_shards(files, path);
+  if (has_file(files, path, kShardedMetadataFile)) return open_shards(files, path);
   absl::StatusOr<Checkpoint> checkpoint = open_weights(files, path);
   if (!absl::IsNotFound(checkpoint.status())) return checkpoint;
+  if (has_file(files, path, kDistributedMetadata)) {
+    return absl::UnimplementedError(
+        absl::StrCat(path, " is of torch.distributed.checkpoint (", kDistributedMetadata,
+                     ", *.distcp), which is pickled and cannot be merged here: `accelerate "
+                     "merge-weights` of PyTorch's accelerate makes safetensors of it"));
+  }
   return absl::NotFoundError(absl::StrCat(checkpoint.status().message(), hint_for(files, path)));
 }
 

@@ -5,12 +5,14 @@
 /// Everything is checked before anything is written. The result is written as save_model does it.
 ///
 /// Errors:  absl::Status: NotFound for a checkpoint that is not there, with a hint where one beside
-///          or below it is, InvalidArgument for options that make no sense, DataLoss naming the
-///          file for what is damaged, and the FileSystem's. The checkpoint stays then.
+///          or below it is, InvalidArgument for options that make no sense, Unimplemented for what
+///          PyTorch pickled (torch.distributed.checkpoint's folders, torch.save's files), DataLoss
+///          naming the file for what is damaged, and the FileSystem's. The checkpoint stays then.
 /// Threads: any.
 /// Mirrors: accelerate utils/fsdp_utils.py, merge_fsdp_weights.
-/// Differs: memory for the whole model is not needed; hints come where they help; of the checkpoint
-///          only what was merged is removed.
+/// Differs: folders of torch.distributed.checkpoint, which are pickled, are refused; memory for the
+///          whole model is not needed; hints come where they help; of the checkpoint only what was
+///          merged is removed.
 #pragma once
 
 #include <cstdint>

@@ -20,6 +20,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 // Bytes of a U8 tensor by name.
 struct Part {
@@ -183,6 +184,33 @@ TEST_F(MergeWeights, HintsAtCheckpointsNearby) {
   EXPECT_THAT(merge(), HasSubstr("merge_weights/in/pytorch_model_fsdp_0?"));
   EXPECT_THAT(std::string(merge_weights(files_, in() + "/nothing", out()).status().message()),
               HasSubstr("merge_weights/in/pytorch_model_fsdp_0?"));
+}
+
+TEST_F(MergeWeights, SaysWhatIsPickled) {
+  const auto code = [&](const std::string& path) {
+    return merge_weights(files_, path, out()).status().code();
+  };
+  write("pytorch_model_fsdp_0/.metadata", "\x80\x02}.");
+  write("pytorch_model_fsdp_0/__0_0.distcp", "PK\x03\x04 and more");
+  const std::string distributed = join_path(in(), "pytorch_model_fsdp_0");
+  EXPECT_EQ(code(distributed), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(merge_weights(files_, distributed, out()).status().message()),
+              HasSubstr("pytorch_model_fsdp_0 is of torch.distributed.checkpoint"));
+  EXPECT_THAT(merge(), HasSubstr("merge_weights/in/pytorch_model_fsdp_0?"));
+  for (const std::string& start : {std::string("PK\x03\x04\0\0\x08\x08", 8),
+                                   std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46")}) {
+    write("pytorch_model.bin", start + "and more");
+    EXPECT_THAT(merge(), HasSubstr("pytorch_model.bin: it is pickled"));
+    EXPECT_EQ(code(join_path(in(), "pytorch_model.bin")), absl::StatusCode::kUnimplemented);
+  }
+  ASSERT_TRUE(remove_all(files_, join_path(in(), "pytorch_model.bin")).ok());
+  write("shard.bin", "PK\x03\x04 and more");
+  write("pytorch_model.bin.index.json", shard_index_text({.weight_map = {{"x", "shard.bin"}}}));
+  EXPECT_THAT(merge(), HasSubstr("shard.bin: it is pickled"));
+  // A header of 640 bytes that is damaged.
+  write("shard.bin", std::string("\x80\x02\0\0\0\0\0\0{", 9) + std::string(700, ' '));
+  EXPECT_THAT(merge(), Not(HasSubstr("pickled")));
+  EXPECT_FALSE(*exists(files_, out()));
 }
 
 TEST_F(MergeWeights, RefusesItsOwnFolder) {

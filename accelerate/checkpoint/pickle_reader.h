@@ -1,8 +1,9 @@
 /// Turns a pickle into a value, without ever executing anything in it: what torch_file.h promises
 /// of the contents of a torch.save file.
 ///
-/// Pickles of the binary protocols (1 to 5) are read. Depth and references are limited, so that a
-/// hostile pickle costs memory in proportion to its length.
+/// Pickles of the binary protocols (1 to 5) are read. Depth is limited, and so is all that copies
+/// and references come to if each is followed: a hostile pickle costs memory in proportion to its
+/// length (64 times, 1 MiB more, and what a value costs), and so does whoever walks through it.
 ///
 /// Errors:  absl::Status: DataLoss for what is no pickle, Unimplemented naming a global, an
 ///          instruction or a number that is not known. What `storage` answers.

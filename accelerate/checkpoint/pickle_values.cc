@@ -140,7 +140,9 @@ const std::vector<PickleId>& PickleValues::arguments_of(PickleId tuple, size_t a
 
 std::vector<int64_t> PickleValues::integers(PickleId id, const char* what) {
   std::vector<int64_t> values;
-  for (PickleId item : arguments_of(id, 0, what)) {
+  const std::vector<PickleId>& items = arguments_of(id, 0, what);
+  spend(items.size() * sizeof(int64_t));
+  for (PickleId item : items) {
     values.push_back(at(expect(item, PickleKind::kInt, what)).integer);
   }
   return values;
@@ -253,6 +255,7 @@ PickleId PickleValues::call_numpy(const std::string& name, const std::vector<Pic
 PickleId PickleValues::call(PickleId function, PickleId tuple) {
   const std::string name = at(expect(function, PickleKind::kGlobal, "what is called")).text;
   const std::vector<PickleId> arguments = arguments_of(tuple, 0, "a call's arguments");
+  spend(name.size() + arguments.size() * sizeof(PickleId));
   if (name == "torch._utils._rebuild_tensor_v2") return rebuild_tensor(arguments, false);
   if (name == "torch._utils._rebuild_tensor_v3") return rebuild_tensor(arguments, true);
   if (absl::StartsWith(name, "torch.jit._pickle.")) {
@@ -364,9 +367,15 @@ void PickleValues::build(PickleId object, PickleId state) {
 
 c10::IValue PickleValues::to_ivalue(PickleId id) { return convert(id, 0); }
 
-c10::IValue PickleValues::convert(PickleId id, int depth) {
+void PickleValues::reach(int depth) {
   if (depth > kMaxDepth) throw PickleError("it is nested too deeply");
+  deepest_ = std::max(deepest_, depth);
+}
+
+c10::IValue PickleValues::convert(PickleId id, int depth) {
+  reach(depth);
   const PickleNode& node = at(id);
+  spend(sizeof(c10::IValue) + node.text.size());
   switch (node.kind) {
     case PickleKind::kNone: return {};
     case PickleKind::kBool: return node.integer != 0;
@@ -393,10 +402,21 @@ c10::IValue PickleValues::convert(PickleId id, int depth) {
       throw PickleError("it has a part of a tensor where a value should be");
     case PickleKind::kList:
     case PickleKind::kTuple:
-    case PickleKind::kDict: break;
+    case PickleKind::kDict: return convert_container(id, depth);
   }
-  if (const auto found = converted_.find(id); found != converted_.end()) return found->second;
+  throw PickleError("it has a value of no kind");
+}
+
+c10::IValue PickleValues::convert_container(PickleId id, int depth) {
+  if (const auto found = converted_.find(id); found != converted_.end()) {
+    spend(found->second.price);
+    reach(depth + found->second.height);
+    return found->second.value;
+  }
   if (std::exchange(converting_[id], true)) throw PickleError("it contains itself");
+  const PickleNode& node = at(id);
+  const size_t budget_before = budget_;
+  const int deepest_before = std::exchange(deepest_, depth);
   std::vector<c10::IValue> items;
   for (PickleId item : node.items) items.push_back(convert(item, depth + 1));
   c10::IValue value;
@@ -413,7 +433,9 @@ c10::IValue PickleValues::convert(PickleId id, int depth) {
     }
     value = std::move(dict);
   }
-  return converted_.emplace(id, std::move(value)).first->second;
+  converted_[id] = {value, budget_before - budget_, deepest_ - depth};
+  deepest_ = std::max(deepest_, deepest_before);
+  return value;
 }
 
 }  // namespace accelerate::internal

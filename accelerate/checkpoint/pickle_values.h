@@ -80,7 +80,8 @@ class PickleValues {
   c10::IValue to_ivalue(PickleId id);
 
  private:
-  // Copies made by calls could otherwise be copied again and again.
+  // What is made of what was put once. A few bytes recall anything, so each use has its price:
+  // copies could otherwise be copied again and again.
   void spend(size_t bytes);
   PickleId expect(PickleId id, PickleKind kind, const char* what);
   const std::vector<PickleId>& arguments_of(PickleId tuple, size_t at_least, const char* what);
@@ -91,14 +92,24 @@ class PickleValues {
   PickleId call_numpy(const std::string& name, const std::vector<PickleId>& arguments);
   PickleId rebuild_tensor(const std::vector<PickleId>& arguments, bool has_dtype);
   void fill_array(PickleNode& array, PickleId state);
+  void reach(int depth);
   c10::IValue convert(PickleId id, int depth);
+  c10::IValue convert_container(PickleId id, int depth);
 
   const StorageOf& storage_;
   size_t budget_;
   std::deque<PickleNode> nodes_;
   std::map<std::string, c10::Storage> storages_;
-  std::map<PickleId, c10::IValue> converted_;  // containers
+  // Containers. Whoever walks through the result comes to one that is shared once for each place
+  // where it is, and pays for all that is in it.
+  struct Converted {
+    c10::IValue value;
+    size_t price = 0;
+    int height = 0;
+  };
+  std::map<PickleId, Converted> converted_;
   std::map<PickleId, bool> converting_;
+  int deepest_ = 0;  // of what has been converted of a container
 };
 
 }  // namespace accelerate::internal

@@ -18,6 +18,7 @@
 #include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/checkpoint/save_model.h"
 #include "accelerate/checkpoint/state_dict_file.h"
+#include "accelerate/checkpoint/strict_json.h"
 #include "accelerate/checkpoint/torch_file.h"
 
 namespace accelerate {
@@ -113,6 +114,8 @@ absl::Status write_tensors(FileSystem& files, const StateDict& state, const std:
 
 std::string text_of(const ordered_json& values) {
   check_numbers(values, "");
+  TORCH_CHECK_VALUE(!internal::is_value_too_deep(values), "cannot save values: they are nested in ",
+                    "more than ", internal::kMaxJsonDepth, " levels");
   try {
     return values.dump(2) + "\n";
   } catch (const nlohmann::json::exception& error) {

@@ -5,6 +5,10 @@
 #include <string>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
+#include "accelerate/checkpoint/strict_json.h"
+
 namespace accelerate::internal {
 namespace {
 
@@ -69,9 +73,18 @@ void unwrap(nlohmann::ordered_json& value) {
   }
 }
 
+// A checkpoint that is written must also load.
+void check_depth(const nlohmann::ordered_json& value) {
+  TORCH_CHECK_VALUE(!is_value_too_deep(value),
+                    "a state's values cannot be saved: with what marks infinities and NaN they are "
+                    "nested in more than ",
+                    kMaxJsonDepth, " levels");
+}
+
 }  // namespace
 
 nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value) {
+  check_depth(value);
   spell(value);
   return value;
 }
@@ -82,7 +95,10 @@ nlohmann::ordered_json read_numbers(nlohmann::ordered_json value) {
 }
 
 nlohmann::ordered_json wrap_numbers(nlohmann::ordered_json value) {
+  check_depth(value);
   wrap(value);
+  // That made it deeper.
+  check_depth(value);
   return value;
 }
 

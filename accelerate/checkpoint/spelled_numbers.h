@@ -1,5 +1,8 @@
 /// JSON whose numbers survive as text, which has neither infinities nor NaN: they are the strings
 /// "inf", "-inf" and "nan".
+///
+/// Errors: c10::ValueError for values that are to be written, and are nested more deeply than what
+///         is read back (kMaxJsonDepth).
 #pragma once
 
 #include <nlohmann/json.hpp>

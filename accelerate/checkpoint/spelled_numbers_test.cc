@@ -3,8 +3,12 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+
+#include "accelerate/checkpoint/strict_json.h"
 
 namespace accelerate::internal {
 namespace {
@@ -73,6 +77,23 @@ TEST(WrappedNumbers, WhatLooksLikeOneComesBackAsItWas) {
     EXPECT_EQ(through_text(other), other) << other;
     EXPECT_EQ(through_text(Json{other, {{"in", other}}}), (Json{other, {{"in", other}}})) << other;
   }
+}
+
+Json nested(size_t depth, const Json& innermost) {
+  Json value = innermost;
+  for (size_t i = 0; i < depth; ++i) value = Json::array({std::move(value)});
+  return value;
+}
+
+TEST(Numbers, AreNotWrittenWhereTheyCouldNotBeRead) {
+  const Json deepest = nested(kMaxJsonDepth, 1);
+  EXPECT_EQ(through_text(deepest), deepest);
+  EXPECT_EQ(spell_numbers(deepest), deepest);
+  EXPECT_THROW(wrap_numbers(nested(kMaxJsonDepth + 1, 1)), c10::ValueError);
+  EXPECT_THROW(spell_numbers(nested(kMaxJsonDepth + 1, 1)), c10::ValueError);
+  // Of the last level it makes two.
+  EXPECT_THROW(wrap_numbers(nested(kMaxJsonDepth, kInfinity)), c10::ValueError);
+  EXPECT_NO_THROW(wrap_numbers(nested(kMaxJsonDepth - 1, kInfinity)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/checkpoint/strict_json.h"
 
 namespace accelerate::internal {
 
@@ -25,6 +26,10 @@ std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
 }
 
 nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path) {
+  if (is_text_too_deep(text)) {
+    throw CheckpointError(absl::StrCat(path, ": its JSON is nested too deeply, in more than ",
+                                       kMaxJsonDepth, " levels"));
+  }
   auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (values.is_discarded()) {
     throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));

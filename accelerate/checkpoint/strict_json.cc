@@ -1,5 +1,6 @@
 #include "accelerate/checkpoint/strict_json.h"
 
+#include <algorithm>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -11,9 +12,6 @@ namespace accelerate::internal {
 namespace {
 
 using nlohmann::json;
-
-// Deeper than anything we write.
-constexpr size_t kMaxDepth = 64;
 
 // Of two equal keys the parser would keep one silently.
 class KeyWatch {
@@ -36,7 +34,17 @@ class KeyWatch {
   std::string problem_;
 };
 
-bool is_too_deep(absl::string_view text) {
+bool is_deeper(const nlohmann::ordered_json& value, size_t limit) {
+  if (!value.is_structured()) return false;
+  if (limit == 0) return true;
+  return std::any_of(value.begin(), value.end(), [limit](const nlohmann::ordered_json& item) {
+    return is_deeper(item, limit - 1);
+  });
+}
+
+}  // namespace
+
+bool is_text_too_deep(absl::string_view text) {
   size_t depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -48,7 +56,7 @@ bool is_too_deep(absl::string_view text) {
     } else if (text[i] == '"') {
       in_string = true;
     } else if (text[i] == '{' || text[i] == '[') {
-      if (++depth > kMaxDepth) return true;
+      if (++depth > kMaxJsonDepth) return true;
     } else if ((text[i] == '}' || text[i] == ']') && depth > 0) {
       --depth;
     }
@@ -56,10 +64,12 @@ bool is_too_deep(absl::string_view text) {
   return false;
 }
 
-}  // namespace
+bool is_value_too_deep(const nlohmann::ordered_json& value) {
+  return is_deeper(value, kMaxJsonDepth);
+}
 
 absl::StatusOr<json> parse_strictly(absl::string_view text) {
-  if (is_too_deep(text)) return absl::DataLossError("it is nested too deeply");
+  if (is_text_too_deep(text)) return absl::DataLossError("it is nested too deeply");
   KeyWatch watch;
   json value = json::parse(
       text.begin(), text.end(),

@@ -1,8 +1,11 @@
 #include "accelerate/checkpoint/torch_file.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,13 +17,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/pickle_reader.h"
 
 namespace accelerate {
 namespace {
+
+// Enough to know a format by.
+constexpr int64_t kStartBytes = 32;
 
 // Our files for LibTorch's reader of zips. An error passes through C code, so it is kept here.
 class FileAdapter final : public caffe2::serialize::ReadAdapterInterface {
@@ -45,14 +53,20 @@ class FileAdapter final : public caffe2::serialize::ReadAdapterInterface {
 
 class TorchZip {
  public:
-  explicit TorchZip(std::shared_ptr<FileAdapter> bytes) : bytes_(std::move(bytes)), zip_(bytes_) {}
+  explicit TorchZip(std::shared_ptr<FileAdapter> bytes)
+      : bytes_(std::move(bytes)), unread_(bytes_->size()), zip_(bytes_) {}
 
   absl::StatusOr<c10::Storage> read(const std::string& record) {
     if (!zip_.hasRecord(record)) return absl::DataLossError(absl::StrCat("it has no ", record));
-    // Nothing is compressed in these files.
-    if (zip_.getRecordSize(record) > bytes_->size()) {
-      return absl::DataLossError(absl::StrCat(record, " is larger than the file"));
+    // Nothing is compressed in these files, no two records have bytes in common, and none is read
+    // twice.
+    const size_t size_in_file = zip_.getRecordSize(record);
+    if (size_in_file > unread_) {
+      return absl::DataLossError(absl::StrCat(
+          record, size_in_file > bytes_->size() ? " is" : " and the records before it are",
+          " larger than the file"));
     }
+    unread_ -= size_in_file;
     auto [data, size] = zip_.getRecord(record);
     return c10::Storage(c10::Storage::use_byte_size_t(), size, std::move(data),
                         /*allocator=*/nullptr, /*resizable=*/false);
@@ -72,8 +86,24 @@ class TorchZip {
 
  private:
   const std::shared_ptr<FileAdapter> bytes_;
+  size_t unread_;
   caffe2::serialize::PyTorchStreamReader zip_;
 };
+
+// As many bytes of the beginning as there are.
+std::string first_bytes(const ReadableFile& file, int64_t count) {
+  std::string start(static_cast<size_t>(std::min(count, file.size())), '\0');
+  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size());
+  return file.read_at(0, bytes).ok() ? start : "";
+}
+
+bool is_zip(absl::string_view start) { return absl::StartsWith(start, "PK\x03\x04"); }
+
+// A pickle of the number 0x1950a86a20f9469cfc6c, of any protocol.
+bool is_old_format(absl::string_view start) {
+  return absl::StartsWith(start, "\x80") &&
+         absl::StrContains(start, "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19");
+}
 
 absl::StatusOr<c10::IValue> read_value(const std::shared_ptr<FileAdapter>& bytes) {
   TorchZip zip(bytes);
@@ -87,8 +117,16 @@ absl::StatusOr<c10::IValue> read_value(const std::shared_ptr<FileAdapter>& bytes
 absl::StatusOr<c10::IValue> read_file_value(FileSystem& files, const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
+  const std::string start = first_bytes(**file, kStartBytes);
   const auto bytes = std::make_shared<FileAdapter>(*std::move(file));
   absl::StatusOr<c10::IValue> value = absl::UnknownError("");
+  if (is_old_format(start)) {
+    return absl::UnimplementedError(absl::StrCat(
+        path,
+        ": it is in the old format of torch.save, that of versions before 1.6 or of "
+        "_use_new_zipfile_serialization=False, which cannot be read: load it with a newer torch, "
+        "and save it again, or save it as safetensors"));
+  }
   try {
     value = read_value(bytes);
   } catch (const c10::Error& error) {
@@ -137,10 +175,9 @@ NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path) {
 
 bool is_torch_file(FileSystem& files, const std::string& path) {
   const absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
-  char start[4];
-  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(start), sizeof(start));
-  return file.ok() && (*file)->size() >= 4 && (*file)->read_at(0, bytes).ok() &&
-         std::string(start, 4) == "PK\x03\x04";
+  if (!file.ok()) return false;
+  const std::string start = first_bytes(**file, kStartBytes);
+  return is_zip(start) || is_old_format(start);
 }
 
 }  // namespace accelerate

@@ -6,7 +6,7 @@
 /// else is an error that names it. Tensors come on the CPU; those that shared memory do so again.
 ///
 /// Bytes are UInt8 tensors, sets are lists, dtypes are integers, integers beyond 64 bits an error.
-/// Files in the old format without a zip are refused.
+/// Files in the old format (a pickle, no zip) are refused, and the error says what to do.
 ///
 /// Errors:  CheckpointError naming the file, for what is damaged, unknown or not there.
 /// Threads: any.
@@ -31,7 +31,8 @@ c10::IValue read_torch_file(FileSystem& files, const std::string& path);
 /// "state_dict" or "model" too. Errors: also entries that are no tensors, with their names.
 NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path);
 
-/// Whether a file begins as a zip. Errors: none; what cannot be read is none.
+/// Whether a file begins as one that torch.save wrote, in the old format too. Errors: none; what
+/// cannot be read is none.
 bool is_torch_file(FileSystem& files, const std::string& path);
 
 }  // namespace accelerate

@@ -235,6 +235,71 @@ TEST_F(TorchFile, IsNotTrusted) {
   EXPECT_THAT(error_of(copies), HasSubstr("much more"));
 }
 
+TEST_F(TorchFile, CostsMemoryInProportionToItsLength) {
+  // A few bytes refer to a long text, bytes, or list, again and again.
+  std::string recalls;
+  for (int i = 0; i < 10000; ++i) recalls += "h\x01";
+  const std::string megabyte(1 << 20, 'x');
+  const std::string bytes = "B" + little_endian(megabyte.size(), 4) + megabyte;
+  const std::string nones = "](" + std::string(100000, 'N') + "e";
+  for (const std::string& large : {text(megabyte), bytes, nones}) {
+    EXPECT_THAT(error_of(large + "q\x01" + "0](" + recalls + "e"), HasSubstr("much more"));
+  }
+  // Names too, where each is what a dict is asked for.
+  std::string dicts;
+  for (int i = 0; i < 10000; ++i) dicts += "}h\x01Ns";
+  EXPECT_THAT(error_of(text(megabyte) + "q\x01" + "0](" + dicts + "e"), HasSubstr("much more"));
+  // Each list has the one before it twice.
+  std::string doubled = "]q\x01";
+  for (int i = 0; i < 60; ++i) doubled += "0](h\x01h\x01" + std::string("eq\x01");
+  EXPECT_THAT(error_of(doubled), HasSubstr("much more"));
+  // Tensors of very many dims.
+  std::string ones = "(";
+  for (int i = 0; i < 10000; ++i) ones += "K\x01";
+  const std::string storage =
+      tuple({text("storage"), global("torch", "ByteStorage"), text("0"), text("cpu"), integer(1)}) +
+      "Q";
+  std::string wide = ones + "tq\x01" + "0" + storage + "q\x02" + "0](";
+  for (int i = 0; i < 2000; ++i) {
+    wide +=
+        call(global("torch._utils", "_rebuild_tensor_v2"), {"h\x02", integer(0), "h\x01", "h\x01"});
+  }
+  EXPECT_THAT(error_of(wide + "e", {{"0", "x"}}), HasSubstr("much more"));
+}
+
+TEST_F(TorchFile, IsNotDeeperByReferences) {
+  // A list of lists, each in the next one: none is far below the outermost where it first comes.
+  std::string lists = "](]q\x01";
+  for (int i = 0; i < 98; ++i) lists += "]h\x01" + std::string("aq\x01");
+  EXPECT_EQ(error_of(lists + "e"), "");
+  EXPECT_THAT(error_of(lists + "]h\x01" + "aq\x01]h\x01" + "ae"), HasSubstr("deep"));
+}
+
+TEST_F(TorchFile, SharesWhatIsUsedOften) {
+  // As in the state of an optimizer with many parameters: names, and a tuple.
+  std::string program = text("exponential_moving_average_of_gradients") + "q\x01" + "0(" +
+                        integer(1) + integer(2) + "tq\x02" + "0](";
+  for (int i = 0; i < 100000; ++i) program += "}h\x01h\x02s";
+  const c10::IValue value = read(program + "e");
+  ASSERT_EQ(value.toListRef().size(), 100000);
+  EXPECT_EQ(value.toListRef()[99999].toGenericDict().size(), 1);
+}
+
+TEST_F(TorchFile, RefusesTheOldFormat) {
+  const std::string magic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  for (const std::string& start :
+       {std::string("\x80\x02"), std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11)}) {
+    write(start + magic + program("K\x01"));
+    EXPECT_TRUE(is_torch_file(files_, path_));
+    EXPECT_THAT(error_of([&] { read_torch_state_dict(files_, path_); }),
+                HasSubstr("old format of torch.save"));
+  }
+  write(program("K\x01"));
+  EXPECT_FALSE(is_torch_file(files_, path_));
+  write("");
+  EXPECT_FALSE(is_torch_file(files_, path_));
+}
+
 TEST_F(TorchFile, RefusesTensorsBeyondTheirStorage) {
   const std::map<std::string, std::string> storages = {{"0", bytes_of<float>({1, 2, 3, 4})}};
   EXPECT_EQ(error_of(tensor("FloatStorage", "0", 0, {2, 2}, {2, 1}), storages), "");

@@ -2,13 +2,14 @@
 
 load(":cc.bzl", "accelerate_cc_test")
 
-def accelerate_fuzz_test(name, srcs, deps):
+def accelerate_fuzz_test(name, srcs, deps, tags = []):
     """NAME_fuzzer.cc over the files in corpus/NAME, as the test NAME_fuzzer_test.
 
     Args:
       name: what is fuzzed.
       srcs: NAME_fuzzer.cc.
-      deps: what it includes; none of it may need LibTorch.
+      deps: what it includes.
+      tags: as a test has them.
     """
     accelerate_cc_test(
         name = name + "_fuzzer_test",
@@ -16,5 +17,6 @@ def accelerate_fuzz_test(name, srcs, deps):
         srcs = srcs,
         args = [native.package_name() + "/corpus/" + name],
         data = native.glob(["corpus/" + name + "/*"]),
+        tags = tags,
         deps = deps + [":corpus_main"],
     )
