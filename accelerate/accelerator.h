@@ -477,9 +477,13 @@ class Accelerator {
     save_weights(get_state_dict(model), save_directory, options);
   }
 
-  /// Writes tensors and values to one file, on rank 0 (or the first rank of each node).
-  /// Errors: CheckpointError, on all ranks.
+  /// Writes tensors and values to one file, on rank 0 (or the first rank of each node); see
+  /// accelerate/checkpoint/save_load.h. Errors: as there, on all ranks.
   void save(const StateDict& object, const std::string& file, bool safe_serialization = true) const;
+  void save(const NamedTensors& object, const std::string& file,
+            bool safe_serialization = true) const;
+  void save(const c10::IValue& object, const std::string& file,
+            bool safe_serialization = true) const;
 
   /// As asked for, with `iteration` as it is now. Local.
   const ProjectConfiguration& project_configuration() const;

@@ -43,11 +43,29 @@ void Accelerator::save_weights(const NamedTensors& weights, const std::string& d
       [&] { accelerate::save_model(runtime().files(), weights, directory, options); });
 }
 
+namespace {
+
+template <typename Object>
+void save_on_writers(const StateSaver& saver, FileSystem& files, const Object& object,
+                     const std::string& file, bool safe_serialization) {
+  saver.on_writers([&] { save(files, object, file, {.safe_serialization = safe_serialization}); });
+}
+
+}  // namespace
+
 void Accelerator::save(const StateDict& object, const std::string& file,
                        bool safe_serialization) const {
-  saver_->on_writers([&] {
-    accelerate::save(runtime().files(), object, file, {.safe_serialization = safe_serialization});
-  });
+  save_on_writers(*saver_, runtime().files(), object, file, safe_serialization);
+}
+
+void Accelerator::save(const NamedTensors& object, const std::string& file,
+                       bool safe_serialization) const {
+  save_on_writers(*saver_, runtime().files(), object, file, safe_serialization);
+}
+
+void Accelerator::save(const c10::IValue& object, const std::string& file,
+                       bool safe_serialization) const {
+  save_on_writers(*saver_, runtime().files(), object, file, safe_serialization);
 }
 
 const ProjectConfiguration& Accelerator::project_configuration() const {

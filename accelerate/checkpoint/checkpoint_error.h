@@ -16,15 +16,35 @@ namespace accelerate {
 
 class CheckpointError : public c10::Error {
  public:
-  explicit CheckpointError(const std::string& message)
-      : c10::Error(message, /*backtrace=*/nullptr) {}
+  explicit CheckpointError(const std::string& message, bool is_damage = true)
+      : c10::Error(message, /*backtrace=*/nullptr), is_damage_(is_damage) {}
+
+  /// False where a file could not be had just now (no permission, too many open files, a server
+  /// that is away): it may be as good as ever.
+  bool is_damage() const { return is_damage_; }
+
+ private:
+  bool is_damage_;
 };
 
 namespace internal {
 
+/// Whether a file is not what it should be, rather than out of reach.
+inline bool is_damage(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kUnknown: return false;
+    default: return true;
+  }
+}
+
 /// Throws CheckpointError with the status's message.
 inline void check_ok(const absl::Status& status) {
-  if (!status.ok()) throw CheckpointError(std::string(status.message()));
+  if (!status.ok()) throw CheckpointError(std::string(status.message()), is_damage(status));
 }
 template <typename T>
 T value_or_throw(absl::StatusOr<T> result) {

@@ -139,23 +139,35 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
   return absl::OkStatus();
 }
 
+// What a folder's manifest says, or what is wrong with it. Errors: those of reading it.
+absl::Status read_manifest(FileSystem& files, const std::string& folder,
+                           absl::StatusOr<Manifest>& manifest) {
+  const std::string path = join_path(folder, kManifestName);
+  absl::StatusOr<std::string> text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  manifest = parse_manifest(*text);
+  if (manifest.ok()) return absl::OkStatus();
+  // It may have been damaged on the way here only.
+  text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  manifest = parse_manifest(*text);
+  return absl::OkStatus();
+}
+
 // What of `from` is not a checkpoint's own moves to `to`, unless something of that name is there.
 absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
                                   const std::string& to) {
-  const absl::StatusOr<std::string> text = read_file(files, join_path(from, kManifestName));
-  Manifest own;
-  if (text.ok()) {
-    absl::StatusOr<Manifest> manifest = parse_manifest(*text);
-    if (manifest.ok()) own = *std::move(manifest);
-  }
+  absl::StatusOr<Manifest> manifest = Manifest();
+  const absl::Status read = read_manifest(files, from, manifest);
+  const Manifest own = read.ok() && manifest.ok() ? *std::move(manifest) : Manifest();
   absl::StatusOr<std::vector<std::string>> names = files.list(from);
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    // The first file at or below that name.
-    const auto next = own.files.lower_bound(name);
-    const bool is_own =
-        name == kManifestName || name == kOutdated || name == kUnfinished ||
-        (next != own.files.end() && (next->first == name || next->first.starts_with(name + "/")));
+    // The first file below that name. It need not come next to the name: '.' sorts before '/'.
+    const auto below = own.files.lower_bound(name + "/");
+    const bool is_own = name == kManifestName || name == kOutdated || name == kUnfinished ||
+                        own.files.contains(name) ||
+                        (below != own.files.end() && below->first.starts_with(name + "/"));
     if (is_own) continue;
     const std::string target = join_path(to, name);
     const absl::StatusOr<bool> taken = exists(files, target);
@@ -184,9 +196,10 @@ absl::StatusOr<bool> is_ours(FileSystem& files, const std::string& folder) {
     const absl::StatusOr<bool> is_marked = exists(files, join_path(folder, mark));
     if (!is_marked.ok() || *is_marked) return is_marked;
   }
-  const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kManifestName));
-  if (text.ok()) return parse_manifest(*text).ok();
-  if (!absl::IsNotFound(text.status())) return text.status();
+  absl::StatusOr<Manifest> manifest = Manifest();
+  const absl::Status read = read_manifest(files, folder, manifest);
+  if (read.ok()) return manifest.ok();
+  if (!absl::IsNotFound(read)) return read;
   const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
   if (!names.ok()) return names.status();
   return names->empty();
@@ -216,11 +229,42 @@ absl::Status remove_ours(FileSystem& files, const std::string& folder) {
   return remove_all(files, folder);
 }
 
+// As staging_path, where a disk cannot exchange names.
+std::string replaced_path(const std::string& checkpoint) {
+  return std::string(absl::StripSuffix(checkpoint, "/")) + kReplaced;
+}
+
+// Whether another took a folder's place, or was about to.
+absl::StatusOr<bool> is_outdated(FileSystem& files, const std::string& folder) {
+  const absl::StatusOr<FileInfo> info = files.info(folder);
+  if (absl::IsNotFound(info.status())) return false;
+  if (!info.ok()) return info.status();
+  if (!info->is_directory) return false;
+  return exists(files, join_path(folder, kOutdated));
+}
+
+// As keep_foreign_entries, durably.
+absl::Status move_foreign_entries(FileSystem& files, const std::string& from,
+                                  const std::string& to) {
+  absl::Status moved = keep_foreign_entries(files, from, to);
+  // A move is durable when both folders are.
+  if (moved.ok()) moved = files.sync_directory(to);
+  return moved.ok() ? files.sync_directory(from) : moved;
+}
+
+// Removes what is ours, but keeps in `keeper` what an outdated folder holds besides.
+absl::Status clear_away(FileSystem& files, const std::string& folder, const std::string& keeper) {
+  const absl::StatusOr<bool> outdated = is_outdated(files, folder);
+  absl::Status status = outdated.status();
+  if (status.ok() && *outdated) status = move_foreign_entries(files, folder, keeper);
+  return status.ok() ? remove_ours(files, folder) : status;
+}
+
 // Gives `staging` the name of the folder at `checkpoint`, which gets the staging one.
 absl::Status replace(FileSystem& files, const std::string& staging, const std::string& checkpoint) {
   absl::Status status = files.exchange(staging, checkpoint);
   if (!absl::IsUnimplemented(status)) return status;
-  const std::string replaced = checkpoint + kReplaced;
+  const std::string replaced = replaced_path(checkpoint);
   status = remove_ours(files, replaced);
   if (status.ok()) status = files.rename(checkpoint, replaced);
   if (!status.ok()) return status;
@@ -229,6 +273,25 @@ absl::Status replace(FileSystem& files, const std::string& staging, const std::s
   }
   files.rename(replaced, checkpoint).IgnoreError();
   return status;
+}
+
+struct Replaced {
+  std::string path;
+  Manifest manifest;
+};
+
+// The complete checkpoint that another took the place of, while it is there.
+absl::StatusOr<std::optional<Replaced>> find_replaced(FileSystem& files,
+                                                      const std::string& checkpoint) {
+  for (const std::string& path : {staging_path(checkpoint), replaced_path(checkpoint)}) {
+    const absl::StatusOr<bool> outdated = is_outdated(files, path);
+    if (!outdated.ok()) return outdated.status();
+    if (!*outdated) continue;
+    absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
+    if (manifest.ok()) return Replaced{.path = path, .manifest = *std::move(manifest)};
+    if (!absl::IsDataLoss(manifest.status())) return manifest.status();
+  }
+  return std::nullopt;
 }
 
 // Makes the staged files a checkpoint but for its name.
@@ -312,24 +375,19 @@ absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint
 
 absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint) {
   const std::string staging = staging_path(checkpoint);
-  const absl::StatusOr<bool> is_left = exists(files, staging);
-  if (!is_left.ok() || !*is_left) return is_left.status();
-  const absl::StatusOr<bool> is_outdated = exists(files, join_path(staging, kOutdated));
   const absl::StatusOr<bool> is_published = exists(files, checkpoint);
-  if (!is_outdated.ok()) return is_outdated.status();
   if (!is_published.ok()) return is_published.status();
-  if (*is_outdated && *is_published) {
-    absl::Status kept = keep_foreign_entries(files, staging, checkpoint);
-    // A move is durable when both folders are.
-    if (kept.ok()) kept = files.sync_directory(checkpoint);
-    if (kept.ok()) kept = files.sync_directory(staging);
-    if (!kept.ok()) return kept;
-  }
-  return remove_ours(files, staging);
+  if (!*is_published) return remove_ours(files, staging);
+  // Where a save died before it could give the folder the staging name.
+  const std::string replaced = replaced_path(checkpoint);
+  const absl::StatusOr<bool> is_replaced = is_outdated(files, replaced);
+  absl::Status status = is_replaced.status();
+  if (status.ok() && *is_replaced) status = clear_away(files, replaced, checkpoint);
+  return status.ok() ? clear_away(files, staging, checkpoint) : status;
 }
 
 absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint) {
-  const std::string replaced = checkpoint + kReplaced;
+  const std::string replaced = replaced_path(checkpoint);
   const absl::StatusOr<bool> is_there = exists(files, checkpoint);
   if (!is_there.ok() || *is_there) return is_there.status();
   const absl::StatusOr<bool> is_replaced = exists(files, replaced);
@@ -346,13 +404,13 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
   const absl::StatusOr<FileInfo> folder = files.info(checkpoint);
   if (!folder.ok()) return folder.status();
   const std::string path = join_path(checkpoint, kManifestName);
-  const absl::StatusOr<std::string> text = read_file(files, path);
-  if (absl::IsNotFound(text.status())) {
+  absl::StatusOr<Manifest> manifest = Manifest();
+  const absl::Status read = read_manifest(files, checkpoint, manifest);
+  if (absl::IsNotFound(read)) {
     return absl::DataLossError(
         absl::StrCat(checkpoint, " is not a complete checkpoint: it has no ", kManifestName));
   }
-  if (!text.ok()) return text.status();
-  absl::StatusOr<Manifest> manifest = parse_manifest(*text);
+  if (!read.ok()) return read;
   if (!manifest.ok()) {
     return absl::DataLossError(absl::StrCat(path, ": ", manifest.status().message()));
   }
@@ -389,6 +447,47 @@ absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Manifest>> replaced_checkpoint(FileSystem& files,
+                                                            const std::string& checkpoint) {
+  absl::StatusOr<std::optional<Replaced>> found = find_replaced(files, checkpoint);
+  if (!found.ok()) return found.status();
+  if (!*found) return std::nullopt;
+  return std::optional<Manifest>((*std::move(found))->manifest);
+}
+
+absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint) {
+  const absl::StatusOr<std::optional<Replaced>> found = find_replaced(files, checkpoint);
+  if (!found.ok()) return found.status();
+  if (!*found) {
+    return absl::NotFoundError(
+        absl::StrCat("no older checkpoint lies beside ", checkpoint, " to take its place again"));
+  }
+  const std::string& older = (*found)->path;
+  const std::string staging = staging_path(checkpoint);
+  const std::string replaced = replaced_path(checkpoint);
+  // The newer one will be removed as a staging folder is: with all that is in it.
+  absl::Status status = move_foreign_entries(files, checkpoint, older);
+  bool is_exchanged = false;
+  if (status.ok() && older == staging) {
+    status = files.exchange(staging, checkpoint);
+    is_exchanged = status.ok();
+    if (absl::IsUnimplemented(status)) {
+      status = clear_away(files, replaced, staging);
+      if (status.ok()) status = files.rename(staging, replaced);
+    }
+  }
+  // From there recover_checkpoint() takes it, should this die between two names.
+  if (status.ok() && !is_exchanged) {
+    status = clear_away(files, staging, replaced);
+    if (status.ok()) status = files.rename(checkpoint, staging);
+    if (status.ok()) status = files.rename(replaced, checkpoint);
+  }
+  if (status.ok()) status = files.sync_directory(parent_path(checkpoint));
+  // Of no consequence if it stays.
+  if (status.ok()) files.remove(join_path(checkpoint, kOutdated)).IgnoreError();
+  return status;
 }
 
 absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::string& folder) {
@@ -436,8 +535,8 @@ absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
 }
 
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
-                                const std::string& newest) {
-  const absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
+                                const std::string& newest, const std::set<std::string>& damaged) {
+  absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
   if (!found.ok()) return found.status();
   // Half removed by a rotation that died.
   for (const auto& [path, why] : found->skipped) {
@@ -446,13 +545,15 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
     if (!ours.ok() || !*ours) continue;
     if (absl::Status status = remove_ours(files, path); !status.ok()) return status;
   }
-  const std::vector<FoundCheckpoint>& complete = found->complete;
+  std::vector<FoundCheckpoint>& complete = found->complete;
   // If power failed now, what would be left.
   std::string last_durable;
   for (const FoundCheckpoint& each : complete) {
-    if (each.manifest.durable && last_durable != newest) last_durable = each.path;
-    if (each.manifest.durable && each.path == newest) last_durable = newest;
+    if (!each.manifest.durable || damaged.contains(each.path)) continue;
+    if (last_durable != newest || each.path == newest) last_durable = each.path;
   }
+  std::stable_partition(complete.begin(), complete.end(),
+                        [&](const FoundCheckpoint& each) { return damaged.contains(each.path); });
   int64_t surplus = static_cast<int64_t>(complete.size()) - std::max<int64_t>(limit, 1);
   for (const FoundCheckpoint& each : complete) {
     if (surplus <= 0) break;

@@ -11,7 +11,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,13 +48,26 @@ absl::Status check_writer(FileSystem& files, const std::string& checkpoint,
 absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
                                 Manifest manifest);
 
-/// After a checkpoint took the place of another: removes that one, but keeps what was in it besides
-/// its own files. Nothing to do otherwise.
+/// After a checkpoint took the place of another: removes that one, wherever the save left it, but
+/// keeps what was in it besides its own files. Nothing to do otherwise.
 absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint);
 
 /// Where a disk cannot exchange names and a save died between two: gives the checkpoint that was to
 /// be replaced its name back.
 absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint);
+
+/// The complete older checkpoint that lies beside the one at `checkpoint`, which took its place: a
+/// save on several nodes' own disks died before all of them had replaced theirs. Nothing where
+/// there is none, as when tidy_checkpoint() has begun to remove it. recover_checkpoint() comes
+/// first.
+absl::StatusOr<std::optional<Manifest>> replaced_checkpoint(FileSystem& files,
+                                                            const std::string& checkpoint);
+
+/// Puts that one back in place of the newer, with what lies in there besides the newer's own files;
+/// tidy_checkpoint() removes the newer. If this dies, one of the two has the name, or
+/// recover_checkpoint() gives it the older, and what was not done can be done again.
+/// Errors: NotFound where there is none.
+absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint);
 
 /// Removes what was staged.
 absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint);
@@ -94,8 +109,10 @@ absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
 
 /// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest` stays in
 /// any case, so a limit of 0 keeps one; and so does the last durable one. What is not a complete
-/// checkpoint stays and does not count.
+/// checkpoint stays and does not count. `damaged`: paths of checkpoints that look complete, but
+/// that a load rejected; they go before all others, and none of them is the last durable one.
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
-                                const std::string& newest);
+                                const std::string& newest,
+                                const std::set<std::string>& damaged = {});
 
 }  // namespace accelerate

@@ -1,5 +1,13 @@
 #include "accelerate/checkpoint/checkpoint_folder.h"
 
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +19,67 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+
+// Files of which some reads get a wrong bit.
+class FlippingFiles final : public FileSystem {
+ public:
+  // The first `times` times that a file of that name is read.
+  FlippingFiles(FileSystem& files, std::string name, int times)
+      : files_(files), name_(std::move(name)), times_(times) {}
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_.open(path);
+    if (!file.ok() || !path.ends_with("/" + name_) || times_ == 0) return file;
+    --times_;
+    return std::make_unique<File>(*std::move(file));
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
+    return files_.create(path);
+  }
+  absl::StatusOr<FileInfo> info(const std::string& path) override { return files_.info(path); }
+  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override {
+    return files_.list(directory);
+  }
+  absl::Status make_directories(const std::string& path) override {
+    return files_.make_directories(path);
+  }
+  absl::Status rename(const std::string& from, const std::string& to) override {
+    return files_.rename(from, to);
+  }
+  absl::Status exchange(const std::string& first, const std::string& second) override {
+    return files_.exchange(first, second);
+  }
+  absl::Status remove(const std::string& path) override { return files_.remove(path); }
+  absl::Status sync_directory(const std::string& path) override {
+    return files_.sync_directory(path);
+  }
+  std::string temporary_name(const std::string& path) const override {
+    return files_.temporary_name(path);
+  }
+  int parallelism() const override { return 1; }
+
+ private:
+  class File final : public ReadableFile {
+   public:
+    explicit File(std::unique_ptr<ReadableFile> file) : file_(std::move(file)) {}
+    int64_t size() const override { return file_->size(); }
+    absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
+      const absl::Status read = file_->read_at(offset, out);
+      if (read.ok() && !out.empty()) out[out.size() / 2] ^= std::byte{4};
+      return read;
+    }
+    absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const override {
+      return file_->map();
+    }
+
+   private:
+    const std::unique_ptr<ReadableFile> file_;
+  };
+
+  FileSystem& files_;
+  const std::string name_;
+  int times_;
+};
 
 class CheckpointFolder : public testing::Test {
  protected:
@@ -139,6 +208,105 @@ TEST_F(CheckpointFolder, ASaveThatDiedAfterTheExchangeLosesNoForeignFiles) {
   EXPECT_THAT(files_.list(path("here.tmp")).value(), ElementsAre(".unfinished"));
 }
 
+// On a disk that cannot exchange names, the old folder has a name of its own for a while.
+TEST_F(CheckpointFolder, ASaveThatDiedBetweenTwoNamesLosesNoForeignFiles) {
+  save("here", "new");
+  write("here.replaced/notes.txt", "mine");
+  write("here.replaced/model.bin", "old");
+  write("here.replaced/.outdated", "");
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  EXPECT_THAT(names(), ElementsAre("here", "here.tmp"));
+  EXPECT_EQ(read_file(files_, path("here/notes.txt")).value(), "mine");
+  EXPECT_EQ(read_file(files_, path("here/model.bin")).value(), "new");
+  // What only has such a name stays.
+  write("here.replaced", "a file");
+  EXPECT_TRUE(tidy_checkpoint(files_, path("here")).ok());
+  ASSERT_TRUE(files_.remove(path("here.replaced")).ok());
+  write("here.replaced/thesis.txt", "mine");
+  EXPECT_TRUE(tidy_checkpoint(files_, path("here")).ok());
+  EXPECT_EQ(read_file(files_, path("here.replaced/thesis.txt")).value(), "mine");
+}
+
+// "model.safetensors" sorts between "model" and "model/adapter.bin".
+TEST_F(CheckpointFolder, AFolderOfTheOldOneIsNotTakenForAForeignOne) {
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  write("here.tmp/model.safetensors", "weights");
+  write("here.tmp/model/adapter.bin", "of the old one");
+  ASSERT_TRUE(publish_checkpoint(files_, path("here"), Manifest()).ok());
+  save("here", "new");
+  EXPECT_THAT(files_.list(path("here")).value(), ElementsAre("manifest.json", "model.bin"));
+}
+
+TEST_F(CheckpointFolder, AManifestIsReadAgainBeforeItCountsAsDamaged) {
+  save("checkpoint_1");
+  FlippingFiles once(files_, "manifest.json", 1);
+  const auto checked = check_checkpoint(once, path("checkpoint_1"));
+  EXPECT_TRUE(checked.ok()) << checked.status();
+  FlippingFiles always(files_, "manifest.json", 2);
+  EXPECT_THAT(check_checkpoint(always, path("checkpoint_1")).status().message(),
+              HasSubstr("checkpoint_1/manifest.json: not a manifest"));
+  FlippingFiles data(files_, "model.bin", 1);
+  EXPECT_TRUE(verify_checkpoint(data, path("checkpoint_1")).ok());
+}
+
+TEST_F(CheckpointFolder, AManifestIsReadAgainBeforeItsFilesCountAsForeign) {
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  write("here.tmp/optimizer.bin", "of the old one");
+  ASSERT_TRUE(publish_checkpoint(files_, path("here"), Manifest()).ok());
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  write("here.tmp/model.bin", "new");
+  ASSERT_TRUE(publish_checkpoint(files_, path("here"), Manifest()).ok());
+  FlippingFiles once(files_, "manifest.json", 1);
+  ASSERT_TRUE(tidy_checkpoint(once, path("here")).ok());
+  EXPECT_THAT(files_.list(path("here")).value(), ElementsAre("manifest.json", "model.bin"));
+}
+
+TEST_F(CheckpointFolder, TheReplacedOneIsPutBack) {
+  const auto id = [&] {
+    const auto manifest = verify_checkpoint(files_, path("here"));
+    return manifest.ok() ? manifest->id : std::string(manifest.status().message());
+  };
+  const auto publish = [&](const std::string& text) {
+    ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+    write("here.tmp/model.bin", text);
+    ASSERT_TRUE(publish_checkpoint(files_, path("here"), {.id = text}).ok());
+  };
+  for (const char* where : {"here.tmp", "here.replaced"}) {
+    ASSERT_TRUE(remove_all(files_, folder_).ok());
+    publish("old");
+    EXPECT_EQ(replaced_checkpoint(files_, path("here")).value(), std::nullopt);
+    EXPECT_THAT(restore_replaced(files_, path("here")).message(), HasSubstr("beside"));
+    write("here/notes.txt", "mine");
+    publish("new");
+    write("here/more.txt", "mine too");
+    if (where != std::string("here.tmp")) {
+      ASSERT_TRUE(files_.rename(path("here.tmp"), path(where)).ok());
+    }
+    EXPECT_EQ(id(), "new");
+    const auto replaced = replaced_checkpoint(files_, path("here"));
+    ASSERT_TRUE(replaced.ok() && *replaced) << replaced.status();
+    EXPECT_EQ((*replaced)->id, "old");
+    const absl::Status restored = restore_replaced(files_, path("here"));
+    ASSERT_TRUE(restored.ok()) << restored;
+    EXPECT_EQ(id(), "old");
+    // The newer is nothing to go back to.
+    EXPECT_EQ(replaced_checkpoint(files_, path("here")).value(), std::nullopt);
+    ASSERT_TRUE(tidy_checkpoint(files_, path("here")).ok());
+    EXPECT_THAT(names(), ElementsAre("here"));
+    EXPECT_THAT(files_.list(path("here")).value(),
+                ElementsAre("manifest.json", "model.bin", "more.txt", "notes.txt"));
+  }
+}
+
+TEST_F(CheckpointFolder, AReplacedOneThatIsBeingRemovedIsNotPutBack) {
+  save("here", "old");
+  ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
+  ASSERT_TRUE(publish_checkpoint(files_, path("here"), Manifest()).ok());
+  ASSERT_TRUE(files_.remove(path("here.tmp/model.bin")).ok());
+  EXPECT_EQ(replaced_checkpoint(files_, path("here")).value(), std::nullopt);
+  EXPECT_TRUE(absl::IsNotFound(restore_replaced(files_, path("here"))));
+}
+
 TEST_F(CheckpointFolder, ASaveThatDiedBeforeLeavesNothing) {
   save("here", "old");
   ASSERT_TRUE(begin_checkpoint(files_, path("here")).ok());
@@ -179,6 +347,25 @@ TEST_F(CheckpointFolder, TheLastDurableOneStays) {
   EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_3"));
   save_as("checkpoint_4", true);
   EXPECT_THAT(names(), ElementsAre("checkpoint_4"));
+}
+
+TEST_F(CheckpointFolder, DamagedOnesGoFirst) {
+  for (const char* name : {"checkpoint_4", "checkpoint_5", "checkpoint_6"}) save(name);
+  const std::set<std::string> damaged = {path("checkpoint_5")};
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 3, path("checkpoint_6"), damaged).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_4", "checkpoint_5", "checkpoint_6"));
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 2, path("checkpoint_6"), damaged).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_4", "checkpoint_6"));
+}
+
+TEST_F(CheckpointFolder, ADamagedOneIsNotTheLastDurableOne) {
+  save("checkpoint_4");
+  save("checkpoint_5");
+  ASSERT_TRUE(begin_checkpoint(files_, path("checkpoint_6")).ok());
+  ASSERT_TRUE(publish_checkpoint(files_, path("checkpoint_6"), {.durable = false}).ok());
+  ASSERT_TRUE(
+      rotate_checkpoints(files_, folder_, 1, path("checkpoint_6"), {path("checkpoint_5")}).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_4", "checkpoint_6"));
 }
 
 TEST_F(CheckpointFolder, TwoWritersSeeEachOther) {

@@ -14,8 +14,9 @@ namespace accelerate::internal {
 RankEnding ending_of(const std::function<std::string()>& body) {
   try {
     return {.text = body()};
-  } catch (const CheckpointError& damaged) {
-    return {Ending::kDamaged, exception_text(damaged), std::current_exception()};
+  } catch (const CheckpointError& error) {
+    return {error.is_damage() ? Ending::kDamaged : Ending::kUnreachable, exception_text(error),
+            std::current_exception()};
   } catch (...) {
     return {Ending::kFailed, exception_text(), std::current_exception()};
   }

@@ -14,8 +14,9 @@ namespace accelerate::internal {
 
 enum class Ending : char {
   kWell = '+',
-  kDamaged = 'D',  ///< a CheckpointError
-  kFailed = 'F',   ///< any other
+  kDamaged = 'D',      ///< a CheckpointError
+  kUnreachable = 'U',  ///< one that is no damage
+  kFailed = 'F',       ///< any other
 };
 
 struct RankEnding {

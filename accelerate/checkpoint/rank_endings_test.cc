@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/testing/threaded_group.h"
@@ -54,6 +55,34 @@ TEST(RankEndings, OfWhatARankDid) {
   const RankEnding odd = ending_of([]() -> std::string { throw 42; });
   EXPECT_EQ(odd.ending, Ending::kFailed);
   EXPECT_THAT(odd.text, HasSubstr("no std::exception"));
+}
+
+TEST(RankEndings, WhatIsOutOfReachIsNotDamaged) {
+  const auto ending = [](const absl::Status& status) {
+    return ending_of([&] {
+             check_ok(status);
+             return "";
+           })
+        .ending;
+  };
+  EXPECT_EQ(ending(absl::OkStatus()), Ending::kWell);
+  for (const auto& status :
+       {absl::DataLossError("EIO"), absl::NotFoundError("ENOENT"), absl::OutOfRangeError("short"),
+        absl::InvalidArgumentError("no header"), absl::FailedPreconditionError("a folder")}) {
+    EXPECT_EQ(ending(status), Ending::kDamaged) << status;
+  }
+  for (const auto& status :
+       {absl::PermissionDeniedError("EACCES"), absl::ResourceExhaustedError("EMFILE"),
+        absl::UnavailableError("EHOSTDOWN"), absl::UnknownError("ESTALE")}) {
+    EXPECT_EQ(ending(status), Ending::kUnreachable) << status;
+  }
+  // All ranks throw the same.
+  const RankEnding away = ending_of([]() -> std::string {
+    check_ok(absl::PermissionDeniedError("x is not ours"));
+    return "";
+  });
+  EXPECT_THAT(message_of<CheckpointError>({well(), away}, well()),
+              HasSubstr("rank 1: x is not ours"));
 }
 
 TEST(RankEndings, ARankAloneThrowsWhatItFailedBy) {

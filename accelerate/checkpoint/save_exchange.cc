@@ -82,7 +82,11 @@ class StoreExchange final : public SaveExchange {
     return words;
   }
 
+  void beat() override { store_->add(beats_key(), 1); }
+  int64_t beats() override { return store_->add(beats_key(), 0); }
+
   void forget() override {
+    store_->deleteKey(beats_key());
     for (int round = 0; round < kRounds; ++round) {
       for (int rank = kAll; rank < options_.world_size; ++rank) store_->deleteKey(key(round, rank));
     }
@@ -96,6 +100,8 @@ class StoreExchange final : public SaveExchange {
     return absl::StrCat("accelerate/save/", options_.id, "/", round, "/",
                         rank == kAll ? "all" : absl::StrCat(rank));
   }
+
+  std::string beats_key() const { return absl::StrCat("accelerate/save/", options_.id, "/beats"); }
 
   void set(const std::string& key, const std::string& text) {
     store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));

@@ -32,6 +32,10 @@ class SaveExchange {
   /// for all; what others said, for those that were made to read it.
   virtual std::optional<std::vector<SaveWord>> hear(int round) = 0;
 
+  /// Says that this rank is still at work. Threads: any. And how often any rank did.
+  virtual void beat() {}
+  virtual int64_t beats() { return 0; }
+
   /// When all ranks have left the save: nothing of it is kept anywhere. For rank 0.
   virtual void forget() {}
 };

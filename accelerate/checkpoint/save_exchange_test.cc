@@ -56,6 +56,17 @@ TEST(StoreExchange, InWhateverOrderNobodyHearsBeforeAllHaveSpoken) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
+TEST(StoreExchange, SignsOfWorkAreSeenByAllRanksOfTheSave) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto ranks = exchanges(store, "a");
+  const auto others = exchanges(store, "b");
+  EXPECT_EQ(ranks[1]->beats(), 0);
+  ranks[0]->beat();
+  ranks[2]->beat();
+  for (const auto& each : ranks) EXPECT_EQ(each->beats(), 2);
+  EXPECT_EQ(others[0]->beats(), 0);
+}
+
 TEST(StoreExchange, WhoReadsAWordGetsAllOfIt) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::string text = absl::StrCat("\xff", std::string(1, '\0'), "\n+-");

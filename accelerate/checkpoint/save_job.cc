@@ -83,14 +83,19 @@ std::string SaveJob::write() {
   if (snapshot != nullptr) snapshot->copy();
   // Names, and the manifest which tells whether the data is there, are durable in any case.
   FileSystem& data = options_.durable ? files_ : static_cast<FileSystem&>(unsynced_);
-  const auto written = internal::value_or_throw(
-      write_parts(data, staging_path(options_.checkpoint), parts, options_.on_progress));
+  auto written = write_parts(data, staging_path(options_.checkpoint), parts, options_.on_progress);
+  if (absl::IsNotFound(written.status()) && !options_.commits) {
+    throw CheckpointError(absl::StrCat(std::string(written.status().message()),
+                                       " (if this node does not share the disk of rank 0, set "
+                                       "ProjectConfiguration::save_on_each_node)"));
+  }
+  const auto files = internal::value_or_throw(std::move(written));
   if (snapshot != nullptr) {
     snapshot->finish();
     internal::check_ok(snapshot->status());
   }
-  for (const auto& [name, file] : written) bytes_ += file.size;
-  return manifest_files_text(written);
+  for (const auto& [name, file] : files) bytes_ += file.size;
+  return manifest_files_text(files);
 }
 
 std::string SaveJob::commit(const std::vector<SaveWord>& words) {
@@ -108,7 +113,7 @@ void SaveJob::clean_up() {
   absl::Status status = tidy_checkpoint(files_, options_.checkpoint);
   if (options_.total_limit) {
     status.Update(rotate_checkpoints(files_, parent_path(options_.checkpoint),
-                                     *options_.total_limit, options_.checkpoint));
+                                     *options_.total_limit, options_.checkpoint, options_.damaged));
   }
   if (!status.ok()) {
     warning_ =

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,9 @@ struct SaveJobOptions {
   /// Whether this rank publishes the checkpoint, and whose files are in it.
   bool commits = false;
   std::vector<int> ranks;
-  /// Then keeps so many in the checkpoint's folder; see rotate_checkpoints.
+  /// Then keeps so many in the checkpoint's folder, the damaged ones last; see rotate_checkpoints.
   std::optional<int64_t> total_limit;
+  std::set<std::string> damaged;
   /// Whether what the ranks write is synced; names and the manifest are in any case.
   bool durable = true;
   /// Bytes written, from any thread.

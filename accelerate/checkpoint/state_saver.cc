@@ -38,8 +38,10 @@ constexpr char kLoad[] = "load_state";
 constexpr char kCheckpoints[] = "checkpoints";
 constexpr char kPrefix[] = "checkpoint_";
 
-// How long an asynchronous save waits for the other ranks' shares.
+// How long an asynchronous save waits for the other ranks' shares after the last sign of work, and
+// how often there is one from a rank that writes.
 constexpr absl::Duration kPatience = absl::Minutes(30);
+constexpr absl::Duration kBeat = absl::Minutes(1);
 
 constexpr int64_t kMegabyte = 1'000'000;
 // Less is written before anybody could watch.
@@ -61,6 +63,23 @@ std::map<std::string, std::string> versions(const Runtime& runtime) {
   return {{"accelerate", info.version}, {"libtorch", info.libtorch_version}};
 }
 
+// Of the lists that ranks say, those who say anything: what is in all of them, in the first one's
+// order.
+nlohmann::json what_all_have(const std::vector<RankEnding>& ranks) {
+  using Json = nlohmann::json;
+  std::optional<Json> common;
+  for (const RankEnding& rank : ranks) {
+    if (rank.text.empty()) continue;
+    const Json theirs = Json::parse(rank.text);
+    Json both = Json::array();
+    for (const Json& each : common.value_or(theirs)) {
+      if (std::find(theirs.begin(), theirs.end(), each) != theirs.end()) both.push_back(each);
+    }
+    common = std::move(both);
+  }
+  return common.value_or(Json::array());
+}
+
 int64_t bytes_of(const std::vector<CheckpointPart>& parts) {
   int64_t bytes = 0;
   for (const CheckpointPart& part : parts) {
@@ -77,6 +96,7 @@ struct StateSaver::Running {
   std::unique_ptr<SaveJob> job;
   absl::Time start;
   std::optional<absl::Time> waits_since;
+  int64_t beats = 0;
   absl::Time end;
   std::atomic<bool> abandoned = false;
   std::unique_ptr<BackgroundTask> task;  // last: it uses the others
@@ -150,7 +170,61 @@ std::string StateSaver::target(const std::string& output_dir) const {
   return path;
 }
 
+void StateSaver::warn_of_later_checkpoints() {
+  if (!configuration_.automatic_checkpoint_naming) return;
+  if (std::exchange(looked_for_later_, true)) return;
+  const int64_t last = next_iteration(configuration_.iteration) - 1;
+  if (last == configuration_.iteration) return;
+  logger(state_.runtime())
+      .warning(
+          absl::StrCat(
+              checkpoints_folder(), " has ", kPrefix, last, ", and this run saves ", kPrefix,
+              configuration_.iteration,
+              ": load_state() takes the highest number for the latest, and total_limit removes "
+              "the lowest first. Load a state before, set ProjectConfiguration::iteration to ",
+              last + 1, ", or take another project_dir"),
+          {.main_process_only = false});
+}
+
+void StateSaver::align_nodes(const std::string& folder) {
+  using Json = nlohmann::json;
+  if (!configuration_.save_on_each_node || configuration_.automatic_checkpoint_naming) return;
+  FileSystem& files = state_.runtime().files();
+  std::string checkpoint, id;
+  const RankEnding own = internal::ending_of([&]() -> std::string {
+    if (!writes_shared()) return "";
+    checkpoint = target(folder);
+    internal::check_ok(recover_checkpoint(files, checkpoint));
+    Json ids = Json::array();
+    const absl::StatusOr<Manifest> present = check_checkpoint(files, checkpoint);
+    if (present.ok()) {
+      ids.push_back(id = present->id);
+    } else if (!internal::is_damage(present.status())) {
+      // It may be the newest of all, and must not make way for an older one.
+      internal::check_ok(present.status());
+    }
+    const auto replaced = internal::value_or_throw(replaced_checkpoint(files, checkpoint));
+    if (replaced) ids.push_back(replaced->id);
+    return ids.dump();
+  });
+  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
+  throw_failures(all, kSave, own);
+  const Json common = what_all_have(all);
+  const RankEnding restored = internal::ending_of([&] {
+    const bool is_apart = writes_shared() && !common.empty() && common[0] != id;
+    if (!is_apart) return "";
+    logger(state_.runtime())
+        .warning(absl::StrCat("a save to ", checkpoint,
+                              " was not finished on all nodes: back to the one before"),
+                 {.main_process_only = false});
+    internal::check_ok(restore_replaced(files, checkpoint));
+    return "";
+  });
+  throw_failures(exchange_endings(state_.group(), kSave, restored), kSave, restored);
+}
+
 StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
+  align_nodes(output_dir);
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
@@ -162,6 +236,7 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
                         checkpoint,
                         " exists already. Set ProjectConfiguration::iteration to the number to go "
                         "on with, or load a state, which does so");
+      warn_of_later_checkpoints();
       const absl::Status begun = begin_checkpoint(files, checkpoint, writer);
       if (!begun.ok() && configuration_.save_on_each_node) {
         throw CheckpointError(
@@ -221,6 +296,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                         .durable = durable,
                         .on_progress = std::move(on_progress)};
   if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
+  job.damaged = damaged_;
   if (job.commits) {
     const Topology& topology = runtime.topology();
     for (int rank = 0; rank < state_.num_processes(); ++rank) job.ranks.push_back(rank);
@@ -237,6 +313,12 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                                                      .world_size = state_.num_processes(),
                                                      .reads = job.ranks,
                                                      .id = begun.id});
+    job.on_progress = [exchange, &runtime, last = runtime.now()](int64_t) mutable {
+      const absl::Time now = runtime.now();
+      if (now - last < kBeat) return;
+      last = now;
+      exchange->beat();
+    };
   } else {
     exchange = make_group_exchange(state_.group());
   }
@@ -314,9 +396,14 @@ void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, ab
     if (!running.job->has_written()) return false;
     if (!running.waits_since) running.waits_since = runtime.now();
     if (runtime.now() - *running.waits_since > kPatience) {
+      const int64_t beats = running.job->exchange()->beats();
+      if (beats != std::exchange(running.beats, beats)) {
+        running.waits_since = runtime.now();
+        return false;
+      }
       throw CheckpointError(absl::StrCat(
           "it is not known whether the checkpoint ", running.checkpoint,
-          " was saved: other ranks did not say so in ", absl::FormatDuration(kPatience)));
+          " was saved: other ranks gave no sign in ", absl::FormatDuration(kPatience)));
     }
     return false;
   });
@@ -359,7 +446,12 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     const std::string folder = checkpoints_folder();
     if (!writes_shared()) return "";
     const FoundCheckpoints all = internal::value_or_throw(find_checkpoints(files, folder));
+    const int64_t latest = all.complete.empty() ? -1 : all.complete.back().number;
     for (const auto& [path, why] : all.skipped) {
+      const absl::Status again = check_checkpoint(files, path).status();
+      // What cannot be had just now may be the latest.
+      const bool is_later = checkpoint_number(path.substr(path.rfind('/') + 1)) > latest;
+      if (is_later && !again.ok() && !internal::is_damage(again)) internal::check_ok(again);
       logger(runtime).warning(absl::StrCat("load_state passes over ", why),
                               {.main_process_only = false});
     }
@@ -371,22 +463,12 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
   });
   const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
   throw_failures(all, kLoad, own);
-  // A checkpoint counts that all of them have.
-  std::optional<Json> common;
-  for (const RankEnding& rank : all) {
-    if (rank.text.empty()) continue;
-    const Json theirs = Json::parse(rank.text);
-    Json both = Json::array();
-    for (const Json& each : common.value_or(theirs)) {
-      if (std::find(theirs.begin(), theirs.end(), each) != theirs.end()) both.push_back(each);
-    }
-    common = std::move(both);
-  }
-  if (common->empty()) {
+  const Json common = what_all_have(all);
+  if (common.empty()) {
     throw CheckpointError("load_state: nodes have no checkpoint of one save in common");
   }
   std::vector<std::string> paths;
-  for (const Json& each : *common) paths.push_back(each.at(0));
+  for (const Json& each : common) paths.push_back(each.at(0));
   std::reverse(paths.begin(), paths.end());
   return paths;
 }
@@ -422,6 +504,7 @@ int64_t StateSaver::next_iteration(int64_t loaded) const {
 
 std::string StateSaver::load(const std::string& input_dir, const LoadStateOptions& options) {
   wait();
+  if (!input_dir.empty()) align_nodes(input_dir);
   std::string reasons;
   for (const std::string& checkpoint : candidates(input_dir, options)) {
     const RankEnding own = internal::ending_of([&] {
@@ -440,8 +523,10 @@ std::string StateSaver::load(const std::string& input_dir, const LoadStateOption
       }
       return checkpoint;
     }
-    const bool may_go_on = input_dir.empty() && !internal::any(all, Ending::kFailed);
+    const bool may_go_on = input_dir.empty() && !internal::any(all, Ending::kFailed) &&
+                           !internal::any(all, Ending::kUnreachable);
     if (!may_go_on) throw_failures(all, kLoad, own);
+    damaged_.insert(checkpoint);
     // Everything that was loaded is loaded again from an older one.
     absl::StrAppend(&reasons, "\n", checkpoint, ": ", failed);
     logger(state_.runtime())

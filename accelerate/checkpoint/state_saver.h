@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,11 @@ class StateSaver {
   internal::TrainingParts parts() const;
   std::string checkpoints_folder() const;
   std::string target(const std::string& output_dir) const;
+  // Nodes with disks of their own may have gone different ways in a save that was not finished: all
+  // go back to the newest checkpoint of that folder that all of them have. Collective.
+  void align_nodes(const std::string& folder);
+  // Those of an earlier run, before the first save.
+  void warn_of_later_checkpoints();
   Begun begin(const std::string& output_dir);
   std::vector<CheckpointPart> collect(const std::string& checkpoint);
   std::unique_ptr<SaveJob> make_job(const Begun& begun, const SaveStateOptions& options,
@@ -81,6 +87,9 @@ class StateSaver {
   HookList<SaveStatePreHook> save_hooks_;
   HookList<LoadStatePreHook> load_hooks_;
   SnapshotBuffers snapshot_;
+  // What load() passed over.
+  std::set<std::string> damaged_;
+  bool looked_for_later_ = false;
   std::unique_ptr<Running> running_;
   // Of the last asynchronous save, until all ranks are known to have left it.
   std::shared_ptr<SaveExchange> finished_;

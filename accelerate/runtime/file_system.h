@@ -54,7 +54,7 @@ class WritableFile {
   virtual absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) = 0;
 
   /// Advice: sync() will follow, and these bytes will not change before it, so that the disk may
-  /// begin with them. Returns at once; what goes wrong, sync() says.
+  /// begin with them. Does not wait for it, unless its queue is full. What goes wrong, sync() says.
   virtual void begin_sync(int64_t offset, int64_t size) {
     (void)offset;
     (void)size;

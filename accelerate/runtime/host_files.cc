@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -221,7 +222,9 @@ absl::Status HostFiles::sync_directory(const std::string& path) {
 }
 
 std::string HostFiles::temporary_name(const std::string& path) const {
-  return absl::StrCat(path, ".partial-", ::getpid());
+  // Containers that share a disk may all be process 1.
+  static const uint32_t process = std::random_device()();
+  return absl::StrCat(path, ".partial-", absl::Hex(process), "-", ::getpid());
 }
 
 }  // namespace accelerate

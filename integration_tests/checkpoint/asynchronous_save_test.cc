@@ -1,18 +1,22 @@
 // Saves behind training: they follow each other closely, after a reset, from two Accelerators at
 // once, and what they save is of the moment of the save, whatever training does meanwhile.
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/checkpoint_folder.h"
 #include "accelerate/optim/adalomo.h"
 #include "accelerate/optim/adam.h"
 #include "accelerate/runtime/file_system.h"
+#include "integration_tests/checkpoint/one_rank_runtime.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 
 namespace accelerate::checkpoint_tests {
@@ -174,6 +178,94 @@ TEST(AsynchronousSave, AStepPastThePreparedOptimizerFailsTheSaveThatItWouldFalsi
         << "seed " << seed;
   }
   EXPECT_GT(failed, 0);
+}
+
+TEST(AsynchronousSave, AnOptimizerThatIsPreparedAgainWaitsAsWell) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    auto disk = std::make_shared<SimDisk>();
+    EXPECT_THAT(run(
+                    "1x2", disk,
+                    [&](Rank&) {
+                      Accelerator accelerator;
+                      Net net(1);
+                      const auto own = sgd_for(net);
+                      auto model = accelerator.prepare(net);
+                      auto optimizer = accelerator.prepare(own);
+                      step(accelerator, model, own, optimizer);
+                      accelerator.save_state("/sim/waits");
+                      accelerator.save_state("/sim/behind", {.asynchronous = true});
+                      optimizer.reset();
+                      auto again = accelerator.prepare(own);
+                      step(accelerator, model, own, again);
+                      accelerator.wait_for_save();
+                    },
+                    seed),
+                Each(IsEmpty()))
+        << "seed " << seed;
+    EXPECT_TRUE(*read_file(*disk, "/sim/waits/optimizer.safetensors") ==
+                *read_file(*disk, "/sim/behind/optimizer.safetensors"))
+        << "seed " << seed;
+  }
+}
+
+// ---- With a thread of its own for the save, which writes only when it is let.
+
+class GatedFiles final : public FilesOnDisk {
+ public:
+  absl::Notification reached, open_gate;
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
+    // What is copied behind training was copied before.
+    const bool is_first = path.find("/behind.tmp/model") != std::string::npos;
+    if (is_first && !reached.HasBeenNotified()) {
+      reached.Notify();
+      open_gate.WaitForNotification();
+    }
+    return FilesOnDisk::create(path);
+  }
+};
+
+struct GatedRuntime : OneRankRuntime<GatedFiles> {
+  GatedFiles& gated = own_files;
+};
+
+// A save whose copy is made and which waits for the disk while `train` runs.
+std::string error_beside_a_save(
+    GatedRuntime& runtime,
+    const std::function<void(AcceleratedOptimizer&, torch::optim::Optimizer&)>& train) {
+  const RuntimeScope scope(runtime);
+  Accelerator accelerator({}, runtime);
+  Net net(1);
+  const auto own = fused_adam_for(net);
+  auto model = accelerator.prepare(net);
+  auto optimizer = accelerator.prepare(own);
+  step(accelerator, model, own, optimizer);
+  accelerator.save_state("/sim/waits");
+  accelerator.backward(model(torch::full({2, 4}, 0.5)).square().mean());
+  accelerator.save_state("/sim/behind", {.asynchronous = true});
+  runtime.gated.reached.WaitForNotification();
+  train(optimizer, *own);
+  runtime.gated.open_gate.Notify();
+  return error_of([&] { accelerator.wait_for_save(); });
+}
+
+TEST(AsynchronousSave, TrainingStepsWhileItWrites) {
+  GatedRuntime runtime;
+  EXPECT_EQ(error_beside_a_save(runtime,
+                                [](auto& optimizer, auto&) {
+                                  for (int i = 0; i < 3; ++i) optimizer.step();
+                                }),
+            "");
+  EXPECT_TRUE(*read_file(runtime.gated, "/sim/waits/optimizer.safetensors") ==
+              *read_file(runtime.gated, "/sim/behind/optimizer.safetensors"));
+}
+
+TEST(AsynchronousSave, AStepPastThePreparedOptimizerIsNoticedUntilAllIsWritten) {
+  GatedRuntime runtime;
+  EXPECT_THAT(error_beside_a_save(runtime, [](auto&, auto& own) { own.step(); }),
+              AllOf(StartsWith("CheckpointError: "), HasSubstr("exp_avg\" changed while")));
+  EXPECT_FALSE(*exists(runtime.gated, "/sim/behind"));
+  EXPECT_TRUE(verify_checkpoint(runtime.gated, "/sim/waits").ok());
 }
 
 TEST(AsynchronousSave, AWaitThatIsMissingIsMadeUpForAtTheEnd) {

@@ -1,17 +1,21 @@
-// Weights in a folder while they are replaced, on a disk that keeps what was synced and nothing
-// that it need not.
+// Weights in a folder, and checkpoints, while they are replaced, on a disk that keeps what was
+// synced and nothing that it need not.
 #include "accelerate/checkpoint/model_folder.h"
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "accelerate/checkpoint/checkpoint_folder.h"
 #include "accelerate/checkpoint/safetensors_header.h"
 #include "accelerate/checkpoint/shard_plan.h"
 #include "accelerate/checkpoint/weight_files.h"
@@ -174,6 +178,124 @@ TEST(ModelFolder, KeepsTheOldWeightsOnAFullDisk) {
     EXPECT_EQ(load(small), second.ok() ? all('2') : all('1'));
     if (second.ok()) break;
     EXPECT_TRUE(absl::IsResourceExhausted(second)) << second;
+  }
+}
+
+// A checkpoint that replaces another, likewise.
+
+constexpr char kBest[] = "/sim/run/best";
+
+absl::Status publish(FileSystem& files, const std::string& id) {
+  absl::Status status = begin_checkpoint(files, kBest);
+  const std::string weights = join_path(staging_path(kBest), "model_" + id);
+  if (status.ok()) status = write_file(files, weights, id);
+  return status.ok() ? publish_checkpoint(files, kBest, {.id = id}) : status;
+}
+
+std::string id_of_best(FileSystem& files) {
+  const absl::StatusOr<Manifest> manifest = verify_checkpoint(files, kBest);
+  return manifest.ok() ? manifest->id : std::string(manifest.status().message());
+}
+
+constexpr uint64_t kSeeds = 20;
+
+// Lets the machine die at each operation of `change` on what `prepare` made, in all ways, and has
+// `check` look at what is left. Returns how often it died.
+int crash_at_each_operation(bool can_exchange, const std::function<void(FileSystem&)>& prepare,
+                            const std::function<absl::Status(FileSystem&)>& change,
+                            const std::function<void(FileSystem&)>& check) {
+  int crashes = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (int64_t operation = 1;; ++operation) {
+      SCOPED_TRACE(absl::StrCat(can_exchange ? "with" : "without", " exchange, seed ", seed,
+                                ", operation ", operation));
+      SimDisk disk({.can_exchange = can_exchange});
+      prepare(disk);
+      InterruptedFiles files(disk, operation);
+      const absl::Status changed = change(files);
+      if (files.operations() < operation) {
+        EXPECT_TRUE(changed.ok()) << changed;
+        break;
+      }
+      ++crashes;
+      // An input/output error that the machine survives is one of the ways.
+      if (seed > 0) disk.crash(Unsynced::kDrawn, DeterministicRandom(seed * 1000 + operation));
+      check(disk);
+    }
+  }
+  return crashes;
+}
+
+TEST(CheckpointFolder, KeepsForeignFilesWhereverASaveDies) {
+  for (const bool can_exchange : {true, false}) {
+    const int crashes = crash_at_each_operation(
+        can_exchange,
+        [](FileSystem& files) {
+          ASSERT_TRUE(publish(files, "1").ok());
+          ASSERT_TRUE(write_file(files, join_path(kBest, "notes.txt"), "mine").ok());
+        },
+        [](FileSystem& files) {
+          const absl::Status status = publish(files, "2");
+          return status.ok() ? tidy_checkpoint(files, kBest) : status;
+        },
+        [](FileSystem& files) {
+          EXPECT_TRUE(recover_checkpoint(files, kBest).ok());
+          EXPECT_THAT(id_of_best(files), testing::AnyOf("1", "2"));
+          const absl::Status saved = publish(files, "3");
+          EXPECT_TRUE(saved.ok()) << saved;
+          const absl::Status tidied = tidy_checkpoint(files, kBest);
+          EXPECT_TRUE(tidied.ok()) << tidied;
+          EXPECT_EQ(id_of_best(files), "3");
+          EXPECT_THAT(files.list(parent_path(kBest)).value(), testing::ElementsAre("best"));
+          EXPECT_EQ(read_file(files, join_path(kBest, "notes.txt")).value_or("lost"), "mine");
+        });
+    EXPECT_GT(crashes, 100);
+  }
+}
+
+// Of several nodes only some have replaced theirs: it is taken back there.
+TEST(CheckpointFolder, TheReplacedOneIsPutBackWhateverDies) {
+  for (const bool can_exchange : {true, false}) {
+    for (const bool has_own_name : {false, true}) {
+      const auto prepare = [&](FileSystem& files) {
+        ASSERT_TRUE(publish(files, "older").ok());
+        ASSERT_TRUE(write_file(files, join_path(kBest, "notes.txt"), "mine").ok());
+        ASSERT_TRUE(publish(files, "newer").ok());
+        ASSERT_TRUE(write_file(files, join_path(kBest, "more.txt"), "mine too").ok());
+        if (!has_own_name) return;
+        ASSERT_TRUE(files.rename(staging_path(kBest), std::string(kBest) + ".replaced").ok());
+        // Another save began, and died.
+        ASSERT_TRUE(write_file(files, join_path(staging_path(kBest), ".unfinished"), "").ok());
+      };
+      SimDisk disk({.can_exchange = can_exchange});
+      prepare(disk);
+      ASSERT_TRUE(restore_replaced(disk, kBest).ok());
+      disk.crash(Unsynced::kLost);
+      EXPECT_EQ(id_of_best(disk), "older");
+
+      const int crashes = crash_at_each_operation(
+          can_exchange, prepare, [](FileSystem& files) { return restore_replaced(files, kBest); },
+          [](FileSystem& files) {
+            EXPECT_TRUE(recover_checkpoint(files, kBest).ok());
+            if (id_of_best(files) == "newer") {
+              const absl::StatusOr<std::optional<Manifest>> older =
+                  replaced_checkpoint(files, kBest);
+              ASSERT_TRUE(older.ok() && *older) << older.status();
+              EXPECT_EQ((*older)->id, "older");
+              const absl::Status restored = restore_replaced(files, kBest);
+              EXPECT_TRUE(restored.ok()) << restored;
+            }
+            EXPECT_EQ(id_of_best(files), "older");
+            const absl::Status saved = publish(files, "newest");
+            EXPECT_TRUE(saved.ok()) << saved;
+            EXPECT_TRUE(tidy_checkpoint(files, kBest).ok());
+            EXPECT_THAT(files.list(parent_path(kBest)).value(), testing::ElementsAre("best"));
+            EXPECT_THAT(
+                files.list(kBest).value(),
+                testing::ElementsAre("manifest.json", "model_newest", "more.txt", "notes.txt"));
+          });
+      EXPECT_GT(crashes, 20);
+    }
   }
 }
 

@@ -14,10 +14,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/checkpoint_error.h"
 #include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/checkpoint/save_load.h"
+#include "integration_tests/checkpoint/one_rank_runtime.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 #include "simulator/cluster/cluster.h"
 
@@ -359,6 +363,115 @@ TEST(SaveState, RotationRemovesCheckpointsOnly) {
                   }),
               Each(IsEmpty()));
   EXPECT_THAT(*disk->list(folder), ElementsAre("checkpoint_7", "notes1.removed", "webapp2"));
+}
+
+// ---- Nodes with disks of their own.
+
+struct TwoNodes {
+  std::vector<std::shared_ptr<SimDisk>> disks = {std::make_shared<SimDisk>(),
+                                                 std::make_shared<SimDisk>()};
+
+  // Values of what both have afterwards.
+  std::vector<double> run(double value, const std::function<void(Accelerator&)>& body) {
+    Cluster cluster("2x2", {.node_disks = disks});
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.project_config = {.save_on_each_node = true}});
+      Net net(value);
+      auto model = accelerator.prepare(net);
+      body(accelerator);
+      rank.report("value", net->value());
+    });
+    std::vector<double> values;
+    for (const at::Tensor& each : cluster.reports("value")) values.push_back(each.item<double>());
+    return values;
+  }
+  void save(double value) {
+    run(value, [](Accelerator& accelerator) { accelerator.save_state(kFolder); });
+  }
+  std::vector<double> load() {
+    return run(-1, [](Accelerator& accelerator) { accelerator.load_state(kFolder); });
+  }
+  // As after a save of which this node's part was done, and then the other node died.
+  void replace_on(int node) {
+    ASSERT_TRUE(begin_checkpoint(*disks[node], kFolder, "rank 0").ok());
+    ASSERT_TRUE(publish_checkpoint(*disks[node], kFolder,
+                                   {.id = "0123456789abcdef", .durable = true, .world_size = 4})
+                    .ok());
+  }
+};
+
+TEST(SaveState, OfNodesThatASaveLeftApartAllGoBackToWhatAllHave) {
+  for (const int node : {0, 1}) {
+    TwoNodes nodes;
+    nodes.save(1);
+    nodes.replace_on(node);
+    EXPECT_THAT(nodes.load(), Each(1));
+    for (const auto& disk : nodes.disks) EXPECT_TRUE(verify_checkpoint(*disk, kFolder).ok());
+    nodes.replace_on(node);
+    // Also where nobody loads before the next save, which dies.
+    Cluster cluster("2x2", {.node_disks = nodes.disks});
+    EXPECT_ANY_THROW(cluster.run_on_every_rank([&](Rank&) {
+      Accelerator accelerator({.project_config = {.save_on_each_node = true}});
+      Net net(2);
+      auto model = accelerator.prepare(net);
+      auto hook = accelerator.register_save_state_pre_hook(
+          [](const Modules&, std::vector<NamedTensors>&, const std::string&) {
+            throw std::runtime_error("no save today");
+          });
+      accelerator.save_state(kFolder);
+    }));
+    EXPECT_THAT(nodes.load(), Each(1));
+    nodes.save(3);
+    EXPECT_THAT(nodes.load(), Each(3));
+  }
+}
+
+// ---- Files that are out of reach.
+
+class GuardedFiles final : public FilesOnDisk {
+ public:
+  // Nobody may read what ends so.
+  std::string guarded = "nothing";
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
+    if (path.ends_with(guarded)) return absl::PermissionDeniedError("cannot open " + path);
+    return FilesOnDisk::open(path);
+  }
+};
+
+TEST(LoadState, WhatIsOutOfReachIsNotPassedOver) {
+  OneRankRuntime<GuardedFiles> runtime;
+  const RuntimeScope scope(runtime);
+  Accelerator accelerator(
+      {.project_config = {.project_dir = "/sim/run", .automatic_checkpoint_naming = true}});
+  Net net(0);
+  auto model = accelerator.prepare(net);
+  for (int i = 0; i < 3; ++i) {
+    net->fill(i);
+    accelerator.save_state();
+  }
+  for (const char* file : {"/checkpoint_2/manifest.json", "/checkpoint_2/model.safetensors"}) {
+    runtime.own_files.guarded = file;
+    EXPECT_THAT(error_of([&] { accelerator.load_state(); }),
+                AllOf(StartsWith("CheckpointError: "), HasSubstr("cannot open"), HasSubstr(file)));
+  }
+  // An older one does not matter.
+  runtime.own_files.guarded = "/checkpoint_1/manifest.json";
+  EXPECT_THAT(accelerator.load_state(), HasSubstr("checkpoint_2"));
+  EXPECT_EQ(net->value(), 2);
+}
+
+TEST(SaveState, TensorsByNameBecomeAFile) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(with(disk,
+                   [](Rank&, Accelerator& accelerator) {
+                     Net net(4);
+                     auto model = accelerator.prepare(net);
+                     accelerator.save(accelerator.get_state_dict(model), "/sim/weights");
+                   }),
+              Each(IsEmpty()));
+  const StateDict loaded = accelerate::load(*disk, "/sim/weights");
+  ASSERT_EQ(loaded.tensors.size(), 2);
+  EXPECT_EQ(loaded.tensors[0].second.min().item<double>(), 4);
 }
 
 // ---- Other objects than were saved.

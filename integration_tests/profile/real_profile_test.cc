@@ -1,6 +1,4 @@
 // A process of its own, profiled by LibTorch.
-#include <unistd.h>
-
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -12,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include "accelerate/runtime/host_files.h"
 #include "accelerate/runtime/real_runtime.h"
 #include "integration_tests/profile/training.h"
 
@@ -236,7 +235,7 @@ TEST_F(RealProfile, SaysWhatItCannotWrite) {
   std::filesystem::create_directories(fresh_folder("real_full"));
   const std::string full = fresh_folder("real_full") + "/trace.json";
   std::filesystem::create_directories(std::filesystem::path(full).parent_path());
-  std::filesystem::create_symlink("/dev/full", full + ".partial-" + std::to_string(getpid()));
+  std::filesystem::create_symlink("/dev/full", HostFiles().temporary_name(full));
   EXPECT_THAT(error_of([&] { profiler.export_chrome_trace(full); }),
               AllOf(HasSubstr("No space left"), HasSubstr(full)));
   EXPECT_FALSE(std::filesystem::exists(full));

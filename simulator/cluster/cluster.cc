@@ -40,6 +40,10 @@ ClusterSpec parsed(absl::string_view text) {
   return *spec;
 }
 
+const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node) {
+  return options.node_disks.empty() ? options.disk : options.node_disks[node];
+}
+
 // Whether a rank failed because of others: its peers were gone, stuck or in disagreement, or its
 // machine died.
 bool is_consequence(const std::exception_ptr& exception) {
@@ -86,7 +90,7 @@ class Run {
                     .next_event_ns = [this] { return fabric_->next_arrival_ns(); },
                     .run_event = [this] { return fabric_->arrive(); }}),
         faults_(std::make_shared<FaultPlan>(
-            options.file_faults, world_size_, options.seed, options.disk,
+            options.file_faults, world_size_, options.seed, disk_of(options, 0),
             FaultPlan::Hooks{.before_operation = [this](int rank) { runtimes_[rank]->use_files(); },
                              .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
@@ -108,7 +112,7 @@ class Run {
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
-          addressable, options.disk, faults_));
+          addressable, disk_of(options, topology.node_rank), faults_));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
     }
   }
@@ -228,6 +232,11 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
     TORCH_CHECK_VALUE(options_.disk != nullptr, "file fault ", fault.to_string(),
                       ": the cluster has no simulated disk; see ClusterOptions::disk");
   }
+  TORCH_CHECK_VALUE(options_.node_disks.empty() ||
+                        (options_.disk == nullptr &&
+                         options_.node_disks.size() == static_cast<size_t>(spec_.num_nodes)),
+                    "ClusterOptions::node_disks has ", options_.node_disks.size(), " disks for ",
+                    spec_.num_nodes, " nodes, and `disk` must not be given as well");
   limit_intra_op_threads(options_.environment);
 }
 

@@ -104,6 +104,8 @@ struct ClusterOptions {
   /// What ranks find below its mount point, and leave there for later runs and clusters. Without
   /// one, as elsewhere, they find the machine's own files.
   std::shared_ptr<SimDisk> disk = nullptr;
+  /// Each node's own instead of `disk`, without faults; the first counts the operations.
+  std::vector<std::shared_ptr<SimDisk>> node_disks = {};
   /// What goes wrong with it, in each run anew.
   std::vector<FileFault> file_faults = {};
 };
