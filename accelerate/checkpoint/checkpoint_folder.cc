@@ -502,14 +502,16 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
     const absl::StatusOr<FileInfo> info = files.info(path);
     if (!info.ok() || !info->is_directory) continue;
     if (name.ends_with(kStaging) || name.ends_with(kRemoved) || name.ends_with(kReplaced)) {
-      found.skipped.emplace_back(path, absl::StrCat(path, " was left by a save that died"));
+      found.skipped.push_back(
+          {path, *number,
+           absl::DataLossError(absl::StrCat(path, " was left by a save that died"))});
       continue;
     }
     absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
     if (manifest.ok()) {
       found.complete.push_back({.path = path, .number = *number, .manifest = *std::move(manifest)});
     } else {
-      found.skipped.emplace_back(path, std::string(manifest.status().message()));
+      found.skipped.push_back({path, *number, manifest.status()});
     }
   }
   std::stable_sort(found.complete.begin(), found.complete.end(),
@@ -518,17 +520,14 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
 }
 
 absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
-    FileSystem& files, const std::string& folder,
-    std::vector<std::pair<std::string, std::string>>* skipped) {
+    FileSystem& files, const std::string& folder, std::vector<SkippedCheckpoint>* skipped) {
   absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
   if (!found.ok()) return found.status();
   std::optional<FoundCheckpoint> latest;
   if (!found->complete.empty()) latest = std::move(found->complete.back());
   if (skipped != nullptr) {
-    for (auto& [path, why] : found->skipped) {
-      const size_t name = path.rfind('/') + 1;
-      if (latest && checkpoint_number(path.substr(name)).value_or(0) < latest->number) continue;
-      skipped->emplace_back(std::move(path), std::move(why));
+    for (SkippedCheckpoint& each : found->skipped) {
+      if (!latest || each.number >= latest->number) skipped->push_back(std::move(each));
     }
   }
   return latest;
@@ -539,7 +538,7 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
   absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
   if (!found.ok()) return found.status();
   // Half removed by a rotation that died.
-  for (const auto& [path, why] : found->skipped) {
+  for (const auto& [path, number, why] : found->skipped) {
     if (!path.ends_with(kRemoved)) continue;
     const absl::StatusOr<bool> ours = is_ours(files, path);
     if (!ours.ok() || !*ours) continue;

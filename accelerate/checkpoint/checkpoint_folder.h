@@ -13,7 +13,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -90,11 +89,16 @@ struct FoundCheckpoint {
   int64_t number = 0;
   Manifest manifest;
 };
+/// What looks like a checkpoint and is none, or could not be looked at.
+struct SkippedCheckpoint {
+  std::string path;
+  int64_t number = 0;
+  absl::Status why;
+};
 struct FoundCheckpoints {
   /// Complete ones, by number.
   std::vector<FoundCheckpoint> complete;
-  /// What looks like a checkpoint and is none: its path, and why.
-  std::vector<std::pair<std::string, std::string>> skipped;
+  std::vector<SkippedCheckpoint> skipped;
 };
 
 /// Looks through the folders in `folder` that have a number in their names. A folder that is not
@@ -105,7 +109,7 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
 /// those that are not complete and newer.
 absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
     FileSystem& files, const std::string& folder,
-    std::vector<std::pair<std::string, std::string>>* skipped = nullptr);
+    std::vector<SkippedCheckpoint>* skipped = nullptr);
 
 /// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest` stays in
 /// any case, so a limit of 0 keeps one; and so does the last durable one. What is not a complete

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/runtime/forwarding_files.h"
 #include "accelerate/runtime/host_files.h"
 
 namespace accelerate {
@@ -21,40 +22,17 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // Files of which some reads get a wrong bit.
-class FlippingFiles final : public FileSystem {
+class FlippingFiles final : public ForwardingFiles {
  public:
   // The first `times` times that a file of that name is read.
   FlippingFiles(FileSystem& files, std::string name, int times)
-      : files_(files), name_(std::move(name)), times_(times) {}
+      : ForwardingFiles(files), name_(std::move(name)), times_(times) {}
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
-    absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_.open(path);
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = ForwardingFiles::open(path);
     if (!file.ok() || !path.ends_with("/" + name_) || times_ == 0) return file;
     --times_;
     return std::make_unique<File>(*std::move(file));
-  }
-  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
-    return files_.create(path);
-  }
-  absl::StatusOr<FileInfo> info(const std::string& path) override { return files_.info(path); }
-  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override {
-    return files_.list(directory);
-  }
-  absl::Status make_directories(const std::string& path) override {
-    return files_.make_directories(path);
-  }
-  absl::Status rename(const std::string& from, const std::string& to) override {
-    return files_.rename(from, to);
-  }
-  absl::Status exchange(const std::string& first, const std::string& second) override {
-    return files_.exchange(first, second);
-  }
-  absl::Status remove(const std::string& path) override { return files_.remove(path); }
-  absl::Status sync_directory(const std::string& path) override {
-    return files_.sync_directory(path);
-  }
-  std::string temporary_name(const std::string& path) const override {
-    return files_.temporary_name(path);
   }
   int parallelism() const override { return 1; }
 
@@ -76,7 +54,6 @@ class FlippingFiles final : public FileSystem {
     const std::unique_ptr<ReadableFile> file_;
   };
 
-  FileSystem& files_;
   const std::string name_;
   int times_;
 };
@@ -117,7 +94,7 @@ class CheckpointFolder : public testing::Test {
   HostFiles files_;
   const std::string folder_ =
       testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name();
-  std::vector<std::pair<std::string, std::string>> skipped_;
+  std::vector<SkippedCheckpoint> skipped_;
 };
 
 TEST_F(CheckpointFolder, IsCompleteOnceItHasItsName) {
@@ -162,9 +139,10 @@ TEST_F(CheckpointFolder, TheLatestCompleteOneIsFound) {
   EXPECT_EQ(latest(), "checkpoint_10");
   // Older ones that are not complete are nobody's business.
   ASSERT_EQ(skipped_.size(), 2u);
-  EXPECT_EQ(skipped_[0].first, path("checkpoint_11"));
-  EXPECT_THAT(skipped_[0].second, HasSubstr("no manifest.json"));
-  EXPECT_THAT(skipped_[1].second, HasSubstr("checkpoint_12.tmp was left by a save that died"));
+  EXPECT_EQ(skipped_[0].path, path("checkpoint_11"));
+  EXPECT_THAT(std::string(skipped_[0].why.message()), HasSubstr("no manifest.json"));
+  EXPECT_THAT(std::string(skipped_[1].why.message()),
+              HasSubstr("checkpoint_12.tmp was left by a save that died"));
 }
 
 TEST_F(CheckpointFolder, TheOldestGoWhenThereAreTooMany) {

@@ -26,12 +26,6 @@ void TensorCopies::add(at::Tensor to, at::Tensor from) {
   pairs_.push_back({std::move(to), std::move(from)});
 }
 
-void TensorCopies::cut() {
-  if (taken_ != nullptr) return;
-  chunks_ = cut_into_chunks(pieces_, kCopyBytes);
-  taken_ = std::make_unique<std::atomic_flag[]>(chunks_.size());
-}
-
 void TensorCopies::copy(const FileChunk& chunk) const {
   for (const FileChunk::Part& part : chunk.parts) {
     const auto& [to, from] = pairs_[part.piece];
@@ -45,7 +39,10 @@ void TensorCopies::copy(const FileChunk& chunk) const {
 void TensorCopies::run(int threads) {
   {
     absl::MutexLock lock(&mutex_);
-    cut();
+    if (taken_ == nullptr) {
+      chunks_ = cut_into_chunks(pieces_, kCopyBytes);
+      taken_ = std::make_unique<std::atomic_flag[]>(chunks_.size());
+    }
   }
   check_ok(run_chunks(chunks_, threads, [this](FileChunk& chunk, ChunkBuffer&) {
     if (taken_[&chunk - chunks_.data()].test_and_set()) return absl::OkStatus();

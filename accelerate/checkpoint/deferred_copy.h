@@ -37,13 +37,13 @@ class TensorCopies {
   struct Pair {
     at::Tensor to, from;
   };
-  void cut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void copy(const FileChunk& chunk) const;
 
   std::vector<Pair> pairs_;
   // All of it as pieces of one long row.
   std::vector<FilePiece> pieces_;
   absl::Mutex mutex_;
+  // Both made by the first run().
   std::vector<FileChunk> chunks_;
   std::unique_ptr<std::atomic_flag[]> taken_;
   size_t copied_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -10,6 +10,8 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/testing/value_error.h"
+
 namespace accelerate {
 namespace {
 
@@ -42,16 +44,6 @@ StateDict filed(const StateDict& state) {
   return result;
 }
 
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 class GradientStateDictTest : public ::testing::Test {
  protected:
   static Net made_net() {
@@ -64,7 +56,8 @@ class GradientStateDictTest : public ::testing::Test {
   }
   std::string error_with(StateDict state) {
     const StateDict before = filed(gradient_state_dict(*net_));
-    const std::string error = error_of([&] { load_gradient_state_dict(*net_, std::move(state)); });
+    const std::string error =
+        value_error_of([&] { load_gradient_state_dict(*net_, std::move(state)); });
     EXPECT_EQ(gradient_state_dict(*net_).values, before.values);
     EXPECT_EQ(gradient_state_dict(*net_).tensors.size(), before.tensors.size());
     return error;

@@ -22,6 +22,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 
+#include "accelerate/testing/value_error.h"
+
 namespace accelerate::internal {
 namespace {
 
@@ -29,16 +31,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using torch::optim::Optimizer;
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 std::vector<at::Tensor> made_parameters() {
   return {at::ones({3}).requires_grad_(), at::ones({2, 2}).requires_grad_()};
@@ -114,7 +106,7 @@ at::Tensor zip_of(const std::vector<std::pair<std::string, std::string>>& record
 TEST(OptimizerArchive, CodeInArchivesIsNotExecuted) {
   Counting own(made_parameters());
   const auto error_with = [&](const at::Tensor& archive) {
-    return error_of([&] { load_optimizer_archive(own, archive); });
+    return value_error_of([&] { load_optimizer_archive(own, archive); });
   };
   for (const char* code :
        {"def __getstate__(self):\n  return 5\n"
@@ -184,7 +176,7 @@ TEST(OptimizerArchive, ValuesInArchivesAreNoCode) {
   EXPECT_EQ(own.values[0].second.toIntVector(), (std::vector<int64_t>{1, 2}));
   own.module.emplace("m");
   own.module->define("def steps(self) -> int:\n  return 5\n");
-  EXPECT_THAT(error_of([&] { optimizer_archive(own); }), HasSubstr("holds code"));
+  EXPECT_THAT(value_error_of([&] { optimizer_archive(own); }), HasSubstr("holds code"));
 }
 
 }  // namespace

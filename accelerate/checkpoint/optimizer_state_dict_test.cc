@@ -32,6 +32,7 @@
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/schedule_free_adamw.h"
 #include "accelerate/optim/sgd.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -52,16 +53,6 @@ StateDict written_and_read(const StateDict& state) {
                                         /*copy=*/true, at::MemoryFormat::Contiguous));
   }
   return read;
-}
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
 }
 
 // A user's own, with state in a place of its own.
@@ -267,7 +258,7 @@ TEST_P(EveryOptimizer, IsUnchangedByAStateWithoutGroups) {
   const StateDict before = written_and_read(optimizer_state_dict(*optimizer));
   StateDict bad = before;
   bad.values["param_groups"] = ordered_json::array();
-  EXPECT_THAT(error_of([&] { load_optimizer_state_dict(*optimizer, bad); }),
+  EXPECT_THAT(value_error_of([&] { load_optimizer_state_dict(*optimizer, bad); }),
               HasSubstr("loaded state dict has a different number of parameter groups"));
   EXPECT_EQ(optimizer_state_dict(*optimizer).values, before.values);
 }
@@ -305,7 +296,7 @@ class AdamStateDict : public ::testing::Test {
 
   std::string load_error(const StateDict& state) {
     const StateDict before = written_and_read(optimizer_state_dict(adam_));
-    const std::string error = error_of([&] { load_optimizer_state_dict(adam_, state); });
+    const std::string error = value_error_of([&] { load_optimizer_state_dict(adam_, state); });
     const StateDict after = optimizer_state_dict(adam_);
     EXPECT_EQ(after.values, before.values);
     EXPECT_EQ(after.tensors.size(), before.tensors.size());
@@ -495,13 +486,14 @@ TEST_F(AdamStateDict, FindsParametersByName) {
   EXPECT_TRUE(at::equal(now.tensors[2].second, saved.tensors[0].second));
 
   const NamedTensors renamed = {{"b", others[4]}, {"c", others[1]}, {"d", others[0]}};
-  EXPECT_THAT(error_of([&] { load_optimizer_state_dict(other, saved, {.parameters = renamed}); }),
-              HasSubstr("has no parameter \"d\""));
+  EXPECT_THAT(
+      value_error_of([&] { load_optimizer_state_dict(other, saved, {.parameters = renamed}); }),
+      HasSubstr("has no parameter \"d\""));
   torch::optim::Adam mixed(
       {OptimizerParamGroup({others[1], others[0]}), OptimizerParamGroup({others[4]}),
        OptimizerParamGroup(std::vector<at::Tensor>{})},
       torch::optim::AdamOptions(0.5));
-  EXPECT_THAT(error_of([&] { load_optimizer_state_dict(mixed, saved, {.parameters = own}); }),
+  EXPECT_THAT(value_error_of([&] { load_optimizer_state_dict(mixed, saved, {.parameters = own}); }),
               HasSubstr("parameter \"a\", which"));
   // Without a name for each, places decide.
   EXPECT_FALSE(optimizer_state_dict(adam_, {.parameters = {names[0]}})
@@ -520,7 +512,7 @@ TEST(OptimizerStateDictTest, AParameterThatComesTwiceHasOneState) {
   EXPECT_EQ(optimizer_state_dict(adam).values, saved.values);
   torch::optim::Adam apart(std::vector<at::Tensor>{parameters[0], parameters[2], parameters[1]});
   train(apart, parameters, 0, 1);
-  EXPECT_NE(error_of([&] { load_optimizer_state_dict(adam, optimizer_state_dict(apart)); }),
+  EXPECT_NE(value_error_of([&] { load_optimizer_state_dict(adam, optimizer_state_dict(apart)); }),
             "no error");
 }
 
@@ -554,16 +546,16 @@ TEST(OptimizerStateDictTest, OwnOptimizersAreArchives) {
   ASSERT_EQ(saved.tensors.size(), 1);
   EXPECT_EQ(saved.tensors[0].first, "archive");
   const auto error_with = [&](at::Tensor archive) {
-    return error_of(
+    return value_error_of(
         [&] { load_optimizer_state_dict(own, {{{"archive", archive}}, saved.values}); });
   };
   EXPECT_THAT(error_with(at::zeros({100}, at::kByte)), HasSubstr("cannot be loaded"));
   EXPECT_THAT(error_with(at::zeros({0}, at::kByte)), HasSubstr("cannot be loaded"));
   EXPECT_THAT(error_with(at::zeros({4})), HasSubstr("no vector of bytes"));
-  EXPECT_THAT(error_of([&] { load_optimizer_state_dict(own, {{}, saved.values}); }),
+  EXPECT_THAT(value_error_of([&] { load_optimizer_state_dict(own, {{}, saved.values}); }),
               HasSubstr("has no \"archive\""));
   Forgetful forgetful(parameters);
-  EXPECT_THAT(error_of([&] { optimizer_state_dict(forgetful); }), HasSubstr("saves nothing"));
+  EXPECT_THAT(value_error_of([&] { optimizer_state_dict(forgetful); }), HasSubstr("saves nothing"));
 }
 
 TEST(OptimizerStateDictTest, LbfgsListsAreChecked) {
@@ -576,11 +568,12 @@ TEST(OptimizerStateDictTest, LbfgsListsAreChecked) {
        {ordered_json(-1), ordered_json(int64_t{1} << 40), ordered_json("2"), ordered_json(100)}) {
     StateDict bad = saved;
     bad.values["state"]["0"]["old_dirs"] = length;
-    EXPECT_NE(error_of([&] { load_optimizer_state_dict(optimizer, bad); }), "no error") << length;
+    EXPECT_NE(value_error_of([&] { load_optimizer_state_dict(optimizer, bad); }), "no error")
+        << length;
   }
   StateDict shorter = saved;
   shorter.values["state"]["0"]["old_dirs"] = 0;
-  EXPECT_THAT(error_of([&] { load_optimizer_state_dict(optimizer, shorter); }),
+  EXPECT_THAT(value_error_of([&] { load_optimizer_state_dict(optimizer, shorter); }),
               HasSubstr("belongs to no state"));
 }
 
@@ -589,7 +582,7 @@ TEST(OptimizerStateDictTest, SparseStateIsRefused) {
   torch::optim::SGD sgd({weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
   weight.mutable_grad() = at::ones({4, 2}).to_sparse();
   sgd.step();
-  EXPECT_THAT(error_of([&] { optimizer_state_dict(sgd); }), HasSubstr("Sparse"));
+  EXPECT_THAT(value_error_of([&] { optimizer_state_dict(sgd); }), HasSubstr("Sparse"));
 }
 
 class PackedMoments : public ::testing::Test {

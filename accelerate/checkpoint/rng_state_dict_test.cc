@@ -12,22 +12,13 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/value_error.h"
 #include "accelerate/util/random.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 class RngStateDictTest : public ::testing::Test {
  protected:
@@ -55,12 +46,12 @@ TEST_F(RngStateDictTest, DrawsTheSameAgain) {
 }
 
 TEST_F(RngStateDictTest, RefusesWhatIsNoState) {
-  EXPECT_THAT(error_of([] { rng_state_of({{{"torch", at::zeros({5056})}}, {}}); }),
+  EXPECT_THAT(value_error_of([] { rng_state_of({{{"torch", at::zeros({5056})}}, {}}); }),
               HasSubstr("generator \"torch\" is no vector of bytes"));
-  EXPECT_THAT(error_of([] { rng_state_of({{{"torch", at::Tensor()}}, {}}); }),
+  EXPECT_THAT(value_error_of([] { rng_state_of({{{"torch", at::Tensor()}}, {}}); }),
               HasSubstr("no vector of bytes"));
   const at::Tensor bytes = at::zeros({4}, at::kByte);
-  EXPECT_THAT(error_of([&] { rng_state_of({{{"a", bytes}, {"a", bytes}}, {}}); }),
+  EXPECT_THAT(value_error_of([&] { rng_state_of({{{"a", bytes}, {"a", bytes}}, {}}); }),
               HasSubstr("two states of generator \"a\""));
 }
 
@@ -85,8 +76,8 @@ TEST_F(RngStateDictTest, DerivesAStateForEachRank) {
   const RngState derived = derive_rng_state(rank0, 1, generators);
   EXPECT_EQ(derived.states.size(), 2);
   restore_rng_state(derived, generators);
-  EXPECT_THAT(error_of([] { derive_rng_state({}, 1); }), HasSubstr("rank 0 has no state"));
-  EXPECT_THAT(error_of([&] { derive_rng_state(rank0, -1); }), HasSubstr("rank -1"));
+  EXPECT_THAT(value_error_of([] { derive_rng_state({}, 1); }), HasSubstr("rank 0 has no state"));
+  EXPECT_THAT(value_error_of([&] { derive_rng_state(rank0, -1); }), HasSubstr("rank -1"));
 }
 
 TEST_F(RngStateDictTest, DerivingChangesNoGenerator) {
@@ -113,11 +104,11 @@ TEST_F(RngStateDictTest, ReadsThePeersStates) {
   EXPECT_EQ(read_peer_random_states(bare).step, std::nullopt);
   EXPECT_FALSE(read_peer_random_states(bare).torch.defined());
   bare.insert("step", -1);
-  EXPECT_THAT(error_of([&] { read_peer_random_states(bare); }), HasSubstr("\"step\""));
+  EXPECT_THAT(value_error_of([&] { read_peer_random_states(bare); }), HasSubstr("\"step\""));
   bare.insert_or_assign("step", 1);
   bare.insert("torch_manual_seed", at::zeros({4}));
-  EXPECT_THAT(error_of([&] { read_peer_random_states(bare); }), HasSubstr("vector of bytes"));
-  EXPECT_THAT(error_of([] { read_peer_random_states(c10::IValue(3)); }), HasSubstr("Int"));
+  EXPECT_THAT(value_error_of([&] { read_peer_random_states(bare); }), HasSubstr("vector of bytes"));
+  EXPECT_THAT(value_error_of([] { read_peer_random_states(c10::IValue(3)); }), HasSubstr("Int"));
 }
 
 }  // namespace

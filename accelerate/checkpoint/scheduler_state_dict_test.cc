@@ -17,6 +17,7 @@
 
 #include "accelerate/checkpoint/optimizer_state_dict.h"
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -25,16 +26,6 @@ using nlohmann::ordered_json;
 using ::testing::HasSubstr;
 using torch::optim::LRScheduler;
 using torch::optim::Optimizer;
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 StateDict through_text(const StateDict& state) {
   return {{}, ordered_json::parse(state.values.dump())};
@@ -177,7 +168,7 @@ TEST(SchedulerStateDictTest, SaysWhatIsWrongAndChangesNothing) {
     StateDict bad = saved;
     bad.values[ordered_json::json_pointer(pointer)] = value;
     const std::string error =
-        error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), bad); });
+        value_error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), bad); });
     EXPECT_EQ(scheduler_state_dict(*run.scheduler.shared()).values, saved.values) << error;
     return error;
   };
@@ -189,9 +180,9 @@ TEST(SchedulerStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   EXPECT_THAT(error_with("/accelerate", 3), HasSubstr("no object"));
   EXPECT_THAT(error_with("/last_epoch", 1.5), HasSubstr("last_epoch"));
   EXPECT_THAT(error_with("/base_lrs", {1, 2}), HasSubstr("parameter groups"));
-  EXPECT_THAT(error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), {}); }),
+  EXPECT_THAT(value_error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), {}); }),
               HasSubstr("no object"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(value_error_of([&] {
                 load_scheduler_state_dict(*run.scheduler.shared(),
                                           {{{"more", at::zeros({1})}}, saved.values});
               }),
@@ -201,7 +192,7 @@ TEST(SchedulerStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   const auto torchs_error = [&](const ordered_json& count) {
     StateDict bad = scheduler_state_dict(*torchs.scheduler.shared());
     bad.values["_step_count"] = count;
-    return error_of([&] { load_scheduler_state_dict(*torchs.scheduler.shared(), bad); });
+    return value_error_of([&] { load_scheduler_state_dict(*torchs.scheduler.shared(), bad); });
   };
   EXPECT_THAT(torchs_error(-1), HasSubstr("\"_step_count\" is -1"));
   EXPECT_THAT(torchs_error(int64_t{1} << 40), HasSubstr("\"_step_count\""));

@@ -447,12 +447,10 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     if (!writes_shared()) return "";
     const FoundCheckpoints all = internal::value_or_throw(find_checkpoints(files, folder));
     const int64_t latest = all.complete.empty() ? -1 : all.complete.back().number;
-    for (const auto& [path, why] : all.skipped) {
-      const absl::Status again = check_checkpoint(files, path).status();
+    for (const auto& [path, number, why] : all.skipped) {
       // What cannot be had just now may be the latest.
-      const bool is_later = checkpoint_number(path.substr(path.rfind('/') + 1)) > latest;
-      if (is_later && !again.ok() && !internal::is_damage(again)) internal::check_ok(again);
-      logger(runtime).warning(absl::StrCat("load_state passes over ", why),
+      if (number > latest && !internal::is_damage(why)) internal::check_ok(why);
+      logger(runtime).warning(absl::StrCat("load_state passes over ", why.message()),
                               {.main_process_only = false});
     }
     for (const FoundCheckpoint& each : all.complete) {

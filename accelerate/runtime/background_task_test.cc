@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <stdexcept>
 #include <thread>
 

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/runtime/forwarding_files.h"
 #include "accelerate/runtime/host_files.h"
 
 namespace accelerate {
@@ -16,24 +17,19 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // The machine's files, writing down what is done to them, and failing where it is told to.
-class WatchedFiles final : public FileSystem {
+class WatchedFiles final : public ForwardingFiles {
  public:
+  WatchedFiles() : ForwardingFiles(files_) {}
+
   std::vector<std::string> done;
   std::string failing;  // what fails, as in "rename"
 
-  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
-    return files_.open(path);
-  }
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
     const absl::Status status = note("create", path);
     if (!status.ok()) return status;
     auto file = files_.create(path);
     if (!file.ok()) return file.status();
     return std::make_unique<Writer>(*this, *std::move(file));
-  }
-  absl::StatusOr<FileInfo> info(const std::string& path) override { return files_.info(path); }
-  absl::StatusOr<std::vector<std::string>> list(const std::string& path) override {
-    return files_.list(path);
   }
   absl::Status make_directories(const std::string& path) override {
     const absl::Status status = note("make", path);
@@ -43,18 +39,10 @@ class WatchedFiles final : public FileSystem {
     const absl::Status status = note("rename", to);
     return status.ok() ? files_.rename(from, to) : status;
   }
-  absl::Status exchange(const std::string& first, const std::string& second) override {
-    return files_.exchange(first, second);
-  }
-  absl::Status remove(const std::string& path) override { return files_.remove(path); }
   absl::Status sync_directory(const std::string& path) override {
     const absl::Status status = note("sync names", path);
     return status.ok() ? files_.sync_directory(path) : status;
   }
-  std::string temporary_name(const std::string& path) const override {
-    return files_.temporary_name(path);
-  }
-  int parallelism() const override { return 1; }
 
  private:
   class Writer final : public WritableFile {

@@ -11,61 +11,51 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/runtime/file_system.h"
+#include "accelerate/runtime/forwarding_files.h"
 
 namespace accelerate {
 
-class InterruptedFiles final : public FileSystem {
+class InterruptedFiles final : public ForwardingFiles {
  public:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   /// Operations that change something fail from number `fails_at` (from 1) on. `syncs`: whether
   /// syncs are more than counted; what a test writes to the machine's disk need not survive it.
   InterruptedFiles(FileSystem& disk, int64_t fails_at, bool syncs = true)
-      : disk_(disk), fails_at_(fails_at), syncs_(syncs) {}
+      : ForwardingFiles(disk), fails_at_(fails_at), syncs_(syncs) {}
 
   /// How many operations were asked for.
   int64_t operations() const { return operations_; }
 
-  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
-    return disk_.open(path);
-  }
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
     if (absl::Status failed = count(); !failed.ok()) return failed;
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = disk_.create(path);
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = ForwardingFiles::create(path);
     if (!file.ok()) return file.status();
     return std::make_unique<File>(*this, *std::move(file));
   }
-  absl::StatusOr<FileInfo> info(const std::string& path) override { return disk_.info(path); }
-  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override {
-    return disk_.list(directory);
-  }
   absl::Status make_directories(const std::string& path) override {
     absl::Status failed = count();
-    return failed.ok() ? disk_.make_directories(path) : failed;
+    return failed.ok() ? ForwardingFiles::make_directories(path) : failed;
   }
   absl::Status rename(const std::string& from, const std::string& to) override {
     absl::Status failed = count();
-    return failed.ok() ? disk_.rename(from, to) : failed;
+    return failed.ok() ? ForwardingFiles::rename(from, to) : failed;
   }
   absl::Status exchange(const std::string& first, const std::string& second) override {
     absl::Status failed = count();
-    return failed.ok() ? disk_.exchange(first, second) : failed;
+    return failed.ok() ? ForwardingFiles::exchange(first, second) : failed;
   }
   absl::Status remove(const std::string& path) override {
     absl::Status failed = count();
-    return failed.ok() ? disk_.remove(path) : failed;
+    return failed.ok() ? ForwardingFiles::remove(path) : failed;
   }
   absl::Status sync_directory(const std::string& path) override {
     absl::Status failed = count();
-    return failed.ok() && syncs_ ? disk_.sync_directory(path) : failed;
-  }
-  std::string temporary_name(const std::string& path) const override {
-    return disk_.temporary_name(path);
+    return failed.ok() && syncs_ ? ForwardingFiles::sync_directory(path) : failed;
   }
   int parallelism() const override { return 1; }
 
@@ -99,7 +89,6 @@ class InterruptedFiles final : public FileSystem {
     return is_stopped() ? absl::DataLossError("interrupted") : absl::OkStatus();
   }
 
-  FileSystem& disk_;
   const int64_t fails_at_;
   const bool syncs_;
   int64_t operations_ = 0;
