@@ -12,19 +12,20 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "accelerate/checkpoint/state_saver.h"
-#include "accelerate/config/env_parsing.h"
-#include "accelerate/config/fields.h"
+#include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/fused_backward_optimizer.h"
 #include "accelerate/optim/optimizer_state.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/compression_hooks.h"
+#include "accelerate/parallel/fp8_gradients.h"
 #include "accelerate/parallel/replicate.h"
-#include "accelerate/precision/fp8_gradients.h"
 #include "accelerate/precision/fp8_model.h"
-#include "accelerate/util/availability.h"
-#include "accelerate/util/os_kernel.h"
+#include "accelerate/report/availability.h"
+#include "accelerate/report/os_kernel.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/fields.h"
+#include "accelerate/values/from_string.h"
 
 namespace accelerate {
 namespace {

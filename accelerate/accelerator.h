@@ -32,15 +32,13 @@
 #include <c10/util/SmallVector.h>
 
 #include "accelerate/accelerator_options.h"
-#include "accelerate/checkpoint/checkpoint_objects.h"
-#include "accelerate/checkpoint/checkpoint_options.h"
-#include "accelerate/checkpoint/save_model.h"
-#include "accelerate/checkpoint/state_dict.h"
-#include "accelerate/comm/metrics.h"
+#include "accelerate/checkpoint/folder/checkpoint_options.h"
+#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/data_loader.h"
-#include "accelerate/memory_report.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/parallel/join.h"
@@ -53,11 +51,13 @@
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/state/memory.h"
 #include "accelerate/state/partial_state.h"
-#include "accelerate/tracking/trackers.h"
-#include "accelerate/training_state.h"
-#include "accelerate/util/memory.h"
-#include "accelerate/util/random.h"
+#include "accelerate/step/memory_report.h"
+#include "accelerate/step/metrics.h"
+#include "accelerate/step/training_state.h"
+#include "accelerate/tensors/state_dict.h"
+#include "accelerate/tracking/run/trackers.h"
 
 namespace accelerate {
 
@@ -470,7 +470,7 @@ class Accelerator {
   }
 
   /// Writes the model's weights alone, in shards if they are large, for others to read; see
-  /// accelerate/checkpoint/save_model.h. Errors: as there, on all ranks.
+  /// accelerate/checkpoint/folder/save_model.h. Errors: as there, on all ranks.
   template <typename Module>
   void save_model(const PreparedModel<Module>& model, const std::string& save_directory,
                   const SaveModelOptions& options = {}) const {
@@ -478,7 +478,7 @@ class Accelerator {
   }
 
   /// Writes tensors and values to one file, on rank 0 (or the first rank of each node); see
-  /// accelerate/checkpoint/save_load.h. Errors: as there, on all ranks.
+  /// accelerate/checkpoint/folder/save_load.h. Errors: as there, on all ranks.
   void save(const StateDict& object, const std::string& file, bool safe_serialization = true) const;
   void save(const NamedTensors& object, const std::string& file,
             bool safe_serialization = true) const;

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/project_configuration.h"
 #include "accelerate/data/data_loader_options.h"

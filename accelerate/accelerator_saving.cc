@@ -4,9 +4,9 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/checkpoint/module_state_dict.h"
-#include "accelerate/checkpoint/save_load.h"
-#include "accelerate/checkpoint/state_saver.h"
+#include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/checkpoint/folder/state_saver.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 
 namespace accelerate {
 

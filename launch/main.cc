@@ -19,9 +19,9 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/invocation.h"
 #include "launch/commands/launch.h"
+#include "launch/process/version.h"
 #include "launch/settings/flags.h"
 #include "launch/settings/value_text.h"
-#include "launch/version.h"
 
 namespace accelerate::launch {
 namespace {

@@ -8,7 +8,7 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/util/tensor_information.h"
+#include "accelerate/tensors/tensor_information.h"
 
 namespace accelerate {
 

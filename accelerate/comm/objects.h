@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/comm/portable.h"
+#include "accelerate/tensors/portable.h"
 
 namespace accelerate {
 

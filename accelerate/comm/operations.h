@@ -1,4 +1,4 @@
-/// Collectives on tensors and on trees of tensors (see accelerate/util/tree.h).
+/// Collectives on tensors and on trees of tensors (see accelerate/tensors/tree.h).
 ///
 /// All functions are collective over `group`; every rank passes a tree of the same structure. A
 /// null group stands for one rank alone and returns the input.
@@ -19,8 +19,8 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/util/tree.h"
-#include "accelerate/util/tree_operations.h"
+#include "accelerate/tensors/tree.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate {
 

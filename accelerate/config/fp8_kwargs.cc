@@ -9,7 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/config/env_parsing.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/from_string.h"
 
 namespace accelerate {
 namespace {

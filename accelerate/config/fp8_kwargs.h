@@ -17,8 +17,8 @@
 #include <string>
 #include <variant>
 
-#include "accelerate/config/enums.h"
-#include "accelerate/runtime/environment.h"
+#include "accelerate/base/enums.h"
+#include "accelerate/platform/environment.h"
 
 namespace torch::nn {
 class Module;

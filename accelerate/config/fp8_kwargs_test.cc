@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/config/fields.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
 
 namespace accelerate {
 namespace {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/config/profile_kwargs.h"
-#include "accelerate/runtime/environment.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate {
 

@@ -10,9 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "absl/time/time.h"
-#include "accelerate/config/enums.h"
-#include "accelerate/config/fields.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/base/enums.h"
+#include "accelerate/platform/env.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {

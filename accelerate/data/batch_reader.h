@@ -11,7 +11,7 @@
 
 #include "accelerate/data/loader_core.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/util/tree.h"
+#include "accelerate/tensors/tree.h"
 
 namespace accelerate::internal {
 

@@ -18,7 +18,7 @@
 #include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/util/tree.h"
+#include "accelerate/tensors/tree.h"
 
 namespace accelerate {
 namespace internal {

@@ -21,7 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/util/tree.h"
+#include "accelerate/tensors/tree.h"
 
 namespace accelerate {
 namespace internal {

@@ -47,7 +47,7 @@
 #include "accelerate/data/self_shard_reader.h"
 #include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/util/tree_operations.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate {
 
@@ -87,7 +87,7 @@ class DataLoader {
     TORCH_CHECK_VALUE(state->core->mode() != internal::LoaderMode::kDispatch ||
                           options.world_size == 1 || kCanDispatch,
                       "dispatch_batches: these batches hold what cannot travel between ranks (see "
-                      "accelerate/comm/portable.h)");
+                      "accelerate/tensors/portable.h)");
     return DataLoader(std::move(state), skip_);
   }
   bool is_prepared() const { return core().shard_options().has_value(); }

@@ -14,10 +14,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/time/time.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/sampler.h"
 #include "accelerate/data/worker.h"
-#include "accelerate/util/random.h"
 
 namespace accelerate {
 

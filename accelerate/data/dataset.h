@@ -40,7 +40,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/util/tree.h"
+#include "accelerate/tensors/tree.h"
 
 namespace accelerate {
 

@@ -21,12 +21,12 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/comm/portable.h"
 #include "accelerate/data/batch_reader.h"
 #include "accelerate/data/batch_rows.h"
 #include "accelerate/data/dispatch_channel.h"
 #include "accelerate/data/loader_core.h"
-#include "accelerate/util/tree_operations.h"
+#include "accelerate/tensors/portable.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate {
 

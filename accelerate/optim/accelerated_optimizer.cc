@@ -5,8 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "accelerate/comm/gradient_average.h"
 #include "accelerate/optim/train_mode.h"
-#include "accelerate/parallel/gradient_average.h"
 
 namespace accelerate {
 

@@ -12,10 +12,10 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/optim/optimizer_state_reader.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/shared_scaler.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/tensors/optimizer_state_reader.h"
 
 namespace accelerate {
 

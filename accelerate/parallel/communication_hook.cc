@@ -4,9 +4,9 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/parallel/power_sgd.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 namespace {

@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/view_as_real.h>
 
-#include "accelerate/checkpoint/state_dict.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 

@@ -22,12 +22,12 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "accelerate/checkpoint/json_field.h"
-#include "accelerate/checkpoint/state_dict.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/state_dict.h"
+#include "accelerate/values/json_field.h"
 
 namespace accelerate {
 namespace {

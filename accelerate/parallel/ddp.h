@@ -22,7 +22,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/util/tree.h"
+#include "accelerate/tensors/tree.h"
 
 namespace c10d {
 class Logger;

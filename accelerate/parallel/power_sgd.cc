@@ -21,9 +21,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/json_field.h"
-#include "accelerate/checkpoint/state_dict.h"
-#include "accelerate/util/generator_state.h"
+#include "accelerate/tensors/generator_state.h"
+#include "accelerate/tensors/state_dict.h"
+#include "accelerate/values/json_field.h"
 
 namespace accelerate {
 namespace {

@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/checkpoint/state_dict.h"
+#include "accelerate/tensors/state_dict.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"
 

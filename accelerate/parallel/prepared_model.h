@@ -14,11 +14,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include "accelerate/operators/linear_mode.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/precision/autocast.h"
-#include "accelerate/precision/linear_mode.h"
-#include "accelerate/util/tree.h"
-#include "accelerate/util/tree_operations.h"
+#include "accelerate/tensors/tree.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace torch::nn {
 class Module;

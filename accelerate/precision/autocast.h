@@ -10,7 +10,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 
 namespace accelerate {

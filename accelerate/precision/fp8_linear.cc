@@ -6,8 +6,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "accelerate/operators/linear_mode.h"
 #include "accelerate/precision/fp8_matmul.h"
-#include "accelerate/precision/linear_mode.h"
 
 namespace accelerate {
 namespace {

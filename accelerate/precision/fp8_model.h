@@ -41,8 +41,8 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/fp8_kwargs.h"
+#include "accelerate/operators/linear_mode.h"
 #include "accelerate/precision/fp8_linear.h"
-#include "accelerate/precision/linear_mode.h"
 
 namespace c10d {
 class ProcessGroup;

@@ -23,10 +23,10 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/base/enums.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/util/tree.h"
+#include "accelerate/tensors/tree.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -11,7 +11,7 @@
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/checkpoint/json_field.h"
+#include "accelerate/values/json_field.h"
 
 namespace accelerate {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "accelerate/platform/topology.h"
 #include "accelerate/profiling/event.h"
-#include "accelerate/runtime/topology.h"
 
 namespace accelerate {
 

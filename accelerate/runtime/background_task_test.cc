@@ -1,4 +1,4 @@
-#include "accelerate/runtime/background_task.h"
+#include "accelerate/platform/background_task.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/config/env_parsing.h"
+#include "accelerate/runtime/env_parsing.h"
 
 namespace accelerate {
 namespace {

@@ -11,8 +11,8 @@
 #include <c10/core/Device.h>
 
 #include "absl/status/statusor.h"
-#include "accelerate/runtime/environment.h"
-#include "accelerate/runtime/topology.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/topology.h"
 
 namespace accelerate {
 

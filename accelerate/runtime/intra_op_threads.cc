@@ -4,7 +4,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
 
 namespace accelerate {
 

@@ -1,7 +1,7 @@
 /// How many threads one operator of a rank may use.
 #pragma once
 
-#include "accelerate/runtime/environment.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate {
 

@@ -11,8 +11,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/config/env_parsing.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
+#include "accelerate/runtime/env_parsing.h"
 
 namespace accelerate {
 namespace {

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/runtime/real_runtime.h"
+#include "accelerate/process/real_runtime.h"
 
 namespace accelerate {
 namespace {

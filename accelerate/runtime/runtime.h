@@ -24,10 +24,10 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/time/time.h"
-#include "accelerate/runtime/background_task.h"
-#include "accelerate/runtime/environment.h"
-#include "accelerate/runtime/file_system.h"
-#include "accelerate/runtime/topology.h"
+#include "accelerate/platform/background_task.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/topology.h"
 
 namespace at {
 class Tensor;

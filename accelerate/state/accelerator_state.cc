@@ -3,6 +3,8 @@
 #include <memory>
 #include <sstream>
 
+#include "accelerate/values/from_string.h"
+
 namespace accelerate {
 namespace {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/state/partial_state.h"
 
 namespace accelerate {

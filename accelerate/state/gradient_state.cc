@@ -5,7 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/log/absl_check.h"
-#include "accelerate/config/fields.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 

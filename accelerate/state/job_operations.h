@@ -11,8 +11,8 @@
 
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/state/partial_state.h"
-#include "accelerate/util/random.h"
 
 namespace accelerate {
 

@@ -6,10 +6,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/config/env_parsing.h"
-#include "accelerate/config/fields.h"
+#include "accelerate/platform/env.h"
 #include "accelerate/runtime/device_choice.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {

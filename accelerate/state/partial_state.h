@@ -19,11 +19,11 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/process_control.h"
-#include "accelerate/util/split.h"
+#include "accelerate/tensors/split.h"
 
 namespace accelerate {
 

@@ -6,7 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/backends/backend_registry.h"
 
 namespace accelerate {
 namespace {

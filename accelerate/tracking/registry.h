@@ -14,8 +14,8 @@
 #include <variant>
 #include <vector>
 
-#include "accelerate/config/enum_text.h"
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enum_text.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/tracking/tracker.h"
 
 namespace accelerate {

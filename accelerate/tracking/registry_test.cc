@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 
 namespace accelerate {
 namespace {

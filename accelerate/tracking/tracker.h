@@ -32,8 +32,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "accelerate/runtime/environment.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/value.h"
 
 namespace accelerate {

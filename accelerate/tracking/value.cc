@@ -4,7 +4,7 @@
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/util/number_text.h"
+#include "accelerate/base/number_text.h"
 
 namespace accelerate {
 namespace {

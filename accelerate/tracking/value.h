@@ -3,7 +3,7 @@
 ///   accelerator.log({{"loss", 0.25}, {"epoch", 3}, {"lr", {{"head", 0.1}, {"body", 0.01}}}});
 ///
 /// A value is a copy of what it was made from, and knows nothing of LibTorch: a tracker is built
-/// without it. Include accelerate/tracking/tensor_value.h to make values of tensors.
+/// without it. Include accelerate/tracking/run/tensor_value.h to make values of tensors.
 /// Threads: as for any value.
 #pragma once
 

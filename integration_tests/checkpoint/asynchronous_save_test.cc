@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/optim/adalomo.h"
 #include "accelerate/optim/adam.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "integration_tests/checkpoint/one_rank_runtime.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 

@@ -1,6 +1,6 @@
 // Weights in a folder, and checkpoints, while they are replaced, on a disk that keeps what was
 // synced and nothing that it need not.
-#include "accelerate/checkpoint/model_folder.h"
+#include "accelerate/checkpoint/formats/model_folder.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -15,11 +15,11 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/checkpoint_folder.h"
-#include "accelerate/checkpoint/safetensors_header.h"
-#include "accelerate/checkpoint/shard_plan.h"
-#include "accelerate/checkpoint/weight_files.h"
-#include "accelerate/testing/interrupted_files.h"
+#include "accelerate/checkpoint/folder/checkpoint_folder.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/checkpoint/formats/shard_plan.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
+#include "accelerate/testing/files/interrupted_files.h"
 #include "simulator/disk/sim_disk.h"
 
 namespace accelerate {

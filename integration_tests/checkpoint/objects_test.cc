@@ -14,17 +14,17 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/gradient_state_dict.h"
-#include "accelerate/checkpoint/optimizer_state_dict.h"
-#include "accelerate/checkpoint/replica_state_dict.h"
-#include "accelerate/checkpoint/rng_state_dict.h"
-#include "accelerate/checkpoint/scheduler_state_dict.h"
-#include "accelerate/checkpoint/training_state_dict.h"
+#include "accelerate/checkpoint/objects/gradient_state_dict.h"
+#include "accelerate/checkpoint/objects/optimizer_state_dict.h"
+#include "accelerate/checkpoint/objects/replica_state_dict.h"
+#include "accelerate/checkpoint/objects/rng_state_dict.h"
+#include "accelerate/checkpoint/objects/scheduler_state_dict.h"
+#include "accelerate/checkpoint/objects/training_state_dict.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/optim/adam.h"
 #include "accelerate/optim/schedule_free_adamw.h"
 #include "accelerate/optim/schedulers/decay.h"
 #include "accelerate/optim/sgd.h"
-#include "accelerate/util/random.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -4,8 +4,8 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "accelerate/runtime/file_system.h"
-#include "accelerate/runtime/forwarding_files.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/forwarding_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "simulator/disk/sim_disk.h"
 

@@ -13,8 +13,8 @@
 #include <torch/optim/sgd.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/checkpoint_error.h"
-#include "accelerate/checkpoint/checkpoint_folder.h"
+#include "accelerate/checkpoint/folder/checkpoint_folder.h"
+#include "accelerate/comm/checkpoint_error.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::checkpoint_tests {

@@ -4,7 +4,7 @@
 
 #include <torch/torch.h>
 
-#include "accelerate/checkpoint/checkpoint_error.h"
+#include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/optim/schedulers/cosine.h"
 
 namespace accelerate::checkpoint_tests {

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/testing/collective_contract.h"
 
 namespace accelerate::testing {

@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/checkpoint/checkpoint_folder.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/checkpoint/folder/checkpoint_folder.h"
+#include "accelerate/platform/host_files.h"
 
 namespace accelerate {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/util/executable_batch_size.h"
+#include "accelerate/step/executable_batch_size.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {

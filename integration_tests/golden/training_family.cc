@@ -11,10 +11,11 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/config/enums.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
-#include "accelerate/parallel/local_sgd.h"
+#include "accelerate/local_sgd.h"
+#include "accelerate/values/from_string.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"

@@ -22,7 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/backends/backend_registry.h"
 
 namespace accelerate {
 namespace {

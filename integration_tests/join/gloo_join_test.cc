@@ -12,10 +12,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/comm/backend_registry.h"
+#include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/parallel/join.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/runtime/real_runtime.h"
+#include "accelerate/process/real_runtime.h"
 
 namespace accelerate {
 namespace {

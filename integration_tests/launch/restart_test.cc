@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/runtime/file_system.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/testing/launcher_process.h"
 
 namespace accelerate {

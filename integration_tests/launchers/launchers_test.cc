@@ -1,5 +1,5 @@
 // A function as the ranks of a job: forks of this process over Gloo, and ranks of the simulator.
-#include "accelerate/launchers.h"
+#include "accelerate/process/launchers.h"
 
 #include <signal.h>
 #include <unistd.h>

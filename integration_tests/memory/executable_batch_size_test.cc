@@ -1,5 +1,5 @@
 // Finding a batch size on devices that really run out of memory.
-#include "accelerate/util/executable_batch_size.h"
+#include "accelerate/step/executable_batch_size.h"
 
 #include <cmath>
 #include <string>
@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/util/memory.h"
+#include "accelerate/state/memory.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/comm/backend_registry.h"
-#include "accelerate/comm/mpi/transfers.h"
+#include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/comm/backends/mpi/transfers.h"
 #include "accelerate/testing/collective_contract.h"
 
 namespace accelerate::testing {

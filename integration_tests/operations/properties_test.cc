@@ -16,9 +16,9 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/util/concatenate.h"
-#include "accelerate/util/split.h"
-#include "accelerate/util/tree_operations.h"
+#include "accelerate/tensors/concatenate.h"
+#include "accelerate/tensors/split.h"
+#include "accelerate/tensors/tree_operations.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

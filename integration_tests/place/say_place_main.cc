@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/run.h"
+#include "accelerate/process/run.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace {

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/platform/topology.h"
+#include "accelerate/report/availability.h"
+#include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/numa_affinity.h"
-#include "accelerate/runtime/topology.h"
-#include "accelerate/util/availability.h"
-#include "accelerate/util/environment_report.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
-#include "accelerate/runtime/host_files.h"
-#include "accelerate/runtime/real_runtime.h"
+#include "accelerate/platform/host_files.h"
+#include "accelerate/process/real_runtime.h"
 #include "integration_tests/profile/training.h"
 
 namespace accelerate {

@@ -7,8 +7,8 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/util/checkpoint.h"
-#include "accelerate/util/random.h"
+#include "accelerate/comm/random.h"
+#include "accelerate/operators/checkpoint.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

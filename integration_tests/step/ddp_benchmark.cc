@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/comm/gloo_backend.h"
+#include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "integration_tests/step/benchmark_table.h"
 
 namespace accelerate::step_benchmark {

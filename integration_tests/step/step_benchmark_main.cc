@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/run.h"
+#include "accelerate/process/run.h"
 #include "integration_tests/step/benchmark_table.h"
 #include "integration_tests/watch/processes.h"
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "trackers/testing/event_file_reader.h"
 
 namespace accelerate::testing {

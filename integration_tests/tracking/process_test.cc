@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
 #include "trackers/testing/wandb_log_reader.h"

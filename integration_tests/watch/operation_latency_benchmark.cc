@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/comm/gloo_backend.h"
+#include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/objects.h"
 #include "integration_tests/watch/processes.h"
 

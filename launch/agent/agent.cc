@@ -8,16 +8,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "launch/agent/log_folder.h"
-#include "launch/agent/meeting.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_link.h"
 #include "launch/agent/membership_server.h"
 #include "launch/agent/preflight.h"
+#include "launch/agent/rendezvous.h"
 #include "launch/agent/round_plan.h"
-#include "launch/listening_socket.h"
-#include "launch/outcome.h"
-#include "launch/program.h"
-#include "launch/supervisor.h"
+#include "launch/process/listening_socket.h"
+#include "launch/process/program.h"
+#include "launch/supervise/outcome.h"
+#include "launch/supervise/supervisor.h"
 
 namespace accelerate::launch {
 namespace {

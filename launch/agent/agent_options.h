@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "launch/plan.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch {
 

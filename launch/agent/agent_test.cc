@@ -1,5 +1,5 @@
 // An agent on one machine as its users meet it: real processes. What the launcher does with ranks
-// in general is in launch/supervisor_test.cc, several machines are in network_test.cc.
+// in general is in launch/supervise/supervisor_test.cc, several machines are in network_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

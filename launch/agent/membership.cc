@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launch/event_source.h"
+#include "launch/process/event_source.h"
 
 namespace accelerate::launch {
 namespace {

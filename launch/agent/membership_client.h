@@ -14,7 +14,7 @@
 #include "launch/agent/membership_link.h"
 #include "launch/agent/message_channel.h"
 #include "launch/agent/rendezvous_timing.h"
-#include "launch/socket_address.h"
+#include "launch/process/socket_address.h"
 
 namespace accelerate::launch {
 

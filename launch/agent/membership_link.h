@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "launch/agent/membership.h"
-#include "launch/event_source.h"
+#include "launch/process/event_source.h"
 
 namespace accelerate::launch {
 

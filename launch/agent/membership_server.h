@@ -15,8 +15,8 @@
 #include "launch/agent/introduction.h"
 #include "launch/agent/membership.h"
 #include "launch/agent/message_channel.h"
-#include "launch/event_source.h"
-#include "launch/listening_socket.h"
+#include "launch/process/event_source.h"
+#include "launch/process/listening_socket.h"
 
 namespace accelerate::launch {
 

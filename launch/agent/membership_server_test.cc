@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "launch/listening_socket.h"
+#include "launch/process/listening_socket.h"
 
 namespace accelerate::launch {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "launch/agent/message.h"
-#include "launch/event_source.h"
-#include "launch/unique_fd.h"
+#include "launch/process/event_source.h"
+#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch {
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launch/agent/rendezvous_timing.h"
-#include "launch/outcome.h"
+#include "launch/supervise/outcome.h"
 
 namespace accelerate::launch {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "launch/outcome.h"
+#include "launch/supervise/outcome.h"
 
 namespace accelerate::launch {
 namespace {

@@ -1,7 +1,7 @@
 #include "launch/agent/round_plan.h"
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
 
 namespace accelerate::launch {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "launch/agent/agent_options.h"
 #include "launch/agent/membership.h"
-#include "launch/rank_group.h"
+#include "launch/supervise/rank_group.h"
 
 namespace accelerate::launch {
 

@@ -20,8 +20,8 @@
 #include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/memory_estimate.h"
+#include "launch/process/version.h"
 #include "launch/settings/config_file.h"
-#include "launch/version.h"
 
 namespace accelerate::launch {
 namespace {

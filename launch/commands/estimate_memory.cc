@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/invocation.h"
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/memory_estimate.h"

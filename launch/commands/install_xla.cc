@@ -13,7 +13,7 @@
 #include "launch/commands/invocation.h"
 #include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
-#include "launch/settings/environment_words.h"
+#include "launch/process/environment_words.h"
 
 namespace accelerate::launch {
 namespace {

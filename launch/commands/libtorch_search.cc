@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
-#include "launch/settings/environment_words.h"
+#include "launch/process/environment_words.h"
 
 namespace accelerate::launch {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "accelerate/checkpoint/merge_weights.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/checkpoint/formats/merge_weights.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/invocation.h"
 
 namespace accelerate::launch {

@@ -1,6 +1,6 @@
 /// `accelerate merge-weights CHECKPOINT_DIR OUTPUT_PATH`: whole weights of a sharded checkpoint.
 ///
-/// See accelerate/checkpoint/merge_weights.h.
+/// See accelerate/checkpoint/formats/merge_weights.h.
 /// Mirrors: accelerate commands/merge.py.
 /// Differs: safetensors are written whatever `--unsafe_serialization` says.
 #pragma once

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "accelerate/checkpoint/safetensors_header.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "launch/commands/command_tester.h"
 #include "launch/testing/temporary_folder.h"
 

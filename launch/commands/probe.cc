@@ -14,7 +14,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "launch/unique_fd.h"
+#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "launch/child_process.h"
 #include "launch/commands/command.h"
-#include "launch/program.h"
-#include "launch/unique_fd.h"
+#include "launch/process/child_process.h"
+#include "launch/process/program.h"
+#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch {
 namespace {

@@ -14,7 +14,7 @@
 #include "launch/commands/host_facts.h"
 #include "launch/commands/invocation.h"
 #include "launch/commands/run_program.h"
-#include "launch/settings/environment_words.h"
+#include "launch/process/environment_words.h"
 
 namespace accelerate::launch {
 namespace {

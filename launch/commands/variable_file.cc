@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "launch/replace_file.h"
+#include "launch/process/replace_file.h"
 
 namespace accelerate::launch {
 namespace {

@@ -16,11 +16,11 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "accelerate/checkpoint/safetensors_header.h"
-#include "accelerate/checkpoint/sharded_metadata.h"
-#include "accelerate/checkpoint/strict_json.h"
-#include "accelerate/checkpoint/weight_files.h"
-#include "launch/settings/environment_words.h"
+#include "accelerate/base/strict_json.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/checkpoint/formats/sharded_metadata.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
+#include "launch/process/environment_words.h"
 
 namespace accelerate::launch {
 namespace {

@@ -31,7 +31,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 
 namespace accelerate::launch {
 

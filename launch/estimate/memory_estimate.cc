@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "accelerate/checkpoint/safetensors_header.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
 
 namespace accelerate::launch {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
 #include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 #include "launch/settings/schema.h"

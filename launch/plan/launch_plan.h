@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "launch/agent/agent_options.h"
-#include "launch/plan.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
+#include "launch/process/environment_words.h"
 #include "launch/settings/devices.h"
-#include "launch/settings/environment_words.h"
 #include "launch/settings/value_text.h"
 
 namespace accelerate::launch {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "launch/plan.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "launch/settings/environment_words.h"
+#include "launch/process/environment_words.h"
 
 namespace accelerate::launch {
 namespace {

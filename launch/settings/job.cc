@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "accelerate/runtime/environment.h"
-#include "accelerate/runtime/slurm.h"
-#include "launch/settings/environment_words.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/slurm.h"
+#include "launch/process/environment_words.h"
 
 namespace accelerate::launch {
 namespace {

@@ -18,11 +18,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "launch/listening_socket.h"
-#include "launch/program.h"
+#include "launch/process/listening_socket.h"
+#include "launch/process/program.h"
+#include "launch/process/socket_address.h"
+#include "launch/process/unique_fd.h"
 #include "launch/settings/devices.h"
-#include "launch/socket_address.h"
-#include "launch/unique_fd.h"
 
 namespace accelerate::launch {
 namespace {

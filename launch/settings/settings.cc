@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launch/settings/environment_words.h"
+#include "launch/process/environment_words.h"
 #include "launch/settings/value_text.h"
 
 namespace accelerate::launch {

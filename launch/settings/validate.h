@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "launch/plan.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"

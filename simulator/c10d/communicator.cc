@@ -7,9 +7,9 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/comm/operation_report.h"
-#include "accelerate/comm/rank_text.h"
-#include "accelerate/util/exception_text.h"
+#include "accelerate/base/rank_text.h"
+#include "accelerate/comm/watch/operation_report.h"
+#include "accelerate/values/exception_text.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"

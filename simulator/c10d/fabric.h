@@ -17,7 +17,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "accelerate/comm/operation_log.h"
+#include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/replicas.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/hardware/cluster_spec.h"

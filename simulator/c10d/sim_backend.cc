@@ -5,8 +5,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/comm/call_checks.h"
-#include "accelerate/comm/joint_work.h"
+#include "accelerate/comm/backends/joint_work.h"
+#include "accelerate/comm/watch/call_checks.h"
 #include "simulator/c10d/held_buffers.h"
 #include "simulator/c10d/sim_work.h"
 #include "simulator/device/host_memory.h"

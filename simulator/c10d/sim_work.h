@@ -8,7 +8,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "accelerate/comm/operation_log.h"
+#include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/held_buffers.h"
 #include "simulator/device/sim_device.h"

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/runtime/background_task.h"
+#include "accelerate/platform/background_task.h"
 #include "simulator/core/random.h"
 #include "simulator/core/scheduler.h"
 

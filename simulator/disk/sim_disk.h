@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "simulator/core/random.h"
 
 namespace accelerate::simulator {

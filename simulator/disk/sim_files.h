@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/runtime/file_system.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
 #include "simulator/disk/fault_plan.h"
 #include "simulator/disk/sim_disk.h"
 

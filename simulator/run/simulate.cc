@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/run.h"
-#include "accelerate/runtime/env.h"
+#include "accelerate/platform/env.h"
+#include "accelerate/process/run.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::simulator {

@@ -41,6 +41,7 @@ def topology_test(name, srcs, topologies, deps = [], tags = [], size = None, dat
         name = library,
         testonly = True,
         srcs = srcs,
+        libtorch = True,
         alwayslink = True,
         visibility = ["//visibility:private"],
         deps = deps + ["@com_google_googletest//:gtest_main"],
@@ -53,7 +54,8 @@ def topology_test(name, srcs, topologies, deps = [], tags = [], size = None, dat
             size = size or _size(_world_size(topology)),
             data = data,
             env = dict(env, ACCELERATE_TEST_TOPOLOGY = topology),
-            tags = tags + ["sim", "libtorch", "topology_" + _label(topology)],
+            libtorch = True,
+            tags = tags + ["sim", "topology_" + _label(topology)],
             deps = [":" + library],
         )
         tests.append(test)

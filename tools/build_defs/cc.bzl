@@ -1,8 +1,8 @@
-"""Thin wrappers of the C++ rules: the project's compiler options, and nothing else."""
+"""Thin wrappers of the C++ rules: the project's compiler options and precompiled headers."""
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 
-_COPTS = [
+COPTS = [
     "-std=c++20",
     # LibTorch's C++ frontend keeps its headers apart from the rest.
     "-isystem/usr/include/torch/csrc/api/include",
@@ -11,26 +11,50 @@ _COPTS = [
     "-Werror=return-type",
     "-Wno-unused-parameter",
     "-Wno-sign-compare",
-    # Options are aggregates for designated initialisers; what is left out has its default.
+    # Options are aggregates for designated initialisers; members that are left out keep their defaults.
     "-Wno-missing-field-initializers",
 ]
 
-# A test's own code, nearly all templates, is read by the compiler more often than it runs.
-TEST_COPTS = _COPTS + [
+# The compiler reads a test's own code, nearly all templates, more often than anybody runs it.
+TEST_COPTS = COPTS + [
     "-O0",
     "-U_FORTIFY_SOURCE",
 ]
 
-def accelerate_cc_library(copts = [], **kwargs):
-    cc_library(copts = _COPTS + copts, **kwargs)
+def _with_headers(kwargs, libtorch, testonly):
+    """Adds the options of a source, and the headers that clang reads precompiled.
 
-def accelerate_cc_binary(copts = [], **kwargs):
-    cc_binary(copts = _COPTS + copts, **kwargs)
+    --config=gcc reads none of them, and so finds a source that forgot an #include.
+    """
+    copts = (TEST_COPTS if testonly else COPTS) + kwargs.pop("copts", [])
+    deps = kwargs.pop("deps", [])
+    if kwargs.pop("precompiled", True):
+        name = ("libtorch_" if libtorch else "") + ("test_" if testonly else "") + "headers"
+        copts = copts + select({
+            "//tools/build_defs:precompiled": ["-include-pch", "$(GENDIR)/tools/build_defs/%s.h.pch" % name],
+            "//conditions:default": [],
+        })
+        deps = deps + select({
+            "//tools/build_defs:precompiled": ["//tools/build_defs:" + name],
+            "//conditions:default": [],
+        })
+    return dict(kwargs, copts = copts, deps = deps)
 
-def accelerate_cc_test(size, copts = [], deps = [], **kwargs):
-    """A test. What it includes of LibTorch and googletest is precompiled."""
-    options = TEST_COPTS + copts
-    if "@libtorch" in deps:
-        deps = deps + ["//tools/build_defs:libtorch_test_headers"]
-        options = options + ["-include", "tools/build_defs/libtorch_test_headers.h"]
-    cc_test(size = size, copts = options, deps = deps, **kwargs)
+def accelerate_cc_library(libtorch = False, testonly = False, **kwargs):
+    """A library.
+
+    Args:
+      libtorch: whether it includes LibTorch.
+      testonly: tests alone use it; it is compiled as they are.
+      **kwargs: as cc_library has them, and `precompiled`: whether it reads precompiled headers.
+    """
+    cc_library(testonly = testonly, **_with_headers(kwargs, libtorch, testonly))
+
+def accelerate_cc_binary(libtorch = False, **kwargs):
+    """A program; arguments as for accelerate_cc_library. Benchmarks are optimised although `testonly`."""
+    cc_binary(**_with_headers(kwargs, libtorch, False))
+
+def accelerate_cc_test(size, libtorch = False, **kwargs):
+    """A test; arguments as for accelerate_cc_library, and those of cc_test."""
+    tags = kwargs.pop("tags", []) + (["libtorch"] if libtorch else [])
+    cc_test(size = size, tags = tags, **_with_headers(kwargs, libtorch, True))

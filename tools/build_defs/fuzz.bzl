@@ -2,14 +2,14 @@
 
 load(":cc.bzl", "accelerate_cc_test")
 
-def accelerate_fuzz_test(name, srcs, deps, tags = []):
+def accelerate_fuzz_test(name, srcs, deps, libtorch = False):
     """NAME_fuzzer.cc over the files in corpus/NAME, as the test NAME_fuzzer_test.
 
     Args:
       name: what is fuzzed.
       srcs: NAME_fuzzer.cc.
       deps: what it includes.
-      tags: as a test has them.
+      libtorch: whether it includes LibTorch.
     """
     accelerate_cc_test(
         name = name + "_fuzzer_test",
@@ -17,6 +17,6 @@ def accelerate_fuzz_test(name, srcs, deps, tags = []):
         srcs = srcs,
         args = [native.package_name() + "/corpus/" + name],
         data = native.glob(["corpus/" + name + "/*"]),
-        tags = tags,
+        libtorch = libtorch,
         deps = deps + [":corpus_main"],
     )

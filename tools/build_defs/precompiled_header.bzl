@@ -1,7 +1,7 @@
-"""A header that GCC reads ready made, where a test would parse LibTorch's anew.
+"""A header that clang reads ready made, where each source would parse LibTorch's anew.
 
-A compiler that differs from the header's in its options ignores it, and parses. The library's own
-sources have none, so that each names what it needs.
+Only clang: it maps 140 MB where g++ would read 800. The options must be those of the sources that read it;
+clang refuses a header that was made with others.
 """
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
@@ -9,7 +9,7 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 def _precompiled_header_impl(ctx):
     header = ctx.actions.declare_file(ctx.label.name + ".h")
-    compiled = ctx.actions.declare_file(header.basename + ".gch")
+    compiled = ctx.actions.declare_file(header.basename + ".pch")
     ctx.actions.write(header, "".join(["#include <%s>\n" % name for name in ctx.attr.headers]))
 
     toolchain = find_cpp_toolchain(ctx)
@@ -29,7 +29,15 @@ def _precompiled_header_impl(ctx):
             source_file = header.path,
             output_file = compiled.path,
             use_pic = True,
-            user_compile_flags = options + ["-x", "c++-header"],
+            user_compile_flags = options + [
+                "-x",
+                "c++-header",
+                # Templates that the headers themselves use are instantiated here, once.
+                "-fpch-instantiate-templates",
+                # The header's contents count, not when a cache wrote it.
+                "-Xclang",
+                "-fno-pch-timestamp",
+            ],
             preprocessor_defines = depset(ctx.attr.defines),
         ),
     )

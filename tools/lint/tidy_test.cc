@@ -141,50 +141,52 @@ Findings including(const std::string& path, const std::string& include) {
 }
 
 TEST(Layering, KeepsTheLibraryFromWhatStandsOnIt) {
-  for (const char* include : {"simulator/cluster/cluster.h", "launch/plan.h", "trackers/a/b.h"}) {
+  for (const char* include :
+       {"simulator/cluster/cluster.h", "launch/process/process_plan.h", "trackers/a/b.h"}) {
     EXPECT_THAT(including("accelerate/data/a.h", include).size(), 1) << include;
     EXPECT_THAT(including("accelerate/data/a_test.cc", include).size(), 1) << include;
   }
   EXPECT_THAT(texts(including("accelerate/data/a.h", "simulator/b.h")),
               ElementsAre("accelerate/data/a.h:1: accelerate/ must not include simulator/b.h"));
-  EXPECT_THAT(including("accelerate/data/a.h", "accelerate/util/tree.h"), IsEmpty());
+  EXPECT_THAT(including("accelerate/data/a.h", "accelerate/tensors/tree.h"), IsEmpty());
   EXPECT_THAT(including("accelerate/examples/a/a.cc", "simulator/b.h"), IsEmpty());
   EXPECT_THAT(including("accelerate/examples/a/a.cc", "launch/b.h").size(), 1);
 }
 
 TEST(Layering, KeepsTheSimulatorsCoreToItself) {
   for (const char* include : {"torch/types.h", "ATen/ATen.h", "c10/util/Exception.h",
-                              "accelerate/run.h", "simulator/c10d/fabric.h"}) {
+                              "accelerate/process/run.h", "simulator/c10d/fabric.h"}) {
     EXPECT_THAT(including("simulator/core/a.cc", include).size(), 1) << include;
     EXPECT_THAT(including("simulator/net/a.cc", include).size(), 1) << include;
   }
   EXPECT_THAT(including("simulator/core/a.cc", "simulator/core/b.h"), IsEmpty());
   EXPECT_THAT(including("simulator/core/a.cc", "absl/time/time.h"), IsEmpty());
   EXPECT_THAT(including("simulator/cluster/a.cc", "accelerate/runtime/runtime.h"), IsEmpty());
-  EXPECT_THAT(including("simulator/cluster/a.cc", "launch/plan.h").size(), 1);
+  EXPECT_THAT(including("simulator/cluster/a.cc", "launch/process/process_plan.h").size(), 1);
 }
 
 TEST(Layering, KeepsTheLauncherSmall) {
-  for (const char* include : {"c10/util/Exception.h", "accelerate/run.h",
+  for (const char* include : {"c10/util/Exception.h", "accelerate/process/run.h",
                               "accelerate/runtime/runtime.h", "simulator/a.h"}) {
     EXPECT_THAT(including("launch/a.cc", include).size(), 1) << include;
   }
   for (const char* include :
-       {"launch/b.h", "accelerate/runtime/env.h", "accelerate/runtime/environment.h",
-        "accelerate/config/a.h", "accelerate/checkpoint/merge_weights.h"}) {
+       {"launch/b.h", "accelerate/platform/env.h", "accelerate/platform/environment.h",
+        "accelerate/config/a.h", "accelerate/checkpoint/formats/merge_weights.h"}) {
     EXPECT_THAT(including("launch/a.cc", include), IsEmpty()) << include;
   }
 }
 
 TEST(Layering, ShowsTrackersTheirInterfaceOnly) {
   EXPECT_THAT(including("trackers/a/a.cc", "accelerate/tracking/tracker.h"), IsEmpty());
-  EXPECT_THAT(including("trackers/a/a.cc", "accelerate/run.h").size(), 1);
+  EXPECT_THAT(including("trackers/a/a.cc", "accelerate/process/run.h").size(), 1);
   EXPECT_THAT(including("trackers/a/a_test.cc", "simulator/disk/sim_disk.h"), IsEmpty());
   EXPECT_THAT(including("trackers/a/a.cc", "simulator/disk/sim_disk.h").size(), 1);
 }
 
 TEST(Layering, LeavesIntegrationTestsFreeAndHasNobodyDependOnThem) {
-  EXPECT_THAT(including("integration_tests/a/a_test.cc", "launch/plan.h"), IsEmpty());
+  EXPECT_THAT(including("integration_tests/a/a_test.cc", "launch/process/process_plan.h"),
+              IsEmpty());
   for (const char* path : {"accelerate/a.h", "simulator/a.h", "launch/a.h", "trackers/a/a.h"}) {
     EXPECT_THAT(including(path, "integration_tests/a/b.h").size(), 1) << path;
   }

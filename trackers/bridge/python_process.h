@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "accelerate/runtime/environment.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate::trackers {
 

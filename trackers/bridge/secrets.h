@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerate/runtime/environment.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/tracking/value.h"
 
 namespace accelerate::trackers {

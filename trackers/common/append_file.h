@@ -25,7 +25,7 @@
 #include <string_view>
 #include <utility>
 
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 
 namespace accelerate::trackers {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "accelerate/util/number_text.h"
+#include "accelerate/base/number_text.h"
 #include "trackers/common/listify.h"
 
 namespace accelerate::trackers {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "accelerate/util/number_text.h"
+#include "accelerate/base/number_text.h"
 #include "trackers/common/csv_text.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "accelerate/util/number_text.h"
+#include "accelerate/base/number_text.h"
 #include "trackers/common/csv_text.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/tracker_world.h"
 

@@ -8,7 +8,7 @@
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "trackers/common/png.h"
 #include "trackers/mlflow/mlflow_names.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/util/number_text.h"
+#include "accelerate/base/number_text.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/random_bits.h"
 #include "trackers/mlflow/mlflow_names.h"

@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "trackers/mlflow/mlflow_store.h"
 
 namespace accelerate::trackers {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secret_names.h"

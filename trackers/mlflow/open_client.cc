@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "trackers/common/http_client.h"
 #include "trackers/mlflow/buffered_client.h"
 #include "trackers/mlflow/file_store.h"

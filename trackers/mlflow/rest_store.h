@@ -14,8 +14,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "accelerate/runtime/environment.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
 #include "trackers/common/http_client.h"
 #include "trackers/mlflow/mlflow_store.h"
 

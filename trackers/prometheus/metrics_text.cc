@@ -5,7 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "accelerate/util/number_text.h"
+#include "accelerate/base/number_text.h"
 #include "trackers/common/json_value.h"
 
 namespace accelerate::trackers {

@@ -26,7 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 
 namespace accelerate::trackers {
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/tracking/process_end.h"
-#include "accelerate/util/number_text.h"
 #include "trackers/common/listify.h"
 #include "trackers/common/safe_path.h"
 #include "trackers/common/unix_seconds.h"

@@ -20,7 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/tracking/process_end.h"
 #include "trackers/testing/event_file_reader.h"
 #include "trackers/testing/png_reader.h"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker.h"
 
 namespace accelerate::trackers {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/tracking/tracker.h"
 
 namespace accelerate::trackers {

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "accelerate/util/sha256.h"
+#include "accelerate/base/sha256.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/histogram.h"
 #include "trackers/common/init_kwargs.h"

@@ -20,7 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/tracking/registry.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/testing/png_reader.h"

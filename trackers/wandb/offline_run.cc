@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/util/sha256.h"
+#include "accelerate/base/sha256.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/png.h"
 #include "trackers/common/safe_path.h"

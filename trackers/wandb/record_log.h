@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "accelerate/runtime/file_system.h"
+#include "accelerate/platform/file_system.h"
 
 namespace accelerate::trackers {
 

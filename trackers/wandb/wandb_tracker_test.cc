@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/host_files.h"
+#include "accelerate/base/sha256.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/tracking/registry.h"
-#include "accelerate/util/sha256.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/wandb_log_reader.h"

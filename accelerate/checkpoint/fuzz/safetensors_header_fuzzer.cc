@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-#include "accelerate/checkpoint/safetensors_header.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
 
 namespace accelerate {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/checkpoint/sharded_metadata.h"
+#include "accelerate/checkpoint/formats/sharded_metadata.h"
 
 namespace accelerate {
 namespace {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "accelerate/config/enum_text.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/optim/schedulers/per_group.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 

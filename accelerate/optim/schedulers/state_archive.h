@@ -16,7 +16,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/config/enum_text.h"
+#include "accelerate/values/from_string.h"
 
 namespace accelerate::optim {
 

@@ -1,0 +1,51 @@
+#include "accelerate/base/number_text.h"
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+namespace accelerate {
+namespace {
+
+TEST(NumberText, ReadsFloats) {
+  EXPECT_EQ(parse_float("1"), 1.0);
+  EXPECT_EQ(parse_float(" +.5 "), 0.5);
+  EXPECT_EQ(parse_float("-5."), -5.0);
+  EXPECT_EQ(parse_float("1_000.2_5e1"), 10002.5);
+  EXPECT_EQ(parse_float("1e999"), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(parse_float("1e-999"), 0.0);
+  EXPECT_EQ(parse_float("-Infinity"), -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(parse_float("NaN").value()));
+  for (const char* text : {"", " ", "x", "1x", "0x10", "+-1", "1 2", "_1", "1_", "1__0", "1_.5",
+                           "nan(1)", "e5", "--1", "."}) {
+    EXPECT_EQ(parse_float(text), std::nullopt) << text;
+  }
+}
+
+TEST(NumberText, ReadsIntegersOf64Bits) {
+  EXPECT_EQ(parse_int("9223372036854775807"), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(parse_int("-9223372036854775808"), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(parse_int("007"), 7);
+  for (const char* text : {"9223372036854775808", "1.0", "0x1", "1e3", "", "+-1", "- 1"}) {
+    EXPECT_EQ(parse_int(text), std::nullopt) << text;
+  }
+}
+
+TEST(NumberText, WritesTheShortestFloat) {
+  EXPECT_EQ(float_text(1.0), "1.0");
+  EXPECT_EQ(float_text(-0.0), "-0.0");
+  EXPECT_EQ(float_text(0.1), "0.1");
+  EXPECT_EQ(float_text(0.1 + 0.2), "0.30000000000000004");
+  EXPECT_EQ(float_text(1e15), "1000000000000000.0");
+  EXPECT_EQ(float_text(1e16), "1e+16");
+  EXPECT_EQ(float_text(1.5e300), "1.5e+300");
+  EXPECT_EQ(float_text(0.0001), "0.0001");
+  EXPECT_EQ(float_text(0.00001), "1e-05");
+  EXPECT_EQ(float_text(std::nan("")), "nan");
+  EXPECT_EQ(float_text(-std::numeric_limits<double>::infinity()), "-inf");
+}
+
+}  // namespace
+}  // namespace accelerate

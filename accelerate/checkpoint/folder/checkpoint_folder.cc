@@ -1,0 +1,570 @@
+#include "accelerate/checkpoint/folder/checkpoint_folder.h"
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "accelerate/base/crc32c.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kStaging[] = ".tmp";
+// On its way out, and no checkpoint any more.
+constexpr char kRemoved[] = ".removed";
+// What another takes the place of, where a disk cannot exchange names.
+constexpr char kReplaced[] = ".replaced";
+// In a staging folder until it is a checkpoint and has its name: the folder is ours.
+constexpr char kUnfinished[] = ".unfinished";
+// In a folder whose place a checkpoint is about to take.
+constexpr char kOutdated[] = ".outdated";
+constexpr int64_t kChunk = int64_t{1} << 20;
+
+// Hands the bytes of a file to `use`, in order, and returns their checksum.
+absl::StatusOr<uint32_t> read_through(
+    FileSystem& files, const std::string& path,
+    absl::FunctionRef<absl::Status(int64_t offset, absl::Span<const std::byte>)> use) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
+  if (!file.ok()) return file.status();
+  std::vector<std::byte> buffer(kChunk);
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < (*file)->size(); at += kChunk) {
+    const auto chunk =
+        absl::MakeSpan(buffer).first(std::min<int64_t>(kChunk, (*file)->size() - at));
+    absl::Status status = (*file)->read_at(at, chunk);
+    if (status.ok()) status = use(at, chunk);
+    if (!status.ok()) return status;
+    const uint32_t of_chunk = internal::crc32c(chunk);
+    crc = at == 0 ? of_chunk : internal::concat_crc32c(crc, of_chunk, chunk.size());
+  }
+  return crc;
+}
+
+absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
+  return read_through(files, path, [](int64_t, auto) { return absl::OkStatus(); });
+}
+
+absl::Status verify_file(FileSystem& files, const std::string& path, const ManifestFile& entry) {
+  absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
+  // It may have been damaged on the way here only.
+  if (crc.ok() && *crc != entry.crc32c) crc = checksum_of_file(files, path);
+  if (!crc.ok() || *crc == entry.crc32c) return crc.status();
+  return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
+                                          checksum_text(*crc), " instead of ",
+                                          checksum_text(entry.crc32c)));
+}
+
+// Replaces a file, which somebody wrote by other means, by a durable copy. Returns its checksum.
+absl::StatusOr<uint32_t> make_durable(FileSystem& files, const std::string& path) {
+  const std::string partial = files.temporary_name(path);
+  absl::StatusOr<std::unique_ptr<WritableFile>> copy = files.create(partial);
+  if (!copy.ok()) return copy.status();
+  absl::StatusOr<uint32_t> crc =
+      read_through(files, path, [&](int64_t offset, absl::Span<const std::byte> bytes) {
+        return (*copy)->write_at(offset, bytes);
+      });
+  absl::Status status = crc.status();
+  if (status.ok()) status = (*copy)->sync();
+  status.Update((*copy)->close());
+  if (status.ok()) status = files.rename(partial, path);
+  if (!status.ok()) return status;
+  return crc;
+}
+
+// The size of every file below `folder`, by its path from there.
+absl::Status list_files(FileSystem& files, const std::string& folder, const std::string& prefix,
+                        std::map<std::string, int64_t>& found) {
+  absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::string path = join_path(folder, name);
+    absl::StatusOr<FileInfo> info = files.info(path);
+    if (!info.ok()) return info.status();
+    if (!info->is_directory) {
+      found.emplace(prefix + name, info->size);
+      continue;
+    }
+    const absl::Status below = list_files(files, path, absl::StrCat(prefix, name, "/"), found);
+    if (!below.ok()) return below;
+  }
+  return absl::OkStatus();
+}
+
+// Makes the names in a folder, and in those below, durable.
+absl::Status sync_tree(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::string path = join_path(folder, name);
+    const absl::StatusOr<FileInfo> info = files.info(path);
+    absl::Status status = info.status();
+    if (info.ok() && info->is_directory) status = sync_tree(files, path);
+    if (!status.ok()) return status;
+  }
+  return files.sync_directory(folder);
+}
+
+// Completes the manifest by what ranks did not list.
+absl::Status complete_manifest(FileSystem& files, const std::string& staging, Manifest& manifest) {
+  std::map<std::string, int64_t> found;
+  if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
+  found.erase(kUnfinished);  // until the manifest is there
+  for (const auto& [name, size] : found) {
+    const std::string path = join_path(staging, name);
+    const auto known = manifest.files.find(name);
+    if (known != manifest.files.end() && known->second.size == size) continue;
+    if (known != manifest.files.end()) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", size, " bytes, but ", known->second.size, " were written"));
+    }
+    absl::StatusOr<uint32_t> crc = make_durable(files, path);
+    if (!crc.ok()) return crc.status();
+    manifest.files[name] = {.size = size, .crc32c = *crc};
+  }
+  for (const auto& [name, file] : manifest.files) {
+    if (found.contains(name)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("a rank wrote ", join_path(staging, name),
+                     ", but it cannot be seen from here; if nodes share no disk, set "
+                     "ProjectConfiguration::save_on_each_node"));
+  }
+  return absl::OkStatus();
+}
+
+// What a folder's manifest says, or what is wrong with it. Errors: those of reading it.
+absl::Status read_manifest(FileSystem& files, const std::string& folder,
+                           absl::StatusOr<Manifest>& manifest) {
+  const std::string path = join_path(folder, kManifestName);
+  absl::StatusOr<std::string> text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  manifest = parse_manifest(*text);
+  if (manifest.ok()) return absl::OkStatus();
+  // It may have been damaged on the way here only.
+  text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  manifest = parse_manifest(*text);
+  return absl::OkStatus();
+}
+
+// What of `from` is not a checkpoint's own moves to `to`, unless something of that name is there.
+absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
+                                  const std::string& to) {
+  absl::StatusOr<Manifest> manifest = Manifest();
+  const absl::Status read = read_manifest(files, from, manifest);
+  const Manifest own = read.ok() && manifest.ok() ? *std::move(manifest) : Manifest();
+  absl::StatusOr<std::vector<std::string>> names = files.list(from);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    // The first file below that name. It need not come next to the name: '.' sorts before '/'.
+    const auto below = own.files.lower_bound(name + "/");
+    const bool is_own = name == kManifestName || name == kOutdated || name == kUnfinished ||
+                        own.files.contains(name) ||
+                        (below != own.files.end() && below->first.starts_with(name + "/"));
+    if (is_own) continue;
+    const std::string target = join_path(to, name);
+    const absl::StatusOr<bool> taken = exists(files, target);
+    if (!taken.ok()) return taken.status();
+    if (*taken) continue;
+    if (absl::Status moved = files.rename(join_path(from, name), target); !moved.ok()) return moved;
+  }
+  return absl::OkStatus();
+}
+
+// Without a detour by another name: a folder with a part of a mark is marked as well.
+absl::Status put_mark(FileSystem& files, const std::string& folder, const char* mark,
+                      const std::string& text) {
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(join_path(folder, mark));
+  if (!file.ok()) return file.status();
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  absl::Status status = (*file)->write_at(0, absl::MakeConstSpan(bytes, text.size()));
+  if (status.ok()) status = (*file)->sync();
+  status.Update((*file)->close());
+  return status.ok() ? files.sync_directory(folder) : status;
+}
+
+// Whether a folder is ours to remove: one that we staged, or a checkpoint, or empty.
+absl::StatusOr<bool> is_ours(FileSystem& files, const std::string& folder) {
+  for (const char* mark : {kUnfinished, kOutdated}) {
+    const absl::StatusOr<bool> is_marked = exists(files, join_path(folder, mark));
+    if (!is_marked.ok() || *is_marked) return is_marked;
+  }
+  absl::StatusOr<Manifest> manifest = Manifest();
+  const absl::Status read = read_manifest(files, folder, manifest);
+  if (read.ok()) return manifest.ok();
+  if (!absl::IsNotFound(read)) return read;
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  return names->empty();
+}
+
+absl::Status not_ours(const std::string& folder) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " is in the way, and is not what a save left there; move it elsewhere"));
+}
+
+// Removes what is ours; what says that it is goes last.
+absl::Status remove_ours(FileSystem& files, const std::string& folder) {
+  const absl::StatusOr<bool> ours = is_ours(files, folder);
+  if (absl::IsNotFound(ours.status())) return absl::OkStatus();
+  if (!ours.ok()) return ours.status();
+  if (!*ours) return not_ours(folder);
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (name == kManifestName || name == kUnfinished || name == kOutdated) continue;
+    if (absl::Status status = remove_all(files, join_path(folder, name)); !status.ok()) {
+      return status;
+    }
+  }
+  // If power fails, the marks do not go before the rest.
+  if (absl::Status status = files.sync_directory(folder); !status.ok()) return status;
+  return remove_all(files, folder);
+}
+
+// As staging_path, where a disk cannot exchange names.
+std::string replaced_path(const std::string& checkpoint) {
+  return std::string(absl::StripSuffix(checkpoint, "/")) + kReplaced;
+}
+
+// Whether another took a folder's place, or was about to.
+absl::StatusOr<bool> is_outdated(FileSystem& files, const std::string& folder) {
+  const absl::StatusOr<FileInfo> info = files.info(folder);
+  if (absl::IsNotFound(info.status())) return false;
+  if (!info.ok()) return info.status();
+  if (!info->is_directory) return false;
+  return exists(files, join_path(folder, kOutdated));
+}
+
+// As keep_foreign_entries, durably.
+absl::Status move_foreign_entries(FileSystem& files, const std::string& from,
+                                  const std::string& to) {
+  absl::Status moved = keep_foreign_entries(files, from, to);
+  // A move is durable when both folders are.
+  if (moved.ok()) moved = files.sync_directory(to);
+  return moved.ok() ? files.sync_directory(from) : moved;
+}
+
+// Removes what is ours, but keeps in `keeper` what an outdated folder holds besides.
+absl::Status clear_away(FileSystem& files, const std::string& folder, const std::string& keeper) {
+  const absl::StatusOr<bool> outdated = is_outdated(files, folder);
+  absl::Status status = outdated.status();
+  if (status.ok() && *outdated) status = move_foreign_entries(files, folder, keeper);
+  return status.ok() ? remove_ours(files, folder) : status;
+}
+
+// Gives `staging` the name of the folder at `checkpoint`, which gets the staging one.
+absl::Status replace(FileSystem& files, const std::string& staging, const std::string& checkpoint) {
+  absl::Status status = files.exchange(staging, checkpoint);
+  if (!absl::IsUnimplemented(status)) return status;
+  const std::string replaced = replaced_path(checkpoint);
+  status = remove_ours(files, replaced);
+  if (status.ok()) status = files.rename(checkpoint, replaced);
+  if (!status.ok()) return status;
+  if (status = files.rename(staging, checkpoint); status.ok()) {
+    return files.rename(replaced, staging);
+  }
+  files.rename(replaced, checkpoint).IgnoreError();
+  return status;
+}
+
+struct Replaced {
+  std::string path;
+  Manifest manifest;
+};
+
+// The complete checkpoint that another took the place of, while it is there.
+absl::StatusOr<std::optional<Replaced>> find_replaced(FileSystem& files,
+                                                      const std::string& checkpoint) {
+  for (const std::string& path : {staging_path(checkpoint), replaced_path(checkpoint)}) {
+    const absl::StatusOr<bool> outdated = is_outdated(files, path);
+    if (!outdated.ok()) return outdated.status();
+    if (!*outdated) continue;
+    absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
+    if (manifest.ok()) return Replaced{.path = path, .manifest = *std::move(manifest)};
+    if (!absl::IsDataLoss(manifest.status())) return manifest.status();
+  }
+  return std::nullopt;
+}
+
+// Makes the staged files a checkpoint but for its name.
+absl::Status finish(FileSystem& files, const std::string& staging, Manifest manifest) {
+  absl::Status status = complete_manifest(files, staging, manifest);
+  if (!status.ok()) return status;
+  std::string text;
+  try {
+    text = manifest_text(manifest);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot list the files of ", staging, ": ", error.what()));
+  }
+  status = write_file(files, join_path(staging, kManifestName), text);
+  return status.ok() ? sync_tree(files, staging) : status;
+}
+
+}  // namespace
+
+std::string staging_path(const std::string& checkpoint) {
+  return std::string(absl::StripSuffix(checkpoint, "/")) + kStaging;
+}
+
+std::optional<int64_t> checkpoint_number(const std::string& name) {
+  const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+  const auto begin = std::find_if(name.begin(), name.end(), digit);
+  const auto end = std::find_if_not(begin, name.end(), digit);
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(std::string(begin, end), &number)) return std::nullopt;
+  return number;
+}
+
+absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint,
+                              const std::string& writer) {
+  const std::string staging = staging_path(checkpoint);
+  const absl::StatusOr<FileInfo> there = files.info(checkpoint);
+  if (there.ok() && !there->is_directory) {
+    return absl::FailedPreconditionError(absl::StrCat(checkpoint, " is a file"));
+  }
+  absl::Status status = recover_checkpoint(files, checkpoint);
+  if (status.ok()) status = tidy_checkpoint(files, checkpoint);
+  if (status.ok()) status = make_directories_durably(files, staging);
+  if (!status.ok()) return status;
+  status = put_mark(files, staging, kUnfinished, writer);
+  if (!status.ok()) remove_ours(files, staging).IgnoreError();
+  return status;
+}
+
+absl::Status check_writer(FileSystem& files, const std::string& checkpoint,
+                          const std::string& writer) {
+  const std::string staging = staging_path(checkpoint);
+  const absl::StatusOr<std::string> found = read_file(files, join_path(staging, kUnfinished));
+  if (found.ok() && *found == writer) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("another rank writes to ", staging,
+                                                    " as well; if nodes share this disk, unset "
+                                                    "ProjectConfiguration::save_on_each_node"));
+}
+
+absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
+                                Manifest manifest) {
+  const std::string staging = staging_path(checkpoint);
+  absl::Status status = finish(files, staging, std::move(manifest));
+  if (status.ok()) {
+    const absl::StatusOr<bool> taken = exists(files, checkpoint);
+    status = taken.status();
+    if (taken.ok() && *taken) status = put_mark(files, checkpoint, kOutdated, "");
+    if (status.ok()) {
+      status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
+    }
+  }
+  if (status.ok()) {
+    status = files.sync_directory(parent_path(checkpoint));
+    // Of no consequence if it stays.
+    if (status.ok()) files.remove(join_path(checkpoint, kUnfinished)).IgnoreError();
+    return status;
+  }
+  // The staging folder is still the new one.
+  remove_ours(files, staging).IgnoreError();
+  return status;
+}
+
+absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const std::string staging = staging_path(checkpoint);
+  const absl::StatusOr<bool> is_published = exists(files, checkpoint);
+  if (!is_published.ok()) return is_published.status();
+  if (!*is_published) return remove_ours(files, staging);
+  // Where a save died before it could give the folder the staging name.
+  const std::string replaced = replaced_path(checkpoint);
+  const absl::StatusOr<bool> is_replaced = is_outdated(files, replaced);
+  absl::Status status = is_replaced.status();
+  if (status.ok() && *is_replaced) status = clear_away(files, replaced, checkpoint);
+  return status.ok() ? clear_away(files, staging, checkpoint) : status;
+}
+
+absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const std::string replaced = replaced_path(checkpoint);
+  const absl::StatusOr<bool> is_there = exists(files, checkpoint);
+  if (!is_there.ok() || *is_there) return is_there.status();
+  const absl::StatusOr<bool> is_replaced = exists(files, replaced);
+  if (!is_replaced.ok() || !*is_replaced) return is_replaced.status();
+  const absl::Status renamed = files.rename(replaced, checkpoint);
+  return renamed.ok() ? files.sync_directory(parent_path(checkpoint)) : renamed;
+}
+
+absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  return remove_ours(files, staging_path(checkpoint));
+}
+
+absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  const absl::StatusOr<FileInfo> folder = files.info(checkpoint);
+  if (!folder.ok()) return folder.status();
+  const std::string path = join_path(checkpoint, kManifestName);
+  absl::StatusOr<Manifest> manifest = Manifest();
+  const absl::Status read = read_manifest(files, checkpoint, manifest);
+  if (absl::IsNotFound(read)) {
+    return absl::DataLossError(
+        absl::StrCat(checkpoint, " is not a complete checkpoint: it has no ", kManifestName));
+  }
+  if (!read.ok()) return read;
+  if (!manifest.ok()) {
+    return absl::DataLossError(absl::StrCat(path, ": ", manifest.status().message()));
+  }
+  for (const auto& [name, file] : manifest->files) {
+    const std::string file_path = join_path(checkpoint, name);
+    const absl::StatusOr<FileInfo> info = files.info(file_path);
+    if (absl::IsNotFound(info.status())) {
+      return absl::DataLossError(absl::StrCat(file_path, " is missing"));
+    }
+    if (!info.ok()) return info.status();
+    if (info->size != file.size || info->is_directory) {
+      return absl::DataLossError(
+          absl::StrCat(file_path, " has ", info->size, " bytes instead of ", file.size));
+    }
+  }
+  return manifest;
+}
+
+absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint) {
+  absl::StatusOr<Manifest> manifest = check_checkpoint(files, checkpoint);
+  if (!manifest.ok()) return manifest;
+  for (const auto& [name, file] : manifest->files) {
+    absl::Status status = verify_file(files, join_path(checkpoint, name), file);
+    if (!status.ok()) return status;
+  }
+  return manifest;
+}
+
+absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint,
+                                const Manifest& manifest) {
+  for (const auto& [name, file] : manifest.files) {
+    if (file.header) continue;
+    absl::Status status = verify_file(files, join_path(checkpoint, name), file);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Manifest>> replaced_checkpoint(FileSystem& files,
+                                                            const std::string& checkpoint) {
+  absl::StatusOr<std::optional<Replaced>> found = find_replaced(files, checkpoint);
+  if (!found.ok()) return found.status();
+  if (!*found) return std::nullopt;
+  return std::optional<Manifest>((*std::move(found))->manifest);
+}
+
+absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint) {
+  const absl::StatusOr<std::optional<Replaced>> found = find_replaced(files, checkpoint);
+  if (!found.ok()) return found.status();
+  if (!*found) {
+    return absl::NotFoundError(
+        absl::StrCat("no older checkpoint lies beside ", checkpoint, " to take its place again"));
+  }
+  const std::string& older = (*found)->path;
+  const std::string staging = staging_path(checkpoint);
+  const std::string replaced = replaced_path(checkpoint);
+  // The newer one will be removed as a staging folder is: with all that is in it.
+  absl::Status status = move_foreign_entries(files, checkpoint, older);
+  bool is_exchanged = false;
+  if (status.ok() && older == staging) {
+    status = files.exchange(staging, checkpoint);
+    is_exchanged = status.ok();
+    if (absl::IsUnimplemented(status)) {
+      status = clear_away(files, replaced, staging);
+      if (status.ok()) status = files.rename(staging, replaced);
+    }
+  }
+  // From there recover_checkpoint() takes it, should this die between two names.
+  if (status.ok() && !is_exchanged) {
+    status = clear_away(files, staging, replaced);
+    if (status.ok()) status = files.rename(checkpoint, staging);
+    if (status.ok()) status = files.rename(replaced, checkpoint);
+  }
+  if (status.ok()) status = files.sync_directory(parent_path(checkpoint));
+  // Of no consequence if it stays.
+  if (status.ok()) files.remove(join_path(checkpoint, kOutdated)).IgnoreError();
+  return status;
+}
+
+absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::string& folder) {
+  FoundCheckpoints found;
+  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
+  if (absl::IsNotFound(names.status())) return found;
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::optional<int64_t> number = checkpoint_number(name);
+    if (!number) continue;
+    const std::string path = join_path(folder, name);
+    const absl::StatusOr<FileInfo> info = files.info(path);
+    if (!info.ok() || !info->is_directory) continue;
+    if (name.ends_with(kStaging) || name.ends_with(kRemoved) || name.ends_with(kReplaced)) {
+      found.skipped.push_back(
+          {path, *number,
+           absl::DataLossError(absl::StrCat(path, " was left by a save that died"))});
+      continue;
+    }
+    absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
+    if (manifest.ok()) {
+      found.complete.push_back({.path = path, .number = *number, .manifest = *std::move(manifest)});
+    } else {
+      found.skipped.push_back({path, *number, manifest.status()});
+    }
+  }
+  std::stable_sort(found.complete.begin(), found.complete.end(),
+                   [](const auto& a, const auto& b) { return a.number < b.number; });
+  return found;
+}
+
+absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
+    FileSystem& files, const std::string& folder, std::vector<SkippedCheckpoint>* skipped) {
+  absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
+  if (!found.ok()) return found.status();
+  std::optional<FoundCheckpoint> latest;
+  if (!found->complete.empty()) latest = std::move(found->complete.back());
+  if (skipped != nullptr) {
+    for (SkippedCheckpoint& each : found->skipped) {
+      if (!latest || each.number >= latest->number) skipped->push_back(std::move(each));
+    }
+  }
+  return latest;
+}
+
+absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
+                                const std::string& newest, const std::set<std::string>& damaged) {
+  absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
+  if (!found.ok()) return found.status();
+  // Half removed by a rotation that died.
+  for (const auto& [path, number, why] : found->skipped) {
+    if (!path.ends_with(kRemoved)) continue;
+    const absl::StatusOr<bool> ours = is_ours(files, path);
+    if (!ours.ok() || !*ours) continue;
+    if (absl::Status status = remove_ours(files, path); !status.ok()) return status;
+  }
+  std::vector<FoundCheckpoint>& complete = found->complete;
+  // If power failed now, what would be left.
+  std::string last_durable;
+  for (const FoundCheckpoint& each : complete) {
+    if (!each.manifest.durable || damaged.contains(each.path)) continue;
+    if (last_durable != newest || each.path == newest) last_durable = each.path;
+  }
+  std::stable_partition(complete.begin(), complete.end(),
+                        [&](const FoundCheckpoint& each) { return damaged.contains(each.path); });
+  int64_t surplus = static_cast<int64_t>(complete.size()) - std::max<int64_t>(limit, 1);
+  for (const FoundCheckpoint& each : complete) {
+    if (surplus <= 0) break;
+    if (each.path == newest || each.path == last_durable) continue;
+    // It loses its name at once, and then its files: it is never half a checkpoint.
+    const std::string removed = each.path + kRemoved;
+    absl::Status status = files.rename(each.path, removed);
+    if (status.ok()) status = remove_ours(files, removed);
+    if (!status.ok()) return status;
+    --surplus;
+  }
+  return files.sync_directory(folder);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,172 @@
+#include "accelerate/checkpoint/folder/checkpoint_parts.h"
+
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/crc32c.h"
+#include "accelerate/base/strict_json.h"
+#include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/checkpoint/tensor_files/state_dict_file.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/tensors/fresh_tensor.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kTensors[] = ".safetensors";
+constexpr char kJson[] = ".json";
+
+absl::Status check_depth(const nlohmann::ordered_json& values, const std::string& path) {
+  if (!internal::is_value_too_deep(values)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path,
+                                                 ": its values are nested in more than ",
+                                                 internal::kMaxJsonDepth, " levels"));
+}
+
+absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
+                                        const nlohmann::ordered_json& values) {
+  if (absl::Status depth = check_depth(values, path); !depth.ok()) return depth;
+  std::string text;
+  try {
+    text = values.dump(2) + "\n";
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.what()));
+  }
+  if (absl::Status written = write_file(files, path, text); !written.ok()) return written;
+  return ManifestFile{.size = static_cast<int64_t>(text.size()), .crc32c = internal::crc32c(text)};
+}
+
+absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,
+                                           const StateDict& state,
+                                           const std::function<void(int64_t)>& on_progress) {
+  if (absl::Status depth = check_depth(state.values, path); !depth.ok()) return depth;
+  const std::string values = state.values.is_null() ? "" : state.values.dump();
+  absl::StatusOr<WrittenFile> written = write_safetensors(
+      files, path, state.tensors, internal::state_metadata(values), {.progress = on_progress});
+  if (!written.ok()) return written.status();
+  return ManifestFile{.size = written->size,
+                      .crc32c = written->crc32c,
+                      .header = written->checksums.header,
+                      .tensors = std::move(written->checksums.tensors)};
+}
+
+SafetensorsFile open_verified(FileSystem& files, const std::string& path,
+                              const ManifestFile& entry) {
+  if (!entry.header) throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
+  return internal::value_or_throw(
+      SafetensorsFile::open(files, path, SafetensorsChecksums{*entry.header, entry.tensors}));
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
+    FileSystem& files, const std::string& folder, const std::vector<CheckpointPart>& parts,
+    const std::function<void(int64_t)>& on_progress) {
+  std::map<std::string, ManifestFile> written;
+  for (const CheckpointPart& part : parts) {
+    const bool has_tensors = part.is_model || !part.state.tensors.empty();
+    const std::string name = part.name + (has_tensors ? kTensors : kJson);
+    const std::string path = join_path(folder, name);
+    absl::StatusOr<ManifestFile> file = has_tensors
+                                            ? write_tensors(files, path, part.state, on_progress)
+                                            : write_json(files, path, part.state.values);
+    if (!file.ok()) return file.status();
+    written[name] = *std::move(file);
+  }
+  return written;
+}
+
+std::shared_ptr<internal::DeferredCopy> SnapshotBuffers::take(std::vector<CheckpointPart>& parts,
+                                                              int threads) {
+  const at::NoGradGuard no_grad;
+  std::map<std::pair<std::string, std::string>, at::Tensor> used;
+  internal::TensorCopies now;
+  std::shared_ptr<internal::DeferredCopy> later;
+  for (CheckpointPart& part : parts) {
+    for (auto& [name, tensor] : part.state.tensors) {
+      at::Tensor& buffer = used[{part.name, name}];
+      if (const auto old = buffers_.find({part.name, name}); old != buffers_.end()) {
+        buffer = std::move(old->second);
+      }
+      if (!buffer.defined() || buffer.sizes() != tensor.sizes() ||
+          buffer.dtype() != tensor.dtype()) {
+        // Devices write to page-locked memory fastest.
+        buffer = internal::fresh_tensor(
+            tensor.sizes(),
+            at::TensorOptions(tensor.dtype()).pinned_memory(tensor.device().is_cuda()));
+      }
+      const at::Tensor from = std::exchange(tensor, buffer);
+      if (!internal::TensorCopies::can_copy(from)) {
+        buffer.copy_(from);
+      } else if (!part.is_optimizer || !internal::DeferredCopy::can_watch(from)) {
+        now.add(buffer, from);
+      } else {
+        if (later == nullptr) later = std::make_shared<internal::DeferredCopy>(threads);
+        later->add(absl::StrCat(part.name, ": ", name), buffer, from);
+      }
+    }
+  }
+  now.run(threads);
+  buffers_ = std::move(used);
+  return later;
+}
+
+std::optional<std::string> CheckpointReader::find(const std::string& name) const {
+  for (const char* extension : {kTensors, kJson}) {
+    if (manifest_.files.contains(name + extension)) return join_path(folder_, name + extension);
+  }
+  return std::nullopt;
+}
+
+StateDict CheckpointReader::read(const std::string& name) const {
+  const std::optional<std::string> path = find(name);
+  if (!path) {
+    throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors,
+                                       " and no ", name, kJson));
+  }
+  StateDict state;
+  if (path->ends_with(kTensors)) {
+    const SafetensorsFile file = open_verified(files_, *path, manifest_.files.at(name + kTensors));
+    state.tensors = internal::value_or_throw(file.read_all());
+    if (auto values = internal::state_values(file, *path)) state.values = *std::move(values);
+    return state;
+  }
+  const ManifestFile& entry = manifest_.files.at(name + kJson);
+  std::string text = internal::value_or_throw(read_file(files_, *path));
+  uint32_t crc = internal::crc32c(text);
+  if (crc != entry.crc32c) {
+    // It may have been damaged on the way here only.
+    text = internal::value_or_throw(read_file(files_, *path));
+    crc = internal::crc32c(text);
+  }
+  if (crc != entry.crc32c) {
+    throw CheckpointError(absl::StrCat(*path, " is damaged: its checksum is ", checksum_text(crc),
+                                       " instead of ", checksum_text(entry.crc32c)));
+  }
+  state.values = internal::parse_state_values(text, *path);
+  return state;
+}
+
+void CheckpointReader::read_into(
+    const std::string& name,
+    const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>& destination,
+    const std::function<void()>& begin_reading) const {
+  const std::optional<std::string> path = find(name);
+  const auto entry = manifest_.files.find(name + kTensors);
+  if (!path || entry == manifest_.files.end()) {
+    throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors));
+  }
+  const SafetensorsFile file = open_verified(files_, *path, entry->second);
+  NamedTensors destinations;
+  for (const SafetensorsEntry& tensor : file.header().tensors) {
+    if (at::Tensor into = destination(tensor.name, tensor.shape); into.defined()) {
+      destinations.emplace_back(tensor.name, std::move(into));
+    }
+  }
+  begin_reading();
+  internal::check_ok(file.read_into(destinations));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,536 @@
+#include "accelerate/checkpoint/folder/state_saver.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "accelerate/checkpoint/folder/checkpoint_folder.h"
+#include "accelerate/checkpoint/folder/save_exchange.h"
+#include "accelerate/checkpoint/folder/save_job.h"
+#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/comm/rank_endings.h"
+#include "accelerate/report/features.h"
+#include "accelerate/state/logger.h"
+#include "accelerate/state/progress_bar.h"
+#include "accelerate/values/exception_text.h"
+
+namespace accelerate {
+
+using internal::Ending;
+using internal::exchange_endings;
+using internal::failures;
+using internal::RankEnding;
+
+namespace {
+
+constexpr char kSave[] = "save_state";
+constexpr char kLoad[] = "load_state";
+constexpr char kCheckpoints[] = "checkpoints";
+constexpr char kPrefix[] = "checkpoint_";
+
+// How long an asynchronous save waits for the other ranks' shares after the last sign of work, and
+// how often there is one from a rank that writes.
+constexpr absl::Duration kPatience = absl::Minutes(30);
+constexpr absl::Duration kBeat = absl::Minutes(1);
+
+constexpr int64_t kMegabyte = 1'000'000;
+// Less is written before anybody could watch.
+constexpr int64_t kWorthABar = 256 * kMegabyte;
+
+Logger logger(Runtime& runtime) { return get_logger("accelerate.checkpoint", {}, runtime); }
+
+// "~" and "~/..." as a shell reads them, and no slash at the end.
+std::string expanded(std::string path, const Environment& environment) {
+  if (path == "~" || path.starts_with("~/")) {
+    path = environment.get_or("HOME", "~") + path.substr(1);
+  }
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+std::map<std::string, std::string> versions(const Runtime& runtime) {
+  const BuildInfo info = build_info(runtime);
+  return {{"accelerate", info.version}, {"libtorch", info.libtorch_version}};
+}
+
+// Of the lists that ranks say, those who say anything: what is in all of them, in the first one's
+// order.
+nlohmann::json what_all_have(const std::vector<RankEnding>& ranks) {
+  using Json = nlohmann::json;
+  std::optional<Json> common;
+  for (const RankEnding& rank : ranks) {
+    if (rank.text.empty()) continue;
+    const Json theirs = Json::parse(rank.text);
+    Json both = Json::array();
+    for (const Json& each : common.value_or(theirs)) {
+      if (std::find(theirs.begin(), theirs.end(), each) != theirs.end()) both.push_back(each);
+    }
+    common = std::move(both);
+  }
+  return common.value_or(Json::array());
+}
+
+int64_t bytes_of(const std::vector<CheckpointPart>& parts) {
+  int64_t bytes = 0;
+  for (const CheckpointPart& part : parts) {
+    for (const auto& [name, tensor] : part.state.tensors) bytes += tensor.nbytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+// An asynchronous save.
+struct StateSaver::Running {
+  std::string checkpoint;
+  std::unique_ptr<SaveJob> job;
+  absl::Time start;
+  std::optional<absl::Time> waits_since;
+  int64_t beats = 0;
+  absl::Time end;
+  std::atomic<bool> abandoned = false;
+  std::unique_ptr<BackgroundTask> task;  // last: it uses the others
+};
+
+StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& training,
+                       GradientState& gradient_state, ProjectConfiguration configuration)
+    : state_(state),
+      training_(training),
+      gradient_state_(gradient_state),
+      configuration_(std::move(configuration)) {
+  TORCH_CHECK_VALUE(configuration_.total_limit.value_or(0) >= 0,
+                    "ProjectConfiguration::total_limit is ", *configuration_.total_limit);
+  TORCH_CHECK_VALUE(configuration_.iteration >= 0, "ProjectConfiguration::iteration is ",
+                    configuration_.iteration);
+  if (!configuration_.logging_dir) configuration_.logging_dir = configuration_.project_dir;
+}
+
+StateSaver::~StateSaver() {
+  if (!running_) return;
+  // Other ranks may be gone as well.
+  if (std::uncaught_exceptions() > 0) running_->abandoned = true;
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    logger(state_.runtime()).error(exception_text(error), {.main_process_only = false});
+  }
+}
+
+bool StateSaver::writes_shared() const {
+  return configuration_.save_on_each_node ? state_.is_local_main_process()
+                                          : state_.is_main_process();
+}
+
+void StateSaver::on_writers(const std::function<void()>& write) const {
+  const RankEnding own = internal::ending_of([&] {
+    if (writes_shared()) write();
+    return "";
+  });
+  throw_failures(exchange_endings(state_.group(), "save", own), "save", own);
+}
+
+internal::TrainingParts StateSaver::parts() const {
+  return {.runtime = state_.runtime(),
+          .training = training_,
+          .gradient_state = gradient_state_,
+          .custom_objects = custom_objects_};
+}
+
+std::string StateSaver::checkpoints_folder() const {
+  TORCH_CHECK_VALUE(configuration_.project_dir,
+                    "automatic_checkpoint_naming needs a folder: set "
+                    "ProjectConfiguration::project_dir");
+  return join_path(expanded(*configuration_.project_dir, state_.runtime().environment()),
+                   kCheckpoints);
+}
+
+std::string StateSaver::target(const std::string& output_dir) const {
+  if (configuration_.automatic_checkpoint_naming) {
+    return join_path(checkpoints_folder(), absl::StrCat(kPrefix, configuration_.iteration));
+  }
+  TORCH_CHECK_VALUE(!output_dir.empty(),
+                    "save_state needs an output_dir, or ProjectConfiguration's "
+                    "automatic_checkpoint_naming");
+  std::string path = expanded(output_dir, state_.runtime().environment());
+  // A folder gets its place by its name.
+  const size_t name = path.rfind('/') + 1;
+  const std::string last = path.substr(name);
+  TORCH_CHECK_VALUE(last != "." && last != ".." && last != "", "save_state: ", path,
+                    " has no name of its own; give the folder's name");
+  return path;
+}
+
+void StateSaver::warn_of_later_checkpoints() {
+  if (!configuration_.automatic_checkpoint_naming) return;
+  if (std::exchange(looked_for_later_, true)) return;
+  const int64_t last = next_iteration(configuration_.iteration) - 1;
+  if (last == configuration_.iteration) return;
+  logger(state_.runtime())
+      .warning(
+          absl::StrCat(
+              checkpoints_folder(), " has ", kPrefix, last, ", and this run saves ", kPrefix,
+              configuration_.iteration,
+              ": load_state() takes the highest number for the latest, and total_limit removes "
+              "the lowest first. Load a state before, set ProjectConfiguration::iteration to ",
+              last + 1, ", or take another project_dir"),
+          {.main_process_only = false});
+}
+
+void StateSaver::align_nodes(const std::string& folder) {
+  using Json = nlohmann::json;
+  if (!configuration_.save_on_each_node || configuration_.automatic_checkpoint_naming) return;
+  FileSystem& files = state_.runtime().files();
+  std::string checkpoint, id;
+  const RankEnding own = internal::ending_of([&]() -> std::string {
+    if (!writes_shared()) return "";
+    checkpoint = target(folder);
+    internal::check_ok(recover_checkpoint(files, checkpoint));
+    Json ids = Json::array();
+    const absl::StatusOr<Manifest> present = check_checkpoint(files, checkpoint);
+    if (present.ok()) {
+      ids.push_back(id = present->id);
+    } else if (!internal::is_damage(present.status())) {
+      // It may be the newest of all, and must not make way for an older one.
+      internal::check_ok(present.status());
+    }
+    const auto replaced = internal::value_or_throw(replaced_checkpoint(files, checkpoint));
+    if (replaced) ids.push_back(replaced->id);
+    return ids.dump();
+  });
+  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
+  throw_failures(all, kSave, own);
+  const Json common = what_all_have(all);
+  const RankEnding restored = internal::ending_of([&] {
+    const bool is_apart = writes_shared() && !common.empty() && common[0] != id;
+    if (!is_apart) return "";
+    logger(state_.runtime())
+        .warning(absl::StrCat("a save to ", checkpoint,
+                              " was not finished on all nodes: back to the one before"),
+                 {.main_process_only = false});
+    internal::check_ok(restore_replaced(files, checkpoint));
+    return "";
+  });
+  throw_failures(exchange_endings(state_.group(), kSave, restored), kSave, restored);
+}
+
+StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
+  align_nodes(output_dir);
+  Runtime& runtime = state_.runtime();
+  FileSystem& files = runtime.files();
+  const std::string writer = absl::StrCat("rank ", state_.process_index());
+  const RankEnding own = internal::ending_of([&] {
+    std::string checkpoint = target(output_dir);
+    if (writes_shared()) {
+      const bool taken = internal::value_or_throw(exists(files, checkpoint));
+      TORCH_CHECK_VALUE(!configuration_.automatic_checkpoint_naming || !taken, "the checkpoint ",
+                        checkpoint,
+                        " exists already. Set ProjectConfiguration::iteration to the number to go "
+                        "on with, or load a state, which does so");
+      warn_of_later_checkpoints();
+      const absl::Status begun = begin_checkpoint(files, checkpoint, writer);
+      if (!begun.ok() && configuration_.save_on_each_node) {
+        throw CheckpointError(
+            absl::StrCat(std::string(begun.message()),
+                         " (save_on_each_node is set; if nodes share this disk, it must not be)"));
+      }
+      internal::check_ok(begun);
+    }
+    const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
+    return absl::StrCat(id, checkpoint);
+  });
+  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
+  throw_failures(all, kSave, own);
+  constexpr size_t kIdSize = 16;
+  Begun begun{.checkpoint = all[0].text.substr(kIdSize), .id = all[0].text.substr(0, kIdSize)};
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    TORCH_CHECK_VALUE(all[rank].text.substr(kIdSize) == begun.checkpoint, "save_state: rank ", rank,
+                      " saves to ", all[rank].text.substr(kIdSize), ", but rank 0 to ",
+                      begun.checkpoint);
+  }
+  if (configuration_.save_on_each_node) {
+    const RankEnding alone = internal::ending_of([&] {
+      if (writes_shared()) internal::check_ok(check_writer(files, begun.checkpoint, writer));
+      return "";
+    });
+    throw_failures(exchange_endings(state_.group(), kSave, alone), kSave, alone);
+  }
+  if (finished_ && state_.is_main_process()) finished_->forget();
+  finished_.reset();
+  return begun;
+}
+
+std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint) {
+  const internal::TrainingParts parts = this->parts();
+  std::vector<NamedTensors> weights = parts.weights();
+  save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
+  std::vector<CheckpointPart> collected;
+  if (writes_shared()) collected = parts.shared(std::move(weights));
+  for (CheckpointPart& part : parts.own()) collected.push_back(std::move(part));
+  return collected;
+}
+
+std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStateOptions& options,
+                                              std::function<void(int64_t)> on_progress) {
+  Runtime& runtime = state_.runtime();
+  // What replaces another takes the only one there is away.
+  const bool durable = options.durable || exists(runtime.files(), begun.checkpoint).value_or(true);
+  SaveJobOptions job = {.checkpoint = begun.checkpoint,
+                        .manifest = {.id = begun.id,
+                                     .durable = durable,
+                                     .world_size = state_.num_processes(),
+                                     .iteration = configuration_.iteration,
+                                     .step = training_.step,
+                                     .versions = versions(runtime),
+                                     .counts = parts().counts()},
+                        .commits = writes_shared(),
+                        .durable = durable,
+                        .on_progress = std::move(on_progress)};
+  if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
+  job.damaged = damaged_;
+  if (job.commits) {
+    const Topology& topology = runtime.topology();
+    for (int rank = 0; rank < state_.num_processes(); ++rank) job.ranks.push_back(rank);
+    if (configuration_.save_on_each_node) {
+      // Ranks of a node are neighbours.
+      const int first = topology.rank - topology.local_rank;
+      job.ranks.assign(job.ranks.begin() + first,
+                       job.ranks.begin() + first + topology.local_world_size);
+    }
+  }
+  std::shared_ptr<SaveExchange> exchange;
+  if (options.asynchronous) {
+    exchange = make_store_exchange(runtime.store(), {.rank = state_.process_index(),
+                                                     .world_size = state_.num_processes(),
+                                                     .reads = job.ranks,
+                                                     .id = begun.id});
+    job.on_progress = [exchange, &runtime, last = runtime.now()](int64_t) mutable {
+      const absl::Time now = runtime.now();
+      if (now - last < kBeat) return;
+      last = now;
+      exchange->beat();
+    };
+  } else {
+    exchange = make_group_exchange(state_.group());
+  }
+  return std::make_unique<SaveJob>(runtime.files(), std::move(exchange), std::move(job));
+}
+
+void StateSaver::report(const SaveJob& job, const std::string& checkpoint,
+                        absl::Duration took) const {
+  const Logger log = logger(state_.runtime());
+  log.info([&] {
+    const double gigabytes = static_cast<double>(job.bytes()) / 1e9;
+    const double seconds = absl::ToDoubleSeconds(took);
+    return absl::StrFormat("saved %s: %.3f GB in %.2f s (%.2f GB/s)", checkpoint, gigabytes,
+                           seconds, seconds > 0 ? gigabytes / seconds : 0.0);
+  });
+  if (!job.warning().empty()) log.warning(job.warning(), {.main_process_only = false});
+}
+
+std::string StateSaver::save(const std::string& output_dir, const SaveStateOptions& options) {
+  wait();
+  internal::warn_of_unsafe_serialization(options.safe_serialization);
+  Runtime& runtime = state_.runtime();
+  const Begun begun = begin(output_dir);
+  const absl::Time start = runtime.now();
+  std::optional<ProgressBar> bar;
+  std::function<void(int64_t)> advance;
+  if (!options.asynchronous) {
+    advance = [&bar, rest = int64_t{0}](int64_t bytes) mutable {
+      rest += bytes;
+      if (bar) bar->advance(rest / kMegabyte);
+      rest %= kMegabyte;
+    };
+  }
+  std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
+  // What goes wrong on one rank all ranks learn from the job.
+  const RankEnding collected = internal::ending_of([&] {
+    std::vector<CheckpointPart> parts = collect(begun.checkpoint);
+    const int64_t bytes = bytes_of(parts);
+    std::shared_ptr<internal::DeferredCopy> copy;
+    if (options.asynchronous) {
+      copy = snapshot_.take(parts, runtime.files().parallelism());
+      if (copy != nullptr) this->parts().add_reader(copy);
+    } else if (bytes >= kWorthABar) {
+      bar.emplace(runtime,
+                  ProgressBarOptions{.total = bytes / kMegabyte, .description = "saving, MB"});
+    }
+    job->set_parts(std::move(parts), std::move(copy));
+    return "";
+  });
+  if (collected.ending != Ending::kWell) job->fail(collected.text);
+  ++configuration_.iteration;
+  if (options.asynchronous) {
+    run_behind(begun, std::move(job), start);
+    return begun.checkpoint;
+  }
+  while (!job->step()) {
+  }
+  bar.reset();
+  report(*job, begun.checkpoint, runtime.now() - start);
+  return begun.checkpoint;
+}
+
+void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start) {
+  Runtime& runtime = state_.runtime();
+  auto running = std::make_unique<Running>();
+  running->checkpoint = begun.checkpoint;
+  running->job = std::move(job);
+  running->start = start;
+  running->task = runtime.start_background([&running = *running, &runtime] {
+    if (running.abandoned) throw CheckpointError("an asynchronous save was abandoned");
+    if (running.job->step()) {
+      running.end = runtime.now();
+      return true;
+    }
+    if (!running.job->has_written()) return false;
+    if (!running.waits_since) running.waits_since = runtime.now();
+    if (runtime.now() - *running.waits_since > kPatience) {
+      const int64_t beats = running.job->exchange()->beats();
+      if (beats != std::exchange(running.beats, beats)) {
+        running.waits_since = runtime.now();
+        return false;
+      }
+      throw CheckpointError(absl::StrCat(
+          "it is not known whether the checkpoint ", running.checkpoint,
+          " was saved: other ranks gave no sign in ", absl::FormatDuration(kPatience)));
+    }
+    return false;
+  });
+  running_ = std::move(running);
+}
+
+void StateSaver::wait() {
+  if (!running_) return;
+  const std::unique_ptr<Running> running = std::move(running_);
+  finished_ = running->job->exchange();
+  running->task->wait();
+  report(*running->job, running->checkpoint, running->end - running->start);
+}
+
+std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
+                                                const LoadStateOptions& options) const {
+  Runtime& runtime = state_.runtime();
+  FileSystem& files = runtime.files();
+  using Json = nlohmann::json;
+  // Those who save look. Of each checkpoint the path, and what tells it from one of another save.
+  const RankEnding own = internal::ending_of([&]() -> std::string {
+    if (options.map_location) {
+      TORCH_CHECK_TYPE(*options.map_location == "cpu" || *options.map_location == "on_device",
+                       "load_state: map_location \"", *options.map_location,
+                       "\" is neither \"cpu\" nor \"on_device\"");
+    }
+    Json found = Json::array();
+    if (!input_dir.empty()) {
+      const std::string path = expanded(input_dir, runtime.environment());
+      if (!writes_shared()) return "";
+      internal::check_ok(recover_checkpoint(files, path));
+      TORCH_CHECK_VALUE(internal::value_or_throw(exists(files, path)), "load_state: there is no ",
+                        "folder ", path);
+      found.push_back({path, internal::value_or_throw(check_checkpoint(files, path)).id});
+      return found.dump();
+    }
+    TORCH_CHECK_VALUE(configuration_.automatic_checkpoint_naming,
+                      "load_state needs an input_dir, or ProjectConfiguration's "
+                      "automatic_checkpoint_naming");
+    const std::string folder = checkpoints_folder();
+    if (!writes_shared()) return "";
+    const FoundCheckpoints all = internal::value_or_throw(find_checkpoints(files, folder));
+    const int64_t latest = all.complete.empty() ? -1 : all.complete.back().number;
+    for (const auto& [path, number, why] : all.skipped) {
+      // What cannot be had just now may be the latest.
+      if (number > latest && !internal::is_damage(why)) internal::check_ok(why);
+      logger(runtime).warning(absl::StrCat("load_state passes over ", why.message()),
+                              {.main_process_only = false});
+    }
+    for (const FoundCheckpoint& each : all.complete) {
+      found.push_back({each.path, each.manifest.id});
+    }
+    TORCH_CHECK_VALUE(!found.empty(), "load_state: there is no complete checkpoint in ", folder);
+    return found.dump();
+  });
+  const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
+  throw_failures(all, kLoad, own);
+  const Json common = what_all_have(all);
+  if (common.empty()) {
+    throw CheckpointError("load_state: nodes have no checkpoint of one save in common");
+  }
+  std::vector<std::string> paths;
+  for (const Json& each : common) paths.push_back(each.at(0));
+  std::reverse(paths.begin(), paths.end());
+  return paths;
+}
+
+void StateSaver::load_from(const std::string& checkpoint, const LoadStateOptions& options) {
+  FileSystem& files = state_.runtime().files();
+  const CheckpointReader reader(files, checkpoint,
+                                internal::value_or_throw(check_checkpoint(files, checkpoint)));
+  if (writes_shared()) {
+    internal::check_ok(verify_other_files(files, checkpoint, reader.manifest()));
+  }
+  const internal::TrainingParts parts = this->parts();
+  Modules models = parts.models();
+  load_hooks_.call(models, checkpoint);
+  parts.check(reader, models);
+  parts.load_models(reader, models, options.strict);
+  parts.load(reader);
+  configuration_.iteration = next_iteration(reader.manifest().iteration);
+}
+
+int64_t StateSaver::next_iteration(int64_t loaded) const {
+  int64_t next = loaded + 1;
+  if (!configuration_.automatic_checkpoint_naming || !configuration_.project_dir) return next;
+  const auto names = state_.runtime().files().list(checkpoints_folder());
+  if (!names.ok()) return next;
+  for (const std::string& name : *names) {
+    const auto number = checkpoint_number(name);
+    const bool is_exact = number && name == absl::StrCat(kPrefix, *number);
+    if (is_exact) next = std::max(next, *number + 1);
+  }
+  return next;
+}
+
+std::string StateSaver::load(const std::string& input_dir, const LoadStateOptions& options) {
+  wait();
+  if (!input_dir.empty()) align_nodes(input_dir);
+  std::string reasons;
+  for (const std::string& checkpoint : candidates(input_dir, options)) {
+    const RankEnding own = internal::ending_of([&] {
+      load_from(checkpoint, options);
+      return absl::StrCat(configuration_.iteration);
+    });
+    const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
+    const std::string failed = failures(all);
+    if (failed.empty()) {
+      // Nodes with disks of their own may have others besides.
+      for (const RankEnding& rank : all) {
+        int64_t iteration = 0;
+        if (absl::SimpleAtoi(rank.text, &iteration)) {
+          configuration_.iteration = std::max(configuration_.iteration, iteration);
+        }
+      }
+      return checkpoint;
+    }
+    const bool may_go_on = input_dir.empty() && !internal::any(all, Ending::kFailed) &&
+                           !internal::any(all, Ending::kUnreachable);
+    if (!may_go_on) throw_failures(all, kLoad, own);
+    damaged_.insert(checkpoint);
+    // Everything that was loaded is loaded again from an older one.
+    absl::StrAppend(&reasons, "\n", checkpoint, ": ", failed);
+    logger(state_.runtime())
+        .warning(absl::StrCat("load_state passes over ", checkpoint, ": ", failed));
+  }
+  throw CheckpointError(absl::StrCat("load_state: every checkpoint is damaged", reasons));
+}
+
+}  // namespace accelerate

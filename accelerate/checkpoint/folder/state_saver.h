@@ -1,0 +1,98 @@
+/// save_state and load_state: when what is written and read, and how ranks agree on it.
+///
+/// Threads: the rank's thread.
+/// Mirrors: accelerate accelerator.py, save_state and load_state, with checkpointing.py.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accelerate/checkpoint/folder/checkpoint_options.h"
+#include "accelerate/checkpoint/folder/checkpoint_parts.h"
+#include "accelerate/checkpoint/folder/training_parts.h"
+#include "accelerate/checkpoint/objects/checkpoint_objects.h"
+#include "accelerate/config/project_configuration.h"
+#include "accelerate/platform/background_task.h"
+#include "accelerate/state/accelerator_state.h"
+
+namespace accelerate {
+
+class SaveExchange;
+class SaveJob;
+
+class StateSaver {
+ public:
+  /// All outlive it. Errors: c10::ValueError for a configuration that contradicts itself.
+  StateSaver(AcceleratorState& state, internal::TrainingState& training,
+             GradientState& gradient_state, ProjectConfiguration configuration);
+  /// Waits for an asynchronous save, unless an error is on its way; what went wrong is logged.
+  ~StateSaver();
+
+  ProjectConfiguration& configuration() { return configuration_; }
+  const ProjectConfiguration& configuration() const { return configuration_; }
+
+  void add(CheckpointedObject object) { custom_objects_.push_back(std::move(object)); }
+  HookList<SaveStatePreHook>& save_hooks() { return save_hooks_; }
+  HookList<LoadStatePreHook>& load_hooks() { return load_hooks_; }
+
+  /// Collective. Returns the checkpoint's folder.
+  std::string save(const std::string& output_dir, const SaveStateOptions& options);
+  std::string load(const std::string& input_dir, const LoadStateOptions& options);
+  /// Returns when no save runs any more. Collective in that all ranks' shares are waited for.
+  void wait();
+
+  /// Whether this rank writes what all ranks have alike.
+  bool writes_shared() const;
+  /// Runs `write` on those ranks; if it throws on one, all throw. Collective.
+  void on_writers(const std::function<void()>& write) const;
+
+ private:
+  struct Running;
+
+  // What ranks agreed on before a save.
+  struct Begun {
+    std::string checkpoint;
+    std::string id;
+  };
+
+  internal::TrainingParts parts() const;
+  std::string checkpoints_folder() const;
+  std::string target(const std::string& output_dir) const;
+  // Nodes with disks of their own may have gone different ways in a save that was not finished: all
+  // go back to the newest checkpoint of that folder that all of them have. Collective.
+  void align_nodes(const std::string& folder);
+  // Those of an earlier run, before the first save.
+  void warn_of_later_checkpoints();
+  Begun begin(const std::string& output_dir);
+  std::vector<CheckpointPart> collect(const std::string& checkpoint);
+  std::unique_ptr<SaveJob> make_job(const Begun& begun, const SaveStateOptions& options,
+                                    std::function<void(int64_t)> on_progress);
+  void run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start);
+  void report(const SaveJob& job, const std::string& checkpoint, absl::Duration took) const;
+  std::vector<std::string> candidates(const std::string& input_dir,
+                                      const LoadStateOptions& options) const;
+  void load_from(const std::string& checkpoint, const LoadStateOptions& options);
+  // The number after those that are there, and after `loaded`.
+  int64_t next_iteration(int64_t loaded) const;
+
+  AcceleratorState& state_;
+  internal::TrainingState& training_;
+  GradientState& gradient_state_;
+  ProjectConfiguration configuration_;
+  std::vector<CheckpointedObject> custom_objects_;
+  HookList<SaveStatePreHook> save_hooks_;
+  HookList<LoadStatePreHook> load_hooks_;
+  SnapshotBuffers snapshot_;
+  // What load() passed over.
+  std::set<std::string> damaged_;
+  bool looked_for_later_ = false;
+  std::unique_ptr<Running> running_;
+  // Of the last asynchronous save, until all ranks are known to have left it.
+  std::shared_ptr<SaveExchange> finished_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,111 @@
+/// What takes part in save_state and load_state besides what is prepared: the user's own objects,
+/// and functions that are called before.
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "accelerate/tensors/state_dict.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace accelerate {
+
+/// A registered object, without its type.
+struct CheckpointedObject {
+  std::function<StateDict()> state_dict;
+  std::function<void(const StateDict&)> load_state_dict;
+};
+
+namespace internal {
+
+template <typename T>
+concept JsonStateful = requires(T& object, const T& constant, const nlohmann::ordered_json& state) {
+  { constant.state_dict() } -> std::convertible_to<nlohmann::ordered_json>;
+  object.load_state_dict(state);
+};
+
+// The object outlives what these return.
+template <Stateful T>
+CheckpointedObject checkpointed(T& object) {
+  return {.state_dict = [&object] { return StateDict(object.state_dict()); },
+          .load_state_dict = [&object](const StateDict& state) { object.load_state_dict(state); }};
+}
+template <JsonStateful T>
+  requires(!Stateful<T>)
+CheckpointedObject checkpointed(T& object) {
+  return {.state_dict = [&object] { return StateDict{.values = object.state_dict()}; },
+          .load_state_dict =
+              [&object](const StateDict& state) { object.load_state_dict(state.values); }};
+}
+CheckpointedObject checkpointed(torch::nn::Module& module);
+CheckpointedObject checkpointed(torch::optim::Optimizer& optimizer);
+
+}  // namespace internal
+
+/// What `Accelerator::register_for_checkpointing` takes: objects with state_dict and
+/// load_state_dict (of StateDicts or of JSON), modules and optimizers.
+template <typename T>
+concept Checkpointable = requires(T& object) { internal::checkpointed(object); };
+
+using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+
+/// Called on every rank before a state is saved, with the prepared models, what of each will be
+/// saved, and the folder that will be the checkpoint: what is written there becomes part of it.
+/// Whoever erases from `weights` saves that model by itself.
+using SaveStatePreHook = std::function<void(
+    const Modules& models, std::vector<NamedTensors>& weights, const std::string& output_dir)>;
+/// Called on every rank before a state is loaded. Whoever erases from `models` loads them by
+/// itself.
+using LoadStatePreHook = std::function<void(Modules& models, const std::string& input_dir)>;
+
+/// Functions that can be taken back, called in the order in which they were added.
+template <typename Hook>
+class HookList {
+ public:
+  class Handle {
+   public:
+    /// The function is not called any more. Twice does no harm, nor after the end of its list.
+    void remove() {
+      if (const auto hooks = hooks_.lock()) hooks->erase(number_);
+    }
+
+   private:
+    friend class HookList;
+    Handle(std::weak_ptr<std::map<int, Hook>> hooks, int number)
+        : hooks_(std::move(hooks)), number_(number) {}
+    std::weak_ptr<std::map<int, Hook>> hooks_;
+    int number_;
+  };
+
+  Handle add(Hook hook) {
+    hooks_->emplace(++last_, std::move(hook));
+    return Handle(hooks_, last_);
+  }
+
+  template <typename... Arguments>
+  void call(Arguments&&... arguments) const {
+    // A hook may remove itself.
+    const std::map<int, Hook> hooks = *hooks_;
+    for (const auto& [number, hook] : hooks) hook(arguments...);
+  }
+
+ private:
+  std::shared_ptr<std::map<int, Hook>> hooks_ = std::make_shared<std::map<int, Hook>>();
+  int last_ = 0;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,82 @@
+/// A module's tensors by name, as PyTorch's state_dict has them.
+///
+/// Order: of each module its parameters, its buffers, then its children, each as it was registered.
+/// Tied tensors stand under each of their names. Undefined parameters and buffers are left out.
+///
+/// Errors:  CheckpointError for a state dict that does not fit: all that is missing, unexpected or
+///          of another size, at once, with the module's class; the module is unchanged then.
+///          c10::ValueError for a module whose tensors are on the meta device, naming them.
+/// Threads: the rank's thread.
+/// Mirrors: torch.nn.Module, state_dict and load_state_dict.
+/// Differs: a missing name is no error if its tensor is tied to one that is there; names may have
+///          the `module.` in front that wrapped models save.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/tensors/state_dict.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// The module's own tensors, detached: writing to them writes to the module. Local.
+NamedTensors module_state_dict(const torch::nn::Module& module);
+
+struct LoadModuleStateDictOptions {
+  /// Whether missing and unexpected names are errors. Other sizes always are.
+  bool strict = true;
+};
+
+struct IncompatibleKeys {
+  /// In the module's order.
+  std::vector<std::string> missing_keys;
+  /// In the state dict's.
+  std::vector<std::string> unexpected_keys;
+};
+
+/// Copies values into the module's tensors, in place, across devices and dtypes. Local.
+IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTensors& state,
+                                        const LoadModuleStateDictOptions& options = {});
+
+namespace internal {
+
+/// Finds out where in a module the tensors of a state dict go, before any of them is read.
+class StateDictMatch {
+ public:
+  explicit StateDictMatch(const torch::nn::Module& module);
+
+  /// The module's tensor for a stored one; undefined if there is none for it, or one of another
+  /// size. `name` keeps its own in what is reported.
+  at::Tensor find(const std::string& name, at::IntArrayRef sizes);
+
+  /// After the last `find`. Errors: see above.
+  IncompatibleKeys finish(bool strict) const;
+
+ private:
+  std::vector<std::string> missing() const;
+
+  const std::string class_name_;
+  const NamedTensors tensors_;
+  std::map<std::string, size_t> positions_;
+  std::vector<bool> found_;  // of tensors_
+  std::vector<std::string> unexpected_;
+  std::vector<std::string> other_sizes_;
+};
+
+/// Whether two tensors are the same elements of the same memory, in the same order.
+bool are_identical_views(const at::Tensor& a, const at::Tensor& b);
+
+/// Of each tensor the position of the first that is an identical view; often its own.
+std::vector<size_t> first_identical_views(const NamedTensors& tensors);
+
+}  // namespace internal
+}  // namespace accelerate

@@ -1,0 +1,101 @@
+#include "accelerate/checkpoint/objects/training_state_dict.h"
+
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <nlohmann/json.hpp>
+
+namespace accelerate::internal {
+namespace {
+
+using nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+class TrainingStateDictTest : public ::testing::Test {
+ protected:
+  TrainingStateDictTest() {
+    for (int i = 0; i < 2; ++i) {
+      training_.models.push_back(
+          std::make_shared<ModelState>(std::make_shared<torch::nn::LinearImpl>(1, 1)));
+    }
+    training_.step = 5;
+    training_.window.steps = 2;
+    training_.window.tokens = 7;
+    training_.window.token_unit = 3;
+    training_.window.divides_by_tokens = true;
+    training_.window.models = {training_.models[1].get()};
+    gradients_.set_sync_gradients(false);
+  }
+  static std::string load_error(TrainingState& training, const ordered_json& values) {
+    GradientState gradients;
+    try {
+      load_training_state_dict(training, gradients, {{}, values});
+    } catch (const c10::ValueError& error) {
+      EXPECT_TRUE(gradients.sync_gradients());
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  }
+
+  TrainingState training_;
+  GradientState gradients_;
+};
+
+TEST_F(TrainingStateDictTest, GoesOnWhereItStood) {
+  const StateDict saved = training_state_dict(training_, gradients_);
+  EXPECT_EQ(saved.values, ordered_json::parse(R"({
+    "step": 5, "sync_gradients": false, "is_xla_gradients_synced": false,
+    "window": {"steps": 2, "rescaled": false, "divides_by_steps": false,
+               "divides_by_tokens": true, "tokens": 7, "token_unit": 3,
+               "tokens_are_summed": false, "models": [1]},
+    "optimizers": []})"));
+  EXPECT_TRUE(is_inside_window(gradients_));
+  TrainingState other;
+  other.models = training_.models;
+  GradientState gradients;
+  load_training_state_dict(other, gradients, saved);
+  EXPECT_FALSE(gradients.sync_gradients());
+  EXPECT_EQ(other.window.models[0], training_.models[1].get());
+  EXPECT_EQ(training_state_dict(other, gradients).values, saved.values);
+}
+
+TEST_F(TrainingStateDictTest, SaysWhatIsWrongAndChangesNothing) {
+  const ordered_json saved = training_state_dict(training_, gradients_).values;
+  const auto error_with = [&](const std::string& pointer, const ordered_json& value) {
+    ordered_json bad = saved;
+    bad[ordered_json::json_pointer(pointer)] = value;
+    const std::string error = load_error(training_, bad);
+    EXPECT_EQ(training_state_dict(training_, gradients_).values, saved) << error;
+    return error;
+  };
+  EXPECT_THAT(error_with("/step", -1), HasSubstr("\"step\" is -1"));
+  EXPECT_THAT(error_with("/step", 1.5), HasSubstr("\"step\" is 1.5"));
+  EXPECT_THAT(error_with("/sync_gradients", 0), HasSubstr("\"sync_gradients\" is 0"));
+  EXPECT_THAT(error_with("/window", nullptr), HasSubstr("no object"));
+  EXPECT_THAT(error_with("/window/tokens", -2), HasSubstr("\"tokens\" is -2"));
+  EXPECT_THAT(error_with("/window/models", {-1}), HasSubstr("has model -1"));
+  EXPECT_THAT(error_with("/optimizers", {1}), HasSubstr("no object"));
+  EXPECT_THAT(error_with("/optimizers", 0), HasSubstr("of 1 optimizers, prepared were 0"));
+  EXPECT_THAT(load_error(training_, nullptr), HasSubstr("no object"));
+}
+
+TEST_F(TrainingStateDictTest, GivesFewerModelsWhatIsTheirs) {
+  const StateDict saved = {.values = training_state_dict(training_, gradients_).values};
+  TrainingState fewer;
+  fewer.models = {training_.models[0]};
+  GradientState gradients;
+  load_training_state_dict(fewer, gradients, saved);
+  EXPECT_EQ(fewer.step, 5);
+  EXPECT_TRUE(fewer.window.models.empty());
+}
+
+TEST_F(TrainingStateDictTest, RefusesWhatNobodyCouldGoOnWith) {
+  training_.joining = true;
+  EXPECT_THROW(training_state_dict(training_, gradients_), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace accelerate::internal

@@ -1,0 +1,588 @@
+#include "accelerate/checkpoint/tensor_files/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+
+#include "accelerate/base/crc32c.h"
+#include "accelerate/checkpoint/tensor_files/file_chunks.h"
+#include "accelerate/checkpoint/tensor_files/tensor_range.h"
+#include "accelerate/tensors/fresh_tensor.h"
+
+namespace accelerate {
+namespace {
+
+using internal::ChunkBuffer;
+using internal::crc32c;
+using internal::FileChunk;
+using internal::FilePiece;
+
+struct DtypeName {
+  at::ScalarType type;
+  const char* name;
+};
+constexpr std::array<DtypeName, 15> kDtypeNames = {{{at::kBool, "BOOL"},
+                                                    {at::kByte, "U8"},
+                                                    {at::kChar, "I8"},
+                                                    {at::kFloat8_e5m2, "F8_E5M2"},
+                                                    {at::kFloat8_e4m3fn, "F8_E4M3"},
+                                                    {at::kShort, "I16"},
+                                                    {at::kUInt16, "U16"},
+                                                    {at::kHalf, "F16"},
+                                                    {at::kBFloat16, "BF16"},
+                                                    {at::kInt, "I32"},
+                                                    {at::kUInt32, "U32"},
+                                                    {at::kFloat, "F32"},
+                                                    {at::kDouble, "F64"},
+                                                    {at::kLong, "I64"},
+                                                    {at::kUInt64, "U64"}}};
+
+// "PATH: 'NAME': WHAT".
+absl::Status about(absl::StatusCode code, const std::string& path, const std::string& name,
+                   absl::string_view what) {
+  return absl::Status(code, absl::StrCat(path, ": '", name, "': ", what));
+}
+
+absl::Status in_file(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+std::string shape_text(at::IntArrayRef shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+template <typename Byte>
+at::Tensor as_tensor(absl::Span<Byte> bytes, at::ScalarType dtype) {
+  const auto count = static_cast<int64_t>(bytes.size() / c10::elementSize(dtype));
+  return at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, dtype);
+}
+
+// Why a tensor cannot be in a file; "" if it can.
+std::string objection_to(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "the tensor is undefined";
+  if (tensor.layout() != c10::kStrided) return "only dense tensors can be in safetensors files";
+  if (tensor.is_meta()) return "a meta tensor has no contents";
+  return "";
+}
+
+// Returns when what was begun before on the tensors' devices is done: the threads that copy do not
+// share the caller's streams.
+void wait_for_devices(absl::Span<const at::Tensor> tensors) {
+  std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> done;
+  for (const at::Tensor& tensor : tensors) {
+    const c10::Device device = tensor.device();
+    if (device.is_cpu() || !done.emplace(device.type(), device.index()).second) continue;
+    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+  }
+}
+
+// ---- Writing.
+
+// What one file is made of: its header, and then the tensors in their order.
+class Writer {
+ public:
+  Writer(std::string path, int threads) : path_(std::move(path)), threads_(threads) {}
+
+  absl::Status plan(const NamedTensors& tensors,
+                    const std::optional<SafetensorsMetadata>& metadata) {
+    header_.metadata = metadata;
+    std::map<std::string, at::Tensor> by_name;
+    for (const auto& [name, tensor] : tensors) {
+      const std::string objection = objection_to(tensor);
+      if (!objection.empty()) return refused(name, objection);
+      const absl::StatusOr<std::string> dtype = safetensors_dtype(tensor.scalar_type());
+      if (!dtype.ok()) return refused(name, dtype.status().message());
+      if (!by_name.emplace(name, tensor.detach()).second) return refused(name, "it comes twice");
+      header_.tensors.push_back({.name = name, .dtype = *dtype, .shape = tensor.sizes().vec()});
+    }
+    absl::StatusOr<std::string> start = lay_out_safetensors(header_);
+    if (!start.ok()) return in_file(path_, start.status());
+    start_ = *std::move(start);
+    pieces_.push_back({.end = header_.data_offset});
+    tensors_.emplace_back();
+    for (const SafetensorsEntry& entry : header_.tensors) {
+      at::Tensor& tensor = by_name.at(entry.name);
+      pieces_.push_back({.begin = header_.data_offset + entry.begin,
+                         .end = header_.data_offset + entry.end,
+                         .element_size = static_cast<int64_t>(tensor.element_size())});
+      tensors_.push_back(std::move(tensor));
+    }
+    for (const at::Tensor& tensor : tensors_) {
+      plain_.push_back(!tensor.defined() || internal::is_plain_memory(tensor));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<WrittenFile> write(WritableFile& file, const WriteOptions& options) {
+    std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces_);
+    if (threads_ > 1) wait_for_devices(absl::MakeConstSpan(tensors_).subspan(1));
+    absl::Mutex progress;
+    const absl::Status written = internal::run_chunks(
+        chunks, threads_, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
+          const absl::StatusOr<absl::Span<const std::byte>> found = bytes_of(chunk, buffer);
+          if (!found.ok()) return found.status();
+          const absl::Span<const std::byte> bytes = *found;
+          for (FileChunk::Part& part : chunk.parts) {
+            part.crc32c = crc32c(bytes.subspan(part.begin - chunk.begin(), part.end - part.begin));
+          }
+          const absl::Status status = file.write_at(chunk.begin(), bytes);
+          if (!status.ok()) return status;
+          // The disk works while checksums are computed.
+          if (options.sync) file.begin_sync(chunk.begin(), chunk.end() - chunk.begin());
+          if (options.progress) {
+            absl::MutexLock lock(&progress);
+            options.progress(chunk.end() - chunk.begin());
+          }
+          return absl::OkStatus();
+        });
+    if (!written.ok()) return written;
+    if (options.sync) {
+      const absl::Status synced = file.sync();
+      if (!synced.ok()) return synced;
+    }
+    return result(chunks);
+  }
+
+ private:
+  // In place if it can be.
+  absl::StatusOr<absl::Span<const std::byte>> bytes_of(const FileChunk& chunk,
+                                                       ChunkBuffer& buffer) const {
+    const FileChunk::Part& first = chunk.parts.front();
+    if (chunk.parts.size() == 1 && plain_[first.piece]) return memory_of(first);
+    const absl::Span<std::byte> out = buffer.of_size(chunk.end() - chunk.begin());
+    for (const FileChunk::Part& part : chunk.parts) {
+      const auto part_out = out.subspan(part.begin - chunk.begin(), part.end - part.begin);
+      if (plain_[part.piece]) {
+        const auto from = memory_of(part);
+        std::copy(from.begin(), from.end(), part_out.begin());
+        continue;
+      }
+      const c10::InferenceMode no_gradients;
+      const at::Tensor& tensor = tensors_[part.piece];
+      const FilePiece& piece = pieces_[part.piece];
+      try {
+        internal::read_range(tensor, (part.begin - piece.begin) / piece.element_size,
+                             as_tensor(part_out, tensor.scalar_type()));
+      } catch (const c10::Error& error) {
+        return refused(header_.tensors[part.piece - 1].name, error.what_without_backtrace());
+      }
+    }
+    return out;
+  }
+
+  absl::Span<const std::byte> memory_of(const FileChunk::Part& part) const {
+    const void* start = part.piece == 0 ? start_.data() : tensors_[part.piece].const_data_ptr();
+    return absl::MakeConstSpan(
+        static_cast<const std::byte*>(start) + (part.begin - pieces_[part.piece].begin),
+        static_cast<size_t>(part.end - part.begin));
+  }
+
+  WrittenFile result(const std::vector<FileChunk>& chunks) const {
+    const std::vector<uint32_t> checksums = internal::piece_checksums(chunks, pieces_.size());
+    WrittenFile written{.size = pieces_.back().end, .crc32c = checksums[0]};
+    written.checksums.header = checksums[0];
+    for (size_t i = 1; i < pieces_.size(); ++i) {
+      written.checksums.tensors.emplace(header_.tensors[i - 1].name, checksums[i]);
+      written.crc32c =
+          internal::concat_crc32c(written.crc32c, checksums[i], pieces_[i].end - pieces_[i].begin);
+    }
+    return written;
+  }
+
+  absl::Status refused(const std::string& name, absl::string_view why) const {
+    return about(absl::StatusCode::kInvalidArgument, path_, name, why);
+  }
+
+  const std::string path_;
+  const int threads_;
+  SafetensorsHeader header_;
+  std::string start_;
+  // Of the header, then of each tensor.
+  std::vector<FilePiece> pieces_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<bool> plain_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype) {
+  for (const DtypeName& known : kDtypeNames) {
+    if (known.type == dtype) return known.name;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the dtype ", c10::toString(dtype), " cannot be in safetensors files"));
+}
+
+absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype) {
+  for (const DtypeName& known : kDtypeNames) {
+    if (known.name == safetensors_dtype) return known.type;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", safetensors_dtype, "' is no dtype"));
+}
+
+absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::string& path,
+                                              const NamedTensors& tensors,
+                                              const std::optional<SafetensorsMetadata>& metadata,
+                                              const WriteOptions& options) {
+  Writer writer(path, files.parallelism());
+  const absl::Status planned = writer.plan(tensors, metadata);
+  if (!planned.ok()) return planned;
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<WrittenFile> written = writer.write(**file, options);
+  const absl::Status closed = (*file)->close();
+  if (written.ok() && !closed.ok()) return closed;
+  return written;
+}
+
+// ---- Reading.
+
+struct SafetensorsFile::Contents {
+  // A tensor of the file and where it goes; nowhere if `tensor` is undefined.
+  struct Wanted {
+    const SafetensorsEntry* entry;
+    at::Tensor tensor;
+  };
+
+  absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
+    const auto found = by_name.find(name);
+    if (found != by_name.end()) return found->second;
+    return about(absl::StatusCode::kNotFound, path, name, "the file has no such tensor");
+  }
+
+  // The bytes of an entry, in memory.
+  absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> mapping() const {
+    absl::MutexLock lock(&mutex);
+    if (mapped == nullptr) {
+      auto result = file->map();
+      if (!result.ok()) return result.status();
+      mapped = *std::move(result);
+    }
+    return mapped;
+  }
+
+  // The entry's elements begin:end along `dim`.
+  absl::StatusOr<at::Tensor> map(const SafetensorsEntry& entry, int64_t dim, int64_t begin,
+                                 int64_t end) const;
+
+  absl::Status read(std::vector<Wanted> wanted) const;
+
+  // Reads once. Returns those whose checksum is wrong, and theirs.
+  using Damage = std::vector<std::pair<Wanted, uint32_t>>;
+  absl::StatusOr<Damage> read_once(const std::vector<Wanted>& wanted) const;
+  absl::Status fill(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
+                    std::vector<FileChunk>& chunks) const;
+
+  std::string path;
+  std::unique_ptr<ReadableFile> file;
+  int threads = 1;
+  std::optional<SafetensorsChecksums> expected;
+  SafetensorsHeader header;
+  std::map<std::string, const SafetensorsEntry*> by_name;
+  mutable absl::Mutex mutex;
+  mutable std::shared_ptr<const absl::Span<const std::byte>> mapped ABSL_GUARDED_BY(mutex);
+};
+
+namespace {
+
+std::string mismatch_text(uint32_t found, uint32_t expected) {
+  return absl::StrFormat("its checksum is %08x, not %08x as when it was written", found, expected);
+}
+
+absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const std::string& path,
+                                              const std::optional<SafetensorsChecksums>& expected) {
+  const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
+  if (!start.ok()) return start.status();
+  if (expected) {
+    const uint32_t found = crc32c(
+        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start->data()), start->size()));
+    if (found != expected->header) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
+    }
+  }
+  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
+  if (!header.ok()) return in_file(path, header.status());
+  return header;
+}
+
+// Memory that is being written to, to tell what must wait: of two destinations that share memory,
+// the later one counts.
+class TakenMemory {
+ public:
+  // Returns false if somebody has some of it.
+  bool take(const at::Tensor& tensor) {
+    if (tensor.numel() == 0) return true;
+    int64_t last = tensor.storage_offset();
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      last += (tensor.size(dim) - 1) * tensor.stride(dim);
+    }
+    const void* storage = tensor.storage().unsafeGetStorageImpl();
+    const auto bytes = static_cast<int64_t>(tensor.element_size());
+    const Place begin(storage, tensor.storage_offset() * bytes);
+    const int64_t end = (last + 1) * bytes;
+    const auto next = ends_.lower_bound(begin);
+    if (next != ends_.end() && next->first.first == storage && next->first.second < end) {
+      return false;
+    }
+    if (next != ends_.begin()) {
+      const auto& [place, place_end] = *std::prev(next);
+      if (place.first == storage && place_end > begin.second) return false;
+    }
+    ends_.emplace(begin, end);
+    return true;
+  }
+
+ private:
+  using Place = std::pair<const void*, int64_t>;
+  std::map<Place, int64_t> ends_;
+};
+
+}  // namespace
+
+absl::StatusOr<at::Tensor> SafetensorsFile::Contents::map(const SafetensorsEntry& entry,
+                                                          int64_t dim, int64_t begin,
+                                                          int64_t end) const {
+  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
+  if (!dtype.ok()) return dtype.status();
+  const auto part = [&](const at::Tensor& whole) {
+    return entry.shape.empty() ? whole : whole.narrow(dim, begin, end - begin);
+  };
+  if (entry.begin == entry.end) return part(at::empty(entry.shape, *dtype));
+  const auto mapping = this->mapping();
+  if (!mapping.ok()) return mapping.status();
+  const int64_t offset = header.data_offset + entry.begin;
+  auto* data = const_cast<std::byte*>((*mapping)->data()) + offset;
+  const auto view = [&](const std::vector<int64_t>& shape, at::ScalarType type) {
+    return at::from_blob(data, shape, [kept = *mapping](void*) {}, type);
+  };
+  const auto bytes = static_cast<int64_t>(c10::elementSize(*dtype));
+  if (offset % bytes == 0) return part(view(entry.shape, *dtype));
+  std::vector<int64_t> shape = entry.shape;
+  shape.push_back(bytes);
+  return part(view(shape, at::kByte)).clone().view(*dtype).squeeze(-1);
+}
+
+absl::Status SafetensorsFile::Contents::read(std::vector<Wanted> wanted) const {
+  if (threads > 1) {
+    std::vector<at::Tensor> tensors;
+    for (const Wanted& want : wanted) {
+      if (want.tensor.defined()) tensors.push_back(want.tensor);
+    }
+    wait_for_devices(tensors);
+  }
+  while (!wanted.empty()) {
+    TakenMemory taken;
+    std::vector<Wanted> now;
+    std::vector<Wanted> later;
+    for (Wanted& want : wanted) {
+      const bool is_free = !want.tensor.defined() || taken.take(want.tensor);
+      (is_free ? now : later).push_back(std::move(want));
+    }
+    absl::StatusOr<Damage> damage = read_once(now);
+    if (!damage.ok()) return damage.status();
+    if (!damage->empty()) {
+      now.clear();
+      for (auto& [want, found] : *damage) now.push_back(want);
+      damage = read_once(now);
+      if (!damage.ok()) return damage.status();
+    }
+    if (!damage->empty()) {
+      const auto& [want, found] = damage->front();
+      const std::string& name = want.entry->name;
+      return about(absl::StatusCode::kDataLoss, path, name,
+                   mismatch_text(found, expected->tensors.at(name)));
+    }
+    wanted = std::move(later);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SafetensorsFile::Contents::Damage> SafetensorsFile::Contents::read_once(
+    const std::vector<Wanted>& unsorted) const {
+  std::vector<Wanted> wanted = unsorted;
+  std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
+    return left.entry->begin < right.entry->begin;
+  });
+  std::vector<FilePiece> pieces;
+  for (const Wanted& want : wanted) {
+    pieces.push_back({.begin = header.data_offset + want.entry->begin,
+                      .end = header.data_offset + want.entry->end,
+                      .element_size = safetensors_dtype_size(want.entry->dtype)});
+  }
+  std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
+  const absl::Status filled = fill(wanted, pieces, chunks);
+  if (!filled.ok()) return filled;
+  Damage damage;
+  if (!expected) return damage;
+  const std::vector<uint32_t> checksums = internal::piece_checksums(chunks, pieces.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (checksums[i] != expected->tensors.at(wanted[i].entry->name)) {
+      damage.emplace_back(wanted[i], checksums[i]);
+    }
+  }
+  return damage;
+}
+
+absl::Status SafetensorsFile::Contents::fill(const std::vector<Wanted>& wanted,
+                                             const std::vector<FilePiece>& pieces,
+                                             std::vector<FileChunk>& chunks) const {
+  // Where a tensor's bytes can go as they are; null otherwise.
+  std::vector<std::byte*> memory;
+  std::vector<at::ScalarType> dtypes;
+  for (const Wanted& want : wanted) {
+    const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(want.entry->dtype);
+    if (!dtype.ok()) return dtype.status();
+    const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
+                           internal::is_plain_memory(want.tensor);
+    memory.push_back(is_direct ? static_cast<std::byte*>(want.tensor.data_ptr()) : nullptr);
+    dtypes.push_back(*dtype);
+  }
+  return internal::run_chunks(
+      chunks, threads, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
+        const FileChunk::Part& first = chunk.parts.front();
+        const auto size = static_cast<size_t>(chunk.end() - chunk.begin());
+        std::byte* direct = memory[first.piece];
+        const bool is_direct = chunk.parts.size() == 1 && direct != nullptr;
+        const absl::Span<std::byte> bytes =
+            is_direct ? absl::MakeSpan(direct + (first.begin - pieces[first.piece].begin), size)
+                      : buffer.of_size(size);
+        const absl::Status status = file->read_at(chunk.begin(), bytes);
+        if (!status.ok()) return status;
+        for (FileChunk::Part& part : chunk.parts) {
+          const auto part_bytes = bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
+          if (expected) part.crc32c = crc32c(part_bytes);
+          const Wanted& want = wanted[part.piece];
+          if (is_direct || !want.tensor.defined()) continue;
+          const FilePiece& piece = pieces[part.piece];
+          if (memory[part.piece] != nullptr) {
+            std::copy(part_bytes.begin(), part_bytes.end(),
+                      memory[part.piece] + (part.begin - piece.begin));
+            continue;
+          }
+          const c10::InferenceMode no_gradients;
+          try {
+            internal::write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
+                                  as_tensor(part_bytes, dtypes[part.piece]));
+          } catch (const c10::Error& error) {
+            return about(absl::StatusCode::kInvalidArgument, path, want.entry->name,
+                         error.what_without_backtrace());
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+SafetensorsFile::SafetensorsFile(std::shared_ptr<const Contents> contents)
+    : contents_(std::move(contents)) {}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::open(
+    FileSystem& files, const std::string& path, std::optional<SafetensorsChecksums> expected) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<SafetensorsHeader> header = read_header(**file, path, expected);
+  if (absl::IsDataLoss(header.status())) header = read_header(**file, path, expected);
+  if (!header.ok()) return header.status();
+  auto contents = std::make_shared<Contents>();
+  contents->path = path;
+  contents->file = *std::move(file);
+  contents->threads = files.parallelism();
+  contents->expected = std::move(expected);
+  contents->header = *std::move(header);
+  for (const SafetensorsEntry& entry : contents->header.tensors) {
+    contents->by_name.emplace(entry.name, &entry);
+    if (contents->expected && !contents->expected->tensors.contains(entry.name)) {
+      return about(absl::StatusCode::kDataLoss, path, entry.name, "there is no checksum of it");
+    }
+  }
+  return SafetensorsFile(std::move(contents));
+}
+
+const SafetensorsHeader& SafetensorsFile::header() const { return contents_->header; }
+
+absl::StatusOr<at::Tensor> SafetensorsFile::map(const std::string& name) const {
+  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+  if (!entry.ok()) return entry.status();
+  const std::vector<int64_t>& shape = (*entry)->shape;
+  return contents_->map(**entry, 0, 0, shape.empty() ? 0 : shape[0]);
+}
+
+absl::StatusOr<at::Tensor> SafetensorsFile::slice(const std::string& name, int64_t dim,
+                                                  int64_t begin, int64_t end) const {
+  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+  if (!entry.ok()) return entry.status();
+  const std::vector<int64_t>& shape = (*entry)->shape;
+  if (dim < 0 || dim >= static_cast<int64_t>(shape.size()) || begin < 0 || begin > end ||
+      end > shape[dim]) {
+    return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
+                 absl::StrCat("no elements ", begin, ":", end, " along dim ", dim, " of ",
+                              shape_text(shape)));
+  }
+  return contents_->map(**entry, dim, begin, end);
+}
+
+absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const {
+  std::vector<Contents::Wanted> wanted;
+  for (const auto& [name, tensor] : destinations) {
+    const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+    if (!entry.ok()) return entry.status();
+    std::string objection = objection_to(tensor);
+    if (objection.empty() && tensor.sizes() != at::IntArrayRef((*entry)->shape)) {
+      objection = absl::StrCat("its shape in the file is ", shape_text((*entry)->shape),
+                               ", the destination's ", shape_text(tensor.sizes()));
+    }
+    if (objection.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      objection = "elements of the destination share memory";
+    }
+    if (!objection.empty()) {
+      return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
+    }
+    wanted.push_back({.entry = *entry, .tensor = tensor.detach()});
+  }
+  return contents_->read(std::move(wanted));
+}
+
+absl::StatusOr<NamedTensors> SafetensorsFile::read_all() const {
+  NamedTensors tensors;
+  std::vector<Contents::Wanted> wanted;
+  for (const SafetensorsEntry& entry : contents_->header.tensors) {
+    const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
+    if (!dtype.ok()) return dtype.status();
+    tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, *dtype));
+    wanted.push_back({.entry = &entry, .tensor = tensors.back().second});
+  }
+  const absl::Status read = contents_->read(std::move(wanted));
+  if (!read.ok()) return read;
+  return tensors;
+}
+
+absl::Status SafetensorsFile::verify() const {
+  if (!contents_->expected) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(contents_->path, ": cannot be verified without checksums"));
+  }
+  std::vector<Contents::Wanted> wanted;
+  for (const SafetensorsEntry& entry : contents_->header.tensors) {
+    wanted.push_back({.entry = &entry});
+  }
+  return contents_->read(std::move(wanted));
+}
+
+}  // namespace accelerate

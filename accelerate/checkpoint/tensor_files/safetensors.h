@@ -1,0 +1,112 @@
+/// Tensors in safetensors files: written with checksums, and read whole, in part, or in place.
+///
+/// Every dtype of the format that LibTorch has: bool, signed and unsigned integers, half, bfloat16,
+/// float, double, float8_e5m2 and float8_e4m3fn. All others (complex, quantised, float8 *fnuz*,
+/// ...) and sparse and meta tensors are refused.
+///
+/// Checksums are CRC-32C of a tensor's bytes in the file. They are computed while the bytes pass
+/// anyway. Where FileSystem::parallelism() allows, several threads share the work; otherwise all
+/// happens on the caller's, in the order of the file.
+///
+/// Errors:  absl::Status, naming the file, and the tensor where there is one. DataLoss for a file
+///          that is damaged, InvalidArgument for tensors that do not suit, NotFound for names, and
+///          what the FileSystem answers.
+/// Threads: any.
+/// Mirrors: safetensors, safe_open, save_file and load_file.
+/// Differs: tensors that share memory are written once for each name (see save_model for the
+///          choice among them); unsigned integers of more than 8 bits are written.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace accelerate {
+
+/// CRC-32C.
+struct SafetensorsChecksums {
+  /// Of all that comes before the data.
+  uint32_t header = 0;
+  std::map<std::string, uint32_t> tensors;
+};
+
+struct WrittenFile {
+  int64_t size = 0;
+  /// Of the whole file.
+  uint32_t crc32c = 0;
+  SafetensorsChecksums checksums;
+};
+
+struct WriteOptions {
+  /// Whether the bytes are durable afterwards; the name is only after sync_directory.
+  bool sync = true;
+  /// Called with the number of bytes written since the last call; one call at a time, on any of the
+  /// threads that write.
+  std::function<void(int64_t)> progress;
+};
+
+/// The format's name of a dtype, or of none. Errors: InvalidArgument.
+absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype);
+absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype);
+
+/// Local. Writes a file of all the tensors at `path`, whose folder must exist, in the order of the
+/// reference writer. `metadata`: nullopt for a file without. Contiguous CPU tensors are not copied,
+/// others in pieces of a few MiB. If it fails, what was written so far stays there.
+absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::string& path,
+                                              const NamedTensors& tensors,
+                                              const std::optional<SafetensorsMetadata>& metadata,
+                                              const WriteOptions& options = {});
+
+/// An open file: any number of reads, also at the same time. Copies share it.
+class SafetensorsFile {
+ public:
+  /// Local. `expected`: what write_safetensors returned, kept elsewhere. With it, the header is
+  /// verified here, and tensors whenever they are read. What does not match is read once more
+  /// before it counts as lost.
+  static absl::StatusOr<SafetensorsFile> open(
+      FileSystem& files, const std::string& path,
+      std::optional<SafetensorsChecksums> expected = std::nullopt);
+
+  const SafetensorsHeader& header() const;
+
+  /// Local. The tensor as it lies in the file, without a copy (where the file has it at an odd
+  /// position, a copy). It is not verified, not to be written to, and valid after this object.
+  absl::StatusOr<at::Tensor> map(const std::string& name) const;
+
+  /// map(name)[.., begin:end, ..] along `dim`, of which nothing else is read.
+  absl::StatusOr<at::Tensor> slice(const std::string& name, int64_t dim, int64_t begin,
+                                   int64_t end) const;
+
+  /// Local. Reads tensors into others of the same shape, of any device, dtype and strides; also
+  /// into those that require gradients. Of destinations that share memory the last one counts.
+  /// After an error their contents are undefined.
+  absl::Status read_into(const NamedTensors& destinations) const;
+
+  /// Local. Fresh CPU tensors, by position in the file.
+  absl::StatusOr<NamedTensors> read_all() const;
+
+  /// Local. Reads everything and keeps nothing. Errors: FailedPrecondition without `expected`.
+  absl::Status verify() const;
+
+ private:
+  struct Contents;
+  explicit SafetensorsFile(std::shared_ptr<const Contents> contents);
+
+  std::shared_ptr<const Contents> contents_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,371 @@
+#include "accelerate/checkpoint/tensor_files/torch_file.h"
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <caffe2/serialize/inline_container.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/platform/host_files.h"
+
+namespace accelerate {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// The instructions of pickles as Python writes them, protocol 2.
+
+std::string little_endian(uint64_t number, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text.push_back(static_cast<char>(number >> (8 * i)));
+  return text;
+}
+std::string text(const std::string& value) { return "X" + little_endian(value.size(), 4) + value; }
+std::string integer(int64_t value) { return "J" + little_endian(static_cast<uint32_t>(value), 4); }
+std::string global(const std::string& module, const std::string& name) {
+  return absl::StrCat("c", module, "\n", name, "\n");
+}
+std::string tuple(const std::vector<std::string>& items) {
+  std::string program = "(";
+  for (const std::string& item : items) program += item;
+  return program + "t";
+}
+std::string call(const std::string& function, const std::vector<std::string>& arguments) {
+  return function + tuple(arguments) + "R";
+}
+std::string program(const std::string& value) { return "\x80\x02" + value + "."; }
+
+std::string ordered_dict(const std::vector<std::pair<std::string, std::string>>& items) {
+  std::string program = global("collections", "OrderedDict") + ")R(";
+  for (const auto& [key, value] : items) program += text(key) + value;
+  return program + "u";
+}
+
+std::string tensor(const std::string& type, const std::string& key, int64_t offset,
+                   const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  const auto list = [](const std::vector<int64_t>& values) {
+    std::vector<std::string> items;
+    for (int64_t value : values) items.push_back(integer(value));
+    return tuple(items);
+  };
+  const std::string storage =
+      tuple({text("storage"), global("torch", type), text(key), text("cpu"), integer(100)}) + "Q";
+  return call(global("torch._utils", "_rebuild_tensor_v2"),
+              {storage, integer(offset), list(sizes), list(strides), "\x89", ordered_dict({})});
+}
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+std::string zip(const std::map<std::string, std::string>& records) {
+  std::string bytes;
+  caffe2::serialize::PyTorchStreamWriter writer([&bytes](const void* data, size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+    return size;
+  });
+  for (const auto& [name, contents] : records) {
+    writer.writeRecord(name, contents.data(), contents.size());
+  }
+  writer.writeEndOfFile();
+  return bytes;
+}
+
+class TorchFile : public testing::Test {
+ protected:
+  TorchFile() : path_(testing::TempDir() + "/torch_file.bin") {}
+  ~TorchFile() override { EXPECT_TRUE(remove_all(files_, path_).ok()); }
+
+  // Need not survive anything.
+  void write(const std::string& bytes) {
+    auto file = files_.create(path_);
+    ASSERT_TRUE(file.ok());
+    const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
+    ASSERT_TRUE((*file)->write_at(0, absl::MakeConstSpan(data, bytes.size())).ok());
+  }
+  c10::IValue read(const std::string& value, std::map<std::string, std::string> storages = {}) {
+    std::map<std::string, std::string> records = {{"data.pkl", program(value)}};
+    for (auto& [key, bytes] : storages) records["data/" + key] = bytes;
+    write(zip(records));
+    return read_torch_file(files_, path_);
+  }
+  std::string error_of(const std::function<void()>& make) {
+    try {
+      make();
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr(path_));
+      return error.what_without_backtrace();
+    }
+    return "";
+  }
+  std::string error_of(const std::string& value,
+                       const std::map<std::string, std::string>& storages = {}) {
+    return error_of([&] { read(value, storages); });
+  }
+
+  HostFiles files_;
+  const std::string path_;
+};
+
+TEST_F(TorchFile, HoldsAStateDict) {
+  const std::string parameter =
+      call(global("torch._utils", "_rebuild_parameter"),
+           {tensor("BFloat16Storage", "1", 0, {2}, {1}), "\x88", ordered_dict({})});
+  // State dicts have attributes, which are of no interest.
+  const std::string attributes = "}" + text("_metadata") +
+                                 ordered_dict({{"", "}" + text("version") + integer(1) + "s"}}) +
+                                 "s";
+  write(
+      zip({{"data.pkl", program(ordered_dict({{"w", tensor("FloatStorage", "0", 1, {2, 2}, {1, 2})},
+                                              {"b", parameter}}) +
+                                attributes + "b")},
+           {"data/0", bytes_of<float>({0, 1, 2, 3, 4})},
+           {"data/1", std::string("\x80\x3f\x00\x40", 4)},
+           {"byteorder", "little"}}));
+  const NamedTensors state = read_torch_state_dict(files_, path_);
+  ASSERT_EQ(state.size(), 2);
+  EXPECT_EQ(state[0].first, "w");
+  EXPECT_TRUE(state[0].second.equal(at::tensor({1.f, 3.f, 2.f, 4.f}).view({2, 2})));
+  EXPECT_EQ(state[1].first, "b");
+  EXPECT_TRUE(state[1].second.equal(at::tensor({1.f, 2.f}).to(at::kBFloat16)));
+}
+
+TEST_F(TorchFile, KeepsSharedMemoryShared) {
+  const auto dict = read(ordered_dict({{"a", tensor("LongStorage", "0", 0, {2}, {1})},
+                                       {"b", tensor("LongStorage", "0", 0, {1}, {1})}}),
+                         {{"0", bytes_of<int64_t>({5, 6})}})
+                        .toGenericDict();
+  dict.at("b").toTensor().fill_(9);
+  EXPECT_TRUE(dict.at("a").toTensor().equal(at::tensor({9, 6}, at::kLong)));
+}
+
+TEST_F(TorchFile, HoldsWhatPeersSaveOfTheirState) {
+  const std::string array = call(global("numpy.core.multiarray", "_reconstruct"),
+                                 {global("numpy", "ndarray"), tuple({integer(0)}),
+                                  call(global("_codecs", "encode"), {text("b"), text("latin1")})});
+  const std::string dtype =
+      call(global("numpy", "dtype"), {text("u4"), "\x89", "\x88"}) +
+      tuple({integer(3), text("<"), "N", "N", "N", integer(-1), integer(-1), integer(0)}) + "b";
+  const std::string contents =
+      call(global("_codecs", "encode"),
+           {text(std::string("\x01\0\0\0\xc3\xbf\0\0\0", 9)), text("latin1")});
+  const c10::IValue value = read(
+      "}(" + text("step") + integer(7) + text("random_state") +
+          tuple(
+              {integer(3), tuple({"K\x05", std::string("\x8a\x05\xff\xff\xff\xff\x00", 7)}), "N"}) +
+          text("numpy") +
+          tuple({text("MT19937"),
+                 array + tuple({integer(1), tuple({integer(2)}), dtype, "\x89", contents}) + "b"}) +
+          text("lr") + std::string("G\x3f\xe0\0\0\0\0\0\0", 9) + text("done") + "\x88" +
+          text("betas") + "](" + integer(-1) + "Ne" + text("device") +
+          call(global("torch", "device"), {text("cuda"), integer(1)}) + text("raw") + "C\x02" +
+          "ab" + text("torch_manual_seed") + tensor("ByteStorage", "0", 0, {3}, {1}) + "u",
+      {{"0", "\x01\x02\x03"}});
+  const auto dict = value.toGenericDict();
+  EXPECT_EQ(dict.at("step").toInt(), 7);
+  const auto& random_state = dict.at("random_state").toTupleRef().elements();
+  EXPECT_EQ(random_state[1].toTupleRef().elements()[1].toInt(), 0xffffffffLL);
+  EXPECT_TRUE(random_state[2].isNone());
+  const at::Tensor numbers = dict.at("numpy").toTupleRef().elements()[1].toTensor();
+  EXPECT_EQ(numbers.scalar_type(), at::kUInt32);
+  EXPECT_TRUE(numbers.to(at::kLong).equal(at::tensor({1, 255}, at::kLong)));
+  EXPECT_EQ(dict.at("lr").toDouble(), 0.5);
+  EXPECT_TRUE(dict.at("done").toBool());
+  EXPECT_EQ(dict.at("betas").toListRef()[0].toInt(), -1);
+  EXPECT_EQ(dict.at("device").toDevice(), c10::Device("cuda:1"));
+  EXPECT_EQ(dict.at("raw").toTensor().numel(), 2);
+  EXPECT_TRUE(dict.at("torch_manual_seed").toTensor().equal(at::tensor({1, 2, 3}, at::kByte)));
+}
+
+TEST_F(TorchFile, HoldsWhatLibTorchSaves) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
+  dict.insert("x", at::arange(3));
+  const std::vector<char> bytes = torch::jit::pickle_save(dict);
+  write(std::string(bytes.begin(), bytes.end()));
+  const NamedTensors state = read_torch_state_dict(files_, path_);
+  ASSERT_EQ(state.size(), 1);
+  EXPECT_TRUE(state[0].second.equal(at::arange(3)));
+}
+
+TEST_F(TorchFile, ExecutesNothing) {
+  for (const auto& [module, name] :
+       std::vector<std::pair<std::string, std::string>>{{"os", "system"},
+                                                        {"builtins", "eval"},
+                                                        {"__builtin__", "getattr"},
+                                                        {"torch.hub", "load"},
+                                                        {"numpy", "load"},
+                                                        {"numpy.core.multiarray", "frombuffer"}}) {
+    EXPECT_THAT(error_of(call(global(module, name), {text("x")})), HasSubstr(name));
+  }
+  EXPECT_THAT(error_of(global("os", "system")), HasSubstr("\"os.system\""));
+  const std::string again = global("torch._tensor", "_rebuild_from_type_v2");
+  EXPECT_THAT(error_of(call(again, {again, "N", tuple({}), "}"})), HasSubstr("_rebuild_from_type"));
+}
+
+TEST_F(TorchFile, IsNotTrusted) {
+  const std::string list = "]q\x01";
+  EXPECT_THAT(error_of(list + "h\x01" + "a"), HasSubstr("contains itself"));
+  EXPECT_THAT(error_of(std::string(1000000, ']') + std::string(999999, 'a')), HasSubstr("deep"));
+  EXPECT_THAT(error_of("t"), HasSubstr("mark"));
+  EXPECT_THAT(error_of(""), HasSubstr("has not put"));
+  EXPECT_THAT(error_of("(0"), HasSubstr("has not put"));
+  EXPECT_THAT(error_of("h\x07"), HasSubstr("remember"));
+  EXPECT_THAT(error_of("X\xff\xff\xff\xff"), HasSubstr("too early"));
+  EXPECT_THAT(error_of("}(K\x01u"), HasSubstr("no container"));
+  EXPECT_THAT(error_of("\x8a\x09" + std::string(9, '\x7f')), HasSubstr("64 bits"));
+  EXPECT_THAT(error_of("P0\n"), HasSubstr("0x50"));
+  EXPECT_THAT(error_of("}(]K\x01u"), HasSubstr("hash"));
+  // A list that is copied, and its copy copied, again and again.
+  std::string copies = "](" + std::string(1000, 'N') + "eq\x01";
+  for (int i = 0; i < 100000; ++i) {
+    copies += global("builtins", "set") + "h\x01\x85R0";
+  }
+  EXPECT_THAT(error_of(copies), HasSubstr("much more"));
+}
+
+TEST_F(TorchFile, CostsMemoryInProportionToItsLength) {
+  // A few bytes refer to a long text, bytes, or list, again and again.
+  std::string recalls;
+  for (int i = 0; i < 10000; ++i) recalls += "h\x01";
+  const std::string megabyte(1 << 20, 'x');
+  const std::string bytes = "B" + little_endian(megabyte.size(), 4) + megabyte;
+  const std::string nones = "](" + std::string(100000, 'N') + "e";
+  for (const std::string& large : {text(megabyte), bytes, nones}) {
+    EXPECT_THAT(error_of(large + "q\x01" + "0](" + recalls + "e"), HasSubstr("much more"));
+  }
+  // Names too, where each is what a dict is asked for.
+  std::string dicts;
+  for (int i = 0; i < 10000; ++i) dicts += "}h\x01Ns";
+  EXPECT_THAT(error_of(text(megabyte) + "q\x01" + "0](" + dicts + "e"), HasSubstr("much more"));
+  // Each list has the one before it twice.
+  std::string doubled = "]q\x01";
+  for (int i = 0; i < 60; ++i) doubled += "0](h\x01h\x01" + std::string("eq\x01");
+  EXPECT_THAT(error_of(doubled), HasSubstr("much more"));
+  // Tensors of very many dims.
+  std::string ones = "(";
+  for (int i = 0; i < 10000; ++i) ones += "K\x01";
+  const std::string storage =
+      tuple({text("storage"), global("torch", "ByteStorage"), text("0"), text("cpu"), integer(1)}) +
+      "Q";
+  std::string wide = ones + "tq\x01" + "0" + storage + "q\x02" + "0](";
+  for (int i = 0; i < 2000; ++i) {
+    wide +=
+        call(global("torch._utils", "_rebuild_tensor_v2"), {"h\x02", integer(0), "h\x01", "h\x01"});
+  }
+  EXPECT_THAT(error_of(wide + "e", {{"0", "x"}}), HasSubstr("much more"));
+}
+
+TEST_F(TorchFile, IsNotDeeperByReferences) {
+  // A list of lists, each in the next one: none is far below the outermost where it first comes.
+  std::string lists = "](]q\x01";
+  for (int i = 0; i < 98; ++i) lists += "]h\x01" + std::string("aq\x01");
+  EXPECT_EQ(error_of(lists + "e"), "");
+  EXPECT_THAT(error_of(lists + "]h\x01" + "aq\x01]h\x01" + "ae"), HasSubstr("deep"));
+}
+
+TEST_F(TorchFile, SharesWhatIsUsedOften) {
+  // As in the state of an optimizer with many parameters: names, and a tuple.
+  std::string program = text("exponential_moving_average_of_gradients") + "q\x01" + "0(" +
+                        integer(1) + integer(2) + "tq\x02" + "0](";
+  for (int i = 0; i < 100000; ++i) program += "}h\x01h\x02s";
+  const c10::IValue value = read(program + "e");
+  ASSERT_EQ(value.toListRef().size(), 100000);
+  EXPECT_EQ(value.toListRef()[99999].toGenericDict().size(), 1);
+}
+
+TEST_F(TorchFile, RefusesTheOldFormat) {
+  const std::string magic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  for (const std::string& start :
+       {std::string("\x80\x02"), std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11)}) {
+    write(start + magic + program("K\x01"));
+    EXPECT_TRUE(is_torch_file(files_, path_));
+    EXPECT_THAT(error_of([&] { read_torch_state_dict(files_, path_); }),
+                HasSubstr("old format of torch.save"));
+  }
+  write(program("K\x01"));
+  EXPECT_FALSE(is_torch_file(files_, path_));
+  write("");
+  EXPECT_FALSE(is_torch_file(files_, path_));
+}
+
+TEST_F(TorchFile, RefusesTensorsBeyondTheirStorage) {
+  const std::map<std::string, std::string> storages = {{"0", bytes_of<float>({1, 2, 3, 4})}};
+  EXPECT_EQ(error_of(tensor("FloatStorage", "0", 0, {2, 2}, {2, 1}), storages), "");
+  EXPECT_EQ(error_of(tensor("FloatStorage", "0", 3, {5}, {0}), storages), "");
+  EXPECT_EQ(error_of(tensor("FloatStorage", "0", 4, {0}, {1}), storages), "");
+  const int64_t huge = INT32_MAX;
+  for (const std::string& bad :
+       {tensor("FloatStorage", "0", 0, {5}, {1}), tensor("FloatStorage", "0", 1, {2, 2}, {2, 1}),
+        tensor("FloatStorage", "0", -1, {1}, {1}), tensor("FloatStorage", "0", 0, {-1}, {1}),
+        tensor("FloatStorage", "0", 0, {2}, {-1}), tensor("FloatStorage", "0", 0, {2, 2}, {1}),
+        tensor("DoubleStorage", "0", 0, {3}, {1}),
+        tensor("FloatStorage", "0", 0, {huge, huge, huge}, {huge, huge, huge}),
+        tensor("FloatStorage", "0", 0, {huge, huge, huge}, {0, 0, 0})}) {
+    EXPECT_THAT(error_of(bad, storages), HasSubstr("beyond its storage"));
+  }
+  EXPECT_THAT(error_of(tensor("FloatStorage", "7", 0, {1}, {1}), storages), HasSubstr("data/7"));
+  EXPECT_THAT(error_of(tensor("QInt8Storage", "0", 0, {1}, {1}), storages),
+              HasSubstr("QInt8Storage"));
+}
+
+TEST_F(TorchFile, SaysWhatIsNoStateDict) {
+  EXPECT_THAT(error_of([&] {
+                read("K\x05");
+                read_torch_state_dict(files_, path_);
+              }),
+              HasSubstr("no dict"));
+  EXPECT_THAT(error_of([&] {
+                read("}" + text("epoch") + "K\x05s");
+                read_torch_state_dict(files_, path_);
+              }),
+              HasSubstr("epoch"));
+}
+
+TEST_F(TorchFile, SurvivesDamageAnywhere) {
+  const std::string good =
+      zip({{"data.pkl", program(ordered_dict({{"w", tensor("FloatStorage", "0", 0, {2}, {1})}}))},
+           {"data/0", bytes_of<float>({1, 2})}});
+  const auto read_damaged = [&](const std::string& bytes) {
+    write(bytes);
+    try {
+      read_torch_file(files_, path_);
+    } catch (const CheckpointError&) {
+    }
+  };
+  for (size_t length = 0; length < good.size(); length += 7) read_damaged(good.substr(0, length));
+  for (size_t i = 0; i < good.size(); i += 2) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x55);
+    read_damaged(bad);
+  }
+  EXPECT_NE(error_of([&] {
+              write(good.substr(0, good.size() / 2));
+              read_torch_file(files_, path_);
+            }),
+            "");
+  EXPECT_NE(error_of([&] {
+              write("this is no zip");
+              read_torch_file(files_, path_);
+            }),
+            "");
+  EXPECT_NE(error_of([&] {
+              EXPECT_TRUE(remove_all(files_, path_).ok());
+              read_torch_file(files_, path_);
+            }),
+            "");
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,123 @@
+#include "accelerate/comm/backends/gloo/gloo_backend.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+
+#include <gloo/allgather.h>
+#include <gloo/context.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/platform/environment.h"
+
+namespace accelerate {
+namespace {
+
+/// Network interfaces to use, by name and separated by commas, as torch's own front-end has it.
+constexpr char kInterfaces[] = "GLOO_SOCKET_IFNAME";
+
+// The address that packets to `to` would leave from; nothing is sent. Empty if there is no route.
+std::string source_address(const addrinfo& to) {
+  const int fd = socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return "";
+  sockaddr_storage storage = {};
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  socklen_t size = sizeof(storage);
+  char text[NI_MAXHOST] = "";
+  if (connect(fd, to.ai_addr, to.ai_addrlen) != 0 || getsockname(fd, address, &size) != 0 ||
+      getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
+    text[0] = '\0';
+  }
+  close(fd);
+  return text;
+}
+
+// Where the others reach this machine: at the address from which it reaches the store. Empty if
+// that is unknown or reaches this machine only.
+std::string address_towards(c10d::Store& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  const auto below = prefixed != nullptr ? prefixed->getUnderlyingNonPrefixStore() : nullptr;
+  auto* server = dynamic_cast<c10d::TCPStore*>(below ? below.get() : &store);
+  if (server == nullptr) return "";
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(server->getPort());
+  if (getaddrinfo(server->getHost().c_str(), port.c_str(), &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    const std::string address = source_address(*entry);
+    if (!address.empty() && address != "::1" && !absl::StartsWith(address, "127.")) return address;
+  }
+  return "";
+}
+
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const BackendOptions& options) {
+  using Gloo = c10d::ProcessGroupGloo;
+  auto gloo = Gloo::Options::create(options.timeout);
+  const std::string interfaces = Environment().get_or(kInterfaces, "");
+  if (!interfaces.empty()) {
+    for (const std::string& name :
+         std::vector<std::string>(absl::StrSplit(interfaces, ',', absl::SkipEmpty()))) {
+      gloo->devices.push_back(Gloo::createDeviceForInterface(name));
+    }
+    return gloo;
+  }
+  // The host name of a machine often does not resolve, or to an address that others do not know.
+  const std::string address = options.single_node ? "127.0.0.1" : address_towards(*options.store);
+  gloo->devices.push_back(address.empty() ? Gloo::createDefaultDevice()
+                                          : Gloo::createDeviceForHostname(address));
+  return gloo;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendOptions& options) {
+  return c10::make_intrusive<GlooBackend>(options);
+}
+
+const bool registered = register_backend("gloo", make_gloo);
+
+}  // namespace
+
+GlooBackend::GlooBackend(const BackendOptions& options)
+    : ProcessGroupGloo(options.store, options.rank, options.size, gloo_options(options)) {}
+
+void GlooBackend::interrupt() {
+  // Closing a connection does not wake who waits for it on this side. A wait that runs into its
+  // time-out does: Gloo then fails every connection of the context.
+  for (const std::shared_ptr<gloo::Context>& context : contexts_) {
+    char nothing = 0;
+    try {
+      context->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // As intended.
+    }
+  }
+}
+
+std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
+                                                   std::chrono::milliseconds timeout) {
+  std::vector<uint64_t> words(static_cast<size_t>(getSize()));
+  gloo::AllgatherOptions options(contexts_.front());
+  options.setInput(&mine, 1);
+  options.setOutput(words.data(), words.size());
+  options.setTag(exchanges_++);
+  options.setTimeout(timeout);
+  gloo::allgather(options);
+  return words;
+}
+
+CallComparer::Entry GlooComparer::enter(uint64_t word, std::chrono::milliseconds timeout) {
+  const std::vector<uint64_t> words = line_->all_gather_word(word, timeout);
+  return {.agrees = std::ranges::count(words, word) == std::ssize(words)};
+}
+
+}  // namespace accelerate

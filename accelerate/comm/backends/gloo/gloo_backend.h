@@ -1,0 +1,50 @@
+/// c10d's Gloo backend with two things that it does not offer: its pending operations can be ended
+/// from outside, and words can be exchanged without a detour through its worker threads.
+///
+/// Linking it registers the backend "gloo".
+/// Errors: those of Gloo.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/comm/backends/call_comparer.h"
+
+namespace accelerate {
+
+class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
+ public:
+  /// Collective over the group.
+  explicit GlooBackend(const BackendOptions& options);
+
+  /// Whatever waits in an operation of the group fails at once, and all later
+  /// operations do; other members see a closed connection. Threads: any.
+  void interrupt() override;
+
+  /// Every member's `mine`. Runs on the calling thread. Collective; one at a time.
+  std::vector<uint64_t> all_gather_word(uint64_t mine, std::chrono::milliseconds timeout);
+
+ private:
+  uint32_t exchanges_ = 0;
+};
+
+/// Members on different machines compare their calls over connections of their own. They wait for
+/// each other to begin a call.
+class GlooComparer final : public CallComparer {
+ public:
+  explicit GlooComparer(c10::intrusive_ptr<GlooBackend> line) : line_(std::move(line)) {}
+
+  Entry enter(uint64_t word, std::chrono::milliseconds timeout) override;
+  bool settle(uint64_t, std::chrono::milliseconds) override { return true; }
+  void interrupt() override { line_->interrupt(); }
+
+ private:
+  const c10::intrusive_ptr<GlooBackend> line_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,68 @@
+#include "accelerate/comm/watch/collective_fingerprint.h"
+
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+namespace accelerate {
+namespace {
+
+using c10d::OpType;
+using c10d::ReduceOp;
+
+CollectiveFingerprint all_reduce(std::vector<at::Tensor> tensors) {
+  CollectiveFingerprint fingerprint;
+  fingerprint.op = OpType::ALLREDUCE;
+  fingerprint.reduce_op = ReduceOp::SUM;
+  fingerprint.sequence = 3;
+  for (const at::Tensor& tensor : tensors) fingerprint.add(tensor);
+  return fingerprint;
+}
+
+at::Tensor tensor(std::vector<int64_t> shape, at::ScalarType dtype = at::kFloat) {
+  return at::empty(shape, dtype);
+}
+
+TEST(CollectiveFingerprint, ReadsWell) {
+  EXPECT_EQ(all_reduce({tensor({4, 2})}).to_string(), "all_reduce #3 (sum, Float[4, 2])");
+  EXPECT_EQ(all_reduce({tensor({})}).to_string(), "all_reduce #3 (sum, Float[])");
+  EXPECT_EQ(all_reduce(std::vector<at::Tensor>(6, tensor({1}))).to_string(),
+            "all_reduce #3 (sum, Float[1], Float[1], Float[1], Float[1], and 2 more)");
+  CollectiveFingerprint broadcast;
+  broadcast.op = OpType::BROADCAST;
+  broadcast.root = 2;
+  broadcast.add(tensor({1}, at::kLong));
+  EXPECT_EQ(broadcast.to_string(), "broadcast #0 (root 2, Long[1])");
+  CollectiveFingerprint send;
+  send.op = OpType::SEND;
+  send.peer = 1;
+  send.tag = 9;
+  EXPECT_EQ(send.to_string(), "send to 1, tag 9");
+}
+
+TEST(CollectiveFingerprint, FindsEveryDifference) {
+  const CollectiveFingerprint base = all_reduce({tensor({4})});
+  EXPECT_EQ(base.difference(all_reduce({tensor({4})})), std::nullopt);
+  EXPECT_EQ(base.difference(all_reduce({tensor({5})})), "shape Float[4] against Float[5]");
+  EXPECT_EQ(base.difference(all_reduce({tensor({2, 2})})), "shape Float[4] against Float[2, 2]");
+  EXPECT_EQ(base.difference(all_reduce({tensor({4}, at::kInt)})), "dtype Float[4] against Int[4]");
+  EXPECT_EQ(base.difference(all_reduce({tensor({4}), tensor({1})})),
+            "tensors Float[4] against Float[4], Float[1]");
+  CollectiveFingerprint other = base;
+  other.reduce_op = ReduceOp::MAX;
+  EXPECT_EQ(base.difference(other), "reduce op sum against max");
+  other = base;
+  other.root = 1;
+  EXPECT_EQ(base.difference(other), "root -1 against 1");
+  other = base;
+  other.op = OpType::BARRIER;
+  EXPECT_EQ(base.difference(other), "operation all_reduce against barrier");
+}
+
+// The same shapes cut differently are not the same.
+TEST(CollectiveFingerprint, KeepsShapesApart) {
+  EXPECT_TRUE(all_reduce({tensor({2, 3}), tensor({4})})
+                  .difference(all_reduce({tensor({2}), tensor({3, 4})})));
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,301 @@
+#include "accelerate/comm/watch/job_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace accelerate {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+constexpr char kAlarmKey[] = "accelerate/watch/alarm";
+constexpr char kReportKey[] = "accelerate/watch/report";
+// How long one blocking wait of the helper thread lasts. It is woken by its key, or by the end of
+// the store; c10d writes to the console when such a wait runs out.
+constexpr std::chrono::hours kListenSlice(24);
+// The report comes from the rank that collects for one grace; then it has to travel.
+constexpr int kGracesForReport = 2;
+constexpr int kGracesToGiveUp = 3;
+
+std::string log_key(int rank) { return absl::StrCat("accelerate/watch/log/", rank); }
+std::string wake_key(int rank) { return absl::StrCat("accelerate/watch/wake/", rank); }
+
+Bytes to_bytes(const std::string& text) { return Bytes(text.begin(), text.end()); }
+std::string to_text(const Bytes& bytes) { return std::string(bytes.begin(), bytes.end()); }
+
+// Exceptions may have any bytes in their texts.
+std::string dump(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Whether all keys are there in time. Errors: those of a broken store.
+bool wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
+                   std::chrono::milliseconds timeout) {
+  try {
+    store.wait(keys, timeout);
+    return true;
+  } catch (const c10::DistNetworkError&) {
+    throw;
+  } catch (const c10::DistStoreError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+// All store traffic is on threads that nobody has to wait for.
+class JobWatch::State : public std::enable_shared_from_this<State> {
+ public:
+  explicit State(Options options) : options_(std::move(options)), log_(options_.rank) {}
+
+  OperationLog& log() { return log_; }
+  const std::atomic<bool>& failed() const { return failed_; }
+
+  std::string report() const {
+    const std::lock_guard lock(mutex_);
+    return report_;
+  }
+
+  // The helper thread.
+  void listen() {
+    try {
+      const c10::intrusive_ptr<c10d::Store> store = options_.connect();
+      while (!wait_for_keys(*store, {wake_key(options_.rank)}, kListenSlice)) {
+        if (stopping()) break;
+      }
+      if (!stopping()) answer_alarm(*store);
+    } catch (const std::exception&) {
+      // The store is gone, and with it everybody who could ask or answer.
+    }
+    const std::lock_guard lock(mutex_);
+    listening_ = false;
+    changed_.notify_all();
+  }
+
+  std::string fail(const OperationFailure& failure) {
+    std::string trouble = "no report came in time";
+    const char* unreachable =
+        "the job's store, which rank 0 serves, does not answer: rank 0 is gone or unreachable";
+    std::unique_lock lock(mutex_);
+    if (!report_.empty()) return report_;
+    if (!std::exchange(raised_, true)) {
+      speak([failure](State& state, c10d::Store& store) {
+        state.raise_alarm(store, failure, /*explained=*/false);
+      });
+    }
+    changed_.wait_for(lock, grace() * kGracesToGiveUp, [this] {
+      return !report_.empty() || !listening_ || spoken_ == Spoken::kInVain;
+    });
+    if (!report_.empty()) return report_;
+    if (spoken_ != Spoken::kWell || (!listening_ && !stopping_)) trouble = unreachable;
+    lock.unlock();
+    set_report(absl::StrCat(operation_report(failure, {log_.snapshot()}), "\n", trouble));
+    return report();
+  }
+
+  void fail_explained(const OperationFailure& failure) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!report_.empty() || std::exchange(raised_, true)) return;
+      speak([failure](State& state, c10d::Store& store) {
+        state.raise_alarm(store, failure, /*explained=*/true);
+      });
+      wait_until_spoken(lock);
+    }
+    set_report(failure.reason);
+  }
+
+  std::shared_ptr<void> on_failure(Interrupt interrupt) {
+    auto shared = std::make_shared<Interrupt>(std::move(interrupt));
+    {
+      const std::lock_guard lock(mutex_);
+      if (report_.empty()) {
+        std::erase_if(interrupts_, [](const auto& weak) { return weak.expired(); });
+        interrupts_.push_back(shared);
+        return shared;
+      }
+    }
+    (*shared)();
+    return shared;
+  }
+
+  void end(const std::string& how) {
+    log_.end(how);
+    std::unique_lock lock(mutex_);
+    speak([](State& state, c10d::Store& store) { state.publish_log(store); });
+    wait_until_spoken(lock);
+  }
+
+  // Returns whether the helper thread has ended, or is about to.
+  bool stop() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    if (!listening_) return true;
+    speak([](State& state, c10d::Store& store) {
+      store.set(wake_key(state.options_.rank), to_bytes("end"));
+    });
+    return changed_.wait_for(lock, grace(), [this] { return !listening_; });
+  }
+
+ private:
+  enum class Spoken { kNot, kWell, kInVain };
+
+  std::chrono::milliseconds grace() const { return absl::ToChronoMilliseconds(options_.grace); }
+
+  bool stopping() const {
+    const std::lock_guard lock(mutex_);
+    return stopping_;
+  }
+
+  // Has something done on a connection of its own. \pre mutex_ is held.
+  void speak(std::function<void(State&, c10d::Store&)> what) {
+    spoken_ = Spoken::kNot;
+    std::thread([self = shared_from_this(), what = std::move(what)] {
+      Spoken how = Spoken::kInVain;
+      try {
+        const std::lock_guard one_at_a_time(self->speaking_);
+        if (!self->ask_store_) self->ask_store_ = self->options_.connect();
+        what(*self, *self->ask_store_);
+        how = Spoken::kWell;
+      } catch (const std::exception&) {
+        // Nobody is left to tell.
+      }
+      const std::lock_guard lock(self->mutex_);
+      self->spoken_ = how;
+      self->changed_.notify_all();
+    }).detach();
+  }
+
+  void wait_until_spoken(std::unique_lock<std::mutex>& lock) {
+    changed_.wait_for(lock, grace(), [this] { return spoken_ != Spoken::kNot; });
+  }
+
+  void answer_alarm(c10d::Store& store) {
+    publish_log(store);
+    const nlohmann::json alarm = nlohmann::json::parse(to_text(store.get(kAlarmKey)));
+    const OperationFailure failure{
+        .reason = alarm.at("reason"), .group = alarm.at("group"), .ranks = alarm.at("ranks")};
+    if (alarm.at("explained")) {
+      set_report(failure.reason);
+    } else if (alarm.at("rank") == options_.rank) {
+      const std::string report = collect_report(store, failure);
+      store.set(kReportKey, to_bytes(report));
+      set_report(report);
+    } else if (wait_for_keys(store, {kReportKey}, grace() * kGracesForReport)) {
+      set_report(to_text(store.get(kReportKey)));
+    } else {
+      set_report(collect_report(store, failure));
+    }
+  }
+
+  void publish_log(c10d::Store& store) const {
+    const nlohmann::json log = log_.snapshot().to_json();
+    store.set(log_key(options_.rank), to_bytes(dump(log)));
+  }
+
+  std::string collect_report(c10d::Store& store, const OperationFailure& failure) const {
+    std::vector<std::string> keys;
+    for (int rank : failure.ranks) keys.push_back(log_key(rank));
+    if (!wait_for_keys(store, keys, grace())) {
+      // Whoever is missing is named by the report.
+      std::erase_if(keys, [&](const std::string& key) { return !store.check({key}); });
+    }
+    std::vector<OperationHistory> histories;
+    if (!keys.empty()) {
+      for (const Bytes& bytes : store.multiGet(keys)) {
+        histories.push_back(OperationHistory::from_json(nlohmann::json::parse(to_text(bytes))));
+      }
+    }
+    return operation_report(failure, histories);
+  }
+
+  void set_report(std::string report) {
+    std::vector<std::weak_ptr<Interrupt>> interrupts;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!report_.empty()) return;
+      report_ = std::move(report);
+      failed_.store(true, std::memory_order_release);
+      interrupts.swap(interrupts_);
+    }
+    changed_.notify_all();
+    for (const std::weak_ptr<Interrupt>& weak : interrupts) {
+      if (const std::shared_ptr<Interrupt> interrupt = weak.lock()) (*interrupt)();
+    }
+  }
+
+  void raise_alarm(c10d::Store& store, const OperationFailure& failure, bool explained) const {
+    const nlohmann::json alarm{{"rank", options_.rank},
+                               {"reason", failure.reason},
+                               {"group", failure.group},
+                               {"ranks", failure.ranks},
+                               {"explained", explained}};
+    const Bytes mine = to_bytes(dump(alarm));
+    const Bytes wake = to_bytes("alarm");
+    if (store.compareSet(kAlarmKey, {}, mine) != mine) {
+      // Another rank was first and wakes everybody; that it did not die before is not certain.
+      store.set(wake_key(options_.rank), wake);
+      return;
+    }
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < options_.world_size; ++rank) keys.push_back(wake_key(rank));
+    store.multiSet(keys, std::vector<Bytes>(keys.size(), wake));
+  }
+
+  const Options options_;
+  OperationLog log_;
+  std::mutex speaking_;
+  c10::intrusive_ptr<c10d::Store> ask_store_;  // of those that speak; the helper has its own
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool raised_ = false;    // the alarm, by this rank
+  bool listening_ = true;  // the helper thread does
+  bool stopping_ = false;
+  Spoken spoken_ = Spoken::kNot;  // what was to be spoken last
+  std::string report_;            // empty: the job has not failed
+  std::atomic<bool> failed_ = false;
+  std::vector<std::weak_ptr<Interrupt>> interrupts_;
+};
+
+JobWatch::JobWatch(Options options)
+    : state_(std::make_shared<State>(std::move(options))),
+      failed_(&state_->failed()),
+      helper_([state = state_] { state->listen(); }) {}
+
+JobWatch::~JobWatch() { stop(); }
+
+OperationLog& JobWatch::log() { return state_->log(); }
+
+void JobWatch::raise() const { throw c10::DistBackendError(state_->report()); }
+
+std::string JobWatch::fail(const OperationFailure& failure) { return state_->fail(failure); }
+
+void JobWatch::fail_explained(const OperationFailure& failure) { state_->fail_explained(failure); }
+
+std::shared_ptr<void> JobWatch::on_failure(Interrupt interrupt) {
+  return state_->on_failure(std::move(interrupt));
+}
+
+void JobWatch::end(const std::string& how) { state_->end(how); }
+
+void JobWatch::stop() {
+  if (!helper_.joinable()) return;
+  if (state_->stop()) {
+    helper_.join();
+  } else {
+    helper_.detach();  // The store does not answer it.
+  }
+}
+
+}  // namespace accelerate

@@ -1,0 +1,81 @@
+/// One rank's part in finding out why an operation failed, and on whom.
+///
+/// Ranks talk through the job's store, not through the backend that has just failed. A helper
+/// thread sleeps in a blocking wait until some rank raises the alarm; it then gives this rank's
+/// operation log, whatever the rank itself is doing. The rank that raised it merges the logs into
+/// one report, which all others take over: there is one alarm in a job's life, and afterwards every
+/// operation of every group throws that report.
+///
+/// A store that does not answer, because rank 0 is frozen or gone, holds up none but the helper
+/// threads: nothing here takes longer than a few times the grace.
+/// Threads: any may call at any time.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "absl/time/time.h"
+#include "accelerate/comm/watch/operation_log.h"
+#include "accelerate/comm/watch/operation_report.h"
+
+namespace accelerate {
+
+class JobWatch {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    /// Connects to the job's store. Called twice: the helper thread blocks its own connection.
+    std::function<c10::intrusive_ptr<c10d::Store>()> connect;
+    /// How long ranks may take to answer.
+    absl::Duration grace = absl::Seconds(2);
+  };
+  using Interrupt = std::function<void()>;
+
+  explicit JobWatch(Options options);
+  /// As stop().
+  ~JobWatch();
+  JobWatch(const JobWatch&) = delete;
+  JobWatch& operator=(const JobWatch&) = delete;
+
+  OperationLog& log();
+
+  /// Throws the report, as c10::DistBackendError, if the job has failed.
+  void check() const {
+    if (failed_->load(std::memory_order_acquire)) raise();
+  }
+  [[noreturn]] void raise() const;
+
+  /// Raises the alarm, if no other rank has done so before. Returns the one report about the first
+  /// failure in the job.
+  std::string fail(const OperationFailure& failure);
+
+  /// As fail, for a failure that needs no explanation by the other ranks: `failure.reason` is the
+  /// report, and the members of the group have it already.
+  void fail_explained(const OperationFailure& failure);
+
+  /// Calls `interrupt` when the job fails, unless the result is gone by then.
+  [[nodiscard]] std::shared_ptr<void> on_failure(Interrupt interrupt);
+
+  /// The rank's program ends; its last log stays with the store. Local.
+  void end(const std::string& how);
+
+  /// Ends the helper thread: nothing is heard of other ranks any more.
+  void stop();
+
+ private:
+  // What the threads share: one that is blocked by a store that does not answer may outlive us.
+  class State;
+
+  const std::shared_ptr<State> state_;
+  const std::atomic<bool>* const failed_;  // the state's
+  std::thread helper_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,94 @@
+/// What one rank's last operations were: a ring of fixed size that is always on, and the counts of
+/// each group's operations.
+///
+/// Entering and leaving an operation allocates nothing for the usual few tensors of few dims and
+/// makes no text; that is for the snapshot, which travels to whoever merges the ranks' into a
+/// report (accelerate/comm/watch/operation_report.h). Threads: any may call at any time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "accelerate/comm/watch/collective_fingerprint.h"
+
+namespace accelerate {
+
+enum class OperationState : uint8_t {
+  kIssued,   ///< called; nobody has waited for it yet
+  kWaiting,  ///< a thread of the rank waits for it
+  kDone,
+  kFailed,
+  kRefused,  ///< wrong by itself; it was never sent anywhere
+};
+
+/// One entry of the ring.
+struct OperationRecord {
+  int group = 0;  ///< index into the rank's groups
+  OperationState state = OperationState::kIssued;
+  CollectiveFingerprint fingerprint;
+};
+
+/// A group as one of its members sees it.
+struct GroupRecord {
+  std::string name;
+  std::vector<int> ranks;    ///< global ranks of the members
+  bool made = false;         ///< false: this rank waits for the others to make it
+  uint64_t collectives = 0;  ///< entered so far
+};
+
+/// A rank's log at one moment, as other ranks get it.
+struct OperationHistory {
+  int rank = 0;
+  std::string ending;  ///< how its program ended; empty while it has not
+  std::vector<GroupRecord> groups;
+  std::vector<OperationRecord> operations;  ///< the latest last
+
+  nlohmann::json to_json() const;
+  /// Errors: nlohmann::json::exception for what to_json did not write.
+  static OperationHistory from_json(const nlohmann::json& json);
+};
+
+class OperationLog {
+ public:
+  static constexpr size_t kCapacity = 64;
+
+  /// Names one operation in the log, also when the ring has long forgotten it.
+  using Ticket = uint64_t;
+
+  explicit OperationLog(int rank) : rank_(rank) {}
+
+  /// A group that this rank starts to make. Returns its index.
+  int add_group(std::string name, std::vector<int> ranks);
+  void group_is_made(int group);
+
+  /// The operation begins. Sets the fingerprint's sequence; collectives of a group are counted.
+  Ticket enter(int group, CollectiveFingerprint& fingerprint);
+  void set_state(Ticket ticket, OperationState state);
+  /// The operation in words, while the ring remembers it.
+  std::string describe(Ticket ticket) const;
+  /// As if it had not been entered, as far as counts go. Only for the group's latest.
+  void refuse(Ticket ticket);
+
+  /// The rank's program is over, in a word or two: "ended its program".
+  void end(std::string ending);
+
+  OperationHistory snapshot() const;
+
+ private:
+  bool remembers(Ticket ticket) const { return ticket + kCapacity >= next_; }
+
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::string ending_;
+  std::vector<GroupRecord> groups_;
+  Ticket next_ = 0;
+  std::array<OperationRecord, kCapacity> ring_;  // operation t is at t % kCapacity
+};
+
+}  // namespace accelerate

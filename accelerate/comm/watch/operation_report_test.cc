@@ -1,0 +1,138 @@
+#include "accelerate/comm/watch/operation_report.h"
+
+#include <string>
+#include <vector>
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/comm/watch/operation_log.h"
+
+namespace accelerate {
+namespace {
+
+using c10d::OpType;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const OperationFailure kFailure{
+    .reason = "rank 0: timed out", .group = "world", .ranks = {0, 1, 2, 3}};
+
+CollectiveFingerprint call_of(OpType op, int64_t elements = 4) {
+  CollectiveFingerprint call;
+  call.op = op;
+  if (op != OpType::BARRIER) call.add(at::ones({elements}));
+  return call;
+}
+
+// A rank that made the world group and did these operations in it.
+OperationLog& log_with(OperationLog& log, const std::vector<OpType>& done) {
+  const int world = log.add_group("world", {0, 1, 2, 3});
+  log.group_is_made(world);
+  for (OpType op : done) {
+    CollectiveFingerprint call = call_of(op);
+    log.set_state(log.enter(world, call), OperationState::kDone);
+  }
+  return log;
+}
+
+TEST(OperationReport, SaysWhoIsBehindAndByHowMany) {
+  OperationLog log0(0), log1(1), log2(2);
+  log_with(log0, {OpType::BARRIER, OpType::BARRIER});
+  CollectiveFingerprint call = call_of(OpType::ALLREDUCE);
+  log0.set_state(log0.enter(0, call), OperationState::kWaiting);
+  log_with(log1, {OpType::BARRIER});
+  log_with(log2, {OpType::BARRIER, OpType::BARRIER});
+  log2.end("ended its program");
+  const std::string report =
+      operation_report(kFailure, {log2.snapshot(), log0.snapshot(), log1.snapshot()});
+  EXPECT_EQ(report,
+            "rank 0: timed out\n"
+            "group \"world\", by rank:\n"
+            "  rank 0: waits in all_reduce #2 (Float[4])\n"
+            "  rank 1: 2 operations behind, its last was barrier #0, done\n"
+            "  rank 2: ended its program, 1 operation behind, its last was barrier #1, done\n"
+            "  rank 3: did not answer (gone or unreachable)\n"
+            "last calls:\n"
+            "  ranks 0-2: barrier #0, done\n"
+            "  ranks 0, 2: barrier #1, done\n"
+            "  rank 0: all_reduce #2 (Float[4]), waits");
+}
+
+TEST(OperationReport, FindsTheFirstCallThatDiffers) {
+  OperationLog log0(0), log1(1);
+  log_with(log0, {OpType::BARRIER, OpType::BARRIER, OpType::ALLREDUCE});
+  log_with(log1, {OpType::BARRIER, OpType::ALLREDUCE, OpType::BARRIER});
+  EXPECT_THAT(operation_report(kFailure, {log0.snapshot(), log1.snapshot()}),
+              HasSubstr("collective mismatch in call #1 of group \"world\": operation barrier "
+                        "against all_reduce\n  rank 0: barrier #1\n  rank 1: all_reduce #1"));
+}
+
+TEST(OperationReport, SaysWhereARankIsInstead) {
+  OperationLog log0(0), log1(1), log2(2);
+  log_with(log0, {OpType::BARRIER});
+  log_with(log1, {});
+  const int other = log1.add_group("other", {1, 2});
+  log1.group_is_made(other);
+  CollectiveFingerprint call = call_of(OpType::BROADCAST);
+  log1.set_state(log1.enter(other, call), OperationState::kWaiting);
+  log2.add_group("third", {2, 3});
+  EXPECT_THAT(
+      operation_report(kFailure, {log0.snapshot(), log1.snapshot(), log2.snapshot()}),
+      AllOf(HasSubstr("rank 1: 1 operation behind, entered no operation; it is in broadcast #0 "
+                      "(Float[4]) of group \"other\""),
+            HasSubstr("rank 2: never made this group; it is making group \"third\"")));
+}
+
+TEST(OperationLog, ForgetsTheOldestAndCountsOn) {
+  OperationLog log(0);
+  log_with(log, std::vector<OpType>(OperationLog::kCapacity + 10, OpType::BARRIER));
+  const OperationHistory history = log.snapshot();
+  ASSERT_EQ(history.operations.size(), OperationLog::kCapacity);
+  EXPECT_EQ(history.operations.front().fingerprint.sequence, 10);
+  EXPECT_EQ(history.groups[0].collectives, OperationLog::kCapacity + 10);
+  log.set_state(0, OperationState::kFailed);  // Forgotten: its place belongs to another one.
+  EXPECT_EQ(log.snapshot().operations.front().state, OperationState::kDone);
+  EXPECT_EQ(log.describe(0), "an operation long ago");
+}
+
+TEST(OperationLog, DoesNotCountWhatWasRefused) {
+  OperationLog log(0);
+  log_with(log, {OpType::BARRIER});
+  CollectiveFingerprint wrong = call_of(OpType::ALLREDUCE);
+  log.refuse(log.enter(0, wrong));
+  CollectiveFingerprint right = call_of(OpType::ALLREDUCE);
+  log.enter(0, right);
+  EXPECT_EQ(right.sequence, 1);
+}
+
+TEST(OperationHistory, Travels) {
+  OperationLog log(2);
+  log_with(log, {OpType::BARRIER, OpType::ALLREDUCE});
+  log.end("ended its program");
+  const OperationHistory sent = log.snapshot();
+  const OperationHistory received = OperationHistory::from_json(sent.to_json());
+  EXPECT_EQ(received.to_json(), sent.to_json());
+  EXPECT_EQ(operation_report(kFailure, {received}), operation_report(kFailure, {sent}));
+}
+
+TEST(CollectiveFingerprint, HashesAlikeWhereNothingDiffers) {
+  const CollectiveFingerprint call = call_of(OpType::ALLREDUCE);
+  EXPECT_EQ(call.hash(), call_of(OpType::ALLREDUCE).hash());
+  EXPECT_NE(call.hash(), call_of(OpType::ALLREDUCE, 5).hash());
+  EXPECT_NE(call.hash(), call_of(OpType::BROADCAST).hash());
+  CollectiveFingerprint loose = call_of(OpType::ALLTOALL, 4);
+  CollectiveFingerprint other = call_of(OpType::ALLTOALL, 5);
+  loose.shapes_may_differ = other.shapes_may_differ = true;
+  EXPECT_EQ(loose.hash(), other.hash());
+  EXPECT_FALSE(loose.difference(other));
+  CollectiveFingerprint later = call;
+  later.sequence = 1;
+  EXPECT_NE(call.hash(), later.hash());
+  EXPECT_EQ(call.difference(later), "call #0 against #1");
+}
+
+}  // namespace
+}  // namespace accelerate

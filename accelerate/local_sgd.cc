@@ -1,0 +1,69 @@
+#include "accelerate/local_sgd.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/comm/gradient_average.h"
+
+namespace accelerate {
+namespace {
+
+bool is_supported(DistributedType type) {
+  switch (type) {
+    case DistributedType::kDeepSpeed:
+    case DistributedType::kFsdp:
+    case DistributedType::kXla:
+    case DistributedType::kMegatronLm: return false;
+    default: return true;
+  }
+}
+
+}  // namespace
+
+LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
+                   int64_t local_sgd_steps, bool enabled)
+    : accelerator_(accelerator),
+      model_(std::move(model)),
+      local_sgd_steps_(local_sgd_steps),
+      enabled_(enabled && accelerator.use_distributed()),
+      exceptions_(std::uncaught_exceptions()) {
+  TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
+                    to_string(accelerator.distributed_type()),
+                    " job cannot train by themselves; only those of NO and MULTI_* can");
+  TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
+                    local_sgd_steps);
+  if (!enabled_ || model_->ddp() == nullptr) return;
+  no_sync_.emplace(c10::SmallVector<DistributedDataParallel*, 4>{model_->ddp()});
+  if (GradScaler* scaler = accelerator.scaler()) {
+    scaling_group_ = scaler->group();
+    scaler->set_group(nullptr);
+  }
+}
+
+LocalSGD::~LocalSGD() noexcept(false) {
+  if (!enabled_) return;
+  if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
+  if (std::uncaught_exceptions() != exceptions_) return;
+  average();
+  accelerator_.adopt_training_state(*model_, /*source=*/0);
+}
+
+void LocalSGD::step() {
+  ++steps_;
+  if (enabled_ && steps_ % local_sgd_steps_ == 0) average();
+}
+
+void LocalSGD::average() const {
+  accelerator_.wait_for_everyone();
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : model_->module()->parameters()) {
+    if (parameter.is_floating_point() || parameter.is_complex()) parameters.push_back(parameter);
+  }
+  average_tensors(accelerator_.state().group(), parameters);
+}
+
+}  // namespace accelerate

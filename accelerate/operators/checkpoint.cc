@@ -1,0 +1,446 @@
+#include "accelerate/operators/checkpoint.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_set>
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "accelerate/comm/rng_state.h"
+#include "accelerate/operators/linear_mode.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// ---- Random numbers and autocast.
+
+struct AutocastState {
+  struct OfDevice {
+    c10::DeviceType type;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+  std::vector<OfDevice> devices;
+  bool cache_enabled = true;
+};
+
+AutocastState autocast_state(const Runtime& runtime) {
+  AutocastState state{.cache_enabled = at::autocast::is_autocast_cache_enabled()};
+  auto add = [&state](c10::DeviceType type) {
+    state.devices.push_back(
+        {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)});
+  };
+  add(c10::kCPU);
+  if (!runtime.device().is_cpu()) add(runtime.device().type());
+  return state;
+}
+
+void set_autocast_state(const AutocastState& state) {
+  for (const AutocastState::OfDevice& device : state.devices) {
+    at::autocast::set_autocast_enabled(device.type, device.enabled);
+    at::autocast::set_autocast_dtype(device.type, device.dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(state.cache_enabled);
+}
+
+// Casts of parameters that autocast keeps are parts of the graph. None may be shared with what is
+// outside of the function, where the recomputation would not find it.
+void forget_casts(const AutocastState& state) {
+  bool any = false;
+  for (const AutocastState::OfDevice& device : state.devices) any |= device.enabled;
+  if (any && state.cache_enabled) at::autocast::clear_cache();
+}
+
+class RestoredAutocast {
+ public:
+  RestoredAutocast(const AutocastState& state, const Runtime& runtime)
+      : state_(state), previous_(autocast_state(runtime)) {
+    forget_casts(state_);
+    set_autocast_state(state_);
+    at::autocast::increment_nesting();
+  }
+  ~RestoredAutocast() {
+    at::autocast::decrement_nesting();
+    forget_casts(state_);
+    set_autocast_state(previous_);
+  }
+  RestoredAutocast(const RestoredAutocast&) = delete;
+  RestoredAutocast& operator=(const RestoredAutocast&) = delete;
+
+ private:
+  const AutocastState& state_;
+  const AutocastState previous_;
+};
+
+class RngScope {
+ public:
+  RngScope(const RngState& state, const Runtime& runtime)
+      : runtime_(runtime), previous_(capture_rng_state({}, runtime)) {
+    restore_rng_state(state, {}, runtime_);
+  }
+  ~RngScope() { restore_rng_state(previous_, {}, runtime_); }
+  RngScope(const RngScope&) = delete;
+  RngScope& operator=(const RngScope&) = delete;
+
+ private:
+  const Runtime& runtime_;
+  const RngState previous_;
+};
+
+// ---- The function's part of the graph.
+
+// The tensor whose gradient the edge leads to, if it is a leaf.
+const at::Tensor* leaf_of(const Edge& edge) {
+  const auto* node = dynamic_cast<const AccumulateGrad*>(edge.function.get());
+  return node != nullptr ? &node->variable : nullptr;
+}
+
+edge_list roots_of(const std::vector<at::Tensor>& outputs) {
+  edge_list roots;
+  for (const at::Tensor& output : outputs) {
+    if (output.defined() && output.requires_grad()) {
+      roots.push_back(torch::autograd::impl::gradient_edge(output));
+    }
+  }
+  return roots;
+}
+
+// How to tell nodes of the function from others.
+struct Inside {
+  // Nodes are numbered by the thread that makes them: these are the function's from here on.
+  uint64_t first_number;
+  // Whichever thread made these, they are outside.
+  std::unordered_set<const Node*> sources;
+
+  bool contains(const Node& node) const {
+    return node.sequence_nr() >= first_number && !sources.contains(&node) &&
+           dynamic_cast<const AccumulateGrad*>(&node) == nullptr;
+  }
+};
+
+// Calls fn(edge) for `roots` and for each edge of the function's nodes. fn may change it.
+template <typename Fn>
+void for_each_edge(edge_list& roots, const Inside& inside, Fn&& fn) {
+  std::unordered_set<const Node*> seen;
+  std::vector<Node*> open;
+  auto visit = [&](Edge& edge) {
+    if (!edge.is_valid()) return;
+    fn(edge);
+    Node* node = edge.function.get();
+    if (inside.contains(*node) && seen.insert(node).second) open.push_back(node);
+  };
+  for (Edge& root : roots) visit(root);
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    for (Edge& edge : node->next_edges()) visit(edge);
+  }
+}
+
+using EdgeIndex = std::map<std::pair<const Node*, uint32_t>, size_t>;
+
+// Edges that lead out of the function, each once.
+edge_list border_of(edge_list roots, const Inside& inside) {
+  edge_list border;
+  EdgeIndex index;
+  for_each_edge(roots, inside, [&](Edge& edge) {
+    if (inside.contains(*edge.function)) return;
+    const auto key = std::pair(edge.function.get(), edge.input_nr);
+    if (index.emplace(key, border.size()).second) border.push_back(edge);
+  });
+  return border;
+}
+
+// Where a recomputed graph ends while its gradients are asked for: before whatever is behind the
+// border, whose hooks the pass that asks will call. Never runs.
+struct Sink : Node {
+  explicit Sink(const edge_list& border) : Node(/*sequence_nr=*/0) {
+    for (const Edge& edge : border) {
+      const auto& metadata = edge.function->input_metadata(edge.input_nr);
+      if (metadata.was_default_constructed()) {
+        add_input_metadata(undefined_input());
+      } else {
+        add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
+                           metadata.is_tensor_subclass(), metadata.is_nested_tensor());
+      }
+    }
+  }
+  variable_list apply(variable_list&&) override {
+    TORCH_INTERNAL_ASSERT(false, "the end of a recomputed graph has run");
+  }
+};
+
+template <typename NodeType, typename... Args>
+std::shared_ptr<NodeType> make_node(Args&&... args) {
+  return std::shared_ptr<NodeType>(new NodeType(std::forward<Args>(args)...),
+                                   torch::autograd::deleteNode);
+}
+
+// ---- Tensors that must stay as they are.
+
+struct Version {
+  at::Tensor tensor;
+  int64_t version;
+};
+
+std::vector<Version> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Version> versions;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.is_inference()) {
+      versions.push_back({tensor, tensor._version()});
+    }
+  }
+  return versions;
+}
+
+void check_inputs(const std::vector<Version>& versions, const char* when) {
+  for (size_t i = 0; i < versions.size(); ++i) {
+    TORCH_CHECK(versions[i].tensor._version() == versions[i].version, "checkpoint: input tensor ",
+                i, ", of shape ", versions[i].tensor.sizes(), ", was changed in place ", when,
+                ", so that the function cannot be computed again");
+  }
+}
+
+}  // namespace
+
+namespace internal {
+
+struct CheckpointedCall {
+  Runtime* runtime;
+  std::optional<RngState> rng;
+  AutocastState autocast;
+  LinearHandlers linear_handlers;
+  Inside inside;
+  std::vector<Version> inputs;
+};
+
+}  // namespace internal
+
+namespace {
+
+using internal::CheckpointedCall;
+
+class CheckpointNode : public Node {
+ public:
+  CheckpointNode(const edge_list& border, std::shared_ptr<CheckpointedCall> call,
+                 const std::vector<at::Tensor>& outputs,
+                 std::function<std::vector<at::Tensor>()> again)
+      : Node(edge_list(border)),
+        border_(border),
+        call_(std::move(call)),
+        again_(std::move(again)),
+        outputs_(outputs.size()) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      // Without its data.
+      outputs_[i].defined = outputs[i].defined();
+      if (!outputs[i].defined()) continue;
+      outputs_[i].requires_grad = outputs[i].requires_grad();
+      outputs_[i].sizes = outputs[i].sizes().vec();
+      outputs_[i].options = outputs[i].options();
+    }
+    for (const Edge& edge : border_) {
+      const at::Tensor* parameter = leaf_of(edge);
+      parameter_versions_.push_back(parameter != nullptr ? parameter->_version() : 0);
+    }
+  }
+
+  std::string name() const override { return "CheckpointBackward"; }
+
+  void release_variables() override {
+    again_ = nullptr;
+    call_ = nullptr;
+  }
+
+  variable_list apply(variable_list&& grads) override;
+
+ private:
+  struct Description {
+    bool defined = false;
+    bool requires_grad = false;
+    std::vector<int64_t> sizes;
+    at::TensorOptions options;
+  };
+
+  std::vector<at::Tensor> compute_again(uint64_t* first_number) const;
+  void check_outputs(const std::vector<at::Tensor>& outputs) const;
+  void check_reached(const std::vector<bool>& reached) const;
+
+  const edge_list border_;
+  std::shared_ptr<CheckpointedCall> call_;
+  std::function<std::vector<at::Tensor>()> again_;
+  std::vector<Description> outputs_;
+  std::vector<int64_t> parameter_versions_;  // as border_, where it leads to a leaf
+};
+
+std::vector<at::Tensor> CheckpointNode::compute_again(uint64_t* first_number) const {
+  const CheckpointedCall& call = *call_;
+  check_inputs(call.inputs, "after the call");
+  for (size_t i = 0; i < border_.size(); ++i) {
+    const at::Tensor* parameter = leaf_of(border_[i]);
+    TORCH_CHECK(parameter == nullptr || parameter->_version() == parameter_versions_[i],
+                "checkpoint: a parameter of shape ", parameter->sizes(),
+                " was changed in place after the call, so that the function cannot be computed "
+                "again");
+  }
+  std::optional<RuntimeScope> scope;
+  if (Runtime::find_current() == nullptr) scope.emplace(*call.runtime);
+  std::optional<RngScope> rng;
+  if (call.rng.has_value()) rng.emplace(*call.rng, *call.runtime);
+  const RestoredAutocast autocast(call.autocast, *call.runtime);
+  const LinearModeScope linear(call.linear_handlers);
+  at::AutoGradMode with_gradients(true);
+  // On another thread than the call's, numbers go on from where they were there.
+  while (at::sequence_number::peek() < call.inside.first_number)
+    at::sequence_number::get_and_increment();
+  *first_number = at::sequence_number::peek();
+  std::vector<at::Tensor> outputs = again_();
+  check_outputs(outputs);
+  return outputs;
+}
+
+void CheckpointNode::check_outputs(const std::vector<at::Tensor>& outputs) const {
+  TORCH_CHECK(outputs.size() == outputs_.size(), "checkpoint: the function gave ", outputs.size(),
+              " tensors when it was computed again, and ", outputs_.size(), " at first");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& now = outputs[i];
+    const Description& first = outputs_[i];
+    TORCH_CHECK(now.defined() == first.defined, "checkpoint: tensor ", i, " of the function is ",
+                first.defined ? "un" : "", "defined when it is computed again, unlike at first");
+    if (!first.defined) continue;
+    TORCH_CHECK(now.sizes() == first.sizes && now.dtype() == first.options.dtype() &&
+                    now.device() == first.options.device(),
+                "checkpoint: tensor ", i, " of the function has shape ", now.sizes(), ", type ",
+                now.dtype(), " and device ", now.device(),
+                " when it is computed again, and had shape ", at::IntArrayRef(first.sizes),
+                ", type ", first.options.dtype(), " and device ", first.options.device(),
+                " at first");
+    TORCH_CHECK(now.requires_grad() == first.requires_grad, "checkpoint: tensor ", i,
+                " of the function ", first.requires_grad ? "requires no" : "requires a",
+                " gradient when it is computed again, unlike at first");
+  }
+}
+
+void CheckpointNode::check_reached(const std::vector<bool>& reached) const {
+  for (size_t i = 0; i < reached.size(); ++i) {
+    if (reached[i]) continue;
+    const at::Tensor* leaf = leaf_of(border_[i]);
+    // A leaf that the function made for itself is another one now; nobody sees its gradient.
+    if (leaf != nullptr && leaf->use_count() == 1) continue;
+    TORCH_CHECK(false, "checkpoint: the function does not use ",
+                leaf != nullptr ? "a parameter" : "a tensor", " of shape ",
+                border_[i].function->input_metadata(border_[i].input_nr).shape_as_dim_vector(),
+                " when it is computed again, which it used at first");
+  }
+}
+
+variable_list CheckpointNode::apply(variable_list&& grads) {
+  TORCH_CHECK(again_ != nullptr,
+              "checkpoint: a second backward pass through a graph that was freed; the first one "
+              "needs retain_graph");
+  Inside inside = call_->inside;
+  const std::vector<at::Tensor> outputs = compute_again(&inside.first_number);
+
+  EdgeIndex index;
+  for (size_t i = 0; i < border_.size(); ++i) {
+    index.emplace(std::pair(border_[i].function.get(), border_[i].input_nr), i);
+  }
+  const auto sink = make_node<Sink>(border_);
+  std::vector<bool> reached(border_.size(), false);
+  std::vector<std::pair<Edge*, Edge>> changed;
+  edge_list all_roots = roots_of(outputs);
+  for_each_edge(all_roots, inside, [&](Edge& edge) {
+    const auto found = index.find(std::pair(edge.function.get(), edge.input_nr));
+    if (found == index.end()) return;
+    reached[found->second] = true;
+    changed.emplace_back(&edge, edge);
+    edge = Edge(sink, static_cast<uint32_t>(found->second));
+  });
+  check_reached(reached);
+
+  edge_list roots;
+  variable_list root_grads;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    roots.push_back(all_roots[i]);
+    root_grads.push_back(std::move(grads[i]));
+  }
+  edge_list wanted;
+  std::vector<size_t> wanted_index;
+  for (size_t i = 0; i < border_.size(); ++i) {
+    if (!task_should_compute_output(i)) continue;
+    wanted.emplace_back(sink, static_cast<uint32_t>(i));
+    wanted_index.push_back(i);
+  }
+  variable_list results(border_.size());
+  if (roots.empty() || wanted.empty()) return results;
+  const bool create_graph = at::GradMode::is_enabled();
+  variable_list caught = torch::autograd::Engine::get_default_engine().execute(
+      roots, root_grads, /*keep_graph=*/create_graph, create_graph, /*accumulate_grad=*/false,
+      wanted);
+  for (size_t i = 0; i < wanted.size(); ++i) results[wanted_index[i]] = std::move(caught[i]);
+  // Gradients of these gradients go through the recomputed graph, to what is behind the border.
+  if (create_graph) {
+    for (auto& [edge, original] : changed) *edge = original;
+  }
+  return results;
+}
+
+}  // namespace
+
+namespace internal {
+
+std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
+                                                   const std::vector<at::Tensor>& inputs) {
+  Runtime& runtime = Runtime::current();
+  auto call = std::make_shared<CheckpointedCall>();
+  call->runtime = &runtime;
+  if (options.preserve_rng_state) call->rng = capture_rng_state({}, runtime);
+  call->autocast = autocast_state(runtime);
+  call->linear_handlers = current_linear_handlers();
+  forget_casts(call->autocast);
+  call->inputs = versions_of(inputs);
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.grad_fn()) call->inside.sources.insert(input.grad_fn().get());
+  }
+  call->inside.first_number = at::sequence_number::peek();
+  return call;
+}
+
+std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
+                                       const std::vector<at::Tensor>& outputs,
+                                       std::function<std::vector<at::Tensor>()> again) {
+  forget_casts(call->autocast);
+  check_inputs(call->inputs, "by the function itself");
+  const edge_list border = border_of(roots_of(outputs), call->inside);
+  if (border.empty()) return outputs;
+  const auto node = make_node<CheckpointNode>(border, std::move(call), outputs, std::move(again));
+  std::vector<at::Tensor> results;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) {
+      results.push_back(output);
+      continue;
+    }
+    // The same memory, and another history.
+    at::Tensor result = output.tensor_data();
+    torch::autograd::set_history(result, node);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace internal
+}  // namespace accelerate

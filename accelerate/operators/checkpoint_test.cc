@@ -1,0 +1,460 @@
+// A checkpointed function against the same function called plainly: equal values, equal gradients,
+// bit by bit, wherever the graph leads.
+#include "accelerate/operators/checkpoint.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/testing/fake_runtime.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  FakeRuntime runtime_;
+  RuntimeScope scope_{runtime_};
+};
+
+// Calls a function with or without a checkpoint.
+struct Caller {
+  bool checkpointed;
+  template <typename Fn, typename... Inputs>
+  auto operator()(Fn fn, Inputs... inputs) const {
+    return checkpointed ? checkpoint(fn, inputs...) : fn(inputs...);
+  }
+};
+
+// Runs `body` both ways from the same seed; it returns tensors to compare.
+void expect_same(const std::function<Tensors(const Caller&)>& body) {
+  torch::manual_seed(5);
+  const Tensors plain = body({.checkpointed = false});
+  torch::manual_seed(5);
+  const Tensors checkpointed = body({.checkpointed = true});
+  ASSERT_EQ(plain.size(), checkpointed.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    ASSERT_EQ(plain[i].defined(), checkpointed[i].defined()) << i;
+    if (!plain[i].defined()) continue;
+    EXPECT_TRUE(torch::equal(plain[i], checkpointed[i])) << i << "\n"
+                                                         << plain[i] << checkpointed[i];
+  }
+}
+
+Tensor leaf(std::vector<int64_t> shape) { return torch::randn(shape).requires_grad_(); }
+
+// How often a function runs: once, and once more in each backward pass.
+template <typename Fn>
+auto counted(int& calls, Fn fn) {
+  return [&calls, fn](auto... inputs) mutable {
+    ++calls;
+    return fn(inputs...);
+  };
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST_F(CheckpointTest, EqualsThePlainCallWithDropout) {
+  expect_same([](const Caller& call) {
+    torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Dropout(0.4),
+                              torch::nn::Linear(32, 8));
+    torch::nn::Sequential next(torch::nn::Dropout(0.3), torch::nn::Linear(8, 1));
+    const Tensor x = leaf({4, 8});
+    Tensors seen;
+    for (int step = 0; step < 3; ++step) {
+      const Tensor middle = call([net](Tensor x) mutable { return net->forward(x); }, x);
+      const Tensor loss =
+          call([next](Tensor x) mutable { return next->forward(x); }, middle).mean();
+      loss.backward();
+      // What is drawn after the backward pass is the same as well.
+      seen.insert(seen.end(), {loss, torch::rand({2})});
+    }
+    seen.push_back(x.grad());
+    for (const Tensor& parameter : net->parameters()) seen.push_back(parameter.grad());
+    for (const Tensor& parameter : next->parameters()) seen.push_back(parameter.grad());
+    return seen;
+  });
+}
+
+TEST_F(CheckpointTest, ComputesAgainInEachBackwardPass) {
+  int calls = 0;
+  const Tensor x = leaf({3});
+  const Tensor y = checkpoint(counted(calls, [](Tensor x) { return x.exp().sin(); }), x);
+  EXPECT_EQ(calls, 1);
+  y.sum().backward();
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(CheckpointTest, KeepsNoIntermediateResults) {
+  const Tensor x = leaf({3});
+  std::vector<c10::weak_intrusive_ptr<at::TensorImpl>> intermediate;
+  const Tensor y = checkpoint(
+      [&](Tensor x) {
+        const Tensor middle = x.exp();  // which its own derivative needs
+        intermediate.emplace_back(middle.getIntrusivePtr());
+        return middle.sin();
+      },
+      x);
+  EXPECT_TRUE(intermediate[0].expired());
+  y.sum().backward();
+  EXPECT_TRUE(intermediate[1].expired());
+}
+
+// Nothing that goes in requires a gradient, as the input of the first layer of a model.
+TEST_F(CheckpointTest, ParametersGetGradientsWhereNoInputRequiresOne) {
+  expect_same([](const Caller& call) {
+    torch::nn::Linear linear(3, 2);
+    const Tensor y =
+        call([linear](Tensor x) mutable { return linear(x).tanh(); }, torch::ones({1, 3}));
+    y.sum().backward();
+    return Tensors{y, linear->weight.grad(), linear->bias.grad()};
+  });
+}
+
+TEST_F(CheckpointTest, TakesAModuleItself) {
+  torch::nn::Linear linear(3, 2);
+  checkpoint(linear, torch::ones({1, 3})).sum().backward();
+  EXPECT_TRUE(linear->weight.grad().defined());
+}
+
+TEST_F(CheckpointTest, CapturedTensorsGetGradients) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const Tensor captured_leaf = leaf({3});
+    const Tensor source = leaf({3});
+    const Tensor captured = source.exp();
+    const Tensor y =
+        call([=](Tensor x) { return (x * captured).sin() * captured_leaf * captured; }, x);
+    (y + captured).sum().backward();
+    return Tensors{y, x.grad(), captured_leaf.grad(), source.grad()};
+  });
+}
+
+TEST_F(CheckpointTest, TakesAndGivesTrees) {
+  expect_same([](const Caller& call) {
+    const std::map<std::string, Tensor> batch{{"a", leaf({2})}, {"b", torch::ones({2})}};
+    const Tensors list{leaf({2}), leaf({2})};
+    const std::string name = "cos";
+    auto [first, second] = call(
+        [](std::map<std::string, Tensor> batch, Tensors list, std::string name, int power) {
+          std::map<std::string, Tensor> sums{{"sum", batch["a"] + batch["b"] + list[0]},
+                                             {"detached", batch["a"].detach()},
+                                             {"count", torch::tensor(power)}};
+          const Tensor y = name == "cos" ? list[1].cos() : list[1];
+          return std::pair(sums, std::tuple(y.pow(power), std::optional<Tensor>(), 7, Tensor()));
+        },
+        batch, list, name, 3);
+    EXPECT_EQ(std::get<2>(second), 7);
+    EXPECT_FALSE(std::get<1>(second).has_value());
+    EXPECT_FALSE(std::get<3>(second).defined());
+    EXPECT_FALSE(first["detached"].requires_grad());
+    const Tensor loss = (first["sum"].sin() * std::get<0>(second)).sum();
+    loss.backward();
+    return Tensors{loss, first["count"], batch.at("a").grad(), list[0].grad(), list[1].grad()};
+  });
+}
+
+TEST_F(CheckpointTest, TakesAndGivesIValues) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const c10::IValue in(std::tuple<Tensor, int64_t>{x, 2});
+    const c10::IValue out = call(
+        [](c10::IValue value) {
+          const auto elements = value.toTuple()->elements();
+          return c10::IValue(c10::List<Tensor>(
+              {elements[0].toTensor().exp(), elements[0].toTensor().pow(elements[1].toInt())}));
+        },
+        in);
+    const auto list = out.toTensorList();
+    (list.get(0) * list.get(1)).sum().backward();
+    return Tensors{list.get(0), list.get(1), x.grad()};
+  });
+}
+
+// Only one of several results is used.
+TEST_F(CheckpointTest, ResultsMayBeLeftUnused) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const Tensor w = leaf({3});
+    auto [used, unused] = call([w](Tensor x) { return std::pair(x.exp(), x * w); }, x);
+    used.sum().backward();
+    return Tensors{x.grad(), w.grad()};
+  });
+}
+
+TEST_F(CheckpointTest, GivesBackWhatItWasGiven) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const Tensor inner = x.exp();
+    auto [same, view, again] =
+        call([](Tensor a, Tensor b) { return std::tuple(a, b.view({3, 1}), a); }, x, inner);
+    (same * view * again).sum().backward();
+    return Tensors{same, view, x.grad()};
+  });
+}
+
+TEST_F(CheckpointTest, Nests) {
+  int inner_calls = 0;
+  expect_same([&](const Caller& call) {
+    inner_calls = 0;
+    torch::nn::Linear a(4, 4);
+    torch::nn::Linear b(4, 4);
+    const Tensor x = leaf({2, 4});
+    const Tensor captured = leaf({4}).exp();
+    captured.retain_grad();
+    auto inner = counted(inner_calls, [=](Tensor x) mutable {
+      return torch::dropout(b(x) * captured, 0.5, true).sin();
+    });
+    const Tensor y = call(
+        [&](Tensor x) {
+          const Tensor middle = torch::dropout(a(x), 0.5, true).exp();
+          return call(inner, middle) + call(inner, middle.cos());
+        },
+        x);
+    y.sum().backward();
+    return Tensors{y, x.grad(), a->weight.grad(), b->weight.grad(), captured.grad()};
+  });
+  // For both: forward, in the outer recomputation, and their own.
+  EXPECT_EQ(inner_calls, 6);
+}
+
+TEST_F(CheckpointTest, SharedParametersAddUp) {
+  expect_same([](const Caller& call) {
+    torch::nn::Linear linear(4, 4);
+    Tensor x = torch::ones({1, 4});
+    for (int i = 0; i < 3; ++i) x = call([linear](Tensor x) mutable { return linear(x).sin(); }, x);
+    x.sum().backward();
+    return Tensors{x, linear->weight.grad()};
+  });
+}
+
+// A hook sees the gradient once, as it would without a checkpoint.
+TEST_F(CheckpointTest, HooksRunOnce) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const Tensor w = leaf({3});
+    const Tensor inner = x.sin();
+    for (Tensor hooked : {x, w, inner}) {
+      hooked.register_hook([](Tensor gradient) { return gradient * 2; });
+    }
+    call([w](Tensor a) { return (a * w).exp(); }, inner).sum().backward();
+    return Tensors{x.grad(), w.grad()};
+  });
+}
+
+TEST_F(CheckpointTest, RetainedGraphGoesBackwardTwice) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({50});
+    const Tensor y = call([](Tensor x) { return torch::dropout(x, 0.5, true).exp(); }, x).sum();
+    y.backward({}, /*retain_graph=*/true);
+    y.backward();
+    return Tensors{y, x.grad()};
+  });
+  const Tensor x = leaf({3});
+  const Tensor y = checkpoint([](Tensor x) { return x.exp(); }, x).sum();
+  y.backward();
+  EXPECT_THAT(message_of([&] { y.backward(); }), HasSubstr("retain_graph"));
+}
+
+TEST_F(CheckpointTest, GradAsksForSomeGradientsOnly) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const Tensor w = leaf({3});
+    const Tensor y = call([w](Tensor x) { return (x * w).exp(); }, x).sum();
+    const Tensors wanted = torch::autograd::grad({y}, {w});
+    EXPECT_FALSE(x.grad().defined());
+    EXPECT_FALSE(w.grad().defined());
+    return wanted;
+  });
+}
+
+TEST_F(CheckpointTest, GradientsOfGradients) {
+  expect_same([](const Caller& call) {
+    const Tensor x = leaf({3});
+    const Tensor w = leaf({3});
+    const Tensor inner = x.sin();
+    const Tensor y = call([w](Tensor x) { return (x * w).exp() * w; }, inner).sum();
+    const Tensors first = torch::autograd::grad({y}, {inner, w}, {}, true, /*create_graph=*/true);
+    (first[0].square() + first[1].square()).sum().backward();
+    return Tensors{first[0], first[1], x.grad(), w.grad()};
+  });
+}
+
+// A function that takes a gradient itself makes leaves of its own.
+TEST_F(CheckpointTest, FunctionMayDifferentiateInside) {
+  expect_same([](const Caller& call) {
+    const Tensor w = leaf({3});
+    const Tensor y = call(
+        [w](Tensor x) {
+          const Tensor own = x.detach().requires_grad_();
+          const Tensor inner = (own * w).exp().sum();
+          return torch::autograd::grad({inner}, {own}, {}, true, true)[0].sin();
+        },
+        torch::ones({3}));
+    y.sum().backward();
+    return Tensors{y, w.grad()};
+  });
+}
+
+TEST_F(CheckpointTest, WithoutGradientsIsAPlainCall) {
+  int calls = 0;
+  auto fn = counted(calls, [](Tensor x) { return x.exp(); });
+  {
+    torch::NoGradGuard no_grad;
+    EXPECT_FALSE(checkpoint(fn, leaf({3})).requires_grad());
+  }
+  EXPECT_FALSE(checkpoint(fn, torch::ones({3})).requires_grad());
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(CheckpointTest, RandomNumbersNeedNotBeKept) {
+  const Tensor x = torch::ones({1000}).requires_grad_();
+  Tensors masks;
+  checkpoint(
+      {.preserve_rng_state = false},
+      [&](Tensor x) {
+        masks.push_back(torch::rand({1000}));
+        return x * masks.back();
+      },
+      x)
+      .sum()
+      .backward();
+  ASSERT_EQ(masks.size(), 2);
+  EXPECT_FALSE(torch::equal(masks[0], masks[1]));
+}
+
+// The backward pass is outside of autocast, and the weights' casts are not kept until then.
+TEST_F(CheckpointTest, AutocastIsAsInTheCall) {
+  for (const bool cache : {true, false}) {
+    expect_same([cache](const Caller& call) {
+      torch::nn::Linear linear(8, 8);
+      const Tensor x = leaf({2, 8});
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::set_autocast_cache_enabled(cache);
+      at::autocast::increment_nesting();
+      // The cast of the weight is made here, and used in the function.
+      const Tensor before = linear(x);
+      const Tensor y =
+          call([linear](Tensor x) mutable { return linear(linear(x).sin()).exp(); }, before);
+      const Tensor after = linear(y);
+      at::autocast::decrement_nesting();
+      at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::set_autocast_cache_enabled(true);
+      EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+      after.sum().backward();
+      EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+      return Tensors{y, x.grad(), linear->weight.grad()};
+    });
+  }
+}
+
+TEST_F(CheckpointTest, ExceptionsOfTheRecomputationArriveAndLeaveNothingBehind) {
+  torch::manual_seed(1);
+  int calls = 0;
+  const Tensor x = leaf({3});
+  const Tensor y = checkpoint(
+      [&](Tensor x) {
+        torch::rand({7});
+        TORCH_CHECK(++calls != 2, "no second time");
+        return x.exp();
+      },
+      x);
+  const Tensor state = at::detail::getDefaultCPUGenerator().get_state();
+  EXPECT_THAT(message_of([&] { y.sum().backward({}, true); }), HasSubstr("no second time"));
+  EXPECT_TRUE(torch::equal(state, at::detail::getDefaultCPUGenerator().get_state()));
+  EXPECT_FALSE(x.grad().defined());
+  y.sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), x.exp()));
+  // As do those of the call itself.
+  EXPECT_THAT(message_of([&] {
+                checkpoint([](Tensor) -> Tensor { TORCH_CHECK(false, "not at all"); }, x);
+              }),
+              HasSubstr("not at all"));
+}
+
+TEST_F(CheckpointTest, SaysWhenTheFunctionDoesSomethingElse) {
+  struct Case {
+    std::string message;
+    std::function<Tensors(Tensor, Tensor, bool)> fn;
+  };
+  const std::vector<Case> cases{
+      {"gave 2 tensors when it was computed again, and 1",
+       [](Tensor x, Tensor w, bool again) { return again ? Tensors{x * w, x} : Tensors{x * w}; }},
+      {"shape [2]", [](Tensor x, Tensor w,
+                       bool again) { return Tensors{again ? (x * w).slice(0, 0, 2) : x * w}; }},
+      {"type double",
+       [](Tensor x, Tensor w, bool again) {
+         return Tensors{again ? (x * w).to(torch::kDouble) : x * w};
+       }},
+      {"requires no gradient",
+       [](Tensor x, Tensor w, bool again) { return Tensors{again ? (x * w).detach() : x * w}; }},
+      {"does not use a parameter of shape [3]",
+       [](Tensor x, Tensor w, bool again) { return Tensors{again ? x.exp() : x * w}; }},
+      {"is undefined when",
+       [](Tensor x, Tensor w, bool again) { return Tensors{again ? Tensor() : x * w}; }},
+  };
+  for (const Case& wrong : cases) {
+    const Tensor x = leaf({3});
+    const Tensor w = leaf({3});
+    bool again = false;
+    const Tensors y = checkpoint([&](Tensor x) { return wrong.fn(x, w, again); }, x);
+    again = true;
+    EXPECT_THAT(message_of([&] { y[0].sum().backward(); }), HasSubstr(wrong.message));
+  }
+}
+
+TEST_F(CheckpointTest, SaysWhenWhatItNeedsHasChanged) {
+  torch::NoGradGuard no_grad;
+  auto run = [](Tensor x) { return x.exp(); };
+  {
+    at::AutoGradMode on(true);
+    const Tensor source = leaf({3});
+    Tensor x = source * 1;
+    const Tensor y = checkpoint(run, x).sum();
+    x.add_(1);
+    EXPECT_THAT(message_of([&] { y.backward(); }), HasSubstr("input tensor 0"));
+  }
+  {
+    at::AutoGradMode on(true);
+    Tensor w = leaf({3});
+    const Tensor y = checkpoint([w](Tensor x) { return x * w; }, torch::ones({3})).sum();
+    {
+      torch::NoGradGuard off;
+      w.add_(1);
+    }
+    EXPECT_THAT(message_of([&] { y.backward(); }),
+                HasSubstr("a parameter of shape [3] was changed"));
+  }
+  {
+    at::AutoGradMode on(true);
+    const Tensor w = leaf({3});
+    EXPECT_THAT(
+        message_of([&] { checkpoint([w](Tensor x) { return x.add_(1) * w; }, torch::ones({3})); }),
+        HasSubstr("by the function itself"));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,160 @@
+#include "accelerate/platform/slurm.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace accelerate {
+namespace {
+
+// Step numbers from here on are no steps of srun: the batch script, the interactive shell, ...
+constexpr uint32_t kFirstSpecialStep = 0xfffffff0;
+// Above what Slurm itself allows.
+constexpr size_t kMaxEntries = 1 << 20;
+
+absl::Status malformed(absl::string_view what, absl::string_view list) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", list, "\" is not a list of ", what));
+}
+
+// Splits at the commas outside of brackets. Nothing where the brackets do not match.
+std::optional<std::vector<absl::string_view>> split_list(absl::string_view list) {
+  std::vector<absl::string_view> parts;
+  size_t begin = 0;
+  bool inside = false;
+  for (size_t i = 0; i <= list.size(); ++i) {
+    if (i == list.size() || (list[i] == ',' && !inside)) {
+      parts.push_back(list.substr(begin, i - begin));
+      begin = i + 1;
+    } else if (list[i] == '[' || list[i] == ']') {
+      if (inside == (list[i] == '[')) return std::nullopt;
+      inside = !inside;
+    }
+  }
+  if (inside) return std::nullopt;
+  return parts;
+}
+
+// Appends what "03-05" or "9" stands for: each number as wide as the range's beginning is.
+bool append_range(absl::string_view range, std::vector<std::string>* numbers) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+  auto is_number = [](absl::string_view text) {
+    return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  };
+  if (ends.size() > 2 || !std::all_of(ends.begin(), ends.end(), is_number)) return false;
+  uint32_t first = 0;
+  uint32_t last = 0;
+  if (!absl::SimpleAtoi(ends.front(), &first) || !absl::SimpleAtoi(ends.back(), &last))
+    return false;
+  if (last < first || last - first >= kMaxEntries) return false;
+  const int width = static_cast<int>(ends.front().size());
+  for (uint64_t number = first; number <= last; ++number) {
+    numbers->push_back(absl::StrFormat("%0*d", width, number));
+  }
+  return true;
+}
+
+// Appends the hosts of "rack[1-2]n[3,5-6]", the leftmost bracket slowest.
+bool append_hosts(absl::string_view prefix, absl::string_view rest,
+                  std::vector<std::string>* hosts) {
+  const size_t open = rest.find('[');
+  if (open == absl::string_view::npos) {
+    const std::string host = absl::StrCat(prefix, rest);
+    if (host.empty() || hosts->size() >= kMaxEntries) return false;
+    hosts->push_back(host);
+    return true;
+  }
+  const size_t close = rest.find(']', open);
+  std::vector<std::string> numbers;
+  for (absl::string_view range : absl::StrSplit(rest.substr(open + 1, close - open - 1), ',')) {
+    if (!append_range(range, &numbers)) return false;
+  }
+  for (const std::string& number : numbers) {
+    if (!append_hosts(absl::StrCat(prefix, rest.substr(0, open), number), rest.substr(close + 1),
+                      hosts)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::optional<uint32_t> read_number(const Environment& environment, const char* name) {
+  uint32_t value = 0;
+  if (!absl::SimpleAtoi(environment.get_or(name, ""), &value)) return std::nullopt;
+  return value;
+}
+
+std::string first_set(const Environment& environment, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (std::string value = environment.get_or(name, ""); !value.empty()) return value;
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> expand_slurm_hosts(absl::string_view list) {
+  const auto parts = split_list(list);
+  if (!parts) return malformed("hosts", list);
+  std::vector<std::string> hosts;
+  for (absl::string_view part : *parts) {
+    if (!append_hosts("", part, &hosts)) return malformed("hosts", list);
+  }
+  return hosts;
+}
+
+absl::StatusOr<std::vector<int>> expand_slurm_counts(absl::string_view list) {
+  std::vector<int> counts;
+  for (absl::string_view part : absl::StrSplit(list, ',')) {
+    const size_t open = part.find("(x");
+    int count = 0;
+    int times = 1;
+    const bool repeated = open != absl::string_view::npos;
+    if (!absl::SimpleAtoi(part.substr(0, open), &count) || count < 0 ||
+        (repeated && (!absl::EndsWith(part, ")") ||
+                      !absl::SimpleAtoi(part.substr(open + 2, part.size() - open - 3), &times)))) {
+      return malformed("task counts", list);
+    }
+    if (times < 1 || counts.size() + static_cast<size_t>(times) > kMaxEntries) {
+      return malformed("task counts", list);
+    }
+    counts.insert(counts.end(), static_cast<size_t>(times), count);
+  }
+  return counts;
+}
+
+SlurmRole slurm_role(const Environment& environment) {
+  const std::optional<uint32_t> task = read_number(environment, "SLURM_PROCID");
+  const std::string job = first_set(environment, {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_NTASKS"});
+  if (!task) return job.empty() ? SlurmRole::kNone : SlurmRole::kShell;
+  if (const auto step = read_number(environment, "SLURM_STEP_ID")) {
+    return *step < kFirstSpecialStep ? SlurmRole::kTask : SlurmRole::kShell;
+  }
+  // Without a step's number only the first task and the script look alike.
+  const bool in_step = *task > 0 || read_number(environment, "SLURM_STEP_NUM_TASKS").has_value();
+  return in_step ? SlurmRole::kTask : SlurmRole::kShell;
+}
+
+absl::StatusOr<std::optional<std::string>> slurm_first_host(const Environment& environment) {
+  const std::string list =
+      first_set(environment, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  if (list.empty()) return std::nullopt;
+  absl::StatusOr<std::vector<std::string>> hosts = expand_slurm_hosts(list);
+  if (!hosts.ok()) return hosts.status();
+  return hosts->front();
+}
+
+std::optional<int> slurm_port(const Environment& environment) {
+  const std::optional<uint32_t> job = read_number(environment, "SLURM_JOB_ID");
+  if (!job) return std::nullopt;
+  const uint64_t step = read_number(environment, "SLURM_STEP_ID").value_or(0);
+  return static_cast<int>(20000 + (*job + step * 97) % 10000);
+}
+
+}  // namespace accelerate

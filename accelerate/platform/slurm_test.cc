@@ -1,0 +1,90 @@
+#include "accelerate/platform/slurm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Environment with(std::initializer_list<std::pair<const char*, const char*>> variables) {
+  Environment environment;
+  for (const char* name :
+       {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    environment.unset(name);
+  }
+  for (auto [name, value] : variables) environment.set(name, value);
+  return environment;
+}
+
+TEST(SlurmHosts, AreExpandedInOrder) {
+  auto expand = [](const char* list) { return expand_slurm_hosts(list).value(); };
+  EXPECT_THAT(expand("node7"), ElementsAre("node7"));
+  EXPECT_THAT(expand("n[03-05,9],m1"), ElementsAre("n03", "n04", "n05", "n9", "m1"));
+  EXPECT_THAT(expand("gpu-[099-101]"), ElementsAre("gpu-099", "gpu-100", "gpu-101"));
+  EXPECT_THAT(expand("r[1-2]n[7-8]-ib"), ElementsAre("r1n7-ib", "r1n8-ib", "r2n7-ib", "r2n8-ib"));
+  EXPECT_THAT(expand("a.example,b-1.example"), ElementsAre("a.example", "b-1.example"));
+}
+
+TEST(SlurmHosts, RefuseWhatIsNoList) {
+  for (const char* list : {"", "n[1-3", "n1-3]", "n[3-1]", "n[a-b]", "n[]", "a,,b", "n[1-2-3]",
+                           "n[[1]]", "n[0-4294967295]", "n[1-99999999999]"}) {
+    EXPECT_THAT(expand_slurm_hosts(list).status().message(), HasSubstr("is not a list of hosts"))
+        << list;
+  }
+}
+
+TEST(SlurmCounts, AreExpandedInOrder) {
+  auto expand = [](const char* list) { return expand_slurm_counts(list).value(); };
+  EXPECT_THAT(expand("4"), ElementsAre(4));
+  EXPECT_THAT(expand("4(x2)"), ElementsAre(4, 4));
+  EXPECT_THAT(expand("4(x2),3,1(x1)"), ElementsAre(4, 4, 3, 1));
+}
+
+TEST(SlurmCounts, RefuseWhatIsNoList) {
+  for (const char* list : {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)"}) {
+    EXPECT_FALSE(expand_slurm_counts(list).ok()) << list;
+  }
+}
+
+TEST(SlurmRole, TellsATaskFromTheScriptThatLooksLikeOne) {
+  EXPECT_EQ(slurm_role(with({})), SlurmRole::kNone);
+  // salloc's shell on the login node.
+  EXPECT_EQ(slurm_role(with({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}})), SlurmRole::kShell);
+  // A batch script.
+  EXPECT_EQ(slurm_role(with({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})),
+            SlurmRole::kShell);
+  // A batch script and an interactive shell of a Slurm that numbers these steps too.
+  for (const char* step : {"4294967291", "4294967290"}) {
+    EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", step}})),
+              SlurmRole::kShell);
+  }
+  for (const char* task : {"0", "3"}) {
+    EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", task}, {"SLURM_STEP_ID", "0"}})), SlurmRole::kTask);
+    EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", task}, {"SLURM_STEP_NUM_TASKS", "4"}})),
+              SlurmRole::kTask);
+  }
+  EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", "3"}})), SlurmRole::kTask);
+}
+
+TEST(SlurmFirstHost, IsTheStepsBeforeTheJobs) {
+  EXPECT_EQ(slurm_first_host(with({})).value(), std::nullopt);
+  EXPECT_EQ(slurm_first_host(with({{"SLURM_JOB_NODELIST", "n[3-5]"}})).value(), "n3");
+  EXPECT_EQ(
+      slurm_first_host(with({{"SLURM_JOB_NODELIST", "n[3-5]"}, {"SLURM_STEP_NODELIST", "n[4-5]"}}))
+          .value(),
+      "n4");
+  EXPECT_FALSE(slurm_first_host(with({{"SLURM_JOB_NODELIST", "n["}})).ok());
+}
+
+TEST(SlurmPort, FollowsFromJobAndStep) {
+  EXPECT_EQ(slurm_port(with({})), std::nullopt);
+  EXPECT_EQ(slurm_port(with({{"SLURM_JOB_ID", "1234567"}})), 24567);
+  EXPECT_NE(slurm_port(with({{"SLURM_JOB_ID", "1234567"}, {"SLURM_STEP_ID", "1"}})), 24567);
+}
+
+}  // namespace
+}  // namespace accelerate

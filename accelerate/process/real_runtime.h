@@ -1,0 +1,81 @@
+/// The Runtime of an ordinary process: one rank, real time, real files, real backends.
+///
+/// Ranks of a job meet through a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT (or on
+/// the listening socket that the launcher handed it). Ranks that mpirun started, and that were told
+/// no address, hear of rank 0's by MPI where the backend "mpi" is linked in.
+///
+/// Where there are several ranks, groups are under watch (accelerate/comm/watch/watched_backend.h):
+/// the error of a failed operation names the ranks, and in debug mode (ACCELERATE_DEBUG_MODE)
+/// operations are compared before they run. A helper thread of the rank waits for other ranks'
+/// questions.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "accelerate/platform/host_files.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace c10d {
+struct TCPStoreOptions;
+}  // namespace c10d
+
+namespace accelerate {
+
+class JobWatch;
+
+class RealRuntime final : public Runtime {
+ public:
+  /// Reads place and device from the environment, and writes the place back in torchrun's terms.
+  /// Makes the device the current one of this thread. Local.
+  /// Errors: InvalidArgument naming the contradictory or missing variables; FailedPrecondition for
+  ///         GPUs that need variables which are not set.
+  static absl::StatusOr<std::unique_ptr<RealRuntime>> from_environment(Environment environment);
+
+  ~RealRuntime() override;
+
+  c10::Device device() const override { return device_; }
+  /// On a CPU: returns free pages of the heap to the system.
+  void empty_device_cache() override;
+  std::vector<std::string> accelerator_families() const override;
+  bool owns_process() const override { return true; }
+  absl::Time now() override;
+  void sleep_for(absl::Duration duration) override;
+  uint64_t random_bits() override;
+  FileSystem& files() override { return files_; }
+  void write_console(ConsoleStream stream, std::string_view text) override;
+  bool is_terminal(ConsoleStream stream) const override;
+  c10::intrusive_ptr<c10d::Store> store() override;
+  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) override;
+
+  /// Leaves the job in order: rank 0, which serves the store, waits until all ranks came here.
+  /// Collective; a no-op when the store was never used.
+  /// Errors: c10::Error on rank 0 naming the ranks that did not come in five minutes, or those that
+  ///         failed meanwhile.
+  void leave();
+
+  /// Leaves it after a failure, `what`: ranks that wait for this one learn of it, and rank 0 stays
+  /// a moment so that they can. The process must end next. Local; throws nothing.
+  void leave_failed(const std::string& what);
+
+ private:
+  // Null where there is nobody to watch.
+  const std::shared_ptr<JobWatch>& watch();
+  RealRuntime(Topology topology, Environment environment, c10::Device device, std::string host,
+              uint16_t port);
+
+  HostFiles files_;
+  const c10::Device device_;
+  // Makes the store where rank 0 chooses the address.
+  c10::intrusive_ptr<c10d::Store> meet(c10d::TCPStoreOptions options);
+
+  std::string master_addr_;
+  uint16_t master_port_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<JobWatch> watch_;
+  // How long rank 0 waits for the others' end: as long as any operation may wait for its peers.
+  std::chrono::milliseconds leave_patience_ = std::chrono::minutes(5);
+};
+
+}  // namespace accelerate

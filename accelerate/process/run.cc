@@ -1,0 +1,103 @@
+#include "accelerate/process/run.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "accelerate/platform/env.h"
+#include "accelerate/process/real_runtime.h"
+#include "accelerate/process/run_rank.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/runtime/intra_op_threads.h"
+#include "accelerate/runtime/numa_affinity.h"
+#include "accelerate/values/exception_text.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsageError = 2;
+
+std::vector<RunMode>& run_modes() {
+  static auto* modes = new std::vector<RunMode>();
+  return *modes;
+}
+
+}  // namespace
+
+bool register_run_mode(RunMode mode) {
+  run_modes().push_back(std::move(mode));
+  return true;
+}
+
+namespace internal {
+
+int run_real(int argc, char** argv, const TrainFunction& train, Environment environment,
+             const std::function<void(const std::string& what)>& on_failure) {
+  absl::StatusOr<std::unique_ptr<RealRuntime>> runtime =
+      RealRuntime::from_environment(std::move(environment));
+  if (!runtime.ok()) {
+    on_failure(std::string(runtime.status().message()));
+    return kUsageError;
+  }
+  RuntimeScope scope(**runtime);
+  const Topology& topology = (*runtime)->topology();
+  std::string failure;
+  int code = kFailed;
+  try {
+    if (parse_flag_from_env("ACCELERATE_CPU_AFFINITY", false, (*runtime)->environment())) {
+      set_numa_affinity(topology.local_rank);
+    }
+    code = train(argc, argv);
+    if (code == 0) (*runtime)->leave();
+  } catch (...) {
+    failure = exception_text();
+  }
+  if (!failure.empty()) {
+    code = kFailed;
+    on_failure("rank " + std::to_string(topology.rank) + " failed: " + failure);
+  } else if (code != 0) {
+    failure = "returned " + std::to_string(code);
+  }
+  if (code != 0 && topology.world_size > 1) {
+    (*runtime)->leave_failed(failure);
+    // A group's destructor waits for its operations, and nobody may be left to finish them.
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  return code;
+}
+
+std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train,
+                               const Environment& environment) {
+  for (const RunMode& mode : run_modes()) {
+    if (environment.get(mode.variable)) return mode.run(argc, argv, train, environment);
+  }
+  return std::nullopt;
+}
+
+}  // namespace internal
+
+int run(int argc, char** argv, const TrainFunction& train) {
+  Environment environment;
+  limit_intra_op_threads(environment);
+  if (const auto code = internal::run_in_mode(argc, argv, train, environment)) return *code;
+  if (environment.get(env::kSimulate)) {
+    std::cerr << "accelerate: " << env::kSimulate
+              << " is set, but this program cannot simulate: link //simulator/run into it"
+              << std::endl;
+    return kUsageError;
+  }
+  return internal::run_real(argc, argv, train, std::move(environment), [](const std::string& what) {
+    // In one piece: ranks fail at the same time, and often write to the same terminal.
+    std::cerr << "accelerate: " + what + "\n" << std::flush;
+  });
+}
+
+}  // namespace accelerate

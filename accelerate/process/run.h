@@ -1,0 +1,42 @@
+/// The entry of a program: `int main(int argc, char** argv) { return accelerate::run(argc, argv,
+/// train); }`.
+///
+/// `train` has the shape of main and is the program. It runs once per rank with that rank's Runtime
+/// installed on its thread:
+///   - started directly, or by `accelerate launch`, torchrun or the like: once in this process;
+///   - under `accelerate launch --simulate 2x4`: once per simulated rank, in this process. The
+///     program must link //simulator/run for that.
+/// So `train` keeps no state outside itself.
+///
+/// Process-wide LibTorch settings: a rank gets one intra-op thread unless OMP_NUM_THREADS says
+/// otherwise, because results differ in their last bits with the number of threads.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "accelerate/platform/environment.h"
+
+namespace accelerate {
+
+/// Called with its own copy of the arguments. Its value is the rank's exit code.
+using TrainFunction = std::function<int(int argc, char** argv)>;
+
+/// Runs the program. Returns the exit code: 0 if every rank returned 0; the first failing rank's
+/// code; 1 if a rank threw (its message goes to stderr with the rank's number); 2 for an
+/// environment that makes no sense. A rank of several that failed ends its process here, without
+/// destructors, so that it cannot wait for peers that wait for it.
+int run(int argc, char** argv, const TrainFunction& train);
+
+/// Another way to run a program than as one real rank, chosen by an environment variable.
+struct RunMode {
+  std::string variable;  ///< Its presence selects the mode.
+  std::function<int(int argc, char** argv, const TrainFunction& train,
+                    const Environment& environment)>
+      run;
+};
+
+/// Called from static initialisers. The value only serves those.
+bool register_run_mode(RunMode mode);
+
+}  // namespace accelerate

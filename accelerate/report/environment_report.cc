@@ -1,0 +1,201 @@
+#include "accelerate/report/environment_report.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <map>
+
+#include <ATen/Parallel.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/report/availability.h"
+#include "accelerate/runtime/machine.h"
+
+namespace accelerate {
+namespace {
+
+// Whoever reads a report wants to know these; each is shown if it is set.
+constexpr const char* kVariables[] = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "ACCELERATE_SIMULATE",
+    "ACCELERATE_SIMULATE_SEED",
+    "ACCELERATE_TORCH_DEVICE",
+    "ACCELERATE_USE_CPU",
+    "ACCELERATE_DEBUG_MODE",
+    "ACCELERATE_MIXED_PRECISION",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+    "ACCELERATE_DYNAMO_BACKEND",
+    "ACCELERATE_CPU_AFFINITY",
+    "ACCELERATE_LOG_LEVEL",
+    "FORK_LAUNCHED",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_P2P_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_DEBUG",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "USE_TORCH_XLA",
+};
+
+struct DeviceCheck {
+  const char* name;
+  bool (*available)(bool check_device, const Runtime& runtime);
+};
+
+constexpr DeviceCheck kDevices[] = {
+    {"CUDA", is_cuda_available},
+    {"ROCm", is_rocm_available},
+    {"XPU", is_xpu_available},
+    {"NPU", is_npu_available},
+    {"MLU", is_mlu_available},
+    {"SDAA", is_sdaa_available},
+    {"MUSA", is_musa_available},
+    {"HPU", is_hpu_available},
+    {"NEURON", is_neuron_available},
+    {"MPS", [](bool, const Runtime& runtime) { return is_mps_available("1.12", runtime); }},
+    {"XLA",
+     [](bool, const Runtime& runtime) { return is_torch_xla_available(false, false, runtime); }},
+};
+
+std::string answer(const DeviceCheck& device, const Runtime& runtime) {
+  try {
+    return device.available(false, runtime) ? "True" : "False";
+  } catch (const c10::Error& error) {
+    return absl::StrCat("unknown (", error.what_without_backtrace(), ")");
+  }
+}
+
+// Equal names once, with their number.
+std::string tally(const std::vector<std::string>& names) {
+  std::map<std::string, int> counts;
+  for (const std::string& name : names) ++counts[name];
+  return absl::StrJoin(counts, ", ", [](std::string* out, const auto& count) {
+    absl::StrAppend(out, count.second, " x ", count.first);
+  });
+}
+
+std::string memory_text() {
+  const double bytes =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  return absl::StrFormat("%.2f GB", bytes / (1 << 30));
+}
+
+class Writer {
+ public:
+  explicit Writer(EnvironmentReport& report) : report_(report) {}
+
+  void add(const std::string& name, const std::string& value) {
+    if (!value.empty()) report_.facts.push_back({name, value});
+  }
+
+  void add_build(const Runtime& runtime) {
+    const BuildInfo build = build_info(runtime);
+    add("`Accelerate` version", build.version);
+    utsname system = {};
+    if (uname(&system) == 0) {
+      add("Platform", absl::StrCat(system.sysname, "-", system.release, "-", system.machine));
+      add("Kernel", system.version);
+    }
+    add("LibTorch version", build.libtorch_version);
+    add("Compiler", build.compiler);
+    add("Build", build.flags);
+    std::vector<std::string> features;
+    for (const Feature& feature : build.features) {
+      if (feature.available) features.push_back(feature.name);
+    }
+    add("Features", absl::StrJoin(features, ", "));
+  }
+
+  void add_machine() {
+    try {
+      const Machine machine = Machine::here();
+      add("CPUs", absl::StrCat(machine.num_cpus, " (", machine.num_cores, " cores)"));
+      add("NUMA nodes", absl::StrCat(machine.domains.size()));
+    } catch (const c10::Error&) {  // The report goes without.
+    }
+    add("System RAM", memory_text());
+    add("Intra-op threads", absl::StrCat(at::get_num_threads()));
+  }
+
+  void add_devices(const Runtime& runtime) {
+    for (const DeviceCheck& device : kDevices) {
+      add(absl::StrCat("LibTorch ", device.name, " available"), answer(device, runtime));
+    }
+    const NvidiaGpus gpus = get_gpu_info(runtime);
+    add("GPU type", tally(gpus.names));
+    add("GPU driver", gpus.driver_version);
+  }
+
+  void add_job(const Runtime& runtime) {
+    const Topology& topology = runtime.topology();
+    add("Launcher", topology.source);
+    add("Rank", absl::StrCat(topology.rank, " of ", topology.world_size, " (", topology.shape(),
+                             "), local rank ", topology.local_rank));
+    add("Device",
+        absl::StrCat(runtime.device().str(), " (", runtime.device_family(),
+                     runtime.device_name().empty() ? "" : " ", runtime.device_name(), ")"));
+    std::vector<std::string> variables;
+    for (const char* name : kVariables) {
+      if (auto value = runtime.environment().get(name)) {
+        variables.push_back(absl::StrCat(name, "=", *value));
+      }
+    }
+    add("Environment", variables.empty() ? "nothing set" : absl::StrJoin(variables, " "));
+  }
+
+ private:
+  EnvironmentReport& report_;
+};
+
+}  // namespace
+
+std::string EnvironmentReport::to_string() const {
+  std::string text;
+  for (const EnvironmentFact& fact : facts) {
+    absl::StrAppend(&text, "- ", fact.name, ": ", fact.value, "\n");
+  }
+  return text;
+}
+
+std::string EnvironmentReport::to_json() const {
+  nlohmann::ordered_json object;
+  for (const EnvironmentFact& fact : facts) object[fact.name] = fact.value;
+  // A variable may hold bytes that are no UTF-8.
+  return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+EnvironmentReport environment_report(const Runtime& runtime) {
+  EnvironmentReport report;
+  Writer writer(report);
+  writer.add_build(runtime);
+  writer.add_machine();
+  writer.add_devices(runtime);
+  writer.add_job(runtime);
+  return report;
+}
+
+}  // namespace accelerate

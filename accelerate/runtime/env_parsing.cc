@@ -1,0 +1,86 @@
+#include "accelerate/runtime/env_parsing.h"
+
+#include <algorithm>
+#include <array>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/number_text.h"
+
+namespace accelerate {
+namespace {
+
+std::optional<bool> to_bool(std::string_view value) {
+  static constexpr std::array<std::string_view, 6> kTrue{"y", "yes", "t", "true", "on", "1"};
+  static constexpr std::array<std::string_view, 6> kFalse{"n", "no", "f", "false", "off", "0"};
+  const std::string text = absl::AsciiStrToLower(std::string(value));
+  if (std::find(kTrue.begin(), kTrue.end(), text) != kTrue.end()) return true;
+  if (std::find(kFalse.begin(), kFalse.end(), text) != kFalse.end()) return false;
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool str_to_bool(std::string_view value) {
+  const std::optional<bool> result = to_bool(value);
+  TORCH_CHECK_VALUE(result, "\"", value, "\" is neither true nor false");
+  return *result;
+}
+
+bool parse_flag_from_env(std::string_view key, bool default_value, const Environment& environment) {
+  const std::optional<std::string> text = environment.get(key);
+  if (!text) return default_value;
+  const std::optional<bool> result = to_bool(*text);
+  TORCH_CHECK_VALUE(result, key, "=\"", *text, "\" is neither true nor false");
+  return *result;
+}
+
+std::string parse_choice_from_env(std::string_view key, std::string_view default_value,
+                                  const Environment& environment) {
+  return environment.get(key).value_or(std::string(default_value));
+}
+
+std::optional<int64_t> parse_int_from_env(std::string_view key, const Environment& environment) {
+  const std::optional<std::string> text = environment.get(key);
+  if (!text) return std::nullopt;
+  const std::optional<int64_t> value = parse_int(*text);
+  TORCH_CHECK_VALUE(value, key, "=\"", *text, "\" is not a whole number");
+  return value;
+}
+
+std::optional<int64_t> get_int_from_env(const std::vector<std::string>& env_keys,
+                                        std::nullopt_t default_value,
+                                        const Environment& environment) {
+  for (const std::string& key : env_keys) {
+    const std::optional<int64_t> value = parse_int_from_env(key, environment);
+    if (value && *value >= 0) return value;
+  }
+  return default_value;
+}
+
+int64_t get_int_from_env(const std::vector<std::string>& env_keys, int64_t default_value,
+                         const Environment& environment) {
+  return get_int_from_env(env_keys, std::nullopt, environment).value_or(default_value);
+}
+
+std::vector<std::string> convert_dict_to_env_variables(
+    const std::vector<std::pair<std::string, std::string>>& current_env) {
+  static constexpr std::string_view kForbidden = ";\n<> ";
+  auto is_usable = [](const std::string& text) {
+    return !text.empty() && text.find_first_of(kForbidden) == std::string::npos;
+  };
+  std::vector<std::string> lines;
+  for (const auto& [key, value] : current_env) {
+    if (is_usable(key) && is_usable(value)) {
+      lines.push_back(absl::StrCat(key, "=", value, "\n"));
+    } else {
+      TORCH_WARN("skipping ", key, "=", value,
+                 ": empty, or with one of ;<>, a space or a line end");
+    }
+  }
+  return lines;
+}
+
+}  // namespace accelerate

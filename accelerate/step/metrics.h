@@ -1,0 +1,79 @@
+/// Gathers per-sample values from all ranks, without those of rows that only fill up batches.
+///
+/// Collective over `group`, the ranks that have a batch; null stands for one rank.
+/// Mirrors: accelerate accelerator.py, gather_for_metrics.
+/// Differs: exact also where ranks' batches differ in rows; lists are taken in any place of a tree.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/comm/objects.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/tensors/tree.h"
+
+namespace accelerate {
+namespace internal {
+
+/// Every rank's real rows, one rank after the other.
+at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
+                            const at::Tensor& tensor);
+
+template <Portable T>
+std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRound& round,
+                                   std::vector<T> entries) {
+  if (round.own_rows != BatchRound::kAll && static_cast<int64_t>(entries.size()) > round.own_rows) {
+    entries.erase(entries.begin() + round.own_rows, entries.end());
+  }
+  return gather_object(group, std::move(entries));
+}
+
+c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
+                                       const c10::IValue& value, bool use_gather_object);
+[[noreturn]] void throw_no_list_for_metrics();
+
+}  // namespace internal
+
+/// Each tensor's and list's real rows of all ranks. A rank alone gets the tree back.
+/// A c10::IValue of tensors is taken like a tree; another one's dicts are taken value by value, and
+/// a list, tuple or string has an entry per sample, gathered with gather_object.
+/// With `use_gather_object` the value itself is a list with an entry per sample, whatever is in it:
+/// a std::vector, or a c10::IValue, of which a tensor's rows are entries.
+/// Errors: c10::ValueError for a dynamic value, or with `use_gather_object` one of another type,
+///         that has no entries.
+template <typename Tree>
+Tree gather_for_metrics(const ProcessGroupPtr& group, const BatchRound& round, Tree tree,
+                        bool use_gather_object = false) {
+  if (!group) return tree;
+  if constexpr (std::is_same_v<Tree, c10::IValue>) {
+    return internal::gather_dynamic_for_metrics(group, round, tree, use_gather_object);
+  } else {
+    if (use_gather_object) {
+      if constexpr (internal::kIsVector<Tree> && Portable<Tree>) {
+        return internal::gather_real_entries(group, round, std::move(tree));
+      } else {
+        internal::throw_no_list_for_metrics();
+      }
+    }
+    internal::Overloaded gather{
+        [&](at::Tensor& tensor) { tensor = internal::gather_real_rows(group, round, tensor); },
+        [&](internal::LeafTag /*tag*/, auto& leaf) {
+          using Leaf = std::remove_cvref_t<decltype(leaf)>;
+          static_assert(internal::kIsList<Leaf> && Portable<Leaf>,
+                        "gather_for_metrics takes tensors and std::vectors of portable values with "
+                        "an entry per sample; put a lone value into a std::vector");
+          leaf = internal::gather_real_entries(group, round, std::move(leaf));
+        }};
+    internal::visit_leaves(tree, gather);
+    return tree;
+  }
+}
+
+}  // namespace accelerate

@@ -1,0 +1,108 @@
+#include "accelerate/step/metrics.h"
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+
+using Names = std::vector<std::string>;
+
+std::vector<int64_t> values(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.contiguous();
+  const int64_t* data = flat.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(data, data + flat.numel());
+}
+
+at::Tensor column(std::vector<int64_t> numbers) { return at::tensor(numbers, at::kLong); }
+
+TEST(GatherForMetrics, GivesARankAloneItsTreeBack) {
+  const at::Tensor tensor = column({1, 2});
+  const auto [back, names] =
+      gather_for_metrics({}, {.own_rows = 1, .real_rows = 1}, std::tuple(tensor, Names{"a", "b"}));
+  EXPECT_TRUE(back.is_same(tensor));
+  EXPECT_THAT(names, ElementsAre("a", "b"));
+}
+
+TEST(GatherForMetrics, GathersAllRowsOfAFullRound) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const at::Tensor all = gather_for_metrics(group, {}, column({2 * rank, 2 * rank + 1}));
+    EXPECT_THAT(values(all), ElementsAre(0, 1, 2, 3, 4, 5));
+  });
+}
+
+// 10 samples, batch size 2, three ranks: the last round has 4 real rows, the last rank's batch
+// none.
+TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpARound) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    const BatchRound round{.own_rows = rank < 2 ? 2 : 0, .real_rows = 4, .ranks = 3};
+    const std::vector<std::vector<int64_t>> batches{{6, 7}, {8, 9}, {0, 1}};
+    const std::vector<Names> names{{"6", "7"}, {"8", "9"}, {"0", "1"}};
+    using Tree = std::map<std::string, std::pair<at::Tensor, Names>>;
+    const Tree tree{{"x", {column(batches[rank]), names[rank]}}};
+    const Tree all = gather_for_metrics(group, round, tree);
+    EXPECT_THAT(values(all.at("x").first), ElementsAre(6, 7, 8, 9));
+    EXPECT_THAT(all.at("x").second, ElementsAre("6", "7", "8", "9"));
+  });
+}
+
+TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpPartOfABatch) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const bool first = group->getRank() == 0;
+    const BatchRound round{.own_rows = first ? 2 : 1, .real_rows = 3, .ranks = 2};
+    auto [tensor, names] = gather_for_metrics(group, round,
+                                              std::pair(first ? column({4, 5}) : column({6, 0}),
+                                                        first ? Names{"4", "5"} : Names{"6", "0"}));
+    EXPECT_THAT(values(tensor), ElementsAre(4, 5, 6));
+    EXPECT_THAT(names, ElementsAre("4", "5", "6"));
+  });
+}
+
+TEST(GatherForMetrics, TakesBatchesThatDifferInTheirRows) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    // Rank 0 repeats an earlier batch, rank 2's is short.
+    const std::vector<std::vector<int64_t>> batches{{1, 2, 3}, {4, 5}, {6}};
+    const std::vector<int64_t> own{0, BatchRound::kAll, BatchRound::kAll};
+    const int rank = group->getRank();
+    const BatchRound round{.own_rows = own[rank], .ragged = true, .ranks = 3};
+    const at::Tensor rows = column(batches[rank]);
+    auto [tensor, numbers] = gather_for_metrics(group, round, std::pair(rows, batches[rank]));
+    EXPECT_THAT(values(tensor), ElementsAre(4, 5, 6));
+    EXPECT_THAT(numbers, ElementsAre(4, 5, 6));
+  });
+}
+
+TEST(GatherForMetrics, GathersScalarsAsOneRowEach) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    for (bool ragged : {false, true}) {
+      const at::Tensor loss = at::full({}, group->getRank() + 1, at::kLong);
+      EXPECT_THAT(values(gather_for_metrics(group, {.ragged = ragged}, loss)), ElementsAre(1, 2));
+    }
+  });
+}
+
+TEST(GatherForMetrics, KeepsTheRestOfTheShape) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor batch = at::full({2, 3}, group->getRank());
+    const BatchRound round{.own_rows = group->getRank() == 0 ? 2 : 1, .real_rows = 3, .ranks = 2};
+    const at::Tensor all = gather_for_metrics(group, round, batch.t().contiguous().t());
+    EXPECT_EQ(all.sizes(), (std::vector<int64_t>{3, 3}));
+    EXPECT_EQ(all.sum().item<double>(), 3);
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,27 @@
+#include "accelerate/tensors/take_over.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+namespace accelerate::internal {
+
+at::Tensor take_over(at::Tensor tensor, const at::Tensor& parameter, at::ScalarType dtype,
+                     bool like_parameter) {
+  at::NoGradGuard no_grad;
+  const bool lies_right =
+      tensor.numel() == 0 ||
+      (like_parameter ? tensor.strides() == parameter.strides() : tensor.is_contiguous());
+  const bool is_ours = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+  if (lies_right && is_ours && tensor.scalar_type() == dtype &&
+      tensor.device() == parameter.device() && !tensor.requires_grad()) {
+    return tensor;
+  }
+  const auto options = parameter.options().dtype(dtype).requires_grad(false);
+  at::Tensor copy =
+      like_parameter ? at::empty_like(parameter, options) : at::empty(tensor.sizes(), options);
+  copy.copy_(tensor);
+  return copy;
+}
+
+}  // namespace accelerate::internal

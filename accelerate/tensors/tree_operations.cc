@@ -1,0 +1,79 @@
+#include "accelerate/tensors/tree_operations.h"
+
+#include <algorithm>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/cat.h>
+#include <c10/core/TensorOptions.h>
+#include <c10/util/Exception.h>
+
+namespace accelerate::internal {
+
+void throw_unsupported_leaf(const char* operation, const std::string& type) {
+  TORCH_CHECK_VALUE(false, operation, ": a leaf of type ", type,
+                    " is not supported; only tensors in lists, tuples, maps and the like are");
+}
+
+std::string leaf_type(const c10::IValue& leaf) {
+  if (leaf.isString()) return "str";
+  if (leaf.isObject()) return leaf.type()->str();
+  return leaf.isTensor() ? "Tensor" : leaf.type()->str();
+}
+
+at::Tensor send_tensor(const at::Tensor& tensor, c10::Device device, bool non_blocking) {
+  if (!tensor.defined() || tensor.device() == device) return tensor;
+  return tensor.to(at::TensorOptions().device(device), non_blocking);
+}
+
+c10::IValue send_ivalue(const c10::IValue& value, c10::Device device, bool non_blocking,
+                        const std::vector<std::string>& skip_keys) {
+  auto send = [&](const c10::IValue& part) {
+    return send_ivalue(part, device, non_blocking, skip_keys);
+  };
+  if (value.isTensor()) return send_tensor(value.toTensor(), device, non_blocking);
+  if (!value.isGenericDict()) return map_ivalue_children(value, send);
+  const c10::impl::GenericDict dict = value.toGenericDict();
+  c10::impl::GenericDict sent(dict.keyType(), dict.valueType());
+  sent.reserve(dict.size());
+  for (const auto& entry : dict) {
+    const bool skipped =
+        entry.key().isString() &&
+        std::find(skip_keys.begin(), skip_keys.end(), entry.key().toStringRef()) != skip_keys.end();
+    sent.insert(entry.key(), skipped ? entry.value() : send(entry.value()));
+  }
+  return sent;
+}
+
+at::Tensor tensor_to_fp32(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  const at::ScalarType dtype = tensor.scalar_type();
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
+}
+
+at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice) {
+  if (!tensor.defined()) return tensor;
+  TORCH_CHECK_VALUE(tensor.dim() > 0, "slice_tensors: a 0-dim tensor has no rows");
+  TORCH_CHECK_VALUE(slice.step > 0, "slice_tensors: the step must be positive, got ", slice.step);
+  return tensor.slice(0, slice.start, slice.stop, slice.step);
+}
+
+at::Tensor pad_input_tensor(const at::Tensor& tensor, int64_t batch_size, int num_processes,
+                            int64_t dim) {
+  constexpr const char* kName = "pad_input_tensors: ";
+  TORCH_CHECK_VALUE(num_processes > 0, kName, "num_processes must be positive, got ",
+                    num_processes);
+  TORCH_CHECK_VALUE(tensor.defined(), kName, "a tensor is undefined");
+  TORCH_CHECK_VALUE(dim >= -tensor.dim() && dim < tensor.dim(), kName, "dim ", dim,
+                    " is out of range for a tensor of shape ", tensor.sizes());
+  TORCH_CHECK_VALUE(tensor.size(dim) == batch_size, kName, "dim ", dim, " of a tensor of shape ",
+                    tensor.sizes(), " is not the batch size ", batch_size);
+  const int64_t missing = (num_processes - batch_size % num_processes) % num_processes;
+  if (missing == 0) return tensor;
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  shape[static_cast<size_t>(dim < 0 ? dim + tensor.dim() : dim)] = missing;
+  return at::cat({tensor, tensor.narrow(dim, batch_size - 1, 1).expand(shape)}, dim);
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,240 @@
+/// What can be done with the tensors of a tree (see tree.h) without other ranks: find, send,
+/// convert, cut, fill up.
+///
+/// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
+/// with its containers as they were: what the peer's honor_type is for follows from the types.
+/// Undefined tensors are passed through unless said otherwise.
+/// Errors: c10::ValueError naming the operation and what is wrong with which type of leaf.
+/// Threads: functions of their arguments.
+/// Mirrors: accelerate utils/operations.py.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/util/Type.h>
+
+#include "accelerate/tensors/tree.h"
+
+namespace accelerate {
+namespace internal {
+
+[[noreturn]] void throw_unsupported_leaf(const char* operation, const std::string& type);
+/// As users know it: "Tensor", "str", "int", "None", ...
+std::string leaf_type(const c10::IValue& leaf);
+
+at::Tensor send_tensor(const at::Tensor& tensor, c10::Device device, bool non_blocking);
+c10::IValue send_ivalue(const c10::IValue& value, c10::Device device, bool non_blocking,
+                        const std::vector<std::string>& skip_keys);
+at::Tensor tensor_to_fp32(const at::Tensor& tensor);
+at::Tensor pad_input_tensor(const at::Tensor& tensor, int64_t batch_size, int num_processes,
+                            int64_t dim);
+
+// fn(type's name) for each leaf that is no tensor.
+template <typename T, typename Fn>
+void visit_other_leaves(const T& value, Fn& fn) {
+  if constexpr (std::is_same_v<T, c10::IValue>) {
+    visit_ivalue_leaves(value, [&fn](const c10::IValue& leaf) {
+      if (!leaf.isTensor()) fn(leaf_type(leaf));
+    });
+  } else if constexpr (kHasChildren<T>) {
+    for_each_child(value, [&fn](const auto& child) { visit_other_leaves(child, fn); });
+  } else if constexpr (!std::is_same_v<T, at::Tensor>) {
+    fn(std::string(c10::demangle_type<T>()));
+  }
+}
+
+}  // namespace internal
+
+/// Errors: c10::ValueError naming the type of a leaf that is no tensor, if there is one.
+template <typename Tree>
+void expect_only_tensors(const Tree& tree, const char* operation) {
+  auto refuse = [operation](const std::string& type) {
+    internal::throw_unsupported_leaf(operation, type);
+  };
+  internal::visit_other_leaves(tree, refuse);
+}
+
+inline bool is_torch_tensor(const c10::IValue& leaf) { return leaf.isTensor(); }
+
+struct RecursivelyApplyOptions {
+  /// Which leaves the function is for; null: all tensors.
+  std::function<bool(const c10::IValue& leaf)> test_type = nullptr;
+  /// Whether another leaf is an error instead of being passed through.
+  bool error_on_other_type = false;
+};
+
+/// The tree with func(tensor) for each tensor that `test_type` accepts.
+/// Errors: c10::ValueError naming the type of another leaf, with `error_on_other_type`.
+template <typename Fn, typename Tree>
+  requires std::is_invocable_r_v<at::Tensor, Fn&, const at::Tensor&>
+Tree recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& options = {}) {
+  if (options.error_on_other_type) expect_only_tensors(data, "recursively_apply");
+  return tree_map(std::move(data), [&](const at::Tensor& tensor) -> at::Tensor {
+    if (!options.test_type || options.test_type(tensor)) return func(tensor);
+    if (options.error_on_other_type) {
+      internal::throw_unsupported_leaf("recursively_apply", "Tensor");
+    }
+    return tensor;
+  });
+}
+
+/// The same for leaves of any type, in a dynamic value: `func` takes and returns a c10::IValue.
+template <typename Fn>
+  requires std::is_invocable_r_v<c10::IValue, Fn&, const c10::IValue&>
+c10::IValue recursively_apply(Fn&& func, const c10::IValue& data,
+                              const RecursivelyApplyOptions& options = {}) {
+  return internal::map_ivalue_leaves(data, [&](const c10::IValue& leaf) -> c10::IValue {
+    if (options.test_type ? options.test_type(leaf) : leaf.isTensor()) return func(leaf);
+    if (options.error_on_other_type) {
+      internal::throw_unsupported_leaf("recursively_apply", internal::leaf_type(leaf));
+    }
+    return leaf;
+  });
+}
+
+/// The size of dim 0 of the first tensor that has one; nothing where no tensor has.
+template <typename Tree>
+std::optional<int64_t> ignorant_find_batch_size(const Tree& data) {
+  std::optional<int64_t> size;
+  tree_for_each(data, [&size](const at::Tensor& tensor) {
+    if (!size && tensor.defined() && tensor.dim() > 0) size = tensor.size(0);
+  });
+  return size;
+}
+
+/// As ignorant_find_batch_size. Errors: c10::ValueError where no tensor has a dim 0.
+template <typename Tree>
+int64_t find_batch_size(const Tree& data) {
+  const std::optional<int64_t> size = ignorant_find_batch_size(data);
+  TORCH_CHECK_VALUE(size.has_value(),
+                    "find_batch_size: there is no tensor with a batch dimension in it");
+  return *size;
+}
+
+/// The first tensor's device; nothing where there is no tensor.
+template <typename Tree>
+std::optional<c10::Device> find_device(const Tree& data) {
+  std::optional<c10::Device> device;
+  tree_for_each(data, [&device](const at::Tensor& tensor) {
+    if (!device && tensor.defined()) device = tensor.device();
+  });
+  return device;
+}
+
+struct SendToDeviceOptions {
+  /// The host does not wait for copies from page-locked memory.
+  bool non_blocking = false;
+  /// What maps and dicts hold under these keys stays where it is.
+  std::vector<std::string> skip_keys = {};
+};
+
+namespace internal {
+
+template <typename T>
+void send_in_place(T& value, c10::Device device, const SendToDeviceOptions& options) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    value = send_tensor(value, device, options.non_blocking);
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    value = send_ivalue(value, device, options.non_blocking, options.skip_keys);
+  } else if constexpr (kIsMap<T>) {
+    for (auto& [key, element] : value) {
+      if constexpr (std::is_convertible_v<decltype(key), std::string>) {
+        const auto& skipped = options.skip_keys;
+        if (std::find(skipped.begin(), skipped.end(), key) != skipped.end()) continue;
+      }
+      send_in_place(element, device, options);
+    }
+  } else if constexpr (kHasChildren<T>) {
+    for_each_child(value, [&](auto& child) { send_in_place(child, device, options); });
+  }
+}
+
+}  // namespace internal
+
+/// The tree with its tensors on `device`; those that are there already are the same ones.
+template <typename Tree>
+Tree send_to_device(Tree tensor, c10::Device device, const SendToDeviceOptions& options = {}) {
+  static_assert(!internal::kHoldsReferences<Tree>,
+                "send_to_device of a tuple of references would change what they refer to");
+  internal::send_in_place(tensor, device, options);
+  return tensor;
+}
+
+/// Half-precision tensors (float16, bfloat16) as float32; other leaves as they are.
+template <typename Tree>
+Tree convert_to_fp32(Tree tensor) {
+  return tree_map(std::move(tensor), internal::tensor_to_fp32);
+}
+
+/// A function whose result's half-precision tensors come as float32.
+template <typename Function>
+class ConvertOutputsToFp32 {
+ public:
+  explicit ConvertOutputsToFp32(Function function) : function_(std::move(function)) {}
+
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    return convert_to_fp32(std::invoke(function_, std::forward<Args>(args)...));
+  }
+
+  /// The function as it was.
+  const Function& model_forward() const { return function_; }
+
+ private:
+  Function function_;
+};
+
+/// \ref ConvertOutputsToFp32; `model_forward()` of it takes the conversion off again.
+template <typename Function>
+ConvertOutputsToFp32<std::decay_t<Function>> convert_outputs_to_fp32(Function&& model_forward) {
+  return ConvertOutputsToFp32<std::decay_t<Function>>(std::forward<Function>(model_forward));
+}
+
+/// Rows [start, stop) by `step`, as in Python: negative counts from the end, and beyond the end is
+/// the end.
+struct TensorSlice {
+  std::optional<int64_t> start = std::nullopt;
+  std::optional<int64_t> stop = std::nullopt;
+  int64_t step = 1;
+};
+
+namespace internal {
+at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice);
+}  // namespace internal
+
+/// The rows of each tensor; views. Other leaves are passed through.
+/// Errors: c10::ValueError for a tensor without rows, and for a step below 1.
+template <typename Tree>
+Tree slice_tensors(Tree data, const TensorSlice& tensor_slice) {
+  return tree_map(std::move(data), [&](const at::Tensor& tensor) {
+    return internal::slice_rows_of_tensor(tensor, tensor_slice);
+  });
+}
+
+/// Each tensor with its last row repeated until `num_processes` divides the rows. Shapes:
+/// [batch_size, ...], the batch in dim `dim`; out [the next multiple of num_processes, ...].
+/// Errors: c10::ValueError for leaves that are no tensors, a tensor whose dim is not batch_size,
+/// and
+///         a num_processes below 1.
+/// Differs: the peer fills up with zeros, and not always to a multiple; its documentation says
+/// this.
+template <typename Tree>
+Tree pad_input_tensors(Tree tensor, int64_t batch_size, int num_processes, int64_t dim = 0) {
+  expect_only_tensors(tensor, "pad_input_tensors");
+  return tree_map(std::move(tensor), [=](const at::Tensor& leaf) {
+    return internal::pad_input_tensor(leaf, batch_size, num_processes, dim);
+  });
+}
+
+}  // namespace accelerate

@@ -1,0 +1,18 @@
+#include "accelerate/values/from_string.h"
+
+#include <string>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+
+namespace accelerate::internal {
+
+void throw_unknown_text(const char* name, const char* const* texts, size_t count,
+                        std::string_view text) {
+  TORCH_CHECK_VALUE(false, "\"", std::string(text), "\" is no ", name, "; there are ",
+                    absl::StrJoin(absl::MakeConstSpan(texts, count), ", "));
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,27 @@
+/// Enumerations from their texts; accelerate/base/enum_text.h has the other direction.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "accelerate/base/enum_text.h"
+
+namespace accelerate {
+
+namespace internal {
+
+[[noreturn]] void throw_unknown_text(const char* name, const char* const* texts, size_t count,
+                                     std::string_view text);
+
+}  // namespace internal
+
+/// Errors: c10::ValueError that names the enumeration and its members.
+template <EnumWithText E>
+E from_string(std::string_view text) {
+  const int index = internal::index_of_text<E>(text);
+  if (index >= 0) return EnumTable<E>::kMembers[static_cast<size_t>(index)].value;
+  internal::throw_unknown_text(EnumTable<E>::kName, internal::kTexts<E>.data(),
+                               internal::kTexts<E>.size(), text);
+}
+
+}  // namespace accelerate

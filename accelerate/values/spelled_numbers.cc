@@ -1,0 +1,110 @@
+#include "accelerate/values/spelled_numbers.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "accelerate/base/strict_json.h"
+
+namespace accelerate::internal {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void spell(nlohmann::ordered_json& value) {
+  if (value.is_structured()) {
+    for (auto& item : value) spell(item);
+  } else if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (std::isnan(number)) {
+      value = "nan";
+    } else if (std::isinf(number)) {
+      value = number > 0 ? "inf" : "-inf";
+    }
+  }
+}
+
+void read(nlohmann::ordered_json& value) {
+  if (value.is_structured()) {
+    for (auto& item : value) read(item);
+  } else if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    if (text == "nan") {
+      value = std::numeric_limits<double>::quiet_NaN();
+    } else if (text == "inf") {
+      value = kInfinity;
+    } else if (text == "-inf") {
+      value = -kInfinity;
+    }
+  }
+}
+
+constexpr char kNumber[] = "number";
+
+bool is_wrapped(const nlohmann::ordered_json& value) {
+  return value.is_object() && value.size() == 1 && value.contains(kNumber);
+}
+
+void wrap(nlohmann::ordered_json& value) {
+  const bool looks_wrapped = is_wrapped(value);
+  if (value.is_structured()) {
+    for (auto& item : value) wrap(item);
+  }
+  const bool is_special = value.is_number_float() && !std::isfinite(value.get<double>());
+  if (is_special) spell(value);
+  if (is_special || looks_wrapped) {
+    nlohmann::ordered_json inner = std::move(value);
+    value = nlohmann::ordered_json::object();
+    value[kNumber] = std::move(inner);
+  }
+}
+
+void unwrap(nlohmann::ordered_json& value) {
+  if (is_wrapped(value)) {
+    nlohmann::ordered_json inner = std::move(value[kNumber]);
+    value = std::move(inner);
+    if (value.is_string()) return read(value);
+  }
+  if (value.is_structured()) {
+    for (auto& item : value) unwrap(item);
+  }
+}
+
+// A checkpoint that is written must also load.
+void check_depth(const nlohmann::ordered_json& value) {
+  TORCH_CHECK_VALUE(!is_value_too_deep(value),
+                    "a state's values cannot be saved: with what marks infinities and NaN they are "
+                    "nested in more than ",
+                    kMaxJsonDepth, " levels");
+}
+
+}  // namespace
+
+nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value) {
+  check_depth(value);
+  spell(value);
+  return value;
+}
+
+nlohmann::ordered_json read_numbers(nlohmann::ordered_json value) {
+  read(value);
+  return value;
+}
+
+nlohmann::ordered_json wrap_numbers(nlohmann::ordered_json value) {
+  check_depth(value);
+  wrap(value);
+  // That made it deeper.
+  check_depth(value);
+  return value;
+}
+
+nlohmann::ordered_json unwrap_numbers(nlohmann::ordered_json value) {
+  unwrap(value);
+  return value;
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,68 @@
+/// Starting a program: fork, arrange the child, exec.
+///
+/// Between fork and exec a child may not allocate, so everything it needs is prepared before.
+/// Threads: fork from the main thread only; a child is tied to the life of the thread that forked
+///          it (PR_SET_PDEATHSIG).
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "launch/process/orphan_guard.h"
+#include "launch/process/signal_inbox.h"
+
+namespace accelerate::launch {
+
+/// A program with its arguments and environment, laid out the way exec wants it.
+class ExecImage {
+ public:
+  /// `path` is what is executed; `argv[0]` is what the program is told.
+  ExecImage(std::string path, std::vector<std::string> argv, std::vector<std::string> environment);
+  ExecImage(const ExecImage&) = delete;
+  ExecImage& operator=(const ExecImage&) = delete;
+
+  /// Replaces the calling process; returns errno if that failed. Like execvp, hands a file without
+  /// a known format to /bin/sh. Async-signal-safe.
+  int exec() const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::vector<std::string> argv_;
+  std::vector<std::string> environment_;
+  std::vector<char*> argv_pointers_;
+  std::vector<char*> shell_argv_pointers_;
+  std::vector<char*> environment_pointers_;
+};
+
+/// What differs between the child and the launcher. Descriptors above 2, or -1 to inherit.
+struct ChildSetup {
+  int stdin_fd = -1;
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  /// Descriptors that survive the exec under their own numbers.
+  std::vector<int> inherited_fds;
+  /// The child becomes the foreground process group of the launcher's terminal, standard input.
+  bool takes_terminal = false;
+  /// The limit on open files that the child gets back.
+  rlimit open_files = {};
+};
+
+/// Starts the program as the leader of a new process group, which is killed if the launcher dies.
+/// Returns once the program runs.
+/// Errors: NotFound or PermissionDenied as exec reported it; ResourceExhausted if there was no
+///         process or descriptor to be had.
+absl::StatusOr<pid_t> spawn(const ExecImage& image, const ChildSetup& setup,
+                            const SignalInbox& signals, const OrphanGuard& guard);
+
+/// What to tell about an `exec` of `image` that returned `error`. Errors: NotFound,
+/// PermissionDenied.
+absl::Status exec_error(const ExecImage& image, int error);
+
+}  // namespace accelerate::launch

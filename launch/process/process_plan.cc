@@ -1,0 +1,60 @@
+#include "launch/process/process_plan.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/platform/env.h"
+
+namespace accelerate::launch {
+
+EnvironmentOverlay without_outer_run() {
+  EnvironmentOverlay overlay;
+  for (const char* name :
+       {env::kRank, env::kWorldSize, env::kLocalRank, env::kLocalWorldSize, env::kGroupRank,
+        env::kMasterAddr, env::kMasterPort, env::kStoreListenFd}) {
+    overlay[name] = std::nullopt;
+  }
+  return overlay;
+}
+
+ProcessPlan plan_simulation(const SimulatedRun& run) {
+  ProcessPlan plan;
+  plan.argv = run.command;
+  plan.environment = run.environment;
+  plan.environment.merge(without_outer_run());
+  plan.environment[env::kSimulate] = run.simulate;
+  if (run.simulate_seed) plan.environment[env::kSimulateSeed] = *run.simulate_seed;
+  if (run.report) plan.environment[env::kSimulateReport] = *run.report;
+  return plan;
+}
+
+std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,
+                                       const EnvironmentOverlay& overlay) {
+  std::vector<std::string> result;
+  for (const std::string& word : parent) {
+    if (!overlay.contains(word.substr(0, word.find('=')))) result.push_back(word);
+  }
+  for (const auto& [name, value] : overlay) {
+    if (value) result.push_back(absl::StrCat(name, "=", *value));
+  }
+  return result;
+}
+
+std::string to_text(const EnvironmentOverlay& overlay) {
+  std::string text;
+  for (const auto& [name, value] : overlay) {
+    if (value) absl::StrAppend(&text, "set ", name, "=", *value, "\n");
+  }
+  for (const auto& [name, value] : overlay) {
+    if (!value) absl::StrAppend(&text, "unset ", name, "\n");
+  }
+  return text;
+}
+
+std::string to_text(const ProcessPlan& plan) {
+  std::string text =
+      absl::StrCat("argv: ", absl::StrJoin(plan.argv, " "), "\n", to_text(plan.environment));
+  for (int fd : plan.inherited_fds) absl::StrAppend(&text, "keep fd ", fd, "\n");
+  return text;
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,44 @@
+#include "launch/process/process_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
+  EXPECT_EQ(to_text(plan_simulation({.simulate = "2x4:h100",
+                                     .simulate_seed = "9",
+                                     .report = "out",
+                                     .command = {"train", "x"}})),
+            "argv: train x\n"
+            "set ACCELERATE_SIMULATE=2x4:h100\n"
+            "set ACCELERATE_SIMULATE_REPORT=out\n"
+            "set ACCELERATE_SIMULATE_SEED=9\n"
+            "unset ACCELERATE_STORE_LISTEN_FD\n"
+            "unset GROUP_RANK\n"
+            "unset LOCAL_RANK\n"
+            "unset LOCAL_WORLD_SIZE\n"
+            "unset MASTER_ADDR\n"
+            "unset MASTER_PORT\n"
+            "unset RANK\n"
+            "unset WORLD_SIZE\n");
+}
+
+TEST(PlanSimulation, KeepsTheEnvironmentsSeedWhenNoneIsGiven) {
+  EXPECT_THAT(to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
+              Not(HasSubstr("SEED")));
+}
+
+TEST(ApplyOverlay, ReplacesAddsAndRemoves) {
+  EXPECT_THAT(apply_overlay({"A=1", "B=2", "A=3", "AB=4", "broken"},
+                            {{"A", "9"}, {"B", std::nullopt}, {"C", "5"}}),
+              ElementsAre("AB=4", "broken", "A=9", "C=5"));
+}
+
+}  // namespace
+}  // namespace accelerate::launch

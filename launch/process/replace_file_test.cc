@@ -1,0 +1,61 @@
+#include "launch/process/replace_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "launch/testing/temporary_folder.h"
+
+namespace accelerate::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string content(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+mode_t mode_of(const std::string& path) {
+  struct stat facts = {};
+  EXPECT_EQ(stat(path.c_str(), &facts), 0);
+  return facts.st_mode & 0777;
+}
+
+TEST(ReplaceFile, FollowsALinkAndTouchesNothingElse) {
+  const testing::TemporaryFolder folder;
+  const std::string file = folder.path() + "/real/c.yaml";
+  const std::string link = folder.path() + "/c.yaml";
+  std::filesystem::create_directory(folder.path() + "/real");
+  ASSERT_TRUE(replace_file(file, "old").ok());
+  std::filesystem::create_symlink("real/c.yaml", link);
+  std::ofstream(link + ".new") << "mine";
+  ASSERT_TRUE(replace_file(link, "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(content(file), "new");
+  EXPECT_EQ(content(link + ".new"), "mine");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path() + "/real"), {}), 1);
+}
+
+TEST(ReplaceFile, GivesTheModeThatWasAskedFor) {
+  const testing::TemporaryFolder folder;
+  const mode_t before = umask(022);
+  ASSERT_TRUE(replace_file(folder.path() + "/a", "text").ok());
+  ASSERT_TRUE(replace_file(folder.path() + "/b", "text", 0600).ok());
+  umask(before);
+  EXPECT_EQ(mode_of(folder.path() + "/a"), 0644);
+  EXPECT_EQ(mode_of(folder.path() + "/b"), 0600);
+}
+
+TEST(ReplaceFile, SaysWhyItCannot) {
+  EXPECT_THAT(std::string(replace_file("/nowhere/file", "text").message()),
+              HasSubstr("/nowhere/file: cannot be written: No such file"));
+}
+
+}  // namespace
+}  // namespace accelerate::launch

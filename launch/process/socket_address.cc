@@ -1,0 +1,171 @@
+#include "launch/process/socket_address.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "launch/process/event_source.h"
+#include "launch/process/unique_fd.h"
+
+namespace accelerate::launch {
+namespace {
+
+// What the resolving process writes: an error code of getaddrinfo, then addresses.
+struct Answer {
+  int error = 0;
+  int count = 0;
+  SocketAddress addresses[16];
+};
+
+constexpr addrinfo kHints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+
+Answer ask_system(const std::string& host, int flags) {
+  Answer answer;
+  addrinfo hints = kHints;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  answer.error = getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  for (addrinfo* entry = list; answer.error == 0 && entry != nullptr; entry = entry->ai_next) {
+    if (answer.count == std::ssize(answer.addresses)) break;
+    answer.addresses[answer.count++] = SocketAddress(entry->ai_addr, entry->ai_addrlen);
+  }
+  if (list != nullptr) freeaddrinfo(list);
+  return answer;
+}
+
+// False if the answer did not come in time.
+bool read_answer(int fd, Answer& answer, EventSource::Clock::time_point deadline) {
+  char* bytes = reinterpret_cast<char*>(&answer);
+  size_t have = 0;
+  while (have < sizeof(answer)) {
+    pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
+    const int ready = poll(&entry, 1, milliseconds_until(deadline));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    const ssize_t size = read(fd, bytes + have, sizeof(answer) - have);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return false;
+    have += static_cast<size_t>(size);
+  }
+  return true;
+}
+
+}  // namespace
+
+SocketAddress::SocketAddress(const sockaddr* address, socklen_t size)
+    : size_(std::min<socklen_t>(size, sizeof(storage_))) {
+  std::memcpy(&storage_, address, size_);
+}
+
+std::optional<SocketAddress> SocketAddress::from_text(const std::string& text) {
+  const Answer answer = ask_system(text, AI_NUMERICHOST);
+  if (answer.error != 0 || answer.count == 0) return std::nullopt;
+  return answer.addresses[0];
+}
+
+uint16_t SocketAddress::port() const {
+  if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(get())->sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in*>(get())->sin_port);
+}
+
+void SocketAddress::set_port(uint16_t port) {
+  if (family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(port);
+  }
+}
+
+std::string SocketAddress::host() const {
+  char text[NI_MAXHOST] = {};
+  if (getnameinfo(get(), size_, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  constexpr absl::string_view kMapped = "::ffff:";
+  const std::string host = text;
+  if (absl::StartsWith(host, kMapped) && absl::StrContains(host, '.')) {
+    return host.substr(kMapped.size());
+  }
+  return host;
+}
+
+bool SocketAddress::is_loopback() const {
+  const std::string text = host();
+  return text == "::1" || absl::StartsWith(text, "127.");
+}
+
+SocketAddress local_address_of(int fd) {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(storage);
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (getsockname(fd, address, &size) != 0) return {};
+  return SocketAddress(address, size);
+}
+
+SocketAddress peer_address_of(int fd) {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(storage);
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (getpeername(fd, address, &size) != 0) return {};
+  return SocketAddress(address, size);
+}
+
+absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
+                                                   absl::Duration patience) {
+  if (std::optional<SocketAddress> digits = SocketAddress::from_text(host)) {
+    return std::vector<SocketAddress>{*digits};
+  }
+  const auto failed = [&](absl::string_view why) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot resolve the host name '", host, "': ", why,
+                     "; check the name, /etc/hosts and DNS, or give an address"));
+  };
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return failed(std::strerror(errno));
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) return failed(std::strerror(errno));
+  if (child == 0) {
+    const Answer answer = ask_system(host, 0);
+    [[maybe_unused]] ssize_t ignored = write(write_end.get(), &answer, sizeof(answer));
+    _exit(0);
+  }
+  write_end.reset();
+  Answer answer;
+  const auto deadline = EventSource::Clock::now() + absl::ToChronoMilliseconds(patience);
+  const bool answered = read_answer(read_end.get(), answer, deadline);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  if (!answered) {
+    return failed(absl::StrCat("no answer within ", absl::FormatDuration(patience)));
+  }
+  if (answer.error != 0) return failed(gai_strerror(answer.error));
+  if (answer.count == 0) return failed("it has no address");
+  return std::vector<SocketAddress>(answer.addresses, answer.addresses + answer.count);
+}
+
+bool is_own_address(const SocketAddress& address) {
+  // Binding says it for every interface, without listing them.
+  UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress any_port = address;
+  any_port.set_port(0);
+  return bind(fd.get(), any_port.get(), any_port.size()) == 0;
+}
+
+std::string endpoint_text(absl::string_view host, uint16_t port) {
+  if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,289 @@
+#include "launch/supervise/rank_group.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/log/absl_check.h"
+#include "absl/strings/str_cat.h"
+#include "launch/process/environment_words.h"
+#include "launch/process/foreground_terminal.h"
+#include "launch/process/unique_fd.h"
+
+namespace accelerate::launch {
+namespace {
+
+// After the last rank: how long to listen to a pipe that something a rank started still holds.
+constexpr std::chrono::milliseconds kDrainGrace(500);
+
+// From killing ranks to leaving those that are still there: stuck in the kernel, for ever perhaps.
+constexpr std::chrono::seconds kKillPatience(5);
+constexpr int kReapPauseMs = 5;
+
+// Besides the ranks' pipes and logs: standard streams, guard, signals, sockets of this machine and
+// of the others, and pipes during a spawn.
+constexpr rlim_t kOtherFiles = 256;
+
+// Makes room for two pipes and two logs of each rank. Returns the limit of before, which the ranks
+// get back.
+absl::StatusOr<rlimit> raise_open_files(size_t num_ranks) {
+  rlimit original = {};
+  getrlimit(RLIMIT_NOFILE, &original);
+  const rlim_t needed = 4 * num_ranks + kOtherFiles;
+  if (original.rlim_cur >= needed) return original;
+  const rlimit raised = {.rlim_cur = needed, .rlim_max = original.rlim_max};
+  if (needed > original.rlim_max || setrlimit(RLIMIT_NOFILE, &raised) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(num_ranks, " ranks need ", needed,
+                                                     " open files; the limit (ulimit -n) is ",
+                                                     original.rlim_max));
+  }
+  return original;
+}
+
+// A run that a rank of another run started is known by the tokens of both.
+std::string token_after(absl::Span<const std::string> environment, const std::string& token) {
+  const std::string outer = environment_value(environment, kRunTokenVariable);
+  return outer.empty() ? token : absl::StrCat(outer, ":", token);
+}
+
+}  // namespace
+
+RankGroup::~RankGroup() { end(); }
+
+absl::Status RankGroup::start(const std::string& program, absl::Span<const RankStart> ranks,
+                              absl::Span<const std::string> parent_environment, bool own_streams) {
+  ABSL_CHECK(members_.empty() && !ranks.empty());
+  absl::StatusOr<rlimit> open_files = raise_open_files(ranks.size());
+  if (!open_files.ok()) return open_files.status();
+  UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  lent_terminal_ = own_streams && owns_terminal();
+  members_.reserve(ranks.size());
+  for (const RankStart& rank : ranks) {
+    absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), *open_files);
+    if (!ok.ok()) {
+      return absl::Status(ok.code(),
+                          absl::StrCat("cannot start rank ", rank.rank, ": ", ok.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankGroup::start_one(const std::string& program, const RankStart& start,
+                                  absl::Span<const std::string> parent_environment, int null_fd,
+                                  const rlimit& open_files) {
+  EnvironmentOverlay environment = start.plan.environment;
+  environment[kRunTokenVariable] = token_after(parent_environment, guard_->token());
+  ExecImage image(program, start.plan.argv, apply_overlay(parent_environment, environment));
+  ChildSetup setup = {.stdin_fd = null_fd,
+                      .inherited_fds = start.plan.inherited_fds,
+                      .takes_terminal = lent_terminal_,
+                      .open_files = open_files};
+  Member member = {.rank = start.rank, .local_rank = start.local_rank};
+  UniqueFd out, err;
+  if (null_fd >= 0) {
+    absl::StatusOr<UniqueFd> opened = open_output(member, start.out, console_->out());
+    if (!opened.ok()) return opened.status();
+    out = *std::move(opened);
+    opened = open_output(member, start.err, console_->err());
+    if (!opened.ok()) return opened.status();
+    err = *std::move(opened);
+    setup.stdout_fd = out.get();
+    setup.stderr_fd = err.get();
+  }
+  absl::StatusOr<pid_t> pid = spawn(image, setup, *signals_, *guard_);
+  if (!pid.ok()) return pid.status();
+  member.pid = *pid;
+  members_.push_back(std::move(member));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarget& target,
+                                                OutputQueue& queue) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot open a pipe: ", std::strerror(errno)));
+  }
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  // Only this end: the writing end is the rank's, which expects writes to wait.
+  fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  RankLog log;
+  if (!target.log_path.empty()) {
+    absl::StatusOr<RankLog> opened = RankLog::open(target.log_path);
+    if (opened.ok()) {
+      log = *std::move(opened);
+    } else if (absl::IsDataLoss(opened.status())) {
+      console_->say_once("logs",
+                         absl::StrCat(opened.status().message(), "; the run goes on without"));
+    } else {
+      return opened.status();
+    }
+  }
+  member.outputs.emplace_back(std::move(read_end), absl::StrCat("[rank ", member.rank, "] "),
+                              target.console ? &queue : nullptr, std::move(log), *console_);
+  return write_end;
+}
+
+void RankGroup::observe(pid_t first) {
+  // Several exits merge into one signal, which then names the first of them.
+  for (Member& member : members_) {
+    if (member.pid == first) observe_one(member);
+  }
+  for (Member& member : members_) observe_one(member);
+}
+
+void RankGroup::observe_one(Member& member) {
+  if (member.exit || member.pid == 0) return;
+  siginfo_t info = {};
+  if (lent_terminal_ && waitid(P_PID, member.pid, &info, WSTOPPED | WNOHANG) == 0 &&
+      info.si_pid == member.pid) {
+    // Ctrl-Z reached only the rank, whose group is in the foreground: follow it, as one job.
+    take_terminal_back(member.pid);
+    SignalInbox::suspend(0);
+    lend_terminal(member.pid);
+    kill(-member.pid, SIGCONT);
+  }
+  info = {};
+  if (waitid(P_PID, member.pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+    return;
+  }
+  member.exit = {.rank = member.rank, .local_rank = member.local_rank, .pid = member.pid};
+  (info.si_code == CLD_EXITED ? member.exit->code : member.exit->signal) = info.si_status;
+  if (lent_terminal_) {
+    take_terminal_back(member.pid);
+    // Ctrl-C reached only the rank; one that caught it exits with its number.
+    const int signal = member.exit->exit_code() - 128;
+    if (signal == SIGINT || signal == SIGQUIT) interruption_ = signal;
+  }
+  if (!stopping_ && !first_failure_ && !interruption_ && member.exit->failed())
+    first_failure_ = member.exit;
+}
+
+bool RankGroup::has_member(pid_t pid) const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [pid](const Member& member) { return member.pid == pid; });
+}
+
+bool RankGroup::all_exited() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.exit.has_value(); });
+}
+
+bool RankGroup::is_over() {
+  const bool is_given_up = give_up_at_ && Clock::now() >= *give_up_at_;
+  if (!all_exited() && !is_given_up) return false;
+  if (!drain_deadline_) drain_deadline_ = Clock::now() + kDrainGrace;
+  const bool silent = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+    return std::none_of(member.outputs.begin(), member.outputs.end(),
+                        [](const RankOutput& output) { return output.is_open(); });
+  });
+  return silent || impatient_ || Clock::now() >= *drain_deadline_;
+}
+
+void RankGroup::send(int signal) const {
+  for (const Member& member : members_) {
+    if (member.pid != 0) kill(-member.pid, signal);
+  }
+}
+
+void RankGroup::stop(int signal, absl::Duration grace) {
+  if (stopping_) return;
+  stopping_ = true;
+  stopped_somebody_ = !all_exited();
+  send(signal);
+  // A suspended process would not notice before it is killed.
+  send(SIGCONT);
+  kill_deadline_ = Clock::now() + absl::ToChronoMilliseconds(grace);
+}
+
+void RankGroup::kill_now() {
+  kill_deadline_.reset();
+  give_up_at_ = Clock::now() + kKillPatience;
+  for (const Member& member : members_) {
+    if (!member.exit) killed_.push_back(member.rank);
+  }
+  send(SIGKILL);
+}
+
+void RankGroup::end() {
+  stopping_ = ended_ = true;
+  kill_deadline_.reset();
+  send(SIGKILL);
+  if (!give_up_at_) give_up_at_ = Clock::now() + kKillPatience;
+  for (Member& member : members_) {
+    if (member.pid == 0) continue;
+    if (!reap(member.pid)) {
+      console_->say(absl::StrCat("rank ", member.rank, " (pid ", member.pid,
+                                 ") does not die and was left behind"));
+    }
+    guard_->forget_group(member.pid);
+    if (lent_terminal_) take_terminal_back(member.pid);
+    member.pid = 0;
+    if (!member.exit) member.exit = RankExit{.rank = member.rank, .signal = SIGKILL};
+    for (RankOutput& output : member.outputs) output.finish();
+  }
+}
+
+bool RankGroup::reap(pid_t pid) const {
+  while (waitpid(pid, nullptr, WNOHANG) == 0) {
+    if (Clock::now() >= *give_up_at_) return false;
+    poll(nullptr, 0, kReapPauseMs);
+  }
+  return true;
+}
+
+const RankGroup::Member* RankGroup::find(int rank) const {
+  for (const Member& member : members_) {
+    if (member.rank == rank) return &member;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> RankGroup::tail(int rank) const {
+  const Member* member = find(rank);
+  if (member == nullptr || member->outputs.empty()) return {};
+  return {member->outputs[1].tail().begin(), member->outputs[1].tail().end()};
+}
+
+std::string RankGroup::log_path(int rank) const {
+  const Member* member = find(rank);
+  if (member == nullptr || member->outputs.empty()) return "";
+  return member->outputs[1].log_path();
+}
+
+void RankGroup::add_entries(std::vector<pollfd>& entries) {
+  readers_.clear();
+  for (Member& member : members_) {
+    for (RankOutput& output : member.outputs) {
+      if (!output.wants_data()) continue;
+      readers_.push_back(&output);
+      entries.push_back({.fd = output.fd(), .events = POLLIN, .revents = 0});
+    }
+  }
+}
+
+void RankGroup::react(absl::Span<const pollfd> entries) {
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    if (entries[i].revents != 0 && readers_[i]->wants_data()) readers_[i]->read_some();
+  }
+  if (kill_deadline_ && Clock::now() >= *kill_deadline_) kill_now();
+}
+
+std::optional<EventSource::Clock::time_point> RankGroup::deadline() const {
+  const Clock::time_point now = Clock::now();
+  std::optional<Clock::time_point> next = kill_deadline_;
+  for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_}) {
+    // A time that passed is nothing to wait for.
+    if (time && now < *time) next = earlier(next, time);
+  }
+  return next;
+}
+
+}  // namespace accelerate::launch

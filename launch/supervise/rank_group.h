@@ -1,0 +1,139 @@
+/// The ranks of one machine in one round: started together, ended together.
+///
+/// Each rank is a process group of its own. A rank that ended is reaped only by `end`: until then
+/// its process id, and with it the id of its group, cannot be given to somebody else.
+/// Threads: the main thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "launch/process/child_process.h"
+#include "launch/process/event_source.h"
+#include "launch/process/orphan_guard.h"
+#include "launch/process/process_plan.h"
+#include "launch/process/signal_inbox.h"
+#include "launch/supervise/console.h"
+#include "launch/supervise/outcome.h"
+#include "launch/supervise/rank_output.h"
+
+namespace accelerate::launch {
+
+/// Where one of a rank's streams goes; nowhere at all is allowed.
+struct StreamTarget {
+  bool console = true;
+  std::string log_path;  ///< empty: no file
+};
+
+/// One rank to start.
+struct RankStart {
+  int rank = 0;
+  int local_rank = 0;
+  ProcessPlan plan;
+  StreamTarget out;
+  StreamTarget err;
+};
+
+class RankGroup final : public EventSource {
+ public:
+  /// All of them outlive the group.
+  RankGroup(const OrphanGuard& guard, const SignalInbox& signals, Console& console)
+      : guard_(&guard), signals_(&signals), console_(&console) {}
+  /// As `end`.
+  ~RankGroup() override;
+
+  /// Starts the ranks; call once. `program` is the file to execute. With `own_streams` a rank has
+  /// the launcher's standard streams and, if it can be lent, the terminal; otherwise it reads from
+  /// nothing and writes through pipes, with its rank before each line.
+  /// Errors: as `spawn`; ResourceExhausted if the machine allows too few open files; those of
+  ///         RankLog. What was started by then is ended by the destructor.
+  absl::Status start(const std::string& program, absl::Span<const RankStart> ranks,
+                     absl::Span<const std::string> parent_environment, bool own_streams);
+
+  /// A SIGCHLD came; `first` is the process that it named.
+  void observe(pid_t first);
+
+  bool has_member(pid_t pid) const;
+  bool all_exited() const;
+  /// Whether all ended, or do not die, and their outputs did, or were listened to for long enough.
+  bool is_over();
+  /// The first rank that failed before anyone stopped it.
+  const std::optional<RankExit>& first_failure() const { return first_failure_; }
+  /// The signal by which the rank ended that has the terminal, if a key of it sends that.
+  const std::optional<int>& interruption() const { return interruption_; }
+
+  /// Whether `stop` found anybody to stop.
+  bool stopped_somebody() const { return stopped_somebody_; }
+
+  /// Sends `signal` to every rank and what it started.
+  void send(int signal) const;
+  /// Asks all to stop and kills them after `grace`. Only the first call counts.
+  void stop(int signal, absl::Duration grace);
+  /// Asked to stop, and not at its end.
+  bool is_stopping() const { return stopping_ && !ended_; }
+  void kill_now();
+  /// Nothing is waited for any more.
+  void lose_patience() { impatient_ = true; }
+
+  /// Kills what is left, reaps the ranks, and passes on what their outputs hold.
+  void end();
+
+  /// Ranks that had to be killed because they did not stop in time.
+  const std::vector<int>& killed() const { return killed_; }
+  /// The last lines of a rank on standard error, or nothing; and where all of them are.
+  std::vector<std::string> tail(int rank) const;
+  std::string log_path(int rank) const;
+
+  void add_entries(std::vector<pollfd>& entries) override;
+  void react(absl::Span<const pollfd> entries) override;
+  std::optional<Clock::time_point> deadline() const override;
+
+ private:
+  struct Member {
+    int rank = 0;
+    int local_rank = 0;
+    pid_t pid = 0;
+    std::optional<RankExit> exit;
+    /// Output and error. Empty if the rank has the launcher's own streams.
+    std::vector<RankOutput> outputs;
+  };
+
+  absl::Status start_one(const std::string& program, const RankStart& start,
+                         absl::Span<const std::string> parent_environment, int null_fd,
+                         const rlimit& open_files);
+  /// Makes a pipe; returns the end for the rank to write to.
+  absl::StatusOr<UniqueFd> open_output(Member& member, const StreamTarget& target,
+                                       OutputQueue& queue);
+  void observe_one(Member& member);
+  /// Waits for a process that was killed; false if it does not go.
+  bool reap(pid_t pid) const;
+  const Member* find(int rank) const;
+
+  const OrphanGuard* guard_;
+  const SignalInbox* signals_;
+  Console* console_;
+  std::vector<Member> members_;
+  bool lent_terminal_ = false;
+  bool stopping_ = false;
+  bool ended_ = false;
+  bool stopped_somebody_ = false;
+  bool impatient_ = false;
+  std::optional<RankExit> first_failure_;
+  std::optional<int> interruption_;
+  std::vector<int> killed_;
+  std::optional<Clock::time_point> kill_deadline_;
+  /// When ranks that were killed and are still there are left.
+  std::optional<Clock::time_point> give_up_at_;
+  std::optional<Clock::time_point> drain_deadline_;
+  /// Whose outputs the latest `add_entries` listed.
+  std::vector<RankOutput*> readers_;
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,53 @@
+/// One of a rank's two output pipes: read, kept in a file, cut into marked lines, passed on.
+/// Threads: one user.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "launch/process/unique_fd.h"
+#include "launch/supervise/console.h"
+#include "launch/supervise/line_prefixer.h"
+#include "launch/supervise/output_queue.h"
+#include "launch/supervise/rank_log.h"
+
+namespace accelerate::launch {
+
+class RankOutput {
+ public:
+  /// `pipe` is the reading end, non-blocking. Lines go to `sink`, or nowhere if it is null; what
+  /// goes wrong with the log is said on `console`. Both must outlive this object.
+  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log, Console& console);
+
+  int fd() const { return pipe_.get(); }
+  bool is_open() const { return pipe_.is_open(); }
+
+  /// False while the sink is full: the rank then waits in its own write, as it would at a terminal.
+  bool wants_data() const { return is_open() && !(sink_ != nullptr && sink_->is_full()); }
+
+  /// Passes on the next piece, if there is one. Closes at the end of the output.
+  void read_some();
+
+  /// Passes on what the pipe holds, without waiting for more, and closes.
+  void finish();
+
+  /// The last lines seen.
+  const std::deque<std::string>& tail() const { return prefixer_.tail(); }
+
+  /// Where the whole output is; empty if nowhere.
+  const std::string& log_path() const { return log_.path(); }
+
+ private:
+  void take(absl::string_view bytes);
+  void close();
+  std::string& lines();
+
+  UniqueFd pipe_;
+  LinePrefixer prefixer_;
+  OutputQueue* sink_;
+  std::string dropped_;  // the lines of an output without a sink
+  RankLog log_;
+  Console* console_;
+};
+
+}  // namespace accelerate::launch

@@ -1,0 +1,92 @@
+"""A room: a folder with one library, its tests and its benchmarks, told apart by the names of files.
+
+    *_test.cc          a test each
+    *_benchmark.cc     a program each, which nobody runs but by hand
+    *_main.cc          programs; the BUILD file declares them
+    *_fuzzer.cc        fuzz targets; the BUILD file declares them
+    all other sources  the room's library, which has the folder's name
+
+tools/build_defs/floors.bzl says which room may see which.
+"""
+
+load(":cc.bzl", "accelerate_cc_binary", "accelerate_cc_library", "accelerate_cc_test")
+load(":floors.bzl", "rooms_above")
+
+_NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
+
+_ABSEIL = "//tools/third_party/absl"
+
+def room(
+        deps = [],
+        test_deps = [],
+        tests = {},
+        exclude = [],
+        alwayslink = False,
+        linkopts = [],
+        generated = [],
+        copts = [],
+        tags = [],
+        testonly = False,
+        visibility = None,
+        **library):
+    """The library, tests and benchmarks of the BUILD file's folder.
+
+    Args:
+      deps: what its sources include: rooms on floors below, and other libraries. Abseil comes by itself.
+      test_deps: what its tests and benchmarks include besides; GoogleTest comes by itself.
+      tests: by a test's name, those of its arguments that differ from {"size": "small"}.
+      exclude: sources that belong to other targets of the BUILD file.
+      alwayslink: as in cc_library.
+      linkopts: as in cc_library.
+      generated: sources that other rules make.
+      copts: of the library, and of its tests.
+      tags: of all its targets.
+      testonly: tests alone use it.
+      visibility: of the library; by default all rooms above see it.
+      **library: as in accelerate_cc_library.
+    """
+    package = native.package_name()
+    name = package.split("/")[-1]
+    libtorch = "@libtorch" in deps
+    sources = native.glob(["*.cc"], exclude = _NO_LIBRARY + exclude)
+    headers = native.glob(["*.h"], exclude = exclude)
+    if sources or headers:
+        accelerate_cc_library(
+            name = name,
+            srcs = sources + generated,
+            hdrs = headers,
+            alwayslink = alwayslink,
+            copts = copts,
+            libtorch = libtorch,
+            linkopts = linkopts,
+            tags = tags,
+            testonly = testonly,
+            visibility = visibility or rooms_above(package),
+            deps = deps + [_ABSEIL],
+            **library
+        )
+        test_deps = [":" + name] + test_deps
+    test_deps = test_deps + [dep for dep in deps if dep not in test_deps] + [_ABSEIL]
+    for source in native.glob(["*_test.cc"], exclude = exclude):
+        test = source[:-len(".cc")]
+        arguments = dict({"size": "small", "srcs": [source]}, **tests.get(test, {}))
+        accelerate_cc_test(
+            name = test,
+            copts = copts + arguments.pop("copts", []),
+            libtorch = libtorch or "@libtorch" in test_deps,
+            tags = tags + arguments.pop("tags", []),
+            deps = test_deps + arguments.pop("deps", []) + ["@com_google_googletest//:gtest_main"],
+            **arguments
+        )
+    for source in native.glob(["*_benchmark.cc"], exclude = exclude):
+        benchmark = source[:-len(".cc")]
+        accelerate_cc_binary(
+            name = benchmark,
+            testonly = True,
+            srcs = [source],
+            copts = copts,
+            libtorch = libtorch or "@libtorch" in test_deps,
+            tags = tags,
+            deps = test_deps + ["@com_github_google_benchmark//:benchmark"],
+            **tests.get(benchmark, {})
+        )
