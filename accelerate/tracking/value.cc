@@ -12,7 +12,7 @@ namespace {
 // PyTorch prints more than that many elements with their middle left out.
 constexpr size_t kMaxPrinted = 1000;
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   std::string result(1, quote);
   for (const char c : text) {
@@ -67,7 +67,7 @@ std::string tensor_text(const TensorValue& tensor) {
 // As repr() writes it.
 std::string representation(const TrackerValue& value) {
   const std::string* text = value.get_if<std::string>();
-  return text != nullptr ? quoted(*text) : value_text(value);
+  return text != nullptr ? in_quotes(*text) : value_text(value);
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ std::string value_text(const TrackerValue& value) {
                      [](const TrackerDict& dict) {
                        std::string text = "{";
                        for (const auto& [name, entry] : dict) {
-                         absl::StrAppend(&text, text.size() > 1 ? ", " : "", quoted(name), ": ",
+                         absl::StrAppend(&text, text.size() > 1 ? ", " : "", in_quotes(name), ": ",
                                          representation(entry));
                        }
                        return text + "}";

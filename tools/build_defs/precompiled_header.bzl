@@ -7,10 +7,12 @@ clang refuses a header that was made with others.
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
+# What is compiled: a header of the system, which has the same path for every checkout. clang writes the path into
+# its output, and one of this checkout would keep others from sharing that in a cache.
+_EMPTY = "/usr/include/stdc-predef.h"
+
 def _precompiled_header_impl(ctx):
-    header = ctx.actions.declare_file(ctx.label.name + ".h")
-    compiled = ctx.actions.declare_file(header.basename + ".pch")
-    ctx.actions.write(header, "".join(["#include <%s>\n" % name for name in ctx.attr.headers]))
+    compiled = ctx.actions.declare_file(ctx.label.name + ".h.pch")
 
     toolchain = find_cpp_toolchain(ctx)
     features = cc_common.configure_features(
@@ -26,7 +28,7 @@ def _precompiled_header_impl(ctx):
         variables = cc_common.create_compile_variables(
             feature_configuration = features,
             cc_toolchain = toolchain,
-            source_file = header.path,
+            source_file = _EMPTY,
             output_file = compiled.path,
             use_pic = True,
             user_compile_flags = options + [
@@ -34,10 +36,10 @@ def _precompiled_header_impl(ctx):
                 "c++-header",
                 # Templates that the headers themselves use are instantiated here, once.
                 "-fpch-instantiate-templates",
-                # The header's contents count, not when a cache wrote it.
+                # The headers' contents count, not their times.
                 "-Xclang",
                 "-fno-pch-timestamp",
-            ],
+            ] + [word for name in ctx.attr.headers for word in ["-include", name]],
             preprocessor_defines = depset(ctx.attr.defines),
         ),
     )
@@ -52,15 +54,15 @@ def _precompiled_header_impl(ctx):
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = cc_common.empty_variables(),
         ),
-        inputs = depset([header], transitive = [toolchain.all_files]),
+        inputs = toolchain.all_files,
         outputs = [compiled],
         mnemonic = "CppPrecompile",
-        progress_message = "Precompiling " + header.short_path,
+        progress_message = "Precompiling %s" % ctx.label,
     )
     return [
-        DefaultInfo(files = depset([header, compiled])),
+        DefaultInfo(files = depset([compiled])),
         CcInfo(compilation_context = cc_common.create_compilation_context(
-            headers = depset([header, compiled]),
+            headers = depset([compiled]),
         )),
     ]
 
