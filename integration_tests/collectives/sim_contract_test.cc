@@ -6,7 +6,7 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/testing/collective_contract.h"
+#include "accelerate/testing/collective_contract/collective_contract.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::testing {

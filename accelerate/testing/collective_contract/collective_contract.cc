@@ -1,5 +1,5 @@
 // What collectives compute: results, forms, dtypes, groups, works.
-#include "accelerate/testing/collective_contract.h"
+#include "accelerate/testing/collective_contract/collective_contract.h"
 
 #include <numeric>
 
@@ -9,7 +9,7 @@
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
-#include "accelerate/testing/collective_contract_tensors.h"
+#include "accelerate/testing/collective_contract/collective_contract_tensors.h"
 
 namespace accelerate::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "accelerate/testing/files/file_system_contract.h"
+#include "accelerate/testing/file_contract/file_system_contract.h"
 
 #include <algorithm>
 #include <string_view>

@@ -5,8 +5,8 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 
-#include "accelerate/testing/collective_contract.h"
-#include "accelerate/testing/collective_contract_tensors.h"
+#include "accelerate/testing/collective_contract/collective_contract.h"
+#include "accelerate/testing/collective_contract/collective_contract_tensors.h"
 
 namespace accelerate::testing {
 namespace {
