@@ -14,7 +14,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "accelerate/comm/rng_state.h"
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -223,7 +223,7 @@ struct CheckpointedCall {
   Runtime* runtime;
   std::optional<RngState> rng;
   AutocastState autocast;
-  LinearHandlers linear_handlers;
+  OperatorHandlers handlers;
   Inside inside;
   std::vector<Version> inputs;
 };
@@ -301,7 +301,7 @@ std::vector<at::Tensor> CheckpointNode::compute_again(uint64_t* first_number) co
   std::optional<RngScope> rng;
   if (call.rng.has_value()) rng.emplace(*call.rng, *call.runtime);
   const RestoredAutocast autocast(call.autocast, *call.runtime);
-  const LinearModeScope linear(call.linear_handlers);
+  const OperatorModeScope handlers(call.handlers);
   at::AutoGradMode with_gradients(true);
   // On another thread than the call's, numbers go on from where they were there.
   while (at::sequence_number::peek() < call.inside.first_number)
@@ -410,7 +410,7 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
   call->runtime = &runtime;
   if (options.preserve_rng_state) call->rng = capture_rng_state({}, runtime);
   call->autocast = autocast_state(runtime);
-  call->linear_handlers = current_linear_handlers();
+  call->handlers = current_operator_handlers();
   forget_casts(call->autocast);
   call->inputs = versions_of(inputs);
   for (const at::Tensor& input : inputs) {

@@ -6,7 +6,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/fp8_matmul.h"
 
 namespace accelerate {
@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 // What is computed here has its types chosen already.
 struct PlainOperators {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-  const LinearModeOff no_mode;
+  const OperatorModeScope no_handler = OperatorModeScope::without(OperatorOrder::kLinearProducts);
 };
 
 at::ScalarType high_precision(const Tensor& input) {

@@ -138,7 +138,7 @@ Fp8Model::Scope Fp8Model::forward_scope(bool agrees) {
   const auto* te = std::get_if<TERecipeKwargs>(&plan_.recipe);
   const bool evaluates = !module_.is_training();
   if (weights_.empty() || (te && evaluates && !*te->use_autocast_during_eval)) {
-    return Scope(std::shared_ptr<LinearHandler>());
+    return Scope(nullptr);
   }
   use_device();
   takes_step_ = !evaluates && at::GradMode::is_enabled();

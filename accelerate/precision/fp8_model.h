@@ -23,7 +23,7 @@
 /// seen since the last one, backward passes included. That is the only collective, and one for all
 /// layers. A pass without gradients (NoGradGuard, InferenceMode) leaves them alone.
 /// Activation checkpointing computes layers again outside of the scope; whoever does that installs
-/// current_linear_handlers() around it, as the library's own does.
+/// current_operator_handlers() around it, as the library's own does.
 /// Mirrors: accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
 ///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao.
 /// Threads: those of the module. The Fp8Model may go before the graph of a forward pass.
@@ -85,7 +85,7 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   /// The weights that are used in fp8, in module order.
   const std::vector<at::Tensor>& weights() const { return weights_; }
 
-  using Scope = LinearModeScope;
+  using Scope = OperatorModeScope;
 
   /// To be held around the module's forward. With delayed scaling, in training and with gradients,
   /// collective over the group, unless `agrees` is false: then this rank's scales follow its own

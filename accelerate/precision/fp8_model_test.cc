@@ -244,15 +244,15 @@ TEST(Fp8Model, GoesBeforeItsGraph) {
 TEST(Fp8Model, IsComputedAgainWithTheHandlersOfTheForwardPass) {
   Fixture f(plan_of(TERecipeKwargs{}));
   f.in_fp8().sum().backward();
-  LinearHandlers handlers;
+  OperatorHandlers handlers;
   Tensor output;
   {
     const Fp8Model::Scope scope = f.fp8->forward_scope();
     output = f.model(f.x);
-    handlers = current_linear_handlers();
+    handlers = current_operator_handlers();
   }
   EXPECT_FALSE(f.model(f.x).equal(output));
-  const LinearModeScope again(handlers);
+  const OperatorModeScope again(handlers);
   EXPECT_TRUE(f.model(f.x).equal(output));
 }
 
@@ -282,7 +282,7 @@ TEST(Fp8Model, WithoutLayersDoesNothing) {
   EXPECT_THAT(fp8->report().converted, IsEmpty());
   EXPECT_THAT(fp8->state_dict(), IsEmpty());
   const Fp8Model::Scope scope = fp8->forward_scope();
-  EXPECT_TRUE(current_linear_handlers().empty());
+  EXPECT_TRUE(current_operator_handlers().empty());
 }
 
 TEST(Fp8Model, LeavesMistakesToTheOperator) {
@@ -310,7 +310,8 @@ double final_loss(const std::optional<Fp8Plan>& plan) {
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     Tensor output;
     {
-      const Fp8Model::Scope scope = fp8 ? fp8->forward_scope() : Fp8Model::Scope(LinearHandlers());
+      const Fp8Model::Scope scope =
+          fp8 ? fp8->forward_scope() : Fp8Model::Scope(OperatorHandlers());
       output = model->forward(x);
     }
     at::autocast::clear_cache();

@@ -99,7 +99,6 @@ class Run {
     const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
-      install_host_costs();
       cast_like_cpu(spec.device->family == "cpu");
     }
     for (int rank = 0; rank < world_size_; ++rank) {

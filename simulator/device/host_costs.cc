@@ -1,20 +1,14 @@
 #include "simulator/device/host_costs.h"
 
-#include <utility>
+#include <memory>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include "simulator/device/op_info.h"
 #include "simulator/device/training_watch.h"
 
 namespace accelerate::simulator {
 namespace {
-
-// LibTorch keeps this key for tests; nothing else uses it.
-constexpr c10::DispatchKey kWatch = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kWatch);
 
 // An operator within another one's kernel is part of that one's cost.
 thread_local bool inside_kernel = false;
@@ -43,46 +37,39 @@ c10::ArrayRef<c10::IValue> top(const torch::jit::Stack& stack, size_t count) {
   return c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - count), count);
 }
 
-void watch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const OpInfo& info = op_info(op);
-  SimDevice* device = ChargeScope::charged_device();
-  const bool is_kernel = !inside_kernel && device != nullptr && info.runs_kernel &&
-                         (info.has_own_cpu_kernel || info.flops != nullptr);
-  if (!is_kernel) {
-    op.redispatchBoxed(keys & kBelow, stack);
-    return;
+class CostHandler final : public OperatorHandler {
+ public:
+  CostHandler() : OperatorHandler(OperatorOrder::kCosts) {}
+
+  void call(const OperatorCall& call) override {
+    const OpInfo& info = op_info(call.op());
+    SimDevice* device = ChargeScope::charged_device();
+    const bool is_kernel = !inside_kernel && device != nullptr && info.runs_kernel &&
+                           (info.has_own_cpu_kernel || info.flops != nullptr);
+    if (!is_kernel) return call.proceed();
+    const auto arguments = top(call.stack(), info.num_arguments);
+    watch_training(*device, info, arguments);
+    const double flops = info.flops != nullptr ? info.flops(arguments) : 0;
+    Work work;
+    work.add(arguments);
+    {
+      const ChargeScope charge(device, info.name.c_str());
+      inside_kernel = true;
+      struct Leave {
+        ~Leave() { inside_kernel = false; }
+      } leave;
+      call.proceed();
+    }
+    work.add(top(call.stack(), info.num_returns));
+    device->launch(info.name.c_str(), flops, work.bytes, math_type(work.dtype));
+    if (info.synchronizes) device->host_waits(device->stream_ns(device->current_stream()));
   }
-  const auto arguments = top(*stack, info.num_arguments);
-  watch_training(*device, info, arguments);
-  const double flops = info.flops != nullptr ? info.flops(arguments) : 0;
-  Work work;
-  work.add(arguments);
-  {
-    const ChargeScope charge(device, info.name.c_str());
-    inside_kernel = true;
-    struct Leave {
-      ~Leave() { inside_kernel = false; }
-    } leave;
-    op.redispatchBoxed(keys & kBelow, stack);
-  }
-  work.add(top(*stack, info.num_returns));
-  device->launch(info.name.c_str(), flops, work.bytes, math_type(work.dtype));
-  if (info.synchronizes) device->host_waits(device->stream_ns(device->current_stream()));
-}
+};
 
 }  // namespace
 
-void install_host_costs() {
-  static const bool installed = [] {
-    auto& library = *new torch::Library(torch::Library::IMPL, "_", kWatch, __FILE__, __LINE__);
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&watch>());
-    return true;
-  }();
-  static_cast<void>(installed);
-}
-
-HostCostScope::HostCostScope(SimDevice* device) : charge_(device, nullptr) {
-  if (device != nullptr) watch_.emplace(kWatch);
-}
+HostCostScope::HostCostScope(SimDevice* device)
+    : charge_(device, nullptr),
+      handler_(device != nullptr ? std::make_shared<CostHandler>() : nullptr) {}
 
 }  // namespace accelerate::simulator

@@ -6,17 +6,11 @@
 /// Threads: the rank's.
 #pragma once
 
-#include <optional>
-
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
+#include "accelerate/operators/operator_mode.h"
 #include "simulator/device/host_memory.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
-
-/// For the rest of the process. Idempotent.
-void install_host_costs();
 
 /// Meanwhile this thread's CPU tensors are `device`'s; no effect if it is null.
 class HostCostScope {
@@ -25,7 +19,7 @@ class HostCostScope {
 
  private:
   const ChargeScope charge_;
-  std::optional<c10::impl::IncludeDispatchKeyGuard> watch_;
+  const OperatorModeScope handler_;
 };
 
 }  // namespace accelerate::simulator
