@@ -23,7 +23,6 @@
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
-#include "simulator/device/autocast.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_costs.h"
 #include "simulator/device/install.h"

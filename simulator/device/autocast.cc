@@ -1,9 +1,6 @@
-#include "simulator/device/autocast.h"
-
 #include <atomic>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -12,6 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "simulator/device/host_call.h"
+#include "simulator/device/install.h"
+#include "simulator/device/registration.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -107,13 +107,7 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 template <typename Visit>
 void for_each_tensor(torch::jit::Stack& stack, size_t count, Visit visit) {
   for (auto value = stack.end() - static_cast<ptrdiff_t>(count); value != stack.end(); ++value) {
-    if (value->isTensor()) {
-      *value = visit(value->toTensor());
-    } else if (value->isTensorList()) {
-      std::vector<at::Tensor> tensors = value->toTensorVector();
-      for (at::Tensor& tensor : tensors) tensor = visit(tensor);
-      *value = c10::List<at::Tensor>(std::move(tensors));
-    }
+    map_tensors(*value, visit);
   }
 }
 

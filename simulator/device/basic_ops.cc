@@ -1,5 +1,3 @@
-#include "simulator/device/basic_ops.h"
-
 #include <cstring>
 #include <optional>
 
@@ -14,14 +12,13 @@
 
 #include "simulator/device/host_call.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/training_watch.h"
 
 namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
-constexpr c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
 // The device that an allocation is for becomes the current one meanwhile.
 class CurrentDevice {

@@ -1,8 +1,5 @@
-#include "simulator/device/composite_ops.h"
-
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -14,6 +11,7 @@
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/training_watch.h"
 
 namespace accelerate::simulator {
@@ -120,14 +118,8 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor) : tensor;
   };
   for (size_t i = 0; i < info.num_arguments; ++i) {
-    c10::IValue& value = arguments[static_cast<ptrdiff_t>(i)];
-    if (value.isTensor()) {
-      value = into(value.toTensor(), i);
-    } else if (value.isTensorList()) {
-      std::vector<at::Tensor> tensors = value.toTensorVector();
-      for (at::Tensor& tensor : tensors) tensor = into(tensor, i);
-      value = c10::List<at::Tensor>(std::move(tensors));
-    }
+    map_tensors(arguments[static_cast<ptrdiff_t>(i)],
+                [&](const at::Tensor& tensor) { return into(tensor, i); });
   }
   TORCH_INTERNAL_ASSERT(call.device() != nullptr);
   SimDevice& device = *call.device();

@@ -1,17 +1,14 @@
-#include "simulator/device/device_guard.h"
-
 #include <memory>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "simulator/device/registration.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DeviceType kType = c10::kPrivateUse1;
-
-c10::Device torch_device(int index) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
 
 SimDevice& device_of(c10::Device device) {
   return SimDevice::of(device.has_index() ? device.index() : current_device());

@@ -1,5 +1,3 @@
-#include "simulator/device/engine.h"
-
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -11,6 +9,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {

@@ -17,10 +17,6 @@ namespace {
 constexpr c10::DispatchKeySet kHostKeys(c10::DispatchKey::CPU);
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
 
-c10::Device torch_device(const SimDevice& device) {
-  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device.index())};
-}
-
 // A tensor over `storage` that looks like `model` in everything but its device.
 at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
   // Zeros that have no memory say so by their key.
@@ -79,7 +75,8 @@ void HostCall::check(const at::Tensor& tensor, size_t argument) {
                 "'s: in a real job its memory is in another process. Tensors move between ranks "
                 "through collectives and messages only");
   } else if (device_->index() != index) {
-    c10::impl::common_device_check_failure(torch_device(*device_), tensor, info_.name.c_str(),
+    c10::impl::common_device_check_failure(torch_device(device_->index()), tensor,
+                                           info_.name.c_str(),
                                            info_.argument_names[argument].c_str());
   }
 }
@@ -91,7 +88,8 @@ void HostCall::check_devices() const {
                 "same device as the indexed tensor (", host_tensor_.device(), ")");
     return;
   }
-  c10::impl::common_device_check_failure(torch_device(*device_), host_tensor_, info_.name.c_str(),
+  c10::impl::common_device_check_failure(torch_device(device_->index()), host_tensor_,
+                                         info_.name.c_str(),
                                          info_.argument_names[host_argument_].c_str());
 }
 
@@ -164,7 +162,7 @@ void HostCall::update_arguments() {
     const size_t bytes = pair.host->nbytes();
     if (pair.host->data() != pair.data) {
       void* data = pair.host->mutable_data();
-      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(*device_)));
+      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(device_->index())));
       // The results may alias it.
       pair.host->set_data_ptr_noswap(c10::DataPtr(data, c10::Device(c10::kCPU)));
     }
@@ -257,7 +255,8 @@ at::Tensor host_alias(const at::Tensor& tensor) {
 }
 
 at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device) {
-  return rewrapped(shared_storage(storage_of(tensor), torch_device(device)), kDeviceKeys, tensor);
+  return rewrapped(shared_storage(storage_of(tensor), torch_device(device.index())), kDeviceKeys,
+                   tensor);
 }
 
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
@@ -273,9 +272,9 @@ void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
   const size_t bytes = storage->nbytes();
-  auto adopted = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       moved_data(*storage, torch_device(device)),
-                                                       &device_allocator(), /*resizable=*/true);
+  auto adopted = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      moved_data(*storage, torch_device(device.index())), &device_allocator(), /*resizable=*/true);
   return rewrapped(c10::Storage(std::move(adopted)), kDeviceKeys, tensor);
 }
 

@@ -7,7 +7,11 @@
 /// Threads: one call, one thread.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
@@ -73,6 +77,18 @@ class HostCall {
   double bytes_ = 0;
   c10::ScalarType dtype_ = c10::ScalarType::Undefined;
 };
+
+/// Replaces the tensors in an argument or a result by map(tensor), also those in a list.
+template <typename Map>
+void map_tensors(c10::IValue& value, Map&& map) {
+  if (value.isTensor()) {
+    value = map(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> tensors = value.toTensorVector();
+    for (at::Tensor& tensor : tensors) tensor = map(tensor);
+    value = c10::List<at::Tensor>(std::move(tensors));
+  }
+}
 
 /// A CPU tensor over the memory of a device's tensor, which it keeps alive. Costs no virtual time.
 at::Tensor host_alias(const at::Tensor& tensor);

@@ -11,14 +11,9 @@
 #include <torch/library.h>
 
 #include "absl/strings/match.h"
-#include "simulator/device/autocast.h"
-#include "simulator/device/basic_ops.h"
-#include "simulator/device/composite_ops.h"
-#include "simulator/device/device_guard.h"
-#include "simulator/device/engine.h"
-#include "simulator/device/fallback.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 
 // Attention picks its algorithm as on a CPU.
 namespace at::native {
@@ -63,9 +58,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
-  at::Device getDeviceFromPtr(void*) const override {
-    return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())};
-  }
+  at::Device getDeviceFromPtr(void*) const override { return torch_device(current_device()); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     const int previous = current_device();
     set_current_device(storage.device().index());

@@ -1,8 +1,9 @@
-#include "simulator/device/op_cost.h"
-
+#include <string>
 #include <unordered_map>
 
 #include <ATen/core/Tensor.h>
+
+#include "simulator/device/op_info.h"
 
 namespace accelerate::simulator {
 namespace {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -31,7 +32,12 @@ class Recorder;
 /// LibTorch's limit on device indices.
 inline constexpr int kMaxAddressableDevices = 127;
 
-/// Who uses memory that is in flight, for error messages.
+/// A device as LibTorch names it.
+inline c10::Device torch_device(int index) {
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
+}
+
+/// The user of memory that is in flight, for error messages.
 class InFlightOwner {
  public:
   virtual ~InFlightOwner() = default;
