@@ -30,7 +30,7 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   return input.mul(noise);
 }
 
-// What a section that runs on the host costs the device when its gradients are computed.
+// The time that the backward pass of a section on the host takes on the device.
 struct BackwardCost {
   const std::string* name;
   double flops;
@@ -40,7 +40,7 @@ struct BackwardCost {
 
 struct ToDevice;
 
-// Into a section that runs on the host: same bytes, a CPU tensor. Differentiable, in turn as well.
+// The start of a section on the host: a CPU tensor over the same bytes. Twice differentiable.
 struct ToHost : torch::autograd::Function<ToHost> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor) {
     context->saved_data["device"] = static_cast<int64_t>(tensor.device().index());
@@ -49,7 +49,7 @@ struct ToHost : torch::autograd::Function<ToHost> {
   static variable_list backward(AutogradContext* context, variable_list gradients);
 };
 
-// Out of it.
+// The end of a section on the host.
 struct ToDevice : torch::autograd::Function<ToDevice> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, int64_t device,
                             std::shared_ptr<const BackwardCost> cost) {
@@ -81,7 +81,7 @@ variable_list ToHost::backward(AutogradContext* context, variable_list gradients
                           std::shared_ptr<const BackwardCost>())};
 }
 
-// Casting on the device means casting on the host for as long as the section lasts.
+// Applies the device's mixed precision to the CPU while a section runs.
 class HostAutocast {
  public:
   HostAutocast()
@@ -103,8 +103,8 @@ class HostAutocast {
   const at::ScalarType dtype_;
 };
 
-// Recurrent layers: the CPU has layers of its own where other devices have fused cells, so the
-// whole layer runs on the host, its gradients too.
+// Recurrent layers: the CPU has kernels for whole layers where other devices have fused cells, so a
+// whole layer runs on the host, with its backward pass.
 void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                          torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
@@ -114,7 +114,7 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
                            : 0;
   HostCall call(info);
   auto into = [&call](const at::Tensor& tensor, size_t index) {
-    call.to_host(tensor, index, /*written=*/false);  // for what it checks and counts
+    call.to_host(tensor, index, /*written=*/false);  // checks and counts
     return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor) : tensor;
   };
   for (size_t i = 0; i < info.num_arguments; ++i) {
@@ -137,7 +137,7 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
-    // One of the results brings the cost: the backward pass goes through the section once.
+    // One result carries the cost, because the backward pass goes through the section once.
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
                             i == 0 ? cost : std::shared_ptr<const BackwardCost>());
   }

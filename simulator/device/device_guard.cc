@@ -18,7 +18,7 @@ c10::Stream torch_stream(const SimDevice& device, int stream) {
   return c10::Stream(c10::Stream::UNSAFE, torch_device(device.index()), stream);
 }
 
-// When the work that was before the event ends.
+// The time at which the work before the event ends.
 struct SimEvent {
   int64_t at_ns = 0;
 };
@@ -103,7 +103,7 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  // A stream object may be older than the run.
+  // A stream object may be from an earlier run.
   static int checked_stream(const SimDevice& device, const c10::Stream& stream) {
     return stream.id() < device.num_streams() ? static_cast<int>(stream.id()) : 0;
   }

@@ -17,9 +17,9 @@ namespace {
 constexpr c10::DispatchKeySet kHostKeys(c10::DispatchKey::CPU);
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
 
-// A tensor over `storage` that looks like `model` in everything but its device.
+// A tensor over `storage` that equals `model` in everything but its device.
 at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
-  // Zeros that have no memory say so by their key.
+  // A tensor of zeros without memory has a key of its own.
   if (model._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), keys, model.unsafeGetTensorImpl()->dtype());
@@ -43,7 +43,7 @@ bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
          a.storage_offset() == b.storage_offset();
 }
 
-// The data of a host storage as a device's storage; ownership moves.
+// The data of a host storage for a device's storage, which becomes the owner.
 c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
   void* begin = data.get();
@@ -52,7 +52,7 @@ c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
   return {begin, context, deleter, device};
 }
 
-// A storage on another device over the same bytes, which it keeps alive.
+// A storage on another device that shares the bytes and keeps them alive.
 c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
   using Owner = c10::intrusive_ptr<c10::StorageImpl>;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(

@@ -10,7 +10,7 @@
 namespace accelerate::simulator {
 namespace {
 
-// An operator within another one's kernel is part of that one's cost.
+// The cost of an operator includes the operators that its kernel calls.
 thread_local bool inside_kernel = false;
 
 struct Work {

@@ -1,7 +1,9 @@
 /// Time on devices that LibTorch cannot address: beyond 127 ranks, tensors are on the CPU, their
-/// memory is charged to the rank's device, and each operator costs what it would there.
+/// memory is charged to the rank's device, and each operator takes the time that it would take
+/// there.
 ///
-/// A dispatch-key mode of the rank's thread sees every operator, in forward and backward passes.
+/// An operator handler of the rank's thread sees every operator, in forward and backward passes
+/// (see accelerate/operators/operator_mode.h).
 ///
 /// Threads: the rank's.
 #pragma once
@@ -12,7 +14,7 @@
 
 namespace accelerate::simulator {
 
-/// Meanwhile this thread's CPU tensors are `device`'s; no effect if it is null.
+/// Charges this thread's CPU tensors to `device` for a scope; no effect if it is null.
 class HostCostScope {
  public:
   explicit HostCostScope(SimDevice* device);
