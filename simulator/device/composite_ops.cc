@@ -131,9 +131,9 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     op.callBoxed(stack);
   }
   const auto results = stack->end() - info.num_returns;
-  const MathType type = math_type(call.dtype());
+  const MathType type = math_type(call.traffic().dtype);
   auto cost = std::make_shared<const BackwardCost>(BackwardCost{
-      .name = &info.name, .flops = 2 * flops, .bytes = 2 * call.bytes(), .type = type});
+      .name = &info.name, .flops = 2 * flops, .bytes = 2 * call.traffic().bytes, .type = type});
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
@@ -141,7 +141,7 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
                             i == 0 ? cost : std::shared_ptr<const BackwardCost>());
   }
-  device.launch(info.name.c_str(), flops, call.bytes(), type);
+  device.launch(info.name.c_str(), flops, call.traffic().bytes, type);
 }
 
 }  // namespace

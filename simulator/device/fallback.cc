@@ -78,7 +78,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                 [&call](const at::Tensor& tensor) { return call.to_device(tensor); });
   }
   if (info.runs_kernel)
-    device.launch(info.name.c_str(), flops, call.bytes(), math_type(call.dtype()));
+    device.launch(info.name.c_str(), flops, call.traffic().bytes, math_type(call.traffic().dtype));
   if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
 }
 

@@ -112,13 +112,6 @@ void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
   }
 }
 
-void HostCall::note(const at::Tensor& tensor) {
-  bytes_ += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
-  if (dtype_ == c10::ScalarType::Undefined || !c10::isFloatingType(dtype_)) {
-    dtype_ = tensor.scalar_type();
-  }
-}
-
 at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool written) {
   if (!tensor.defined()) return tensor;
   if (!tensor.is_privateuseone()) {
@@ -151,7 +144,7 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
   tensors_.push_back({tensor, alias});
-  note(tensor);
+  traffic_.add(tensor);
   return alias;
 }
 
@@ -196,7 +189,7 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
                             : "such",
       " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ") nor a way to make them");
   c10::StorageImpl* storage = storage_of(tensor);
-  note(tensor);
+  traffic_.add(tensor);
   for (const StoragePair& pair : storages_) {
     if (pair.host.get() == storage) {
       auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(pair.device);

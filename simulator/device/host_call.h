@@ -44,10 +44,8 @@ class HostCall {
   /// The device that the tensors seen so far are on, or null.
   SimDevice* device() const { return device_; }
   void set_device(SimDevice* device) { device_ = device; }
-  /// The bytes of all arguments and results, each counted once.
-  double bytes() const { return bytes_; }
-  /// The dtype that determines how fast the device computes.
-  c10::ScalarType dtype() const { return dtype_; }
+  /// All arguments and results, each counted once.
+  const TensorTraffic& traffic() const { return traffic_; }
 
  private:
   struct StoragePair {
@@ -66,7 +64,6 @@ class HostCall {
   void update_sparse(const at::Tensor& device, const at::Tensor& host);
   void check(const at::Tensor& tensor, size_t argument);
   void check_in_flight(const at::Tensor& tensor, bool written) const;
-  void note(const at::Tensor& tensor);
 
   const OpInfo& info_;
   SimDevice* device_ = nullptr;
@@ -74,8 +71,7 @@ class HostCall {
   c10::SmallVector<TensorPair, 8> tensors_;
   at::Tensor host_tensor_;  // the first CPU tensor that has dimensions
   size_t host_argument_ = 0;
-  double bytes_ = 0;
-  c10::ScalarType dtype_ = c10::ScalarType::Undefined;
+  TensorTraffic traffic_;
 };
 
 /// Replaces the tensors in an argument or a result by map(tensor), also those in a list.

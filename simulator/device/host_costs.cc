@@ -13,25 +13,15 @@ namespace {
 // The cost of an operator includes the operators that its kernel calls.
 thread_local bool inside_kernel = false;
 
-struct Work {
-  double bytes = 0;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-
-  void add(const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
-    if (!c10::isFloatingType(dtype)) dtype = tensor.scalar_type();
-  }
-  void add(c10::ArrayRef<c10::IValue> values) {
-    for (const c10::IValue& value : values) {
-      if (value.isTensor()) {
-        add(value.toTensor());
-      } else if (value.isTensorList()) {
-        for (at::Tensor tensor : value.toTensorList()) add(tensor);
-      }
+void add(TensorTraffic& traffic, c10::ArrayRef<c10::IValue> values) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      traffic.add(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (at::Tensor tensor : value.toTensorList()) traffic.add(tensor);
     }
   }
-};
+}
 
 c10::ArrayRef<c10::IValue> top(const torch::jit::Stack& stack, size_t count) {
   return c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - count), count);
@@ -50,8 +40,8 @@ class CostHandler final : public OperatorHandler {
     const auto arguments = top(call.stack(), info.num_arguments);
     watch_training(*device, info, arguments);
     const double flops = info.flops != nullptr ? info.flops(arguments) : 0;
-    Work work;
-    work.add(arguments);
+    TensorTraffic traffic;
+    add(traffic, arguments);
     {
       const ChargeScope charge(device, info.name.c_str());
       inside_kernel = true;
@@ -60,8 +50,8 @@ class CostHandler final : public OperatorHandler {
       } leave;
       call.proceed();
     }
-    work.add(top(call.stack(), info.num_returns));
-    device->launch(info.name.c_str(), flops, work.bytes, math_type(work.dtype));
+    add(traffic, top(call.stack(), info.num_returns));
+    device->launch(info.name.c_str(), flops, traffic.bytes, math_type(traffic.dtype));
     if (info.synchronizes) device->host_waits(device->stream_ns(device->current_stream()));
   }
 };

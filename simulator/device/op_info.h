@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/ScalarType.h>
@@ -26,6 +27,19 @@ FlopFormula flop_formula(const std::string& name);
 
 /// The peak rate at which the device computes in this dtype.
 MathType math_type(c10::ScalarType dtype);
+
+/// The tensors that an operator reads and writes, as far as its time depends on them.
+struct TensorTraffic {
+  double bytes = 0;
+  /// A floating-point type if any tensor has one: it determines how fast the device computes.
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+
+  void add(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
+    if (!c10::isFloatingType(dtype)) dtype = tensor.scalar_type();
+  }
+};
 
 struct OpInfo {
   std::string name;      ///< "aten::add"
