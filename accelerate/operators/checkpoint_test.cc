@@ -87,7 +87,7 @@ TEST_F(CheckpointTest, EqualsThePlainCallWithDropout) {
       const Tensor loss =
           call([next](Tensor x) mutable { return next->forward(x); }, middle).mean();
       loss.backward();
-      // What is drawn after the backward pass is the same as well.
+      // Random numbers after the backward pass are the same as well.
       seen.insert(seen.end(), {loss, torch::rand({2})});
     }
     seen.push_back(x.grad());

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using torch::Tensor;
 
-// Computes products with its own weights as zeros, and notes what it was shown.
+// Computes products with its own weights as zeros, and records its calls.
 class Zeros : public LinearHandler {
  public:
   explicit Zeros(std::vector<Tensor> weights) : weights_(std::move(weights)) {}

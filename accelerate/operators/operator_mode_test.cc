@@ -23,7 +23,7 @@ using torch::Tensor;
 
 using Log = std::vector<std::string>;
 
-// Notes each operator, under its own name if it has one.
+// Records each operator, or the handler's own name if it has one.
 class Notes : public OperatorHandler {
  public:
   Notes(OperatorOrder order, Log& log, std::string name = "")

@@ -91,7 +91,7 @@ TEST(Fp8Model, ChoosesLayersByTheRecipe) {
       msamp(plan_of(MSAMPRecipeKwargs{}));
   EXPECT_THAT(ao.fp8->report().converted, ElementsAre("inner.2"));
   EXPECT_THAT(skipped(*ao.fp8), ElementsAre("first", "odd", "inner.0", "last"));
-  // Those that follow an unsuitable layer are converted all the same.
+  // Layers after one that stays in high precision are converted.
   EXPECT_THAT(te.fp8->report().converted, ElementsAre("first", "inner.2", "last"));
   EXPECT_THAT(skipped(*te.fp8), ElementsAre("odd", "inner.0"));
   EXPECT_THAT(ends.fp8->report().converted, ElementsAre("inner.2"));
@@ -240,7 +240,7 @@ TEST(Fp8Model, GoesBeforeItsGraph) {
   EXPECT_TRUE(weight.grad().isfinite().all().item<bool>());
 }
 
-// What a checkpoint does in the backward pass, with the handlers of the forward pass and without.
+// Recomputes as a checkpoint does, with the handlers of the forward pass and without.
 TEST(Fp8Model, IsComputedAgainWithTheHandlersOfTheForwardPass) {
   Fixture f(plan_of(TERecipeKwargs{}));
   f.in_fp8().sum().backward();
@@ -293,7 +293,7 @@ TEST(Fp8Model, LeavesMistakesToTheOperator) {
   EXPECT_THROW(layer(torch::ones({2, 16}, at::kLong)), c10::Error);
 }
 
-// What is left of a loss of about 0.5 when a model has learnt a function.
+// The loss after learning a function, from about 0.5 at the start.
 double final_loss(const std::optional<Fp8Plan>& plan) {
   torch::set_num_threads(1);
   torch::manual_seed(11);

@@ -180,14 +180,14 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
     if (pair.host.is_same(tensor)) return pair.device;
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
-          !tensor.is_nested(),
-      info_.overload, " on ", device_->name(), ": simulated devices have neither ",
-      tensor.is_quantized() ? "quantized"
-      : tensor.is_nested()  ? "nested"
-                            : "such",
-      " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ") nor a way to make them");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided && tensor.has_storage() &&
+                                  !tensor.is_quantized() && !tensor.is_nested(),
+                              info_.overload, " on ", device_->name(),
+                              ": simulated devices do not support ",
+                              tensor.is_quantized() ? "quantized"
+                              : tensor.is_nested()  ? "nested"
+                                                    : "such",
+                              " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ")");
   c10::StorageImpl* storage = storage_of(tensor);
   traffic_.add(tensor);
   for (const StoragePair& pair : storages_) {
