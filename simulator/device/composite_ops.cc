@@ -31,8 +31,11 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
 }
 
 // The time that the backward pass of a section on the host takes on the device.
-struct BackwardCost {
-  const std::string* name;
+struct BackwardCost : torch::CustomClassHolder {
+  BackwardCost(const char* name, double flops, double bytes, MathType type)
+      : name(name), flops(flops), bytes(bytes), type(type) {}
+
+  const char* name;
   double flops;
   double bytes;
   MathType type;
@@ -52,23 +55,17 @@ struct ToHost : torch::autograd::Function<ToHost> {
 // The end of a section on the host.
 struct ToDevice : torch::autograd::Function<ToDevice> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, int64_t device,
-                            std::shared_ptr<const BackwardCost> cost) {
+                            const c10::intrusive_ptr<BackwardCost>& cost) {
     context->saved_data["device"] = device;
-    if (cost) {
-      context->saved_data["name"] = reinterpret_cast<int64_t>(cost->name);
-      context->saved_data["flops"] = cost->flops;
-      context->saved_data["bytes"] = cost->bytes;
-      context->saved_data["type"] = static_cast<int64_t>(cost->type);
-    }
+    if (cost) context->saved_data["cost"] = c10::IValue::make_capsule(cost);
     return device_alias(tensor, SimDevice::of(static_cast<int>(device)));
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    if (context->saved_data.count("name") != 0) {
-      SimDevice& device = SimDevice::of(static_cast<int>(context->saved_data["device"].toInt()));
-      const auto& name = *reinterpret_cast<const std::string*>(context->saved_data["name"].toInt());
-      device.launch(name.c_str(), context->saved_data["flops"].toDouble(),
-                    context->saved_data["bytes"].toDouble(),
-                    static_cast<MathType>(context->saved_data["type"].toInt()));
+    auto& data = context->saved_data;
+    if (data.count("cost") != 0) {
+      const auto cost = c10::static_intrusive_pointer_cast<BackwardCost>(data["cost"].toCapsule());
+      SimDevice::of(static_cast<int>(data["device"].toInt()))
+          .launch(cost->name, cost->flops, cost->bytes, cost->type);
     }
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
     return {ToHost::apply(gradients[0]), at::Tensor(), at::Tensor()};
@@ -78,7 +75,7 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
 variable_list ToHost::backward(AutogradContext* context, variable_list gradients) {
   if (!gradients[0].defined()) return {at::Tensor()};
   return {ToDevice::apply(gradients[0], context->saved_data["device"].toInt(),
-                          std::shared_ptr<const BackwardCost>())};
+                          c10::intrusive_ptr<BackwardCost>())};
 }
 
 // Applies the device's mixed precision to the CPU while a section runs.
@@ -132,14 +129,14 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   }
   const auto results = stack->end() - info.num_returns;
   const MathType type = math_type(call.traffic().dtype);
-  auto cost = std::make_shared<const BackwardCost>(BackwardCost{
-      .name = &info.name, .flops = 2 * flops, .bytes = 2 * call.traffic().bytes, .type = type});
+  const auto cost = c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops,
+                                                      2 * call.traffic().bytes, type);
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     // One result carries the cost, because the backward pass goes through the section once.
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
-                            i == 0 ? cost : std::shared_ptr<const BackwardCost>());
+                            i == 0 ? cost : c10::intrusive_ptr<BackwardCost>());
   }
   device.launch(info.name.c_str(), flops, call.traffic().bytes, type);
 }
