@@ -21,13 +21,14 @@
 ///
 /// Delayed scales are computed at the start of each training forward with gradients, from the
 /// tensors since the previous one, including those of backward passes. This is the only collective,
-/// one for all layers. A pass without gradients (NoGradGuard, InferenceMode) does not change
-/// scales. Activation checkpointing recomputes layers outside of the scope: it installs the
-/// handlers that current_operator_handlers() gave inside, as accelerate::checkpoint does. Mirrors:
-/// accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
-///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao and the filters. There
-///          the default filter looks for the first and last layer inside the layer that it is asked
-///          about; here a filter is made for a whole model.
+/// one for all layers. A pass without gradients (NoGradGuard, InferenceMode) changes no scale.
+/// Activation checkpointing recomputes layers outside of the scope: it installs the handlers that
+/// current_operator_handlers() gave inside, as accelerate::checkpoint does.
+///
+/// Mirrors: accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
+///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao and the filters.
+/// Differs: a filter is made for a whole model. HF Accelerate's default filter looks for the first
+///          and last layer inside the layer that it is asked about.
 /// Threads: those of the module. The Fp8Model may be destroyed before the graph of a forward pass.
 #pragma once
 
@@ -72,8 +73,7 @@ std::vector<NamedLinear> linear_layers(const torch::nn::Module& model);
 std::pair<std::optional<std::string>, std::optional<std::string>> find_first_last_linear_layers(
     const torch::nn::Module& model);
 
-/// False for a Linear layer with a dimension that is not a multiple of 16, and for the listed
-/// names.
+/// False for a Linear layer with a dimension that is not a multiple of 16, and for listed names.
 bool filter_linear_layers(const torch::nn::Module& module, const std::string& name,
                           const std::vector<std::string>& layers_to_filter);
 
@@ -116,8 +116,7 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   /// The scope for one call of the module's forward. Collective over the group with delayed
   /// scaling, in training and with gradients. If `agrees` is false it is local, and this rank's
   /// scales follow its own values until the next forward that agrees: for passes that not all ranks
-  /// make, such as those on uneven inputs, and for passes without communication, which only
-  /// accumulate.
+  /// make, such as those on uneven inputs, and for passes that only accumulate gradients.
   [[nodiscard]] Scope forward_scope(bool agrees = true);
 
   /// The state of delayed scaling; empty with other recipes. Local.

@@ -24,8 +24,7 @@ constexpr int64_t kHalfLacks = 13;
 constexpr int64_t kByStep = 2654435769;
 constexpr int64_t kByPlace = 3242174889;
 
-// Rounds the last `bits` of each float32's fraction away, up with the frequency that they stand
-// for.
+// Rounds away the last `bits` of each float32's fraction, up as often as their value says.
 at::Tensor drop_bits(const at::Tensor& values, int64_t bits, int64_t step) {
   const int64_t last = (int64_t{1} << bits) - 1;
   at::Tensor offset = at::arange(values.numel(), values.options().dtype(at::kLong));

@@ -39,9 +39,8 @@ class Fp8Moments {
   void pack();
   /// Gives the optimizer its moments back in float32. Moments that it got meanwhile, by `load()`,
   /// replace packed ones. Local.
-  /// Errors: c10::ValueError if a parameter's state has no moments and none are packed either,
-  /// which
-  ///         means that it was saved while they were packed.
+  /// Errors: c10::ValueError if a parameter's state has no moments and none are packed either: it
+  ///         was saved while they were packed.
   void unpack();
 
   /// The size of all packed moments.

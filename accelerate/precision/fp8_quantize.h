@@ -4,10 +4,12 @@
 ///   E5M2  5 bits of exponent, 2 of fraction: up to 57344. Gradients.
 ///
 /// A tensor is multiplied by a scale that maps its largest value to the format's largest, rounded
-/// to the nearest number with ties to even, and saturated. A product is then divided by both
-/// scales. A tensor with an infinity or NaN gets the inverse scale NaN, so the whole product is
-/// NaN. Local. Threads: pure functions. Source: Micikevicius et al., "FP8 formats for deep
-/// learning", 2022; OCP Microscaling Formats 1.0.
+/// to the nearest number with ties to even, and saturated. A product is divided by both scales. A
+/// tensor with an infinity or NaN gets the inverse scale NaN, so the whole product is NaN.
+///
+/// Local. Threads: pure functions.
+/// Source: Micikevicius et al., "FP8 formats for deep learning", 2022; OCP Microscaling
+///         Formats 1.0.
 #pragma once
 
 #include <cstdint>

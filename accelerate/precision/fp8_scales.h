@@ -3,8 +3,10 @@
 ///   scale = fp8_max / (amax x 2^margin)      amax: the largest of the history, or its newest
 ///
 /// A scale is unchanged if the amax is 0, or is not finite on some rank. Scales are 1 during the
-/// first step. One tensor holds the values of all layers, so ranks agree in one collective per
-/// step. Threads: one at a time. Mirrors: the DelayedScaling recipe of NVIDIA's Transformer Engine.
+/// first step. One tensor holds all layers' values, so ranks agree in one collective per step.
+///
+/// Threads: one at a time.
+/// Mirrors: the DelayedScaling recipe of NVIDIA's Transformer Engine.
 #pragma once
 
 #include <array>
@@ -58,8 +60,7 @@ class DelayedScales {
   /// Copies on the CPU: "scales" [layers, 3], "amax" [layers, 3], "history" [length, layers, 3]
   /// and "steps" [1]. Local.
   std::map<std::string, at::Tensor> state_dict() const;
-  /// Errors: c10::ValueError that names a missing entry or one of another shape; nothing is
-  /// changed.
+  /// Errors: c10::ValueError that names a missing entry or a wrong shape; nothing is changed.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:

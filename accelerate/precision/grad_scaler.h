@@ -10,9 +10,7 @@
 /// Ranks agree: a gradient that is not finite on one rank counts on all of them, so all ranks skip
 /// the same steps and have the same scale.
 ///
-/// Errors:  c10::ValueError for options out of range, for fp16 gradients, and for calls in the
-/// wrong
-///          order.
+/// Errors:  c10::ValueError for options out of range, fp16 gradients, and calls in the wrong order.
 /// Threads: the rank's thread.
 /// Mirrors: torch.amp.GradScaler.
 /// Differs: ranks agree; see accelerate/docs/differences.md.
@@ -66,8 +64,8 @@ class GradScaler {
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
 
   /// Steps the optimizer, after unscale_ if that was not called; skips the step if a gradient is
-  /// not finite. Returns whether the optimizer stepped. Collective with several ranks. Errors:
-  /// c10::ValueError if no parameter has a gradient, or for a second step before update().
+  /// not finite. Returns whether the optimizer stepped. Collective with several ranks.
+  /// Errors: c10::ValueError if no parameter has a gradient, or for a second step before update().
   bool step(torch::optim::Optimizer& optimizer);
 
   /// Adapts the scale to the gradients since the last update, or sets it. Local.
@@ -91,8 +89,7 @@ class GradScaler {
   /// scale, growth_factor, backoff_factor, growth_interval, _growth_tracker; empty if disabled.
   /// Local.
   nlohmann::ordered_json state_dict() const;
-  /// Errors: c10::ValueError that names a field that is missing or out of range; nothing is
-  /// changed.
+  /// Errors: c10::ValueError that names a missing field or one out of range; nothing is changed.
   void load_state_dict(const nlohmann::ordered_json& state_dict);
 
   /// More than 0 if a gradient since the last update was not finite; absent if none was checked.

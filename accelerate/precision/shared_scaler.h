@@ -31,12 +31,12 @@ class SharedScaler {
   /// in the order of preparation. Local; waits for the device.
   nlohmann::ordered_json state_dict() const;
   /// A state without "accelerate", such as HF Accelerate's, is that of a scaler just updated.
-  /// Local. Errors: c10::ValueError that names a field that is missing or of another type, or for
-  /// another
+  /// Local.
+  /// Errors: c10::ValueError that names a missing field or one of another type, or for another
   ///         number of optimizers; nothing is changed.
   void load_state_dict(const nlohmann::ordered_json& state);
 
-  /// Call before scaling a loss. Local; waits for the device.
+  /// Call before scaling a loss. Local; may wait for the device.
   void begin_backward();
 
   /// Registers an optimizer with the scaler for its lifetime.

@@ -138,8 +138,7 @@ void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const Policies policies = policies_by_schema().at(&op.schema());
   const Policy policy = casts_like_cpu ? policies.cpu : policies.accelerator;
   if (policy == Policy::kNone) {
-    // Only the other list has this operator. The operators that it is composed of may still be
-    // cast.
+    // This list lacks the operator, but may have those that the operator is composed of.
     op.redispatchBoxed(keys & kBelowAutocast, stack);
     return;
   }

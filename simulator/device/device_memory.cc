@@ -27,8 +27,7 @@ MemoryBlock* make_block(size_t bytes) {
   return new (memory) MemoryBlock{.bytes = bytes};
 }
 
-// Reports to this thread's profiler, if there is one. A device without an index is the thread's
-// own.
+// Reports to this thread's profiler, if any. A device without an index is the thread's own.
 void* report_to_profiler(void* data, size_t bytes, bool comes, c10::DeviceType type) {
   if (c10::memoryProfilingEnabled()) {
     const auto size = static_cast<int64_t>(bytes);

@@ -80,8 +80,7 @@ class BackwardScope {
 class SimEngine final : public torch::autograd::Engine {
  public:
   SimEngine() {
-    // The base class starts a thread for each device at its first use. Setting the flag prevents
-    // that.
+    // Setting the flag keeps the base class from starting a thread for each device.
     c10::call_once(start_device_threads_flag_, [] {});
     device_ready_queues_.resize(kMaxAddressableDevices);
   }

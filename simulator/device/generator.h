@@ -2,16 +2,14 @@
 ///
 /// A device's default generator gives the numbers of a CPU generator with the same seed, so that a
 /// run on the device repeats a run on the CPU. As on a GPU it is a separate generator: numbers
-/// drawn on the device do not advance the CPU's. `torch::manual_seed` seeds both, for the calling
-/// rank.
+/// drawn on the device do not advance the CPU's. `torch::manual_seed` seeds the rank's generators.
 #pragma once
 
 #include <ATen/core/Generator.h>
 
 namespace accelerate::simulator {
 
-/// The default generator of a device. It is never destroyed; reset_default_generator() begins a
-/// run.
+/// The default generator of a device, never destroyed; reset_default_generator() begins a run.
 const at::Generator& default_generator(int device);
 /// A fresh generator for a device.
 at::Generator new_generator(int device);

@@ -1,6 +1,5 @@
 /// Time on devices that LibTorch cannot address: beyond 127 ranks, tensors are on the CPU, their
-/// memory is charged to the rank's device, and each operator takes the time that it would take
-/// there.
+/// memory is charged to the rank's device, and operators take the time that they would take there.
 ///
 /// An operator handler of the rank's thread sees every operator, in forward and backward passes
 /// (see accelerate/operators/operator_mode.h).

@@ -4,8 +4,7 @@
 /// that a kernel allocates on behalf of a device is charged to that device, and a result moves
 /// between host and device without a copy.
 ///
-/// Threads: any, as with LibTorch's allocators; the calling thread's ChargeScope says what is
-/// charged.
+/// Threads: any, as with LibTorch's allocators; a ChargeScope acts on its own thread.
 #pragma once
 
 #include <utility>

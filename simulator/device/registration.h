@@ -7,15 +7,14 @@
 
 namespace accelerate::simulator {
 
-/// Keys that are excluded while a kernel runs: operators that it calls neither record gradients nor
-/// cast.
+/// Keys to exclude while a kernel runs, whose operators neither record gradients nor cast.
 inline constexpr c10::DispatchKeySet kAboveKernels =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
 /// A boxed kernel for any operator, for PrivateUse1 and SparsePrivateUse1: runs the CPU kernel on
 /// the device's own memory, charges the time that the operator would take on the device, and makes
-/// the checks that real hardware does not make. Numerics are the CPU's, bit for bit. Errors:
-/// c10::NotImplementedError for an operator without a CPU kernel; those of HostCall and of
+/// the checks that real hardware does not make. Numerics are the CPU's, bit for bit.
+/// Errors: c10::NotImplementedError for an operator without a CPU kernel; those of HostCall and of
 ///         the CPU kernel.
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
