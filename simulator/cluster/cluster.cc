@@ -23,7 +23,6 @@
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
-#include "simulator/device/autocast.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_costs.h"
 #include "simulator/device/install.h"
@@ -99,7 +98,6 @@ class Run {
     const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
-      install_host_costs();
       cast_like_cpu(spec.device->family == "cpu");
     }
     for (int rank = 0; rank < world_size_; ++rank) {
