@@ -8,7 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,7 +23,6 @@
 #include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/values/exception_text.h"
 #include "simulator/c10d/fabric.h"
-#include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/autocast.h"
@@ -68,7 +70,65 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
   return environment;
 }
 
-// Everything one run needs, gone when it is over.
+// The state that LibTorch keeps once per process although each rank of a real job has its own: the
+// default CPU generator, the default dtype, the flags for deterministic algorithms and matmul
+// precision. The cluster exchanges it whenever the baton changes hands.
+class LibtorchState {
+ public:
+  // The state of a fresh process.
+  LibtorchState()
+      : engine_(at::CPUGeneratorImpl().engine()),
+        default_dtype_(caffe2::TypeMeta::fromScalarType(at::kFloat)) {}
+
+  // Copies LibTorch's present state into this object.
+  void capture() {
+    at::CPUGeneratorImpl& generator = default_generator();
+    engine_ = generator.engine();
+    next_float_normal_ = generator.next_float_normal_sample();
+    next_double_normal_ = generator.next_double_normal_sample();
+    default_dtype_ = c10::get_default_dtype();
+    const at::Context& context = at::globalContext();
+    deterministic_ = context.deterministicAlgorithms();
+    deterministic_warn_only_ = context.deterministicAlgorithmsWarnOnly();
+    fill_uninitialized_ = context.deterministicFillUninitializedMemory();
+    deterministic_cudnn_ = context.deterministicCuDNN();
+    benchmark_cudnn_ = context.benchmarkCuDNN();
+    matmul_precision_ = context.float32MatmulPrecision();
+  }
+
+  // Copies this object's state into LibTorch.
+  void install() const {
+    at::CPUGeneratorImpl& generator = default_generator();
+    generator.set_engine(engine_);
+    generator.set_next_float_normal_sample(next_float_normal_);
+    generator.set_next_double_normal_sample(next_double_normal_);
+    c10::set_default_dtype(default_dtype_);
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
+    context.setDeterministicFillUninitializedMemory(fill_uninitialized_);
+    context.setDeterministicCuDNN(deterministic_cudnn_);
+    context.setBenchmarkCuDNN(benchmark_cudnn_);
+    context.setFloat32MatmulPrecision(matmul_precision_);
+  }
+
+ private:
+  static at::CPUGeneratorImpl& default_generator() {
+    return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+  }
+
+  at::mt19937 engine_;
+  std::optional<float> next_float_normal_;
+  std::optional<double> next_double_normal_;
+  caffe2::TypeMeta default_dtype_;
+  bool deterministic_ = false;
+  bool deterministic_warn_only_ = false;
+  bool deterministic_cudnn_ = false;
+  bool benchmark_cudnn_ = false;
+  bool fill_uninitialized_ = true;
+  at::Float32MatmulPrecision matmul_precision_ = at::Float32MatmulPrecision::HIGHEST;
+};
+
+// Everything one run needs; it is destroyed when the run is over.
 class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline,

@@ -36,7 +36,7 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       torch_device_(
           addressable ? c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(topology.rank))
                       : c10::Device(c10::kCPU)),
-      store_(c10::make_intrusive<SimStore>(fabric_)) {}
+      store_(make_sim_store(fabric_)) {}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
 
@@ -132,11 +132,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
       static_cast<int>(ranks.size()));
-  auto backend = c10::make_intrusive<SimBackend>(
-      fabric_, fabric_->communicator(resolved.name, ranks), member, resolved.timeout);
+  const auto backend = make_sim_backend(fabric_, fabric_->communicator(resolved.name, ranks),
+                                        member, resolved.timeout);
   for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
-    group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::intrusive_ptr<c10d::Backend>(backend));
+    group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   }
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
   group->setGroupName(resolved.name);
