@@ -52,8 +52,8 @@ class SimWork final : public c10d::Work {
 
   // Lets other ranks run if the operation is not done, so that a loop around this call ends.
   bool isCompleted() override {
-    const Patience patience{.timeout = parts_.timeout, .since = called_at_};
-    if (!communicator_->poll(member_, parts_.operation, patience)) return false;
+    const WaitLimit limit{.timeout = parts_.timeout, .since = called_at_};
+    if (!communicator_->poll(member_, parts_.operation, limit)) return false;
     Scheduler& scheduler = fabric_->scheduler();
     if (parts_.operation->end_ns > scheduler.now_ns()) scheduler.poll();
     if (parts_.operation->end_ns > scheduler.now_ns()) return false;
@@ -107,7 +107,7 @@ class SimWork final : public c10d::Work {
         }
         future_->markCompleted(c10::IValue(parts_.results));
       } else {
-        // Whoever waits for the future, waits for what is on this stream now.
+        // The future records this stream, and a wait for the future waits for the stream.
         const c10::StreamGuard communication(
             c10::Stream(c10::Stream::UNSAFE, devices[0], parts_.stream));
         future_->markCompleted(c10::IValue(parts_.results));
@@ -153,12 +153,12 @@ class SimWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// The Work of everything issued between startCoalescing and endCoalescing.
+// The Work of all calls between startCoalescing and endCoalescing.
 class CoalescedWork final : public JointWork {
  public:
   using JointWork::JointWork;
 
-  // A rank's thread is the only one that can wait, so the future is there when it is asked for.
+  // Only the rank's thread can wait, so the future is completed before it is returned.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     Tensors results = result();
     std::vector<c10::Device> devices;
@@ -439,13 +439,14 @@ class SimBackend final : public c10d::Backend {
   }
 
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
-    // The report of any failed barrier names the missing ranks, which is all a monitored one adds.
+    // A monitored barrier only adds the names of missing ranks, which every failed barrier reports
+    // here.
     barrier(options)->wait(kNoTimeout);
   }
 
   // Between these two, calls are issued as usual; the returned Work stands for all of them.
   void startCoalescing() override {
-    // What an earlier block issued before one of its calls threw is nobody's any more.
+    // Drops the calls of an earlier block that ended with an exception.
     coalesced_.clear();
     coalescing_ = true;
   }
@@ -499,7 +500,7 @@ class SimBackend final : public c10d::Backend {
     const Scheduler& scheduler = fabric_->scheduler();
     call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
     call.ready_ns = scheduler.now_ns();
-    // Whose time it takes: CPU tensors may stand for a device's.
+    // The device whose time the call takes: CPU tensors may be charged to a device.
     parts.clock = parts.device != nullptr ? parts.device : ChargeScope::charged_device();
     if (parts.clock != nullptr) {
       SimDevice& device = *parts.clock;

@@ -67,7 +67,7 @@ class SimStore final : public c10d::Store {
     enter();
     const bool all = std::all_of(keys.begin(), keys.end(),
                                  [&](const std::string& key) { return read(key) != nullptr; });
-    // Whoever asks until the answer is yes must not keep it from becoming yes.
+    // A caller that polls until the keys exist must not keep other ranks from writing them.
     if (!all) fabric_->scheduler().poll();
     return all;
   }
@@ -119,7 +119,8 @@ class SimStore final : public c10d::Store {
     for (int task : waiting.mapped()) fabric_->scheduler().wake(task);
   }
 
-  // A key's value, once its writer's clock has been reached; null if there is none.
+  // Returns a key's value and moves the clock to the time of the write; null if the key does not
+  // exist.
   const std::vector<uint8_t>* read(const std::string& key) {
     auto& values = fabric_->store().values;
     auto found = values.find(key);
@@ -128,8 +129,8 @@ class SimStore final : public c10d::Store {
     return &found->second.bytes;
   }
 
-  // Every operation starts so: the order in which ranks reach a store is the seed's to choose, as
-  // it is the network's in a real job.
+  // Called at the start of every operation: the seed decides the order in which ranks reach the
+  // store, as the network does in a real job.
   void enter() {
     fabric_->scheduler().yield();
     fabric_->use();

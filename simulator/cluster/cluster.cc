@@ -46,8 +46,8 @@ const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node)
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
 }
 
-// Whether a rank failed because of others: its peers were gone, stuck or in disagreement, or its
-// machine died.
+// Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
+// its machine died.
 bool is_consequence(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -63,7 +63,7 @@ bool is_consequence(const std::exception_ptr& exception) {
 Environment rank_environment(const Environment& base, const Topology& topology) {
   Environment environment = base;
   export_topology(topology, environment);
-  // One process: there is no rendezvous to find.
+  // Simulated ranks share a process, so they must not look for a rendezvous.
   environment.unset(env::kMasterAddr);
   environment.unset(env::kMasterPort);
   environment.unset(env::kStoreListenFd);
@@ -155,7 +155,8 @@ class Run {
                              .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
     fabric_->set_on_use([this](int rank) { runtimes_[rank]->use(); });
-    // All or none: ranks of one job compute on one kind of device.
+    // All ranks' devices are addressable or none is, because ranks of one job use one kind of
+    // device.
     const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
@@ -230,9 +231,9 @@ class Run {
       failures_[rank] = std::current_exception();
       failure = exception_text(failures_[rank]);
     }
-    // The rank's groups go on its own thread, as they would with its process.
+    // The rank's groups are destroyed on its own thread, as they would be in its own process.
     runtimes_[rank]->clear_shared();
-    // Dead is dead, whatever the program caught.
+    // A dead rank has failed, even if the program caught the exception.
     if (runtimes_[rank]->is_dead()) {
       failures_[rank] = faults_->death(rank);
       failure = exception_text(failures_[rank]);
@@ -245,7 +246,7 @@ class Run {
     fabric_->end_rank(rank, std::move(failure));
   }
 
-  // So that those who wait find out that they are dead.
+  // Wakes all ranks, so that blocked ranks see that they are dead.
   void wake_all() {
     for (int rank = 0; rank < world_size_; ++rank) scheduler_.wake(rank);
   }
@@ -319,7 +320,7 @@ std::string Cluster::headline() const {
 
 std::string Cluster::repeat_hint() const {
   if (!options_.repeat_command.empty()) return options_.repeat_command;
-  // Bazel tells a test its own label.
+  // Bazel sets TEST_TARGET to the label of the test.
   if (const char* target = std::getenv("TEST_TARGET")) {
     return absl::StrCat("tools/dev test ", target,
                         " --test_env=ACCELERATE_TEST_SEED=", options_.seed);
@@ -361,7 +362,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   }
 }
 
-// Before failures are raised: a run that failed is the one people want to look at.
+// Called before failures are raised, because the report of a failed run is needed most.
 void Cluster::write_report(Recorder& recorder) {
   trace_ = recorder.finish({.topology = spec_.to_string(),
                             .seed = options_.seed,

@@ -30,8 +30,8 @@ constexpr size_t kMaxMemorySamples = 120'000;
 // Cells of the communication matrix in a row; with more ranks a cell is a block of them.
 constexpr int kMatrixRanks = 64;
 
-// A slice is four numbers: start after the one before, duration, what it is, and for a crowd how
-// many and how busy (in 1/1000), otherwise its operation + 1.
+// A slice is four numbers: the start after the previous slice's, the duration, the name and kind,
+// and for a crowd its size and busy share (in 1/1000), otherwise the operation + 1.
 constexpr int64_t kCrowd = 8;
 constexpr int64_t kNameFactor = 16;
 constexpr int64_t kCountFactor = 1024;
@@ -127,7 +127,7 @@ class Writer {
     });
   }
 
-  // Numbers the operations that the tracks show.
+  // Writes the tracks and numbers the operations that they show.
   void tracks() {
     const std::vector<PageTrack> tracks = page_tracks(trace_, kMaxSlices);
     list("tracks", tracks.size(), [&](size_t i) {
@@ -136,14 +136,15 @@ class Writer {
       int64_t before = 0;
       for (const PageSlice& slice : track.slices) {
         absl::StrAppend(&text, &slice == track.slices.data() ? "" : ",", slice.start_ns - before,
-                        ",", slice.end_ns - slice.start_ns, ",", what(slice), ",", detail(slice));
+                        ",", slice.end_ns - slice.start_ns, ",", name_and_kind(slice), ",",
+                        detail(slice));
         before = slice.start_ns;
       }
       return text + "]]";
     });
   }
 
-  static int64_t what(const PageSlice& slice) {
+  static int64_t name_and_kind(const PageSlice& slice) {
     return slice.name * kNameFactor + (slice.count > 1 ? kCrowd : 0) +
            static_cast<int64_t>(slice.kind);
   }
@@ -224,11 +225,11 @@ class Writer {
   const Trace& trace_;
   OutputFile& file_;
   Separator separator_;
-  std::map<int64_t, size_t> operations_;  // by index in the trace: that in the page
+  std::map<int64_t, size_t> operations_;  // the index in the page, by index in the trace
   std::vector<int64_t> shown_operations_;
 };
 
-// Takes the text up to a mark off the front, and the mark with it.
+// Removes the text up to and including a mark from the front; returns the text before the mark.
 absl::string_view take_until(absl::string_view mark, absl::string_view& text) {
   const size_t at = text.find(mark);
   ABSL_CHECK(at != text.npos) << "report.html has no " << mark;

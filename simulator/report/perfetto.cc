@@ -15,8 +15,8 @@
 namespace accelerate::simulator {
 namespace {
 
-// Process and thread 0 are the idle process to viewers; ranks and streams start at 0, the host's
-// track is stream -1.
+// Viewers show process and thread 0 as the idle process. Ranks and streams start at 0, and the
+// host's track is stream -1.
 int process_of(int rank) { return rank + 1; }
 int thread_of(int stream) { return stream + 2; }
 
