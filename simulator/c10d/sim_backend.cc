@@ -1,15 +1,22 @@
 #include "simulator/c10d/sim_backend.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/backends/joint_work.h"
 #include "accelerate/comm/watch/call_checks.h"
+#include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/held_buffers.h"
-#include "simulator/c10d/sim_work.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -19,12 +26,139 @@ using accelerate::internal::JointWork;
 using c10d::OpType;
 using Tensors = std::vector<at::Tensor>;
 
-// The Work of everything issued between startCoalescing and endCoalescing.
+// The Work of one member's part in an operation.
+class SimWork final : public c10d::Work {
+ public:
+  struct Parts {
+    std::shared_ptr<Operation> operation;
+    std::shared_ptr<HeldBuffers> held;  // null: the tensors are not watched
+    SimDevice* device = nullptr;        // null: on CPU tensors
+    SimDevice* clock = nullptr;         // the device whose streams it runs on; null: the host
+    int stream = -1;                    // the stream of that device that communicates
+    std::vector<at::Tensor> results;    // hold the outcome on this rank
+    absl::Duration timeout;             // for waits that do not name one
+    OperationLog* log = nullptr;        // of the rank
+    OperationLog::Ticket ticket = 0;    // in the log
+  };
+
+  SimWork(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator, int member,
+          c10d::OpType op, Parts parts)
+      : Work(member, op),
+        fabric_(std::move(fabric)),
+        communicator_(std::move(communicator)),
+        member_(member),
+        parts_(std::move(parts)),
+        called_at_(fabric_->scheduler().now()) {}
+
+  // Lets other ranks run if the operation is not done, so that a loop around this call ends.
+  bool isCompleted() override {
+    const WaitLimit limit{.timeout = parts_.timeout, .since = called_at_};
+    if (!communicator_->poll(member_, parts_.operation, limit)) return false;
+    Scheduler& scheduler = fabric_->scheduler();
+    if (parts_.operation->end_ns > scheduler.now_ns()) scheduler.poll();
+    if (parts_.operation->end_ns > scheduler.now_ns()) return false;
+    if (!parts_.operation->failed) give_back();
+    return true;
+  }
+
+  // On a device the current stream waits, as with NCCL, and the host goes on; with CPU tensors the
+  // host waits.
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout == kNoTimeout || timeout == c10d::kUnsetTimeout) {
+      wait_for(parts_.timeout, /*asked_for=*/false);
+    } else {
+      wait_for(absl::FromChrono(timeout), /*asked_for=*/true);
+    }
+    if (parts_.clock != nullptr) {
+      parts_.clock->stream_waits(parts_.clock->current_stream(), parts_.operation->end_ns);
+    } else {
+      fabric_->scheduler().advance_to(parts_.operation->end_ns);
+    }
+    give_back();
+    return true;
+  }
+
+  std::exception_ptr exception() const override {
+    if (!parts_.operation->failed) return nullptr;
+    return std::make_exception_ptr(c10::DistBackendError(communicator_->failure()));
+  }
+
+  // Blocks until the operation is done; an error is stored in the future. On a device, waiting for
+  // the future makes the current stream wait; the clock of the host does not move.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    if (future_) return future_;
+    std::vector<c10::Device> devices;
+    if (parts_.device != nullptr) {
+      devices.emplace_back(c10::kPrivateUse1,
+                           static_cast<c10::DeviceIndex>(parts_.device->index()));
+    }
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), devices);
+    try {
+      wait_for(parts_.timeout, /*asked_for=*/false);
+      give_back();
+      if (parts_.device == nullptr) {
+        if (parts_.clock == nullptr) {
+          fabric_->scheduler().advance_to(parts_.operation->end_ns);
+        } else if (parts_.clock->memory().in_backward()) {
+          parts_.clock->owe(parts_.operation->end_ns);
+        } else {
+          parts_.clock->stream_waits(parts_.clock->current_stream(), parts_.operation->end_ns);
+        }
+        future_->markCompleted(c10::IValue(parts_.results));
+      } else {
+        // The future records this stream, and a wait for the future waits for the stream.
+        const c10::StreamGuard communication(
+            c10::Stream(c10::Stream::UNSAFE, devices[0], parts_.stream));
+        future_->markCompleted(c10::IValue(parts_.results));
+      }
+    } catch (...) {
+      future_->setError(std::current_exception());
+    }
+    return future_;
+  }
+
+  bool isSuccess() const override { return parts_.operation->done && !parts_.operation->failed; }
+  int sourceRank() const override { return parts_.operation->source; }
+  std::vector<at::Tensor> result() override { return parts_.results; }
+  void synchronize() override { wait(kNoTimeout); }
+  // Fails the whole group, on all its members.
+  void abort() override { communicator_->abort(member_); }
+
+ private:
+  // Waits in real time until the operation has been carried out. The callers move virtual time.
+  void wait_for(absl::Duration timeout, bool asked_for) {
+    const absl::Duration since = asked_for ? fabric_->scheduler().now() : called_at_;
+    parts_.log->set_state(parts_.ticket, OperationState::kWaiting);
+    try {
+      communicator_->wait(member_, parts_.operation,
+                          {.timeout = timeout, .since = since, .asked_for = asked_for});
+      parts_.log->set_state(parts_.ticket, OperationState::kDone);
+    } catch (...) {
+      parts_.log->set_state(parts_.ticket, OperationState::kFailed);
+      if (parts_.held) parts_.held->abandon();
+      throw;
+    }
+  }
+
+  void give_back() const {
+    if (parts_.held) parts_.held->give_back();
+  }
+
+  const std::shared_ptr<Fabric> fabric_;
+  const std::shared_ptr<Communicator> communicator_;
+  const int member_;
+  const Parts parts_;
+  const absl::Duration called_at_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// The Work of all calls between startCoalescing and endCoalescing.
 class CoalescedWork final : public JointWork {
  public:
   using JointWork::JointWork;
 
-  // A rank's thread is the only one that can wait, so the future is there when it is asked for.
+  // Only the rank's thread can wait, so the future is completed before it is returned.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     Tensors results = result();
     std::vector<c10::Device> devices;
@@ -41,349 +175,374 @@ class CoalescedWork final : public JointWork {
   }
 };
 
+class SimBackend final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator, int member,
+             absl::Duration timeout)
+      : Backend(member, communicator->size()),
+        fabric_(std::move(fabric)),
+        communicator_(std::move(communicator)),
+        timeout_(timeout),
+        log_(fabric_->log(communicator_->rank(member))),
+        log_index_(log_.add_group(communicator_->name(), communicator_->ranks())) {
+    log_.group_is_made(log_index_);
+  }
+
+  const std::string getBackendName() const override { return "sim"; }
+  void setSequenceNumberForGroup() override {}
+
+  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(rank_); }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    Call call = make_call(OpType::BROADCAST);
+    check_count(tensors, 1, OpType::BROADCAST, "input");
+    call.inputs = tensors;
+    call.fingerprint.root = check_root(options.rootRank, size_);
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: expected 1 input tensor(s), got ",
+                      tensors.size());
+    if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
+    Call call = make_reduction(OpType::ALLREDUCE, options.reduceOp);
+    check_contiguous(tensors[0], OpType::ALLREDUCE);
+    check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
+    call.inputs = tensors;
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    Call call = make_reduction(OpType::_ALLREDUCE_SPARSE, options.reduceOp);
+    TORCH_CHECK_VALUE(tensors.size() == 1 && tensors[0].is_sparse(),
+                      "all_reduce_sparse: expected one sparse tensor");
+    TORCH_CHECK_VALUE(options.reduceOp.op_ == c10d::ReduceOp::SUM,
+                      "all_reduce_sparse: only sums are defined");
+    check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
+    call.inputs = tensors;
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override {
+    Call call = make_reduction(OpType::ALLREDUCE_COALESCED, options.reduceOp);
+    TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce_coalesced: no tensors");
+    check_count(tensors, tensors.size(), OpType::ALLREDUCE_COALESCED, "input");
+    for (const at::Tensor& tensor : tensors) {
+      check_reducible(options.reduceOp.op_, tensor.scalar_type());
+      call.fingerprint.add(tensor);
+    }
+    call.inputs = tensors;
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    Call call = make_reduction(OpType::REDUCE, options.reduceOp);
+    check_count(tensors, 1, OpType::REDUCE, "input");
+    check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
+    call.inputs = tensors;
+    call.fingerprint.root = check_root(options.rootRank, size_);
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override {
+    Call call = make_call(OpType::ALLGATHER);
+    check_count(inputs, 1, OpType::ALLGATHER, "input");
+    check_list_count(outputs.size(), 1, OpType::ALLGATHER, "output");
+    check_count(outputs[0], size_, OpType::ALLGATHER, "output");
+    check_alike(outputs[0], inputs[0], OpType::ALLGATHER, "output");
+    call.inputs = inputs;
+    call.outputs = outputs[0];
+    call.fingerprint.add(inputs[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    Tensors outputs{output};
+    Tensors inputs{input};
+    return allgather_into_tensor_coalesced(outputs, inputs, options);
+  }
+
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override {
+    Call call = make_call(OpType::ALLGATHER_COALESCED);
+    check_count(inputs, inputs.size(), OpType::ALLGATHER_COALESCED, "input");
+    check_list_count(outputs.size(), size_, OpType::ALLGATHER_COALESCED, "output");
+    for (const Tensors& from_rank : outputs) {
+      check_count(from_rank, inputs.size(), OpType::ALLGATHER_COALESCED, "output");
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        check_alike({from_rank[i]}, inputs[i], OpType::ALLGATHER_COALESCED, "output");
+      }
+    }
+    call.inputs = inputs;
+    call.outputs = flattened(outputs);
+    for (const at::Tensor& input : inputs) call.fingerprint.add(input);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    Call call = make_call(OpType::_ALLGATHER_BASE);
+    check_count(inputs, inputs.size(), OpType::_ALLGATHER_BASE, "input");
+    check_count(outputs, inputs.size(), OpType::_ALLGATHER_BASE, "output");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check_whole(outputs[i], inputs[i], size_, OpType::_ALLGATHER_BASE);
+      call.fingerprint.add(inputs[i]);
+    }
+    call.inputs = inputs;
+    call.outputs = outputs;
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override {
+    Call call = make_call(OpType::GATHER);
+    const int root = check_root(options.rootRank, size_);
+    check_count(inputs, 1, OpType::GATHER, "input");
+    if (rank_ == root) {
+      check_list_count(outputs.size(), 1, OpType::GATHER, "output");
+      check_count(outputs[0], size_, OpType::GATHER, "output");
+      check_alike(outputs[0], inputs[0], OpType::GATHER, "output");
+    } else {
+      check_list_count(outputs.size(), 0, OpType::GATHER, "output");
+    }
+    call.inputs = inputs;
+    call.outputs = flattened(outputs);
+    call.fingerprint.root = root;
+    call.fingerprint.add(inputs[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override {
+    Call call = make_call(OpType::SCATTER);
+    const int root = check_root(options.rootRank, size_);
+    check_count(outputs, 1, OpType::SCATTER, "output");
+    if (rank_ == root) {
+      check_list_count(inputs.size(), 1, OpType::SCATTER, "input");
+      check_count(inputs[0], size_, OpType::SCATTER, "input");
+      check_alike(inputs[0], outputs[0], OpType::SCATTER, "input");
+    } else {
+      check_list_count(inputs.size(), 0, OpType::SCATTER, "input");
+    }
+    call.inputs = flattened(inputs);
+    call.outputs = outputs;
+    call.fingerprint.root = root;
+    call.fingerprint.add(outputs[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override {
+    Call call = make_reduction(OpType::REDUCE_SCATTER, options.reduceOp);
+    check_count(outputs, 1, OpType::REDUCE_SCATTER, "output");
+    check_list_count(inputs.size(), 1, OpType::REDUCE_SCATTER, "input");
+    check_count(inputs[0], size_, OpType::REDUCE_SCATTER, "input");
+    check_alike(inputs[0], outputs[0], OpType::REDUCE_SCATTER, "input");
+    check_reducible(options.reduceOp.op_, outputs[0].scalar_type());
+    call.inputs = inputs[0];
+    call.outputs = outputs;
+    call.fingerprint.add(outputs[0]);
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    Tensors outputs{output};
+    Tensors inputs{input};
+    return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  }
+
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override {
+    Call call = make_reduction(OpType::_REDUCE_SCATTER_BASE, options.reduceOp);
+    check_count(inputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "input");
+    check_count(outputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "output");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check_whole(inputs[i], outputs[i], size_, OpType::_REDUCE_SCATTER_BASE);
+      check_reducible(options.reduceOp.op_, inputs[i].scalar_type());
+      call.fingerprint.add(outputs[i]);
+    }
+    call.inputs = inputs;
+    call.outputs = outputs;
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override {
+    Call call = make_call(OpType::ALLTOALL_BASE);
+    check_contiguous(input, OpType::ALLTOALL_BASE);
+    check_contiguous(output, OpType::ALLTOALL_BASE);
+    check_splits(input_splits, input, size_, "input");
+    check_splits(output_splits, output, size_, "output");
+    call.inputs = {input};
+    call.outputs = {output};
+    call.fingerprint.shapes_may_differ = true;
+    call.fingerprint.add(input);
+    call.input_splits = input_splits;
+    call.output_splits = output_splits;
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override {
+    Call call = make_call(OpType::ALLTOALL);
+    check_count(inputs, size_, OpType::ALLTOALL, "input");
+    check_count(outputs, size_, OpType::ALLTOALL, "output");
+    call.fingerprint.shapes_may_differ = true;
+    for (const at::Tensor& input : inputs) call.fingerprint.add(input);
+    call.inputs = inputs;
+    call.outputs = outputs;
+    return join(std::move(call), options.timeout);
+  }
+
+  WorkPtr send(Tensors& tensors, int destination, int tag) override {
+    Call call = make_call(OpType::SEND);
+    check_count(tensors, 1, OpType::SEND, "input");
+    call.inputs = tensors;
+    call.fingerprint.peer = check_root(destination, size_);
+    call.fingerprint.tag = tag;
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call));
+  }
+
+  WorkPtr recv(Tensors& tensors, int source, int tag) override {
+    Call call = make_call(OpType::RECV);
+    check_count(tensors, 1, OpType::RECV, "output");
+    call.outputs = tensors;
+    call.fingerprint.peer = check_root(source, size_);
+    call.fingerprint.tag = tag;
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call));
+  }
+
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    Call call = make_call(OpType::RECVANYSOURCE);
+    check_count(tensors, 1, OpType::RECVANYSOURCE, "output");
+    call.outputs = tensors;
+    call.fingerprint.tag = tag;
+    call.fingerprint.add(tensors[0]);
+    return join(std::move(call));
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return join(make_call(OpType::BARRIER), options.timeout);
+  }
+
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
+    // A monitored barrier only adds the names of missing ranks, which every failed barrier reports
+    // here.
+    barrier(options)->wait(kNoTimeout);
+  }
+
+  // Between these two, calls are issued as usual; the returned Work stands for all of them.
+  void startCoalescing() override {
+    // Drops the calls of an earlier block that ended with an exception.
+    coalesced_.clear();
+    coalescing_ = true;
+  }
+
+  WorkPtr endCoalescing() override {
+    TORCH_CHECK(coalescing_, "endCoalescing without startCoalescing");
+    coalescing_ = false;
+    return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
+  }
+
+ private:
+  Call make_call(OpType op) const {
+    Call call;
+    call.fingerprint.op = op;
+    return call;
+  }
+
+  Call make_reduction(OpType op, const c10d::ReduceOp& reduce_op) const {
+    Call call = make_call(op);
+    call.reduce_op = reduce_op;
+    call.fingerprint.reduce_op = reduce_op.op_;
+    return call;
+  }
+
+  // The device that a call's tensors are on; null for the CPU.
+  SimDevice* device_of(const Call& call) const {
+    const int rank = communicator_->rank(rank_);
+    const at::Tensor* first = nullptr;
+    for (const Tensors* tensors : {&call.inputs, &call.outputs}) {
+      for (const at::Tensor& tensor : *tensors) {
+        if (first == nullptr) first = &tensor;
+        TORCH_CHECK_VALUE(tensor.device() == first->device(), op_name(call.fingerprint.op),
+                          ": tensors on ", first->device(), " and on ", tensor.device());
+      }
+    }
+    if (first == nullptr || !first->is_privateuseone()) return nullptr;
+    TORCH_CHECK_VALUE(first->device().index() == rank, op_name(call.fingerprint.op), ": rank ",
+                      rank, " passes a tensor on ", first->device(), ", which is rank ",
+                      static_cast<int>(first->device().index()), "'s device");
+    return &SimDevice::of(rank);
+  }
+
+  WorkPtr join(Call call, std::chrono::milliseconds timeout = c10d::kUnsetTimeout) {
+    fabric_->use();
+    const OpType op = call.fingerprint.op;
+    const bool message = op == OpType::SEND || op == OpType::RECV || op == OpType::RECVANYSOURCE;
+    SimWork::Parts parts;
+    parts.device = device_of(call);
+    parts.results = call.outputs.empty() ? call.inputs : call.outputs;
+    parts.timeout = timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
+    const Scheduler& scheduler = fabric_->scheduler();
+    call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
+    call.ready_ns = scheduler.now_ns();
+    // The device whose time the call takes: CPU tensors may be charged to a device.
+    parts.clock = parts.device != nullptr ? parts.device : ChargeScope::charged_device();
+    if (parts.clock != nullptr) {
+      SimDevice& device = *parts.clock;
+      if (stream_ < 0) stream_ = device.new_stream();
+      parts.stream = call.stream = stream_;
+      device.host_waits(device.host_ns() + device.model().launch_ns);
+      call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
+    }
+    if (fabric_->detects_races()) {
+      parts.held = HeldBuffers::take(call, parts.device, rank_, communicator_);
+    }
+    parts.log = &log_;
+    parts.ticket = log_.enter(log_index_, call.fingerprint);
+    if (!message) {
+      parts.operation = communicator_->join(rank_, std::move(call));
+    } else if (op == OpType::SEND) {
+      parts.operation = communicator_->send(rank_, std::move(call));
+    } else {
+      parts.operation = communicator_->receive(rank_, std::move(call));
+    }
+    auto work = c10::make_intrusive<SimWork>(fabric_, communicator_, rank_, op, std::move(parts));
+    if (coalescing_) coalesced_.push_back(work);
+    return work;
+  }
+
+  const std::shared_ptr<Fabric> fabric_;  // keeps alive what the communicator uses
+  const std::shared_ptr<Communicator> communicator_;
+  const absl::Duration timeout_;
+  OperationLog& log_;    // of the rank
+  const int log_index_;  // of this group in the log
+  int stream_ = -1;      // of the rank's device, for this group's communication
+  bool coalescing_ = false;
+  std::vector<WorkPtr> coalesced_;
+};
+
 }  // namespace
 
-SimBackend::SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator,
-                       int member, absl::Duration timeout)
-    : Backend(member, communicator->size()),
-      fabric_(std::move(fabric)),
-      communicator_(std::move(communicator)),
-      timeout_(timeout),
-      log_(fabric_->log(communicator_->rank(member))),
-      log_index_(log_.add_group(communicator_->name(), communicator_->ranks())) {
-  log_.group_is_made(log_index_);
-}
-
-uint64_t SimBackend::getSequenceNumberForGroup() { return communicator_->sequence(rank_); }
-
-Call SimBackend::make_call(OpType op) const {
-  Call call;
-  call.fingerprint.op = op;
-  return call;
-}
-
-Call SimBackend::make_reduction(OpType op, const c10d::ReduceOp& reduce_op) const {
-  Call call = make_call(op);
-  call.reduce_op = reduce_op;
-  call.fingerprint.reduce_op = reduce_op.op_;
-  return call;
-}
-
-// The device that a call's tensors are on; null for the CPU.
-SimDevice* SimBackend::device_of(const Call& call) const {
-  const int rank = communicator_->rank(rank_);
-  const at::Tensor* first = nullptr;
-  for (const Tensors* tensors : {&call.inputs, &call.outputs}) {
-    for (const at::Tensor& tensor : *tensors) {
-      if (first == nullptr) first = &tensor;
-      TORCH_CHECK_VALUE(tensor.device() == first->device(), op_name(call.fingerprint.op),
-                        ": tensors on ", first->device(), " and on ", tensor.device());
-    }
-  }
-  if (first == nullptr || !first->is_privateuseone()) return nullptr;
-  TORCH_CHECK_VALUE(first->device().index() == rank, op_name(call.fingerprint.op), ": rank ", rank,
-                    " passes a tensor on ", first->device(), ", which is rank ",
-                    static_cast<int>(first->device().index()), "'s device");
-  return &SimDevice::of(rank);
-}
-
-SimBackend::WorkPtr SimBackend::join(Call call, std::chrono::milliseconds timeout) {
-  fabric_->use();
-  const OpType op = call.fingerprint.op;
-  const bool message = op == OpType::SEND || op == OpType::RECV || op == OpType::RECVANYSOURCE;
-  SimWork::Parts parts;
-  parts.device = device_of(call);
-  parts.results = call.outputs.empty() ? call.inputs : call.outputs;
-  parts.timeout = timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
-  const Scheduler& scheduler = fabric_->scheduler();
-  call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
-  call.ready_ns = scheduler.now_ns();
-  // Whose time it takes: CPU tensors may stand for a device's.
-  parts.clock = parts.device != nullptr ? parts.device : ChargeScope::charged_device();
-  if (parts.clock != nullptr) {
-    SimDevice& device = *parts.clock;
-    if (stream_ < 0) stream_ = device.new_stream();
-    parts.stream = call.stream = stream_;
-    device.host_waits(device.host_ns() + device.model().launch_ns);
-    call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
-  }
-  if (fabric_->detects_races()) {
-    parts.held = HeldBuffers::take(call, parts.device, rank_, communicator_);
-  }
-  parts.log = &log_;
-  parts.ticket = log_.enter(log_index_, call.fingerprint);
-  if (!message) {
-    parts.operation = communicator_->join(rank_, std::move(call));
-  } else if (op == OpType::SEND) {
-    parts.operation = communicator_->send(rank_, std::move(call));
-  } else {
-    parts.operation = communicator_->receive(rank_, std::move(call));
-  }
-  auto work = c10::make_intrusive<SimWork>(fabric_, communicator_, rank_, op, std::move(parts));
-  if (coalescing_) coalesced_.push_back(work);
-  return work;
-}
-
-SimBackend::WorkPtr SimBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  Call call = make_call(OpType::BROADCAST);
-  check_count(tensors, 1, OpType::BROADCAST, "input");
-  call.inputs = tensors;
-  call.fingerprint.root = check_root(options.rootRank, size_);
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: expected 1 input tensor(s), got ",
-                    tensors.size());
-  if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
-  Call call = make_reduction(OpType::ALLREDUCE, options.reduceOp);
-  check_contiguous(tensors[0], OpType::ALLREDUCE);
-  check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
-  call.inputs = tensors;
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::allreduce_sparse(Tensors& tensors,
-                                                 const c10d::AllreduceOptions& options) {
-  Call call = make_reduction(OpType::_ALLREDUCE_SPARSE, options.reduceOp);
-  TORCH_CHECK_VALUE(tensors.size() == 1 && tensors[0].is_sparse(),
-                    "all_reduce_sparse: expected one sparse tensor");
-  TORCH_CHECK_VALUE(options.reduceOp.op_ == c10d::ReduceOp::SUM,
-                    "all_reduce_sparse: only sums are defined");
-  check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
-  call.inputs = tensors;
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  Call call = make_reduction(OpType::ALLREDUCE_COALESCED, options.reduceOp);
-  TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce_coalesced: no tensors");
-  check_count(tensors, tensors.size(), OpType::ALLREDUCE_COALESCED, "input");
-  for (const at::Tensor& tensor : tensors) {
-    check_reducible(options.reduceOp.op_, tensor.scalar_type());
-    call.fingerprint.add(tensor);
-  }
-  call.inputs = tensors;
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  Call call = make_reduction(OpType::REDUCE, options.reduceOp);
-  check_count(tensors, 1, OpType::REDUCE, "input");
-  check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
-  call.inputs = tensors;
-  call.fingerprint.root = check_root(options.rootRank, size_);
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                          const c10d::AllgatherOptions& options) {
-  Call call = make_call(OpType::ALLGATHER);
-  check_count(inputs, 1, OpType::ALLGATHER, "input");
-  check_list_count(outputs.size(), 1, OpType::ALLGATHER, "output");
-  check_count(outputs[0], size_, OpType::ALLGATHER, "output");
-  check_alike(outputs[0], inputs[0], OpType::ALLGATHER, "output");
-  call.inputs = inputs;
-  call.outputs = outputs[0];
-  call.fingerprint.add(inputs[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                const c10d::AllgatherOptions& options) {
-  Tensors outputs{output};
-  Tensors inputs{input};
-  return allgather_into_tensor_coalesced(outputs, inputs, options);
-}
-
-SimBackend::WorkPtr SimBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                    const c10d::AllgatherOptions& options) {
-  Call call = make_call(OpType::ALLGATHER_COALESCED);
-  check_count(inputs, inputs.size(), OpType::ALLGATHER_COALESCED, "input");
-  check_list_count(outputs.size(), size_, OpType::ALLGATHER_COALESCED, "output");
-  for (const Tensors& from_rank : outputs) {
-    check_count(from_rank, inputs.size(), OpType::ALLGATHER_COALESCED, "output");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      check_alike({from_rank[i]}, inputs[i], OpType::ALLGATHER_COALESCED, "output");
-    }
-  }
-  call.inputs = inputs;
-  call.outputs = flattened(outputs);
-  for (const at::Tensor& input : inputs) call.fingerprint.add(input);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  Call call = make_call(OpType::_ALLGATHER_BASE);
-  check_count(inputs, inputs.size(), OpType::_ALLGATHER_BASE, "input");
-  check_count(outputs, inputs.size(), OpType::_ALLGATHER_BASE, "output");
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check_whole(outputs[i], inputs[i], size_, OpType::_ALLGATHER_BASE);
-    call.fingerprint.add(inputs[i]);
-  }
-  call.inputs = inputs;
-  call.outputs = outputs;
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                       const c10d::GatherOptions& options) {
-  Call call = make_call(OpType::GATHER);
-  const int root = check_root(options.rootRank, size_);
-  check_count(inputs, 1, OpType::GATHER, "input");
-  if (rank_ == root) {
-    check_list_count(outputs.size(), 1, OpType::GATHER, "output");
-    check_count(outputs[0], size_, OpType::GATHER, "output");
-    check_alike(outputs[0], inputs[0], OpType::GATHER, "output");
-  } else {
-    check_list_count(outputs.size(), 0, OpType::GATHER, "output");
-  }
-  call.inputs = inputs;
-  call.outputs = flattened(outputs);
-  call.fingerprint.root = root;
-  call.fingerprint.add(inputs[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                        const c10d::ScatterOptions& options) {
-  Call call = make_call(OpType::SCATTER);
-  const int root = check_root(options.rootRank, size_);
-  check_count(outputs, 1, OpType::SCATTER, "output");
-  if (rank_ == root) {
-    check_list_count(inputs.size(), 1, OpType::SCATTER, "input");
-    check_count(inputs[0], size_, OpType::SCATTER, "input");
-    check_alike(inputs[0], outputs[0], OpType::SCATTER, "input");
-  } else {
-    check_list_count(inputs.size(), 0, OpType::SCATTER, "input");
-  }
-  call.inputs = flattened(inputs);
-  call.outputs = outputs;
-  call.fingerprint.root = root;
-  call.fingerprint.add(outputs[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                               const c10d::ReduceScatterOptions& options) {
-  Call call = make_reduction(OpType::REDUCE_SCATTER, options.reduceOp);
-  check_count(outputs, 1, OpType::REDUCE_SCATTER, "output");
-  check_list_count(inputs.size(), 1, OpType::REDUCE_SCATTER, "input");
-  check_count(inputs[0], size_, OpType::REDUCE_SCATTER, "input");
-  check_alike(inputs[0], outputs[0], OpType::REDUCE_SCATTER, "input");
-  check_reducible(options.reduceOp.op_, outputs[0].scalar_type());
-  call.inputs = inputs[0];
-  call.outputs = outputs;
-  call.fingerprint.add(outputs[0]);
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                     const c10d::ReduceScatterOptions& options) {
-  Tensors outputs{output};
-  Tensors inputs{input};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
-}
-
-SimBackend::WorkPtr SimBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  Call call = make_reduction(OpType::_REDUCE_SCATTER_BASE, options.reduceOp);
-  check_count(inputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "input");
-  check_count(outputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "output");
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check_whole(inputs[i], outputs[i], size_, OpType::_REDUCE_SCATTER_BASE);
-    check_reducible(options.reduceOp.op_, inputs[i].scalar_type());
-    call.fingerprint.add(outputs[i]);
-  }
-  call.inputs = inputs;
-  call.outputs = outputs;
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                              std::vector<int64_t>& output_splits,
-                                              std::vector<int64_t>& input_splits,
-                                              const c10d::AllToAllOptions& options) {
-  Call call = make_call(OpType::ALLTOALL_BASE);
-  check_contiguous(input, OpType::ALLTOALL_BASE);
-  check_contiguous(output, OpType::ALLTOALL_BASE);
-  check_splits(input_splits, input, size_, "input");
-  check_splits(output_splits, output, size_, "output");
-  call.inputs = {input};
-  call.outputs = {output};
-  call.fingerprint.shapes_may_differ = true;
-  call.fingerprint.add(input);
-  call.input_splits = input_splits;
-  call.output_splits = output_splits;
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                         const c10d::AllToAllOptions& options) {
-  Call call = make_call(OpType::ALLTOALL);
-  check_count(inputs, size_, OpType::ALLTOALL, "input");
-  check_count(outputs, size_, OpType::ALLTOALL, "output");
-  call.fingerprint.shapes_may_differ = true;
-  for (const at::Tensor& input : inputs) call.fingerprint.add(input);
-  call.inputs = inputs;
-  call.outputs = outputs;
-  return join(std::move(call), options.timeout);
-}
-
-SimBackend::WorkPtr SimBackend::send(Tensors& tensors, int destination, int tag) {
-  Call call = make_call(OpType::SEND);
-  check_count(tensors, 1, OpType::SEND, "input");
-  call.inputs = tensors;
-  call.fingerprint.peer = check_root(destination, size_);
-  call.fingerprint.tag = tag;
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call));
-}
-
-SimBackend::WorkPtr SimBackend::recv(Tensors& tensors, int source, int tag) {
-  Call call = make_call(OpType::RECV);
-  check_count(tensors, 1, OpType::RECV, "output");
-  call.outputs = tensors;
-  call.fingerprint.peer = check_root(source, size_);
-  call.fingerprint.tag = tag;
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call));
-}
-
-SimBackend::WorkPtr SimBackend::recvAnysource(Tensors& tensors, int tag) {
-  Call call = make_call(OpType::RECVANYSOURCE);
-  check_count(tensors, 1, OpType::RECVANYSOURCE, "output");
-  call.outputs = tensors;
-  call.fingerprint.tag = tag;
-  call.fingerprint.add(tensors[0]);
-  return join(std::move(call));
-}
-
-SimBackend::WorkPtr SimBackend::barrier(const c10d::BarrierOptions& options) {
-  return join(make_call(OpType::BARRIER), options.timeout);
-}
-
-void SimBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  // The report of any failed barrier names the missing ranks, which is all a monitored one adds.
-  barrier(options)->wait(kNoTimeout);
-}
-
-void SimBackend::startCoalescing() {
-  // What an earlier block issued before one of its calls threw is nobody's any more.
-  coalesced_.clear();
-  coalescing_ = true;
-}
-
-SimBackend::WorkPtr SimBackend::endCoalescing() {
-  TORCH_CHECK(coalescing_, "endCoalescing without startCoalescing");
-  coalescing_ = false;
-  return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
+c10::intrusive_ptr<c10d::Backend> make_sim_backend(std::shared_ptr<Fabric> fabric,
+                                                   std::shared_ptr<Communicator> communicator,
+                                                   int member, absl::Duration timeout) {
+  return c10::make_intrusive<SimBackend>(std::move(fabric), std::move(communicator), member,
+                                         timeout);
 }
 
 }  // namespace accelerate::simulator

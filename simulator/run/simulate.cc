@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-// argv as main would get it: a rank may edit its own copy.
+// A copy of argv for one rank, which may change it.
 class Arguments {
  public:
   Arguments(int argc, char** argv) : texts_(argv, argv + argc) {
@@ -33,7 +33,7 @@ class Arguments {
   std::vector<char*> pointers_;
 };
 
-// As a shell takes it for one word.
+// Quotes a word for a shell.
 std::string shell_word(absl::string_view word) {
   constexpr absl::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%";
@@ -76,7 +76,8 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   } catch (const ClusterError& error) {
     std::cerr << "accelerate: " << error.what() << std::endl;
     return 1;
-  } catch (const c10::Error& error) {  // of the cluster itself: a report that cannot be written
+  } catch (
+      const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report
     std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
     return 1;
   }

@@ -1,8 +1,8 @@
-#include "simulator/report/rank_ranges.h"
+#include "accelerate/base/rank_text.h"
 
 #include <gtest/gtest.h>
 
-namespace accelerate::simulator {
+namespace accelerate {
 namespace {
 
 TEST(RankRanges, JoinsNeighbours) {
@@ -14,4 +14,4 @@ TEST(RankRanges, JoinsNeighbours) {
 TEST(RankRanges, KeepsTheOrder) { EXPECT_EQ(rank_ranges({3, 2, 0, 1}), "3,2,0-1"); }
 
 }  // namespace
-}  // namespace accelerate::simulator
+}  // namespace accelerate
