@@ -14,11 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
-#include "accelerate/checkpoint/folder/save_exchange.h"
 #include "accelerate/checkpoint/folder/save_job.h"
 #include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/rank_endings.h"
 #include "accelerate/report/features.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
@@ -26,10 +25,10 @@
 
 namespace accelerate {
 
-using internal::Ending;
-using internal::exchange_endings;
+using internal::agree;
 using internal::failures;
-using internal::RankEnding;
+using internal::RankOutcome;
+using internal::RankStatus;
 
 namespace {
 
@@ -65,10 +64,10 @@ std::map<std::string, std::string> versions(const Runtime& runtime) {
 
 // Of the lists that ranks say, those who say anything: what is in all of them, in the first one's
 // order.
-nlohmann::json what_all_have(const std::vector<RankEnding>& ranks) {
+nlohmann::json what_all_have(const std::vector<RankOutcome>& ranks) {
   using Json = nlohmann::json;
   std::optional<Json> common;
-  for (const RankEnding& rank : ranks) {
+  for (const RankOutcome& rank : ranks) {
     if (rank.text.empty()) continue;
     const Json theirs = Json::parse(rank.text);
     Json both = Json::array();
@@ -132,11 +131,10 @@ bool StateSaver::writes_shared() const {
 }
 
 void StateSaver::on_writers(const std::function<void()>& write) const {
-  const RankEnding own = internal::ending_of([&] {
+  agree(state_.group(), "save", [&] {
     if (writes_shared()) write();
     return "";
   });
-  throw_failures(exchange_endings(state_.group(), "save", own), "save", own);
 }
 
 internal::TrainingParts StateSaver::parts() const {
@@ -191,7 +189,7 @@ void StateSaver::align_nodes(const std::string& folder) {
   if (!configuration_.save_on_each_node || configuration_.automatic_checkpoint_naming) return;
   FileSystem& files = state_.runtime().files();
   std::string checkpoint, id;
-  const RankEnding own = internal::ending_of([&]() -> std::string {
+  const std::vector<RankOutcome> all = agree(state_.group(), kSave, [&]() -> std::string {
     if (!writes_shared()) return "";
     checkpoint = target(folder);
     internal::check_ok(recover_checkpoint(files, checkpoint));
@@ -207,10 +205,8 @@ void StateSaver::align_nodes(const std::string& folder) {
     if (replaced) ids.push_back(replaced->id);
     return ids.dump();
   });
-  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
-  throw_failures(all, kSave, own);
   const Json common = what_all_have(all);
-  const RankEnding restored = internal::ending_of([&] {
+  agree(state_.group(), kSave, [&] {
     const bool is_apart = writes_shared() && !common.empty() && common[0] != id;
     if (!is_apart) return "";
     logger(state_.runtime())
@@ -220,7 +216,6 @@ void StateSaver::align_nodes(const std::string& folder) {
     internal::check_ok(restore_replaced(files, checkpoint));
     return "";
   });
-  throw_failures(exchange_endings(state_.group(), kSave, restored), kSave, restored);
 }
 
 StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
@@ -228,7 +223,7 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
-  const RankEnding own = internal::ending_of([&] {
+  const std::vector<RankOutcome> all = agree(state_.group(), kSave, [&] {
     std::string checkpoint = target(output_dir);
     if (writes_shared()) {
       const bool taken = internal::value_or_throw(exists(files, checkpoint));
@@ -248,8 +243,6 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
     const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
     return absl::StrCat(id, checkpoint);
   });
-  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
-  throw_failures(all, kSave, own);
   constexpr size_t kIdSize = 16;
   Begun begun{.checkpoint = all[0].text.substr(kIdSize), .id = all[0].text.substr(0, kIdSize)};
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -258,11 +251,10 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
                       begun.checkpoint);
   }
   if (configuration_.save_on_each_node) {
-    const RankEnding alone = internal::ending_of([&] {
+    agree(state_.group(), kSave, [&] {
       if (writes_shared()) internal::check_ok(check_writer(files, begun.checkpoint, writer));
       return "";
     });
-    throw_failures(exchange_endings(state_.group(), kSave, alone), kSave, alone);
   }
   if (finished_ && state_.is_main_process()) finished_->forget();
   finished_.reset();
@@ -354,7 +346,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   }
   std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
   // What goes wrong on one rank all ranks learn from the job.
-  const RankEnding collected = internal::ending_of([&] {
+  const RankOutcome collected = internal::outcome_of([&] {
     std::vector<CheckpointPart> parts = collect(begun.checkpoint);
     const int64_t bytes = bytes_of(parts);
     std::shared_ptr<internal::DeferredCopy> copy;
@@ -368,7 +360,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     job->set_parts(std::move(parts), std::move(copy));
     return "";
   });
-  if (collected.ending != Ending::kWell) job->fail(collected.text);
+  if (!collected.ok()) job->fail(collected.text);
   ++configuration_.iteration;
   if (options.asynchronous) {
     run_behind(begun, std::move(job), start);
@@ -424,7 +416,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
   FileSystem& files = runtime.files();
   using Json = nlohmann::json;
   // Those who save look. Of each checkpoint the path, and what tells it from one of another save.
-  const RankEnding own = internal::ending_of([&]() -> std::string {
+  const std::vector<RankOutcome> all = agree(state_.group(), kLoad, [&]() -> std::string {
     if (options.map_location) {
       TORCH_CHECK_TYPE(*options.map_location == "cpu" || *options.map_location == "on_device",
                        "load_state: map_location \"", *options.map_location,
@@ -459,8 +451,6 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     TORCH_CHECK_VALUE(!found.empty(), "load_state: there is no complete checkpoint in ", folder);
     return found.dump();
   });
-  const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
-  throw_failures(all, kLoad, own);
   const Json common = what_all_have(all);
   if (common.empty()) {
     throw CheckpointError("load_state: nodes have no checkpoint of one save in common");
@@ -505,15 +495,15 @@ std::string StateSaver::load(const std::string& input_dir, const LoadStateOption
   if (!input_dir.empty()) align_nodes(input_dir);
   std::string reasons;
   for (const std::string& checkpoint : candidates(input_dir, options)) {
-    const RankEnding own = internal::ending_of([&] {
+    const RankOutcome own = internal::outcome_of([&] {
       load_from(checkpoint, options);
       return absl::StrCat(configuration_.iteration);
     });
-    const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
+    const std::vector<RankOutcome> all = exchange_outcomes(state_.group(), kLoad, own);
     const std::string failed = failures(all);
     if (failed.empty()) {
       // Nodes with disks of their own may have others besides.
-      for (const RankEnding& rank : all) {
+      for (const RankOutcome& rank : all) {
         int64_t iteration = 0;
         if (absl::SimpleAtoi(rank.text, &iteration)) {
           configuration_.iteration = std::max(configuration_.iteration, iteration);
@@ -521,8 +511,8 @@ std::string StateSaver::load(const std::string& input_dir, const LoadStateOption
       }
       return checkpoint;
     }
-    const bool may_go_on = input_dir.empty() && !internal::any(all, Ending::kFailed) &&
-                           !internal::any(all, Ending::kUnreachable);
+    const bool may_go_on = input_dir.empty() && !internal::any(all, RankStatus::kFailed) &&
+                           !internal::any(all, RankStatus::kUnreachable);
     if (!may_go_on) throw_failures(all, kLoad, own);
     damaged_.insert(checkpoint);
     // Everything that was loaded is loaded again from an older one.

@@ -16,7 +16,6 @@
 #include "accelerate/checkpoint/objects/scheduler_state_dict.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/rank_endings.h"
 #include "accelerate/comm/rng_state.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/values/exception_text.h"
