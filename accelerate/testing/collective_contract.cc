@@ -92,7 +92,7 @@ TEST_P(CollectiveContract, BroadcastsFromEachRoot) {
 }
 
 TEST_P(CollectiveContract, CarriesEveryDtypeUnchanged) {
-  on_ranks(3, [this](Member& self) {
+  on_ranks(3, [](Member& self) {
     for (at::ScalarType dtype : GetParam().moves) {
       Tensors tensors{marked(self.rank, 5, dtype)};
       c10d::BroadcastOptions options;
@@ -170,7 +170,7 @@ TEST_P(CollectiveContract, ReducesSparseTensors) {
 
 TEST_P(CollectiveContract, ReducesToEachRoot) {
   for (int ranks : kSizes) {
-    on_ranks(ranks, [this, ranks](Member& self) {
+    on_ranks(ranks, [ranks](Member& self) {
       for (int root = 0; root < ranks; ++root) {
         Tensors tensors{marked(self.rank, 4)};
         c10d::ReduceOptions options;
@@ -253,7 +253,7 @@ TEST_P(CollectiveContract, GathersToAndScattersFromEachRoot) {
 
 TEST_P(CollectiveContract, ReducesAndScattersInEveryForm) {
   for (int ranks : kSizes) {
-    on_ranks(ranks, [this, ranks](Member& self) {
+    on_ranks(ranks, [ranks](Member& self) {
       const at::Tensor whole = marked(self.rank, 2 * ranks);
       const at::Tensor expected = expected_reduction(ranks, 2 * ranks, at::kFloat, ReduceOp::SUM)
                                       .narrow(0, 2 * self.rank, 2);

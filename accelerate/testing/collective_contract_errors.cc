@@ -26,7 +26,7 @@ void all_reduce(const Group& group, at::Tensor tensor) {
 }  // namespace
 
 TEST_P(CollectiveContract, RefusesWrongArgumentsAtOnce) {
-  on_ranks(2, [this](Member& self) {
+  on_ranks(2, [](Member& self) {
     Tensors input{ones({2})};
     c10d::BroadcastOptions outside;
     outside.rootRank = 2;

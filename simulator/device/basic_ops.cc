@@ -66,7 +66,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
       size, stride, &device_allocator(), kDeviceKeys, c10::dtype_or_default(dtype)));
 }
 
-SimDevice* device_of(const at::Tensor& tensor) {
+SimDevice* sim_device_of(const at::Tensor& tensor) {
   return tensor.is_privateuseone() ? &SimDevice::of(tensor.device().index()) : nullptr;
 }
 
@@ -78,8 +78,8 @@ void check_owned(const SimDevice* device) {
 }
 
 at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
-  SimDevice* const target = device_of(self);
-  SimDevice* const origin = device_of(source);
+  SimDevice* const target = sim_device_of(self);
+  SimDevice* const origin = sim_device_of(source);
   check_owned(target);
   check_owned(origin);
   SimDevice& device = *(target != nullptr ? target : origin);

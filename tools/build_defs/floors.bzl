@@ -71,14 +71,36 @@ OPEN_TO = {
         "simulator": ["*"],
         "trackers": ["base", "platform", "tracking"],
     },
-    # What a tracker writes is tested on a disk that fails.
+    "simulator": {
+        "accelerate/examples": ["*"],
+    },
+}
+
+# As OPEN_TO, for tests alone: what a tracker writes is tested on a disk that fails.
+OPEN_TO_TESTS = {
     "simulator": {
         "trackers": ["disk"],
     },
 }
 
+# Folders whose rooms, tests included, must not include LibTorch.
+WITHOUT_LIBTORCH = [
+    "accelerate/base",
+    "accelerate/platform",
+    "accelerate/checkpoint/formats",
+    "accelerate/tracking",
+    "launch",
+    "simulator/core",
+    "simulator/disk",
+    "simulator/hardware",
+    "simulator/network",
+    "simulator/report",
+    "simulator/trace",
+    "trackers",
+]
+
 # Folders that see every room of their top-level folder and that no room sees.
-_BESIDE = ["testing", "examples", "checkpoint/fuzz"]
+BESIDE = ["testing", "examples", "checkpoint/fuzz"]
 
 def rooms_above(package):
     """The visibility of a room: the rooms on floors above, tests, and folders that it is open to."""
@@ -95,8 +117,9 @@ def rooms_above(package):
             below = False
     if below:
         fail("%s is on no floor: name it in tools/build_defs/floors.bzl" % package)
-    visibility += ["//%s/%s:__subpackages__" % (top, each) for each in _BESIDE]
-    for other, open in OPEN_TO.get(top, {}).items():
-        if "*" in open or room in open:
-            visibility.append("//%s:__subpackages__" % other)
+    visibility += ["//%s/%s:__subpackages__" % (top, each) for each in BESIDE]
+    for opened in [OPEN_TO, OPEN_TO_TESTS]:
+        for other, rooms in opened.get(top, {}).items():
+            if "*" in rooms or room in rooms:
+                visibility.append("//%s:__subpackages__" % other)
     return visibility

@@ -10,6 +10,9 @@
 #include <tuple>
 #include <utility>
 
+#include "tools/lint/floors.h"
+#include "tools/lint/text.h"
+
 namespace accelerate::tidy {
 namespace {
 
@@ -30,7 +33,6 @@ const std::string kMissingPart = without_gap("not imp|lemented");
 const std::vector<std::string> kMachinePaths = without_gaps({"/wo|rk/", "/ro|ot/", "/ho|me/"});
 const std::vector<std::string> kSleeps = {"sleep",     "usleep",      "nanosleep",
                                           "sleep_for", "sleep_until", "SleepFor"};
-const std::vector<std::string> kLibtorchFolders = {"ATen/", "c10/", "caffe2/", "torch/"};
 
 constexpr int kColumns = 100;
 constexpr int kBzlColumns = 120;
@@ -48,74 +50,11 @@ const std::set<std::string_view> kReviewedLongFiles = {
 const std::set<std::string_view> kTopLevel = {"accelerate", "ci",    "integration_tests", "launch",
                                               "simulator",  "tools", "trackers"};
 
-// What a folder may include of this project, and whether it may use LibTorch. The first row whose
-// folder holds the file counts; folders that no row names (the tests) are free.
-struct Layer {
-  std::string_view folder;
-  std::vector<std::string_view> may_include;
-  bool may_use_libtorch;
-  // What its tests may include besides.
-  std::vector<std::string_view> tests_may_include = {};
-};
-
-const std::vector<Layer>& layers() {
-  static const std::vector<Layer> all = {
-      {"accelerate/examples/", {"accelerate/", "simulator/"}, true},
-      {"accelerate/", {"accelerate/"}, true},
-      {"simulator/core/", {"simulator/core/", "simulator/net/"}, false},
-      {"simulator/net/", {"simulator/core/", "simulator/net/"}, false},
-      {"simulator/", {"accelerate/", "simulator/"}, true},
-      {"launch/",
-       {"accelerate/checkpoint/formats/merge_weights.h",
-        "accelerate/checkpoint/formats/safetensors_header.h",
-        "accelerate/checkpoint/formats/sharded_metadata.h", "accelerate/base/strict_json.h",
-        "accelerate/checkpoint/formats/weight_files.h", "accelerate/config/",
-        "accelerate/platform/env.h", "accelerate/platform/environment.h",
-        "accelerate/platform/file_system.h", "accelerate/platform/host_files.h",
-        "accelerate/platform/slurm.h", "launch/"},
-       false},
-      {"trackers/",
-       {"accelerate/platform/environment.h", "accelerate/platform/file_system.h",
-        "accelerate/platform/host_files.h", "accelerate/tracking/", "accelerate/base/number_text.h",
-        "accelerate/base/sha256.h", "trackers/"},
-       false,
-       {"simulator/disk/sim_disk.h"}},
-      {"tools/", {"tools/"}, false},
-  };
-  return all;
-}
-
-std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-std::string_view folder_of(std::string_view path) {
-  const size_t slash = path.rfind('/');
-  return slash == path.npos ? "" : path.substr(0, slash);
-}
-
-bool is_header(std::string_view path) { return path.ends_with(".h"); }
-bool is_source(std::string_view path) { return path.ends_with(".cc"); }
-bool is_cpp(std::string_view path) { return is_header(path) || is_source(path); }
-bool is_markdown(std::string_view path) { return path.ends_with(".md"); }
-bool is_build_file(std::string_view path) {
-  const std::string_view name = base_name(path);
-  return name == "BUILD" || name == "WORKSPACE" || name.ends_with(".BUILD") ||
-         name.ends_with(".bazel");
-}
-bool is_test(std::string_view path) {
-  return path.ends_with("_test.cc") || path.starts_with("integration_tests/") ||
-         path.find("/testing/") != path.npos;
-}
-
 bool is_text(const File& file) {
   return !is_data(file.path) && file.contents.find('\0') == std::string::npos;
 }
 
 bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)); }
-
-std::string_view without_leading_blanks(std::string_view text) {
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  return text;
-}
 
 std::string in_lower_case(std::string_view text) {
   std::string result(text);
@@ -124,17 +63,6 @@ std::string in_lower_case(std::string_view text) {
 }
 
 bool contains(std::string_view text, const auto& part) { return text.find(part) != text.npos; }
-
-// Lines without their newlines; the newline at the end opens no further line.
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
 
 template <typename Rule>
 Findings for_each_line(const File& file, Rule&& message_for) {
@@ -181,26 +109,9 @@ int max_columns(std::string_view path) {
   return is_cpp(path) ? kColumns : kScriptColumns;
 }
 
-// What a line includes, without its quotes or angles; empty if it includes nothing.
-std::string_view included_path(std::string_view line) {
-  line = without_leading_blanks(line);
-  if (!line.starts_with('#')) return {};
-  line = without_leading_blanks(line.substr(1));
-  if (!line.starts_with("include")) return {};
-  const size_t open = line.find_first_of("<\"");
-  if (open == line.npos) return {};
-  const size_t close = line.find_first_of(">\"", open + 1);
-  return close == line.npos ? std::string_view() : line.substr(open + 1, close - open - 1);
-}
-
 bool starts_with_any(std::string_view text, const auto& prefixes) {
   return std::any_of(std::begin(prefixes), std::end(prefixes),
                      [&](std::string_view prefix) { return text.starts_with(prefix); });
-}
-
-bool is_ours(std::string_view include) {
-  const size_t slash = include.find('/');
-  return slash != include.npos && kTopLevel.contains(include.substr(0, slash));
 }
 
 // From an opening parenthesis to behind the closing one. Strings and comments are skipped.
@@ -339,26 +250,6 @@ Findings check_number_of_lines(const File& file) {
            std::format("{} lines, more than {}: is this two ideas?", lines, limit)}};
 }
 
-Findings check_layering(const File& file) {
-  if (!is_cpp(file.path)) return {};
-  const auto layer = std::find_if(layers().begin(), layers().end(), [&](const Layer& each) {
-    return file.path.starts_with(each.folder);
-  });
-  if (layer == layers().end()) return {};
-  return for_each_line(file, [&](std::string_view line) -> std::string {
-    const std::string_view path = included_path(line);
-    const bool allowed = starts_with_any(path, layer->may_include) ||
-                         (is_test(file.path) && starts_with_any(path, layer->tests_may_include));
-    if (is_ours(path) && !allowed) {
-      return std::format("{} must not include {}", layer->folder, path);
-    }
-    if (!layer->may_use_libtorch && starts_with_any(path, kLibtorchFolders)) {
-      return std::format("{} must not include LibTorch: {}", layer->folder, path);
-    }
-    return "";
-  });
-}
-
 Findings check_sleeps(const File& file) {
   if (!is_cpp(file.path) || !is_test(file.path)) return {};
   return for_each_line(file, [](std::string_view line) -> std::string {
@@ -407,7 +298,9 @@ Findings check_dead_files(const std::vector<File>& files) {
     const std::string_view folder = folder_of(build->path);
     const std::string_view name =
         std::string_view(file.path).substr(folder.empty() ? 0 : folder.size() + 1);
-    if (!contains(build->contents, std::format("\"{}\"", name))) {
+    // A room holds every source of its own folder.
+    const bool in_room = contains(build->contents, "\nroom(") && !contains(name, '/');
+    if (!in_room && !contains(build->contents, std::format("\"{}\"", name))) {
       findings.push_back(
           {file.path, 0, std::format("dead file: {} does not name it", build->path)});
     }
@@ -432,9 +325,9 @@ Findings check_top_level(const std::vector<File>& files) {
 }
 
 Findings check_tree(const std::vector<File>& files) {
-  constexpr std::array kTextRules = {check_line_length,   check_blanks, check_leftovers,
-                                     check_machine_paths, check_header, check_number_of_lines,
-                                     check_layering,      check_sleeps, check_test_sizes};
+  constexpr std::array kTextRules = {check_line_length,   check_blanks,    check_leftovers,
+                                     check_machine_paths, check_header,    check_number_of_lines,
+                                     check_sleeps,        check_test_sizes};
   Findings findings;
   auto add = [&](Findings more) { findings.insert(findings.end(), more.begin(), more.end()); };
   for (const File& file : files) {
@@ -443,6 +336,7 @@ Findings check_tree(const std::vector<File>& files) {
     for (auto rule : kTextRules) add(rule(file));
   }
   add(check_dead_files(files));
+  add(check_floors(files));
   add(check_top_level(files));
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return std::tie(a.path, a.line) < std::tie(b.path, b.line);

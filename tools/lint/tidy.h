@@ -53,8 +53,6 @@ Findings check_size(const File& file);
 Findings check_header(const File& file);
 /// 400 lines of a header and 700 of a source are one idea; more are two, or reviewed.
 Findings check_number_of_lines(const File& file);
-/// A folder includes only what it may depend on.
-Findings check_layering(const File& file);
 /// A test waits for what it waits for, never for a while. (A Runtime's sleep_for takes no time.)
 Findings check_sleeps(const File& file);
 

@@ -136,62 +136,6 @@ TEST(NumberOfLines, IsLimitedByKind) {
   EXPECT_THAT(check_number_of_lines({"a.md", repeated("\n", 701)}), IsEmpty());
 }
 
-Findings including(const std::string& path, const std::string& include) {
-  return check_layering({path, "#include \"" + include + "\"\n"});
-}
-
-TEST(Layering, KeepsTheLibraryFromWhatStandsOnIt) {
-  for (const char* include :
-       {"simulator/cluster/cluster.h", "launch/process/process_plan.h", "trackers/a/b.h"}) {
-    EXPECT_THAT(including("accelerate/data/a.h", include).size(), 1) << include;
-    EXPECT_THAT(including("accelerate/data/a_test.cc", include).size(), 1) << include;
-  }
-  EXPECT_THAT(texts(including("accelerate/data/a.h", "simulator/b.h")),
-              ElementsAre("accelerate/data/a.h:1: accelerate/ must not include simulator/b.h"));
-  EXPECT_THAT(including("accelerate/data/a.h", "accelerate/tensors/tree.h"), IsEmpty());
-  EXPECT_THAT(including("accelerate/examples/a/a.cc", "simulator/b.h"), IsEmpty());
-  EXPECT_THAT(including("accelerate/examples/a/a.cc", "launch/b.h").size(), 1);
-}
-
-TEST(Layering, KeepsTheSimulatorsCoreToItself) {
-  for (const char* include : {"torch/types.h", "ATen/ATen.h", "c10/util/Exception.h",
-                              "accelerate/process/run.h", "simulator/c10d/fabric.h"}) {
-    EXPECT_THAT(including("simulator/core/a.cc", include).size(), 1) << include;
-    EXPECT_THAT(including("simulator/net/a.cc", include).size(), 1) << include;
-  }
-  EXPECT_THAT(including("simulator/core/a.cc", "simulator/core/b.h"), IsEmpty());
-  EXPECT_THAT(including("simulator/core/a.cc", "absl/time/time.h"), IsEmpty());
-  EXPECT_THAT(including("simulator/cluster/a.cc", "accelerate/runtime/runtime.h"), IsEmpty());
-  EXPECT_THAT(including("simulator/cluster/a.cc", "launch/process/process_plan.h").size(), 1);
-}
-
-TEST(Layering, KeepsTheLauncherSmall) {
-  for (const char* include : {"c10/util/Exception.h", "accelerate/process/run.h",
-                              "accelerate/runtime/runtime.h", "simulator/a.h"}) {
-    EXPECT_THAT(including("launch/a.cc", include).size(), 1) << include;
-  }
-  for (const char* include :
-       {"launch/b.h", "accelerate/platform/env.h", "accelerate/platform/environment.h",
-        "accelerate/config/a.h", "accelerate/checkpoint/formats/merge_weights.h"}) {
-    EXPECT_THAT(including("launch/a.cc", include), IsEmpty()) << include;
-  }
-}
-
-TEST(Layering, ShowsTrackersTheirInterfaceOnly) {
-  EXPECT_THAT(including("trackers/a/a.cc", "accelerate/tracking/tracker.h"), IsEmpty());
-  EXPECT_THAT(including("trackers/a/a.cc", "accelerate/process/run.h").size(), 1);
-  EXPECT_THAT(including("trackers/a/a_test.cc", "simulator/disk/sim_disk.h"), IsEmpty());
-  EXPECT_THAT(including("trackers/a/a.cc", "simulator/disk/sim_disk.h").size(), 1);
-}
-
-TEST(Layering, LeavesIntegrationTestsFreeAndHasNobodyDependOnThem) {
-  EXPECT_THAT(including("integration_tests/a/a_test.cc", "launch/process/process_plan.h"),
-              IsEmpty());
-  for (const char* path : {"accelerate/a.h", "simulator/a.h", "launch/a.h", "trackers/a/a.h"}) {
-    EXPECT_THAT(including(path, "integration_tests/a/b.h").size(), 1) << path;
-  }
-}
-
 TEST(Sleeps, AreFoundInTestsUnlessTheClockIsTheTests) {
   const File real = file_without_gaps(
       "a_test.cc", "\nstd::this_thread::sleep_for|(1s);\n usleep|(3);\n absl::SleepFor|(x);\n");
@@ -228,6 +172,13 @@ TEST(DeadFiles, AreThoseThatNoBuildFileNames) {
   EXPECT_THAT(texts(check_dead_files(files)),
               ElementsAre("a/aa.cc:0: dead file: a/BUILD does not name it",
                           "b/b.h:0: no BUILD file in its folder or above"));
+}
+
+TEST(DeadFiles, AreNoneInARoomsOwnFolder) {
+  const std::vector<File> files = {
+      {"a/BUILD", "load()\nroom()\n"}, {"a/a.cc", ""}, {"a/deep/b.cc", ""}};
+  EXPECT_THAT(texts(check_dead_files(files)),
+              ElementsAre("a/deep/b.cc:0: dead file: a/BUILD does not name it"));
 }
 
 TEST(TopLevel, IsFixed) {

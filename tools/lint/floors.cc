@@ -1,0 +1,263 @@
+#include "tools/lint/floors.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <functional>
+#include <map>
+#include <regex>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/lint/text.h"
+
+namespace accelerate::tidy {
+namespace {
+
+constexpr std::array<std::string_view, 4> kLibtorchFolders = {"ATen/", "c10/", "caffe2/", "torch/"};
+
+// The value of a variable in a .bzl file, which is JSON but for comments and trailing commas.
+nlohmann::json value_of(const std::string& bzl, const std::string& name) {
+  std::smatch found;
+  if (!std::regex_search(bzl, found,
+                         std::regex("\n" + name + R"( = (\[.*\]\n|\[\n[^\]]*\n\]\n|\{)"))) {
+    throw std::invalid_argument(std::format("{} has no {}", kFloorsPath, name));
+  }
+  std::string text = found[1].str();
+  if (text == "{") {
+    const std::string rest = found[1].str() + found.suffix().str();
+    text = rest.substr(0, rest.find("\n}\n") + 2);
+  }
+  text = std::regex_replace(text, std::regex("\n *#[^\n]*"), "");
+  text = std::regex_replace(text, std::regex(R"(,(\s*[\]}]))"), "$1");
+  return nlohmann::json::parse(text);
+}
+
+// The first folder of a path, and the rest of the folder: "accelerate" and "comm/watch".
+std::pair<std::string, std::string> top_and_room(std::string_view path) {
+  const std::string_view folder = folder_of(path);
+  const size_t slash = folder.find('/');
+  if (slash == folder.npos) return {std::string(folder), ""};
+  return {std::string(folder.substr(0, slash)), std::string(folder.substr(slash + 1))};
+}
+
+struct Arrow {
+  std::string from, to;  // rooms
+  std::string path;      // of the file that includes
+  int line = 0;
+  std::string include;
+};
+
+// What the list says, and the arrows between the rooms of a folder.
+class House {
+ public:
+  explicit House(const std::string& bzl)
+      : open_to_(value_of(bzl, "OPEN_TO")),
+        open_to_tests_(value_of(bzl, "OPEN_TO_TESTS")),
+        without_libtorch_(value_of(bzl, "WITHOUT_LIBTORCH")),
+        beside_(value_of(bzl, "BESIDE")) {
+    for (const auto& [top, floors] : value_of(bzl, "FLOORS").items()) {
+      for (size_t floor = 0; floor < floors.size(); ++floor) {
+        for (const auto& room : floors[floor]) floors_[top][room] = static_cast<int>(floor);
+      }
+    }
+  }
+
+  // Reads a file's includes: keeps its arrows, returns what is wrong.
+  Findings add(const File& file) {
+    const auto [top, room] = top_and_room(file.path);
+    if (!is_cpp(file.path) || (!floors_.contains(top) && top != "tools")) return {};
+    Findings findings;
+    const bool free = is_free(file.path);
+    if (!free && top != "tools" && !floors_[top].contains(room)) {
+      findings.push_back({file.path, 0, std::format("{} does not name this folder", kFloorsPath)});
+      return findings;
+    }
+    const bool libtorch =
+        top != "tools" &&
+        std::none_of(without_libtorch_.begin(), without_libtorch_.end(), [&](const auto& each) {
+          return is_in(file.path, each.template get<std::string>());
+        });
+    int number = 0;
+    for (std::string_view line : lines_of(file.contents)) {
+      ++number;
+      const std::string include(included_path(line));
+      std::string wrong = is_ours(include) ? look_at(file.path, free, include, number) : "";
+      if (!libtorch && starts_with_any(include, kLibtorchFolders)) {
+        wrong = std::format("{} must not include LibTorch: {}", folder_of(file.path), include);
+      }
+      if (!wrong.empty()) findings.push_back({file.path, number, std::move(wrong)});
+    }
+    return findings;
+  }
+
+  // The rooms of a folder that include each other in a circle, directly or not; a list per circle.
+  std::vector<std::vector<std::string>> cycles(const std::string& top) const {
+    std::vector<std::vector<std::string>> found;
+    std::set<std::string> seen;
+    for (const auto& [room, floor] : floors_.at(top)) {
+      if (seen.contains(room)) continue;
+      std::vector<std::string> circle;
+      const std::set<std::string> below = reached(top, room);
+      for (const std::string& other : below) {
+        if (other == room || reached(top, other).contains(room)) circle.push_back(other);
+      }
+      if (!below.contains(room)) continue;
+      seen.insert(circle.begin(), circle.end());
+      found.push_back(std::move(circle));
+    }
+    return found;
+  }
+
+  std::string drawing() const {
+    std::string text;
+    for (const auto& [top, rooms] : floors_) {
+      std::map<std::string, std::set<std::string>> below;
+      std::set<std::pair<std::string, std::string>> upward, all;
+      if (const auto arrows = arrows_.find(top); arrows != arrows_.end()) {
+        for (const Arrow& arrow : arrows->second) {
+          below[arrow.from].insert(arrow.to);
+          all.emplace(arrow.from, arrow.to);
+          if (rooms.at(arrow.from) <= rooms.at(arrow.to)) upward.emplace(arrow.from, arrow.to);
+        }
+      }
+      int highest = 0;
+      for (const auto& [room, floor] : rooms) highest = std::max(highest, floor);
+      text +=
+          std::format("{}: {} rooms on {} floors, {} arrows, {} upward, {} folder cycles\n", top,
+                      rooms.size(), highest + 1, all.size(), upward.size(), cycles(top).size());
+      for (int floor = highest; floor >= 0; --floor) {
+        for (const auto& [room, its_floor] : rooms) {
+          if (its_floor != floor) continue;
+          text += std::format("  {:2}  {:22}", floor, room.empty() ? "(" + top + ")" : room);
+          for (const std::string& each : below[room]) text += " " + each;
+          while (text.ends_with(' ')) text.pop_back();
+          text += '\n';
+        }
+      }
+    }
+    return text;
+  }
+
+  const std::map<std::string, std::map<std::string, int>>& floors() const { return floors_; }
+
+ private:
+  static bool is_in(std::string_view path, std::string_view folder) {
+    return path.starts_with(folder) && path.substr(folder.size()).starts_with('/');
+  }
+
+  bool is_ours(std::string_view include) const {
+    const std::string top(include.substr(0, include.find('/')));
+    return include.find('/') != include.npos &&
+           (floors_.contains(top) || top == "integration_tests" || top == "tools");
+  }
+
+  // Whether a file may include every room of its folder.
+  bool is_free(std::string_view path) const {
+    return is_test(path) || path.ends_with("_benchmark.cc") || is_beside(path);
+  }
+  bool is_beside(std::string_view path) const {
+    const auto [top, room] = top_and_room(path);
+    return std::any_of(beside_.begin(), beside_.end(), [&, &top = top](const auto& each) {
+      const std::string name = each;
+      return is_in(path, top + "/" + name) || path.find("/" + name + "/") != path.npos;
+    });
+  }
+
+  // Empty if the include is allowed.
+  std::string look_at(const std::string& path, bool free, const std::string& include, int line) {
+    const auto [top, room] = top_and_room(path);
+    const auto [other_top, other] = top_and_room(include);
+    if (top != other_top) {
+      const bool open = is_open(open_to_, path, other_top, other) ||
+                        (is_test(path) && (is_open(open_to_tests_, path, other_top, other) ||
+                                           include.find("/testing/") != include.npos));
+      return open ? "" : std::format("{}/ must not include {}", top, include);
+    }
+    if (top == "tools" || free || room == other) return "";
+    if (is_beside(include)) return std::format("only tests include {}", include);
+    const auto floor = floors_[top].find(other);
+    if (floor == floors_[top].end()) {
+      return std::format("{} is on no floor of {}", include, kFloorsPath);
+    }
+    arrows_[top].push_back({room, other, path, line, include});
+    const int from = floors_[top][room];
+    if (floor->second < from) return "";
+    return std::format("an upward include: {} (floor {}) includes {} (floor {})", folder_of(path),
+                       from, include, floor->second);
+  }
+
+  static bool is_open(const nlohmann::json& opened, std::string_view path, const std::string& top,
+                      const std::string& room) {
+    const auto folder = opened.find(top);
+    if (folder == opened.end()) return false;
+    return std::any_of(folder->items().begin(), folder->items().end(), [&](const auto& each) {
+      const auto& rooms = each.value();
+      return is_in(path, each.key()) &&
+             (std::find(rooms.begin(), rooms.end(), "*") != rooms.end() ||
+              std::find(rooms.begin(), rooms.end(), room) != rooms.end());
+    });
+  }
+
+  // The rooms that a room includes, directly or not; the room itself only if it is on a circle.
+  std::set<std::string> reached(const std::string& top, const std::string& room) const {
+    std::set<std::string> found;
+    const auto arrows = arrows_.find(top);
+    if (arrows == arrows_.end()) return found;
+    std::vector<std::string> todo = {room};
+    while (!todo.empty()) {
+      const std::string from = std::move(todo.back());
+      todo.pop_back();
+      for (const Arrow& arrow : arrows->second) {
+        if (arrow.from == from && found.insert(arrow.to).second) todo.push_back(arrow.to);
+      }
+    }
+    return found;
+  }
+
+  const nlohmann::json open_to_, open_to_tests_, without_libtorch_, beside_;
+  std::map<std::string, std::map<std::string, int>> floors_;  // by top-level folder and room
+  std::map<std::string, std::vector<Arrow>> arrows_;          // by top-level folder
+};
+
+const File* list_of(const std::vector<File>& files) {
+  const auto list = std::find_if(files.begin(), files.end(),
+                                 [](const File& file) { return file.path == kFloorsPath; });
+  return list == files.end() ? nullptr : &*list;
+}
+
+}  // namespace
+
+Findings check_floors(const std::vector<File>& files) {
+  const File* list = list_of(files);
+  if (list == nullptr) return {};
+  House house(list->contents);
+  Findings findings;
+  for (const File& file : files) {
+    const Findings more = house.add(file);
+    findings.insert(findings.end(), more.begin(), more.end());
+  }
+  for (const auto& [top, rooms] : house.floors()) {
+    for (const std::vector<std::string>& circle : house.cycles(top)) {
+      std::string names;
+      for (const std::string& room : circle) names += " " + (room.empty() ? top : room);
+      findings.push_back(
+          {std::string(kFloorsPath), 0, std::format("a cycle of folders in {}:{}", top, names)});
+    }
+  }
+  return findings;
+}
+
+std::string draw_floors(const std::vector<File>& files) {
+  const File* list = list_of(files);
+  if (list == nullptr) return "";
+  House house(list->contents);
+  for (const File& file : files) house.add(file);
+  return house.drawing();
+}
+
+}  // namespace accelerate::tidy
