@@ -8,13 +8,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/tensors/tree.h"
 
 namespace accelerate::internal {
 
@@ -156,5 +159,36 @@ at::Tensor pinned(const at::Tensor& tensor);
 
 /// A dataset's state, to travel with the batch after which it stands there.
 std::shared_ptr<const nlohmann::json> share_state(nlohmann::json state);
+
+/// Reads the batches of one pass, one after the other: what readers of all kinds have in common.
+///
+/// Threads: one consumer.
+
+template <typename Batch>
+struct ReadBatch {
+  std::optional<Batch> batch;
+  BatchRound round;
+  BatchPosition position;
+  /// What GradientState::remainder() becomes with this batch.
+  std::optional<int64_t> remainder;
+};
+
+template <typename Batch>
+class BatchReader {
+ public:
+  virtual ~BatchReader() = default;
+  /// Reads the next batch, or returns false at the end.
+  virtual bool next(ReadBatch<Batch>& out) = 0;
+  /// The batch of the first samples of the pass, wherever it was entered: `count` of them, or all
+  /// that are known; nothing where there are none. \pre Only once the last batch was read.
+  virtual std::optional<Batch> first_rows(int64_t count) = 0;
+  /// Of a stream: how many of its samples were read. \pre As first_rows.
+  virtual int64_t taken() const { return 0; }
+};
+
+template <typename Batch>
+Batch pin_batch(Batch batch) {
+  return tree_map(std::move(batch), [](const at::Tensor& tensor) { return pinned(tensor); });
+}
 
 }  // namespace accelerate::internal

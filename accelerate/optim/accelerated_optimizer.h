@@ -8,14 +8,23 @@
 #include <memory>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/shared_scaler.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/optimizer_state_reader.h"
+
+namespace torch::optim {
+
+class Optimizer;
+
+}  // namespace torch::optim
 
 namespace accelerate {
 
@@ -91,5 +100,15 @@ class AcceleratedOptimizer {
   std::shared_ptr<Shared> optimizer_;
   GradientState* gradient_state_;
 };
+
+/// Gives every rank's optimizer the state and options (moments, step counts, learning rates) of
+/// rank `source`'s, with tensors on `device`. The parameters are not touched. Collective.
+/// Errors: c10::Error if the optimizers are for different parameters.
+void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                               torch::optim::Optimizer& optimizer, int source, c10::Device device);
+
+/// Moves the state that the optimizer has (loaded before the model went to its device, say).
+/// Without any nothing happens. Local.
+void move_optimizer_state(torch::optim::Optimizer& optimizer, c10::Device device);
 
 }  // namespace accelerate

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
-#include "accelerate/optim/schedulers/per_group.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 
 namespace accelerate::optim {

@@ -16,11 +16,14 @@
 ///          SequentialLR and ChainedScheduler give all of theirs the same ones.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <nlohmann/json_fwd.hpp>
 
@@ -92,6 +95,27 @@ class Scheduler : public torch::optim::LRScheduler {
   std::vector<double> base_lrs_;
   std::vector<double> last_lr_;
   int64_t last_epoch_ = -1;
+};
+
+/// An argument that is one number for all parameter groups, or a list of one number for each group:
+/// `.max_lr = 0.1` or `.max_lr = {0.1, 0.2}`.
+/// Errors: c10::ValueError if the list's length differs from the number of groups.
+class PerGroup {
+ public:
+  PerGroup(double value) : values_{value} {}
+  PerGroup(std::initializer_list<double> values) : PerGroup(std::vector(values)) {}
+  PerGroup(std::vector<double> values) : values_(std::move(values)), is_list_(true) {}
+
+  std::vector<double> expanded(const char* name, size_t groups) const {
+    if (!is_list_) return std::vector<double>(groups, values_[0]);
+    TORCH_CHECK_VALUE(values_.size() == groups, name, ": expected one number or ", groups,
+                      ", one for each parameter group, got ", values_.size());
+    return values_;
+  }
+
+ private:
+  std::vector<double> values_;
+  bool is_list_ = false;
 };
 
 }  // namespace accelerate::optim
