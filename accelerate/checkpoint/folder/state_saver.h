@@ -13,7 +13,6 @@
 
 #include "accelerate/checkpoint/folder/checkpoint_options.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
-#include "accelerate/checkpoint/folder/training_parts.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/config/project_configuration.h"
 #include "accelerate/platform/background_task.h"

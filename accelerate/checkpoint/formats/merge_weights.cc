@@ -12,9 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/checkpoint/formats/model_folder.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/checkpoint/formats/shard_plan.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,6 +20,12 @@
 #include "accelerate/tensors/optimizer_state_reader.h"
 
 namespace accelerate::internal {
+
+/// As std::memcpy, for much memory that is not read soon: the writes bypass the caches. An ordinary
+/// copy first reads each line that it is about to overwrite, a third of its traffic; the C library
+/// avoids that only for copies larger than the pieces which threads share.
+/// Threads: any; the copy is complete, and visible to other threads, when it returns.
+void stream_copy(std::byte* to, const std::byte* from, size_t size);
 
 /// Copies byte by byte, with several threads.
 class TensorCopies {
