@@ -37,14 +37,12 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/data/batch_reader.h"
 #include "accelerate/data/collate.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dispatch_reader.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/map_reader.h"
-#include "accelerate/data/self_shard_reader.h"
 #include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/tree_operations.h"

@@ -1,9 +1,11 @@
-/// How rank 0's rounds of batches reach the other ranks.
+/// Distributes the batches that rank 0 reads: each round it reads a batch for all ranks together,
+/// of which every rank gets an equal slice of rows.
 ///
-/// A pass begins with a description of it. Per round a header of eight numbers is broadcast, the
-/// batch's structure if it is not the last round's, and then the tensors. If rank 0 fails, the
-/// header says so, and every rank fails. Collective: all of it, round by round. Threads: the
-/// rank's.
+/// Missing rows are padded with the pass's first rows, repeated as often as needed. So the real
+/// rows come first, rank by rank. Collective: every call of next. Threads: the rank's thread.
+/// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
+/// Differs: a round is read and collated as one batch, so batches of unequal shapes never meet;
+///          rank 0's errors reach all ranks.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +23,6 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/data/batch_reader.h"
 #include "accelerate/data/batch_rows.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/tensors/portable.h"
@@ -29,6 +30,11 @@
 
 namespace accelerate::internal {
 
+/// Carries rank 0's rounds to the other ranks.
+///
+/// A pass begins with a description of it. Each round broadcasts a header of eight numbers, the
+/// batch's structure if it differs from the last round's, and then the tensors. If rank 0 fails,
+/// the header says so, and every rank throws.
 class DispatchChannel {
  public:
   struct Header {
@@ -74,16 +80,6 @@ class DispatchChannel {
 }  // namespace accelerate::internal
 
 namespace accelerate {
-
-/// Hands out what rank 0 reads: each round it reads a batch for all ranks together, of which every
-/// rank gets an equal slice of rows.
-///
-/// Rows that are missing for that are filled up with the pass's first ones, round and round. So the
-/// real rows come first, rank by rank.
-/// Collective: every call of next. Threads: the rank's.
-/// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
-/// Differs: a round is read and collated as one batch, so batches of unequal shapes meet no more;
-///          rank 0's errors reach all ranks.
 
 /// Cuts rows [begin, end) out of a batch for rank `rank` of `world_size`.
 template <typename Batch>

@@ -1,8 +1,6 @@
-/// The order in which one pass visits a dataset's samples: position -> index.
+/// The samples of one pass: the order in which they are visited, and the batches.
 ///
-/// An order that is simply 0, 1, 2, … takes no memory, so that passing over a huge dataset, or
-/// entering it in its middle, costs nothing.
-/// Threads: immutable; share it freely.
+/// Threads: immutable; share them freely.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +10,9 @@
 
 namespace accelerate {
 
+/// The order in which one pass visits a dataset's samples: position -> index. The order 0, 1, 2, …
+/// takes no memory, so that passing over a huge dataset, or entering it in its middle, costs
+/// nothing.
 class IndexOrder {
  public:
   /// Visits nothing.
@@ -41,8 +42,6 @@ class IndexOrder {
 ///
 /// Equally long batches at equal distances in an order are a few numbers, however many there are;
 /// batches of a user's own making are spans of it. A last batch that differs is kept apart.
-/// Threads: immutable.
-
 class IndexBatches {
  public:
   /// Where the regular batches lie in the order. Units: samples, `count` excepted.

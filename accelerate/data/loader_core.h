@@ -1,5 +1,5 @@
-/// All of a DataLoader that does not depend on its types: what a pass visits, where it stands, and
-/// what it reports.
+/// The part of a DataLoader that does not depend on its types (what a pass visits, where it stands
+/// and what it reports), and the interface of its readers.
 ///
 /// Threads: one consumer.
 #pragma once
@@ -160,10 +160,6 @@ at::Tensor pinned(const at::Tensor& tensor);
 /// A dataset's state, to travel with the batch after which it stands there.
 std::shared_ptr<const nlohmann::json> share_state(nlohmann::json state);
 
-/// Reads the batches of one pass, one after the other: what readers of all kinds have in common.
-///
-/// Threads: one consumer.
-
 template <typename Batch>
 struct ReadBatch {
   std::optional<Batch> batch;
@@ -173,6 +169,7 @@ struct ReadBatch {
   std::optional<int64_t> remainder;
 };
 
+/// Reads the batches of one pass, one after the other.
 template <typename Batch>
 class BatchReader {
  public:

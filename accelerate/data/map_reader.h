@@ -16,7 +16,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/ArrayRef.h>
 
-#include "accelerate/data/batch_reader.h"
 #include "accelerate/data/collate.h"
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dataset_error.h"

@@ -18,7 +18,7 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/data/index_order.h"
+#include "accelerate/data/index_batches.h"
 
 namespace accelerate {
 

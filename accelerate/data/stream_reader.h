@@ -1,9 +1,6 @@
-/// Reads the shard of a stream that the dataset made for this rank.
+/// Readers of streams: of a whole stream, and of the shard that a dataset makes for each rank.
 ///
-/// Shards may differ in length. Ranks agree before each batch whether anybody has one; a rank whose
-/// shard has ended hands out its first batch again, none of whose rows is real. As with all
-/// streams, even_batches makes no difference.
-/// Collective: every call of next. Threads: the rank's.
+/// Threads: one consumer; with workers the stream is read by a thread of its own.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +19,6 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/data/batch_reader.h"
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dataset_error.h"
 #include "accelerate/data/iterable_dataset_shard.h"
@@ -31,6 +27,12 @@
 
 namespace accelerate::internal {
 
+/// Reads the shard of a stream that the dataset made for this rank.
+///
+/// Shards may differ in length. Before each batch the ranks agree whether any rank has one; a rank
+/// whose shard has ended returns its first batch again, none of whose rows is real. As with all
+/// streams, even_batches makes no difference.
+/// Collective: every call of next.
 template <typename Batch>
 class SelfShardReader : public BatchReader<Batch> {
  public:
@@ -133,11 +135,6 @@ class SelfShardReader : public BatchReader<Batch> {
   bool ended_ = false;
 };
 
-/// Reads streams, on the loop's thread or on one of its own ahead of it; either way one batch
-/// ahead, because only the end of a stream tells which batch is the last.
-///
-/// Threads: one consumer; with workers the stream is read by a thread of its own.
-
 // A dataset that others hold as well, as a dataset.
 template <StreamStyleDataset Dataset>
 class SharedStream {
@@ -229,6 +226,8 @@ struct StreamSource {
   }
 };
 
+/// Reads a stream, on the loop's thread or on a thread of its own ahead of it; either way one batch
+/// ahead, because only the end of a stream shows which batch is the last.
 template <StreamStyleDataset Dataset, typename Collate>
 class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
  public:
