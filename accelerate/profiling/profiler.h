@@ -1,13 +1,15 @@
 /// Records what this rank's operators cost, for a scope.
 ///
-///   Profiler profiler = accelerator.profile({.profile_memory = true, .output_trace_dir =
-///   "traces"}); train(); profiler.end(); accelerator.print(profiler.key_averages().table({.sort_by
-///   = "self_cpu_time_total"}));
+///   Profiler profiler =
+///       accelerator.profile({.profile_memory = true, .output_trace_dir = "traces"});
+///   train();
+///   profiler.end();
+///   accelerator.print(profiler.key_averages().table({.sort_by = "self_cpu_time_total"}));
 ///
 /// With a schedule the program calls step() after each training step, and `on_trace_ready` gets
-/// each cycle's recording. Where the rank has its process to itself, LibTorch's profiler records
-/// (KinetoSession); ranks that share one, as in a simulation, are observed each by itself, and all
-/// times are the Runtime's (OperatorObserver): the same run gives the same bytes.
+/// each cycle's recording. If the rank has its process to itself, LibTorch's profiler records.
+/// Ranks that share a process, as in a simulation, are observed each by itself (OperatorObserver),
+/// and all times are the Runtime's: the same run gives the same bytes.
 ///
 /// Errors: c10::ValueError for bad options; c10::Error naming the rank if it is profiled already
 ///         (also by somebody else's LibTorch profiler), and for a trace that cannot be written.
@@ -20,17 +22,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "accelerate/config/profile_kwargs.h"
 #include "accelerate/profiling/averages.h"
 #include "accelerate/profiling/event.h"
-#include "accelerate/profiling/schedule.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/state/partial_state.h"
 
 namespace torch::nn {
+
 class Module;
+
 }  // namespace torch::nn
 
 namespace accelerate {
@@ -38,6 +43,18 @@ namespace accelerate {
 /// The name of a rank's trace is this, with the rank between the two.
 inline constexpr char kProfileFilePrefix[] = "profile_";
 inline constexpr char kProfileFileSuffix[] = ".json";
+
+/// What a profiler does in a step. Mirrors: torch.profiler.schedule.
+enum class ProfileAction {
+  kNone,
+  kWarmup,  ///< getting ready, so that the first recorded step does not pay for it
+  kRecord,
+  kRecordAndSave,  ///< the last recorded step of a cycle
+};
+
+/// `step` counts from 0. Without a schedule every step is kRecord: the recording ends with the
+/// scope. The schedule has been checked.
+ProfileAction profile_action(const std::optional<ProfileSchedule>& schedule, int64_t step);
 
 class Profiler {
  public:
