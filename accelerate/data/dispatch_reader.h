@@ -93,9 +93,9 @@ class DispatchReader : public BatchReader<Batch> {
  public:
   using MakeSource = std::function<std::unique_ptr<BatchReader<Batch>>()>;
 
-  /// `make_source` makes the reader of rounds; it is called on rank 0 when the first is read, and
-  /// the others are told what the pass is. One that begins after its end, or passes over
-  /// everything, may be empty.
+  /// `make_source` makes the reader of rounds; rank 0 calls it when it reads the first round, and
+  /// then sends the others a description of the pass. `may_be_empty` is for a pass that begins at
+  /// its end or skips all batches.
   DispatchReader(MakeSource make_source, LoaderCore& core, SliceFunction<Batch> slice,
                  bool may_be_empty)
       : make_source_(std::move(make_source)),
@@ -140,7 +140,7 @@ class DispatchReader : public BatchReader<Batch> {
  private:
   using Header = DispatchChannel::Header;
 
-  // Makes the source, and has all ranks know where the pass begins and in which order.
+  // Makes the source, and sends all ranks the start and the order of the pass.
   void begin() {
     try {
       if (rank_ == 0) {
@@ -156,14 +156,14 @@ class DispatchReader : public BatchReader<Batch> {
     }
   }
 
-  // Reads a round, fills it up, places it on the device and sends it.
+  // Reads a round, pads it, places it on the device and sends it.
   std::optional<Batch> send(Header& header, ReadBatch<Batch>& read) {
     std::optional<Batch> round;
     PortableWriter writer;
     try {
       if (source_->next(read)) {
         round = send_to_device(fill_up(read, header), device_, {.non_blocking = non_blocking_});
-        // What travels must be contiguous, and so is what rank 0 keeps.
+        // Tensors must be contiguous to be sent; rank 0 keeps the same ones.
         round = tree_map(std::move(*round), [](const at::Tensor& tensor) {
           return tensor.defined() ? tensor.contiguous() : tensor;
         });
@@ -185,8 +185,8 @@ class DispatchReader : public BatchReader<Batch> {
   Batch fill_up(ReadBatch<Batch>& read, Header& header) {
     const std::optional<int64_t> rows = batch_rows(*read.batch);
     TORCH_CHECK_VALUE(rows.has_value() && *rows > 0,
-                      "dispatch_batches: a batch without rows cannot be shared out");
-    // What is missing is filled up before collating; batches of different lengths, here.
+                      "dispatch_batches: a batch without rows cannot be distributed");
+    // Samples are padded before collating; batches of different lengths are padded here.
     header.real_rows = read.round.real_rows;
     header.rows_per_rank = (*rows + world_size_ - 1) / world_size_;
     header.last = read.position.last;

@@ -57,15 +57,15 @@ class SelfShardReader : public BatchReader<Batch> {
       error = std::current_exception();
     }
     ended_ = true;
-    const bool anybody = agree(own, error);
+    const bool any_rank = agree(own, error);
     if (own != kEnded) {
       position_ = out.position;
-    } else if (anybody) {
+    } else if (any_rank) {
       repeat_first(out);
     }
     out.position.last = ended_;
     out.round.last = ended_;
-    return anybody;
+    return any_rank;
   }
 
   std::optional<Batch> first_rows(int64_t count) override { return source_->first_rows(count); }
@@ -94,7 +94,7 @@ class SelfShardReader : public BatchReader<Batch> {
 
   void repeat_first(ReadBatch<Batch>& out) {
     std::optional<Batch> first = source_->first_rows(batch_size_);
-    // Where it ended without giving anything: it was entered there, or passed over.
+    // The shard ended without a batch: the pass began at its end, or skipped all its batches.
     if (position_.taken < source_->taken()) position_ = {.taken = source_->taken()};
     TORCH_CHECK_VALUE(first.has_value(), "rank ", rank_,
                       "'s shard of the stream is empty, but other ranks' are not; make fewer or "
@@ -107,22 +107,22 @@ class SelfShardReader : public BatchReader<Batch> {
     out.position = position_;
   }
 
-  // Whether anybody has a batch; ended_ becomes whether it is everybody's last.
+  // Returns whether any rank has a batch; sets ended_ if it is every rank's last.
   bool agree(State own, const std::exception_ptr& error) {
     at::Tensor mine = at::empty({1}, at::kLong);
     *mine.mutable_data_ptr<int64_t>() = own;
     const at::Tensor all = gather_tensor(group_, mine);
     const int64_t* states = all.const_data_ptr<int64_t>();
     if (error) std::rethrow_exception(error);
-    bool anybody = false;
+    bool any_rank = false;
     for (int64_t rank = 0; rank < all.numel(); ++rank) {
       if (states[rank] == kFailed) {
         throw DatasetError("rank " + std::to_string(rank) + " failed to read its shard");
       }
-      anybody = anybody || states[rank] != kEnded;
+      any_rank = any_rank || states[rank] != kEnded;
       if (states[rank] == kMore) ended_ = false;
     }
-    return anybody;
+    return any_rank;
   }
 
   const MakeSource make_source_;
@@ -135,7 +135,7 @@ class SelfShardReader : public BatchReader<Batch> {
   bool ended_ = false;
 };
 
-// A dataset that others hold as well, as a dataset.
+// A dataset by a shared pointer, as a dataset.
 template <StreamStyleDataset Dataset>
 class SharedStream {
  public:
@@ -146,7 +146,7 @@ class SharedStream {
     read_ = 0;
     reset_stream(*dataset_);
   }
-  /// So many samples lie before where it stands.
+  /// Sets the number of samples before the current position.
   void count_from(int64_t samples) { read_ = samples; }
   std::optional<int64_t> size() const { return dataset_size(*dataset_); }
   void set_epoch(int64_t epoch)
@@ -188,16 +188,17 @@ struct StreamSource {
   const std::shared_ptr<const Collate> collate;
   const bool pin_memory;
   const int rank;
-  /// Whether the shard fills up a short last slice; else it is filled up to a multiple of this.
+  /// Whether the shard pads a short last slice; otherwise it is padded to a multiple of this.
   const bool fills_up;
   const int64_t multiple;
   int64_t made;
-  /// Ranks that all read the whole stream draw alike; those with a shard of their own do not.
+  /// When every rank reads the whole stream, all ranks get the same random numbers; ranks with a
+  /// shard of their own get different ones.
   const int64_t first_place;
   const int64_t place_stride;
   std::vector<std::optional<ReadBatch<Batch>>> slots = {};  // of the worker
 
-  // What is drawn for the next batch follows from it.
+  // The place of the next batch, which determines its random numbers.
   int64_t place() const { return first_place + shard.taken() * place_stride; }
 
   bool make(ReadBatch<Batch>& out) {
@@ -270,8 +271,8 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (!ahead_) return false;
     out = std::move(*ahead_);
-    // Only the end of the stream tells which batch is the last. If it fails there, this batch is
-    // still good.
+    // Only the end of the stream shows which batch is the last. An error there leaves this batch
+    // valid.
     look_ahead();
     out.position.last = !ahead_ && !error_;
     out.round.last = out.position.last;
