@@ -45,7 +45,8 @@ class FusedBackwardOptimizer : public torch::optim::Optimizer {
   /// gradient.
   at::Tensor grad_norm(const at::Tensor& loss);
 
-  /// Nothing is left to do. Errors: c10::ValueError for a closure.
+  /// Does nothing, as fused_backward has updated the parameters. Errors: c10::ValueError for a
+  /// closure.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   /// Gradients are averaged over this group; null for none.
@@ -53,8 +54,8 @@ class FusedBackwardOptimizer : public torch::optim::Optimizer {
 
  protected:
   struct Clipping {
-    double norm = 0;   // 0: not at all
-    double value = 0;  // 0: not at all
+    double norm = 0;   // 0: no clipping
+    double value = 0;  // 0: no clipping
   };
   virtual Clipping clipping() const = 0;
   /// The update itself, without recording for autograd. `grad` is the optimizer's to change.

@@ -132,7 +132,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
 
   std::vector<ProfileEvent> take() {
     for (const size_t index : open_) events_[index].end_ns = now_ns();
-    // Collectives are told of when their last member joins, which is no order of this rank's.
+    // Collectives are reported when their last member joins, in an order that varies.
     std::stable_sort(device_work_.begin(), device_work_.end(),
                      [](const ProfileEvent& a, const ProfileEvent& b) {
                        return std::tie(a.start_ns, a.thread) < std::tie(b.start_ns, b.thread);

@@ -1,10 +1,9 @@
-/// Sees each operator that the calling thread runs, and writes down when, with what, and for whom.
+/// Records each operator that the calling thread runs: its times, its inputs, its module and stack.
 ///
 /// It hooks into LibTorch where LibTorch's own profiler does (at::RecordFunction), but for one
 /// thread, and asks the Runtime for the time: so it serves ranks that share a process and a virtual
-/// clock. Beside LibTorch's profiler it contributes what that does not know: modules and stacks.
-/// A rank's backward pass is seen where it runs on the rank's thread, as in simulations and on
-/// CPUs.
+/// clock. Beside LibTorch's profiler it adds modules and stacks, which that does not record. A
+/// rank's backward pass is observed if it runs on the rank's thread, as in simulations and on CPUs.
 ///
 /// Errors: none while it observes.
 /// Threads: made, used and ended on one thread; one at a time there.
@@ -45,11 +44,11 @@ class Module;
 
 namespace accelerate {
 
-/// Which module a tensor is a parameter or buffer of.
+/// The module of which a tensor is a parameter or buffer.
 ///
-/// C++ modules have no hooks that would tell when one is called, so an operator's module is found
-/// by what it is given: whoever touches "fc1.weight", or a view of it, works for "fc1". Operators
-/// that touch no parameter (an activation, a loss) have no module.
+/// C++ modules have no hooks for calls, so an operator's module is found by its inputs: an operator
+/// that uses "fc1.weight", or a view of it, belongs to "fc1". Operators that use no parameter (an
+/// activation, a loss) have no module.
 /// Threads: immutable; any.
 class ModuleNames {
  public:
@@ -85,8 +84,8 @@ class OperatorObserver {
   OperatorObserver(const OperatorObserver&) = delete;
   OperatorObserver& operator=(const OperatorObserver&) = delete;
 
-  /// Stops observing. What began and did not end, ends now. Events are in the order in which they
-  /// began, those of devices last.
+  /// Stops observing; unfinished operators end now. Events are in the order in which they began,
+  /// those of devices last.
   std::vector<ProfileEvent> finish();
 
  private:
@@ -96,7 +95,7 @@ class OperatorObserver {
   std::unique_ptr<c10::DebugInfoGuard> memory_reports_;
 };
 
-/// What LibTorch's scope and name of a call say it is.
+/// The kind of a call, by LibTorch's scope and name.
 ProfileEvent::Kind event_kind(at::RecordScope scope, absl::string_view name);
 
 /// Gives nodes of the backward pass the module of the operator that they differentiate, and

@@ -22,12 +22,12 @@
 namespace accelerate {
 namespace {
 
-// Shared by all of a Runtime.
+// One for each Runtime.
 struct ProfiledRank {
   bool taken = false;
 };
 
-// The rank's, for a lifetime.
+// Holds the rank for one profiler, for its lifetime.
 class RankClaim {
  public:
   explicit RankClaim(Runtime& runtime)
@@ -160,7 +160,7 @@ void join(std::vector<ProfileEvent>& events, std::vector<ProfileEvent> observed,
   }
 }
 
-// A folder that is gone, with what is in it, at the end of the scope.
+// A folder that is removed with its contents at the end of the scope.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "accelerate-trace-XXXXXX") {
@@ -323,7 +323,7 @@ class Profiler::Impl {
     if (error) std::rethrow_exception(error);
   }
 
-  // The recording is lost: an exception is on its way.
+  // Drops the recording, because an exception is being handled.
   void abandon() {
     ended_ = true;
     step_scope_.reset();
@@ -345,7 +345,7 @@ class Profiler::Impl {
     return action == ProfileAction::kRecord || action == ProfileAction::kRecordAndSave;
   }
 
-  // From `action_` to the next, or to the end: what must stop, stops.
+  // Stops what must stop between `action_` and the next action, or the end.
   void leave(std::optional<ProfileAction> next, Profiler& self) {
     const bool cycle_ends = recording_ && (action_ == ProfileAction::kRecordAndSave || !next);
     if (cycle_ends) {

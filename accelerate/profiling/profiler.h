@@ -12,7 +12,7 @@
 /// and all times are the Runtime's: the same run gives the same bytes.
 ///
 /// Errors: c10::ValueError for bad options; c10::Error naming the rank if it is profiled already
-///         (also by somebody else's LibTorch profiler), and for a trace that cannot be written.
+///         (also by another user of LibTorch's profiler), and for a trace that cannot be written.
 ///         A scope that an exception leaves ends the recording, and neither writes nor waits.
 /// Collective: end(), or the destructor where end() was not called, if there is an
 ///             output_trace_dir; everything else is local.
@@ -61,16 +61,16 @@ class Profiler {
   /// Begins. `modules` are those to which `with_modules` ascribes operators. Local.
   explicit Profiler(PartialState& state, ProfileKwargs kwargs = {},
                     std::vector<std::shared_ptr<torch::nn::Module>> modules = {});
-  /// As end(), unless an exception is on its way. Throws what end() throws.
+  /// As end(), unless an exception is being handled. Throws the errors of end().
   ~Profiler() noexcept(false);
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// A training step is over. With a schedule, the next one is recorded or not as that says.
+  /// Ends a training step. With a schedule, that decides whether the next one is recorded.
   void step();
-  /// Steps that are over.
+  /// The number of steps that have ended.
   int64_t step_num() const;
-  /// What happens in the present step.
+  /// The action of the current step.
   ProfileAction current_action() const;
 
   /// Ends the last recording, hands it to `on_trace_ready`, and writes it if there is an

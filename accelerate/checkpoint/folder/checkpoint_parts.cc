@@ -102,7 +102,7 @@ std::shared_ptr<internal::DeferredCopy> SnapshotBuffers::take(std::vector<Checkp
       }
       if (!buffer.defined() || buffer.sizes() != tensor.sizes() ||
           buffer.dtype() != tensor.dtype()) {
-        // Devices write to page-locked memory fastest.
+        // Copies from a device are fastest into page-locked memory.
         buffer = internal::fresh_tensor(
             tensor.sizes(),
             at::TensorOptions(tensor.dtype()).pinned_memory(tensor.device().is_cuda()));
@@ -147,7 +147,7 @@ StateDict CheckpointReader::read(const std::string& name) const {
   std::string text = internal::value_or_throw(read_file(files_, *path));
   uint32_t crc = internal::crc32c(text);
   if (crc != entry.crc32c) {
-    // It may have been damaged on the way here only.
+    // The damage may have happened only in transit.
     text = internal::value_or_throw(read_file(files_, *path));
     crc = internal::crc32c(text);
   }
@@ -194,7 +194,7 @@ constexpr char kRandomStates[] = "random_states";
 constexpr char kGradients[] = "gradients";
 constexpr char kReplica[] = "replica_state";
 
-// Those that still have a handle, in the order in which they were prepared.
+// The objects that still have a handle, in the order in which they were prepared.
 template <typename T>
 std::vector<std::shared_ptr<T>> alive(const std::vector<std::weak_ptr<T>>& known) {
   std::vector<std::shared_ptr<T>> objects;
@@ -206,7 +206,7 @@ std::vector<std::shared_ptr<T>> alive(const std::vector<std::weak_ptr<T>>& known
 
 std::string of_rank(const std::string& name, int rank) { return absl::StrCat(name, "_rank", rank); }
 
-// Of an object of which the checkpoint has as many as there are.
+// Errors: c10::ValueError if more objects of a kind are prepared than the checkpoint has.
 void check_count(const CheckpointReader& reader, const std::string& kind, size_t prepared) {
   const auto& counts = reader.manifest().counts;
   const auto saved = counts.find(kind);
@@ -215,7 +215,7 @@ void check_count(const CheckpointReader& reader, const std::string& kind, size_t
                     "\" are prepared, but the checkpoint ", reader.folder(), " has ", number);
 }
 
-// The first one whose files are there: 0, or another one on a node that has a disk of its own.
+// The first rank whose files exist: 0, or another rank on a node that has a disk of its own.
 int first_rank(const CheckpointReader& reader) {
   const auto world_size = static_cast<int>(reader.manifest().world_size);
   for (int rank = 0; rank < world_size; ++rank) {
@@ -331,7 +331,7 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
           try {
             match.finish(strict);
           } catch (const CheckpointError& other) {
-            // Another model, and no damage.
+            // The checkpoint is of another model; it is not damaged.
             TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ", indexed(kModel, i),
                               ": ", exception_text(other));
           }
@@ -345,7 +345,7 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   const auto optimizers = alive(training.optimizers);
   const auto schedulers = alive(training.schedulers);
   const auto loaders = alive(training.loaders);
-  // What schedulers do to the learning rate is overwritten by what it is.
+  // Schedulers go first: the learning rate is part of the optimizer's state.
   for (size_t i = 0; i < schedulers.size(); ++i) {
     load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kScheduler, i)));
   }
@@ -356,9 +356,9 @@ void TrainingParts::load(const CheckpointReader& reader) const {
     training.scaler->load_state_dict(reader.read(kScaler).values);
   } else if (training.scaler) {
     log.warning(absl::StrCat("the checkpoint ", reader.folder(),
-                             " was not saved in fp16: the scale of the loss begins anew"));
+                             " was not saved in fp16: the loss scale begins anew"));
   }
-  // Of a rank that did not save, rank 0's place in the data is its own.
+  // A rank that did not save takes rank 0's position in the data.
   for (size_t i = 0; i < loaders.size(); ++i) {
     const std::string own = of_rank(indexed(kLoader, i), rank);
     const std::string first = of_rank(indexed(kLoader, i), first_rank(reader));
@@ -368,7 +368,7 @@ void TrainingParts::load(const CheckpointReader& reader) const {
     if (reader.find(name)) {
       loaders[i]->load_state_dict(reader.read(name).values);
     } else {
-      log.warning(absl::StrCat("the checkpoint ", reader.folder(), " does not know loader ", i,
+      log.warning(absl::StrCat("the checkpoint ", reader.folder(), " has no state of loader ", i,
                                ", which begins anew"));
     }
   }
@@ -404,7 +404,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
                               reader.read(has_own ? of_rank(replica, rank) : first),
                               {.same_ranks = same_ranks});
     }
-    // Without a file there were none.
+    // Without a file there were no gradients.
     const std::string gradients = of_rank(indexed(kGradients, i), rank);
     load_gradient_state_dict(*training.models[i]->module(), same_ranks && reader.find(gradients)
                                                                 ? reader.read(gradients)
@@ -415,7 +415,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ",
                            reader.manifest().world_size,
                            " ranks, which were accumulating gradients: the window begins anew"));
-  // Without the others' gradients there is no window to go on with.
+  // The window cannot continue without the gradients of the missing ranks.
   training.window = {};
   training.step = 0;
   gradient_state.set_sync_gradients(true);

@@ -25,7 +25,7 @@ namespace {
 using internal::StateDictMatch;
 using internal::value_or_throw;
 
-// A file of a checkpoint, of which names and sizes are known.
+// An open file of a checkpoint.
 struct OpenFile {
   std::string path;
   std::optional<SafetensorsFile> safetensors;
@@ -103,7 +103,7 @@ void read_file_into(const OpenFile& file, const NamedTensors& destinations) {
   for (const auto& [name, destination] : destinations) read_tensor(file, name, destination);
 }
 
-// Where each stored tensor goes, or nowhere.
+// The destination of each stored tensor; undefined for one that the model does not have.
 std::vector<at::Tensor> match(const torch::nn::Module& model,
                               const std::vector<StoredTensor>& tensors, bool strict,
                               IncompatibleKeys* keys = nullptr) {
@@ -117,7 +117,7 @@ std::vector<at::Tensor> match(const torch::nn::Module& model,
   return destinations;
 }
 
-// The module's own tensors that are `destinations`, and floating, get another dtype.
+// Converts those of the module's own tensors that are `destinations` and floating.
 void convert(torch::nn::Module& model, const std::vector<at::Tensor>& destinations,
              c10::ScalarType dtype) {
   std::set<const c10::StorageImpl*> storages;  // only looked up

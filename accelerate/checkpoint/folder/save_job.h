@@ -3,7 +3,7 @@
 /// A SaveJob is one rank's share: its files go into the staging folder, its outcome to the other
 /// ranks, and one rank (or one rank of each node) commits. Either all ranks learn that the
 /// checkpoint is complete, or all throw the same CheckpointError, which names every rank that
-/// failed and why; what was there before is then untouched. A SaveExchange carries the outcomes
+/// failed and why; the checkpoint before is then untouched. A SaveExchange carries the outcomes
 /// between the ranks, in rounds: in each round every rank publishes one outcome and collects those
 /// of all ranks.
 ///

@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kLoggerName[] = "accelerate.checkpoint";
 
-// Nothing without a PartialState, which says who writes.
+// Without a PartialState it is unknown which rank logs.
 bool can_log() {
   const Runtime* runtime = Runtime::find_current();
   return runtime != nullptr && PartialState::find(*runtime) != nullptr;

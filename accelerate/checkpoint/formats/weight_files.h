@@ -81,7 +81,7 @@ std::string name_of_aside(const std::string& file);
 
 struct WeightFile {
   std::string path;
-  /// What the index says is in it, in order; empty without an index.
+  /// Its tensors according to the index, in order; empty without an index.
   std::vector<std::string> tensors;
 };
 
@@ -101,7 +101,7 @@ struct WeightFiles {
 ///         They name the path.
 absl::StatusOr<WeightFiles> find_weight_files(FileSystem& files, const std::string& checkpoint);
 
-/// Whether a file holds just what the index says. `in_file`: the tensors that it has.
+/// Checks that a file holds exactly the tensors that the index lists. `in_file`: those that it has.
 absl::Status check_weight_file(const WeightFile& file, const std::vector<std::string>& in_file);
 
 }  // namespace accelerate

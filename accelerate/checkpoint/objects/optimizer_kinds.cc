@@ -369,7 +369,7 @@ class MemoryAdapter final : public caffe2::serialize::ReadAdapterInterface {
 
 constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
 
-// What C++ has registered, and what is made by its own functions.
+// Classes that C++ registered, whose functions construct them.
 constexpr char kNativeClasses[] = "torch.classes";
 
 bool is_made_of(absl::string_view text, absl::string_view characters) {
@@ -419,7 +419,7 @@ bool is_declaration(absl::string_view line) {
          is_type(line.substr(colon + 3));
 }
 
-// Tensors, and what is read as numbers.
+// Whether a record holds tensors or is read as numbers.
 bool is_data(const std::string& record) {
   return absl::StartsWith(record, "data/") || absl::StartsWith(record, "constants/") ||
          absl::StartsWith(record, ".data/") || record == "version" || record == "byteorder";

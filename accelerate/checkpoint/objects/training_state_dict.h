@@ -68,9 +68,9 @@ StateDict gradient_state_dict(const torch::nn::Module& module);
 
 /// Gives the parameters these gradients, and takes those of the others away. Also under DDP, where
 /// the next synchronising backward pass averages them with what it adds. They go to their
-/// parameter's device and take its dtype; tensors that nobody else holds are adopted.
-/// Errors: c10::ValueError naming what is no parameter of the module, or of another shape; nothing
-///         has changed then.
+/// parameter's device and take its dtype; tensors without other owners are adopted.
+/// Errors: c10::ValueError naming a gradient without a parameter in the module, or of another
+///         shape; nothing has changed then.
 void load_gradient_state_dict(torch::nn::Module& module, StateDict state);
 
 /// What a prepared model has on this rank besides its weights: the state of its gradient exchange

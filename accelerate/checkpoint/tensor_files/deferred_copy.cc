@@ -15,7 +15,7 @@
 namespace accelerate::internal {
 namespace {
 
-// What one thread copies in one go; measured.
+// The bytes that one thread copies at a time; measured.
 constexpr int64_t kCopyBytes = int64_t{4} << 20;
 
 }  // namespace

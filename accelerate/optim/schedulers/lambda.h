@@ -25,7 +25,7 @@ class LambdaLR final : public Scheduler {
  public:
   LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda);
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas);
-  /// Of a function that has run its course at step `end`.
+  /// With a function that ends at step `end`.
   LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t end);
 
   std::optional<int64_t> end() const override { return end_; }
@@ -56,8 +56,9 @@ class MultiplicativeLR final : public Scheduler {
 
 /// The schedules with a warm-up. Each is a LambdaLR; the factors apply to the base rates. Steps are
 /// the scheduler's own: where ranks advance a prepared scheduler once per process, count the
-/// batches of all ranks (accelerate/docs/schedulers.md). Errors: c10::ValueError for negative
-/// numbers of steps. Mirrors: transformers optimization.py, the functions of these names.
+/// batches of all ranks (accelerate/docs/schedulers.md).
+/// Errors:  c10::ValueError for negative numbers of steps.
+/// Mirrors: transformers optimization.py, the functions of these names.
 LambdaLR get_constant_schedule(torch::optim::Optimizer& optimizer);
 
 LambdaLR get_constant_schedule_with_warmup(torch::optim::Optimizer& optimizer,
@@ -67,7 +68,7 @@ LambdaLR get_constant_schedule_with_warmup(torch::optim::Optimizer& optimizer,
 LambdaLR get_linear_schedule_with_warmup(torch::optim::Optimizer& optimizer,
                                          int64_t num_warmup_steps, int64_t num_training_steps);
 
-/// Along a cosine of so many whole cycles; a half ends at 0.
+/// Along a cosine of `num_cycles` whole cycles; half a cycle ends at 0.
 LambdaLR get_cosine_schedule_with_warmup(torch::optim::Optimizer& optimizer,
                                          int64_t num_warmup_steps, int64_t num_training_steps,
                                          double num_cycles = 0.5);

@@ -1,12 +1,12 @@
 /// The base of this library's learning-rate schedulers: LibTorch's LRScheduler with PyTorch's
 /// counters and state.
 ///
-/// Whatever takes a torch::optim::LRScheduler takes these; `step()` is LibTorch's. Construction
+/// They can be used as torch::optim::LRScheduler; `step()` is LibTorch's. Construction
 /// makes the initial step, as PyTorch's does: afterwards last_epoch is 0, step_count is 1, and the
 /// optimizer has the schedule's first rates. The rates that it had before are the base rates.
 /// Most kinds compute a rate from the group's present one, so several schedulers can drive one
-/// optimizer, and rates set by hand stay. A group added later keeps its own rate where the schedule
-/// goes by base rates.
+/// optimizer, and rates set by hand stay. A group added later keeps its own rate if the schedule
+/// uses base rates.
 /// Errors:  c10::ValueError for bad arguments and states; a scheduler whose step throws has not
 ///          moved.
 /// Threads: the rank's thread.
@@ -45,20 +45,20 @@ class Scheduler : public torch::optim::LRScheduler {
   int64_t last_epoch() const { return last_epoch_; }
   /// The same with the initial step: PyTorch's `_step_count`.
   int64_t step_count() const { return step_count_; }
-  /// How many steps it may be taken in all; absent: any number.
+  /// The limit of its steps; absent: none.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
-  /// The step at which it has run its course, and training is meant to be over: the rate has
-  /// decayed for good, or rises again. Absent where going on is meant, as after a warm-up.
+  /// The step at which the schedule ends and training should be over, because the rate has decayed
+  /// for good or rises again. Absent if training should continue, as after a warm-up.
   virtual std::optional<int64_t> end() const { return total_steps(); }
 
   const std::vector<double>& base_lrs() const { return base_lrs_; }
-  /// What the last step gave the groups.
+  /// The groups' rates after the last step.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
 
   /// Arguments (without functions) and counters by PyTorch's names.
   nlohmann::ordered_json state_dict() const;
-  /// Goes on from there; as in PyTorch the arguments become the saved ones too, and the optimizer's
-  /// rates are its own state, so they stay. A state that does not fit changes nothing.
+  /// Continues from a saved state, arguments included, as in PyTorch. The optimizer's rates stay,
+  /// as they are the optimizer's state. An invalid state changes nothing.
   void load_state_dict(const nlohmann::ordered_json& state);
 
  protected:
