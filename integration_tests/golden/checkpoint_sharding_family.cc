@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/checkpoint/folder/save_model.h"
-#include "accelerate/checkpoint/formats/shard_plan.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"

@@ -7,9 +7,8 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adam.h"
 #include "accelerate/optim/clip_grad.h"
-#include "accelerate/optim/sgd.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adalomo.h"
 #include "accelerate/optim/lomo.h"
 #include "simulator/cluster/cluster.h"
 

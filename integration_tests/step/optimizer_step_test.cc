@@ -9,9 +9,8 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adalomo.h"
+#include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
-#include "accelerate/optim/schedule_free_adamw.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

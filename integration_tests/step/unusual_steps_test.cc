@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adam.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "simulator/cluster/cluster.h"
 

@@ -1,10 +1,15 @@
-/// What the multi-tensor optimizers have in common: parameters sorted into the lists that one call
-/// of a fused kernel takes.
+/// SGD, Adam and AdamW, each of which updates all parameters in one call of LibTorch's fused
+/// kernel.
 ///
-/// The lists are filled anew in every step, so nothing in them can be out of date, whatever became
-/// of parameters, gradients, groups and state since the last one. That is cheap because they borrow
-/// the tensors and keep their memory. Between steps they hold no tensor of anybody's.
-/// Threads: as an optimizer, one at a time.
+/// They derive from torch::optim's classes of the same names and compute the same: options, state
+/// and archives are the same, so a checkpoint of either continues with the other. Parameters for
+/// which the device has no fused kernel (or a wrong one: SGD in half precision on a CPU), and those
+/// whose gradient is laid out otherwise in memory, are updated one by one. In half precision Adam's
+/// kernels round once per step, and LibTorch's loops after each operation.
+/// Errors:  c10::Error in Adam's and AdamW's step() naming the parameter whose gradient is sparse;
+///          nothing has changed then. SGD takes sparse gradients.
+/// Threads: one at a time.
+/// Mirrors: torch.optim.SGD, Adam and AdamW with fused=True.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +18,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
 
 namespace accelerate::internal {
 
@@ -55,6 +63,11 @@ struct FusedBatch {
   at::Tensor step_tensor;
 };
 
+/// Parameters sorted into the lists that one call of a fused kernel takes.
+///
+/// The lists are filled anew in every step, so they cannot be out of date when parameters,
+/// gradients, groups or state change. That is cheap because they borrow the tensors and keep their
+/// memory. Between steps they hold no tensor.
 class FusedBatches {
  public:
   /// `op` is the fused kernel's operator.
@@ -101,3 +114,43 @@ void check_gradients_are_dense(const char* optimizer,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 }  // namespace accelerate::internal
+
+namespace accelerate::optim {
+
+class SGD : public torch::optim::SGD {
+ public:
+  explicit SGD(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+               torch::optim::SGDOptions defaults);
+  explicit SGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions defaults);
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  internal::FusedBatches batches_;
+};
+
+class Adam : public torch::optim::Adam {
+ public:
+  explicit Adam(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                torch::optim::AdamOptions defaults = {});
+  explicit Adam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults = {});
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  internal::FusedBatches batches_;
+};
+
+class AdamW : public torch::optim::AdamW {
+ public:
+  explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                 torch::optim::AdamWOptions defaults = {});
+  explicit AdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  internal::FusedBatches batches_;
+};
+
+}  // namespace accelerate::optim

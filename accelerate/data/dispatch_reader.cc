@@ -1,4 +1,4 @@
-#include "accelerate/data/dispatch_channel.h"
+#include "accelerate/data/dispatch_reader.h"
 
 #include <utility>
 
