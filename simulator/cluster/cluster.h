@@ -116,9 +116,6 @@ class Cluster {
   /// fault that can never fire.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
-  /// The shape and seed that the test target was given (see topology_test), printed first.
-  static Cluster from_test_env();
-
   const ClusterSpec& spec() const { return spec_; }
   int world_size() const { return spec_.world_size(); }
   uint64_t seed() const { return options_.seed; }
