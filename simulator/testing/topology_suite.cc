@@ -41,24 +41,19 @@ bool admits(const Shapes& shapes, const ClusterSpec& spec) {
 
 std::vector<std::string> topologies(const Shapes& shapes) {
   const std::string asked = Environment().get_or("ACCELERATE_TEST_TOPOLOGIES", "short");
-  std::vector<std::string> list;
-  if (asked == "short") {
-    list.assign(std::begin(kShortTopologies), std::end(kShortTopologies));
-  } else if (asked == "all") {
-    list.assign(std::begin(kAllTopologies), std::end(kAllTopologies));
-  } else {
-    list = absl::StrSplit(asked, ' ', absl::SkipEmpty());
-  }
+  const bool named = asked == "short" || asked == "all";
+  const std::string list = !named ? asked : asked == "all" ? kAllTopologies : kShortTopologies;
   std::vector<std::string> chosen;
   const auto choose = [&](const std::string& topology) {
     if (std::ranges::find(chosen, topology) == chosen.end()) chosen.push_back(topology);
   };
-  for (const std::string& topology : list) {
+  for (const std::string& topology :
+       std::vector<std::string>(absl::StrSplit(list, ' ', absl::SkipEmpty()))) {
     const ClusterSpec spec = parsed(topology);
     if (!admits(shapes, spec)) continue;
     choose(shapes.hardware == Hardware::kGpu && !spec.device ? topology + ":h100" : topology);
   }
-  if (asked == "short" || asked == "all") std::ranges::for_each(shapes.also, choose);
+  if (named) std::ranges::for_each(shapes.also, choose);
   return chosen;
 }
 
