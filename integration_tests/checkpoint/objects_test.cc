@@ -1,5 +1,6 @@
 // Training that stops after any micro-step and goes on elsewhere with what its objects gave: losses
 // and parameters have the bits of a run that was left alone.
+// One shape each: a plan stops after every step, and the shape is part of the plan.
 #include <functional>
 #include <memory>
 #include <optional>

@@ -1,4 +1,5 @@
 // The collective contract on the simulator, under several schedules.
+// One shape each: the contract itself names its numbers of ranks.
 #include <atomic>
 #include <exception>
 #include <mutex>

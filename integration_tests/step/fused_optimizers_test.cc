@@ -1,4 +1,5 @@
 // The multi-tensor optimizers on simulated devices: the values of torch::optim there, and of a CPU.
+// One shape each: kernels of one device, whatever the number of ranks.
 #include <memory>
 #include <string>
 #include <vector>

@@ -299,19 +299,6 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
   limit_intra_op_threads(options_.environment);
 }
 
-Cluster Cluster::from_test_env() {
-  const Environment environment;
-  const std::string spec = environment.get_or("ACCELERATE_TEST_TOPOLOGY", "1x1");
-  const std::string seed_text =
-      environment.get_or("ACCELERATE_TEST_SEED", environment.get_or("TEST_RANDOM_SEED", "0"));
-  uint64_t seed = 0;
-  TORCH_CHECK_VALUE(absl::SimpleAtoi(seed_text, &seed), "the test's seed \"", seed_text,
-                    "\" is not a number");
-  Cluster cluster(spec, {.seed = seed});
-  std::cout << cluster.headline() << std::endl;
-  return cluster;
-}
-
 std::string Cluster::headline() const {
   return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed);
 }

@@ -116,9 +116,6 @@ class Cluster {
   /// names a file fault that can never fire.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
-  /// Makes the cluster of a test target's topology and seed (see topology_test), and prints both.
-  static Cluster from_test_env();
-
   const ClusterSpec& spec() const { return spec_; }
   int world_size() const { return spec_.world_size(); }
   uint64_t seed() const { return options_.seed; }
