@@ -2,7 +2,7 @@
 /// of them are equal bit for bit if they add in the same order.
 ///
 /// Errors:  LibTorch's, for a dtype that an operator does not have; backends check that before
-///          (accelerate/comm/watch/call_checks.h).
+///          (accelerate/comm/watch/collective_call.h).
 /// Threads: pure functions.
 #pragma once
 

@@ -66,11 +66,4 @@ class JointWork : public c10d::Work {
   const std::vector<WorkPtr> works_;
 };
 
-/// The tensors of all lists, in order.
-inline std::vector<at::Tensor> flattened(const std::vector<std::vector<at::Tensor>>& lists) {
-  std::vector<at::Tensor> all;
-  for (const std::vector<at::Tensor>& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
 }  // namespace accelerate::internal

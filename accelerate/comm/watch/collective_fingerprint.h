@@ -1,8 +1,8 @@
 /// One description of a collective or point-to-point operation as one rank issued it.
 ///
-/// It serves whoever has to compare what ranks do or to say what a rank waits for: the simulator's
-/// mismatch detector, debug mode on real backends, the ring buffer of last operations.
-/// Making one allocates nothing for the usual few tensors of few dims.
+/// The simulator's mismatch detector, debug mode on real backends and the log of the last
+/// operations use it to compare ranks' calls and to report what a rank waits for. Making one
+/// allocates nothing for the usual few tensors of few dims.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@
 namespace accelerate {
 
 struct CollectiveFingerprint {
+  CollectiveFingerprint() = default;
+  explicit CollectiveFingerprint(c10d::OpType op) : op(op) {}
+
   c10d::OpType op = c10d::OpType::UNKNOWN;
   c10d::ReduceOp::RedOpType reduce_op = c10d::ReduceOp::UNUSED;
   int root = -1;                   ///< rank within the group; -1: the operation has none
