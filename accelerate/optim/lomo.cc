@@ -7,10 +7,8 @@ namespace accelerate::optim {
 namespace {
 
 // There is none, but archives have a place for it.
-struct LomoParamState : internal::ParamStateOf<LomoParamState> {
-  template <typename Self, typename Fn>
-  static void for_each_field(Self&, Fn&&) {}
-};
+struct LomoParamState : internal::ParamStateOf<LomoParamState> {};
+ACCELERATE_ARGUMENTS(LomoParamState)
 
 }  // namespace
 

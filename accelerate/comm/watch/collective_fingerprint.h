@@ -11,9 +11,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
-#include <nlohmann/json_fwd.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "accelerate/base/fields.h"
 
 namespace accelerate {
 
@@ -43,18 +44,12 @@ struct CollectiveFingerprint {
   /// As in "all_reduce #3 (sum, Float[4])".
   std::string to_string() const;
 
-  /// For ranks to send each other.
-  nlohmann::json to_json() const;
-  /// Errors: nlohmann::json::exception for what to_json did not write.
-  static CollectiveFingerprint from_json(const nlohmann::json& json);
-
- private:
-  std::string tensors_to_string() const;
-
-  c10::SmallVector<at::ScalarType, 4> dtypes_;
-  c10::SmallVector<int64_t, 4> dims_;    // number of dims, per tensor
-  c10::SmallVector<int64_t, 12> sizes_;  // all shapes, one after the other
+  c10::SmallVector<at::ScalarType, 4> dtypes;
+  c10::SmallVector<int64_t, 4> dims;    ///< number of dims, per tensor
+  c10::SmallVector<int64_t, 12> sizes;  ///< all shapes, one after the other
 };
+ACCELERATE_FIELDS(CollectiveFingerprint, op, reduce_op, root, peer, tag, shapes_may_differ,
+                  sequence, dtypes, dims, sizes)
 
 /// "all_reduce", "broadcast", ...
 const char* op_name(c10d::OpType op);

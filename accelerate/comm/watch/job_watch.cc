@@ -34,8 +34,8 @@ Bytes to_bytes(const std::string& text) { return Bytes(text.begin(), text.end())
 std::string to_text(const Bytes& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
 // Exceptions may have any bytes in their texts.
-std::string dump(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 // Whether all keys are there in time. Errors: those of a broken store.
@@ -182,7 +182,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
 
   void answer_alarm(c10d::Store& store) {
     publish_log(store);
-    const nlohmann::json alarm = nlohmann::json::parse(to_text(store.get(kAlarmKey)));
+    const nlohmann::ordered_json alarm =
+        nlohmann::ordered_json::parse(to_text(store.get(kAlarmKey)));
     const OperationFailure failure{
         .reason = alarm.at("reason"), .group = alarm.at("group"), .ranks = alarm.at("ranks")};
     if (alarm.at("explained")) {
@@ -199,7 +200,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   void publish_log(c10d::Store& store) const {
-    const nlohmann::json log = log_.snapshot().to_json();
+    const nlohmann::ordered_json log = log_.snapshot().to_json();
     store.set(log_key(options_.rank), to_bytes(dump(log)));
   }
 
@@ -213,7 +214,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     std::vector<OperationHistory> histories;
     if (!keys.empty()) {
       for (const Bytes& bytes : store.multiGet(keys)) {
-        histories.push_back(OperationHistory::from_json(nlohmann::json::parse(to_text(bytes))));
+        histories.push_back(
+            OperationHistory::from_json(nlohmann::ordered_json::parse(to_text(bytes))));
       }
     }
     return operation_report(failure, histories);
@@ -235,11 +237,11 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   void raise_alarm(c10d::Store& store, const OperationFailure& failure, bool explained) const {
-    const nlohmann::json alarm{{"rank", options_.rank},
-                               {"reason", failure.reason},
-                               {"group", failure.group},
-                               {"ranks", failure.ranks},
-                               {"explained", explained}};
+    const nlohmann::ordered_json alarm{{"rank", options_.rank},
+                                       {"reason", failure.reason},
+                                       {"group", failure.group},
+                                       {"ranks", failure.ranks},
+                                       {"explained", explained}};
     const Bytes mine = to_bytes(dump(alarm));
     const Bytes wake = to_bytes("alarm");
     if (store.compareSet(kAlarmKey, {}, mine) != mine) {

@@ -33,6 +33,7 @@ struct OperationRecord {
   OperationState state = OperationState::kIssued;
   CollectiveFingerprint fingerprint;
 };
+ACCELERATE_FIELDS(OperationRecord, group, state, fingerprint)
 
 /// A group as one of its members sees it.
 struct GroupRecord {
@@ -41,6 +42,7 @@ struct GroupRecord {
   bool made = false;         ///< false: this rank waits for the others to make it
   uint64_t collectives = 0;  ///< entered so far
 };
+ACCELERATE_FIELDS(GroupRecord, name, ranks, made, collectives)
 
 /// A rank's log at one moment, as other ranks get it.
 struct OperationHistory {
@@ -49,10 +51,11 @@ struct OperationHistory {
   std::vector<GroupRecord> groups;
   std::vector<OperationRecord> operations;  ///< the latest last
 
-  nlohmann::json to_json() const;
-  /// Errors: nlohmann::json::exception for what to_json did not write.
-  static OperationHistory from_json(const nlohmann::json& json);
+  nlohmann::ordered_json to_json() const;
+  /// Errors: c10::ValueError for what to_json did not write.
+  static OperationHistory from_json(const nlohmann::ordered_json& json);
 };
+ACCELERATE_FIELDS(OperationHistory, rank, ending, groups, operations)
 
 class OperationLog {
  public:
