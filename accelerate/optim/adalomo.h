@@ -33,9 +33,19 @@ struct AdaLomoOptions : internal::OptionsOf<AdaLomoOptions> {
   TORCH_ARG(double, clip_grad_value) = 0;
   /// Decoupled, by the learning rate that the parameter gets.
   TORCH_ARG(double, weight_decay) = 0;
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("lr", self.lr());
+    fn("eps", self.eps());
+    fn("clip_threshold", self.clip_threshold());
+    fn("decay_rate", self.decay_rate());
+    fn("clip_grad_norm", self.clip_grad_norm());
+    fn("clip_grad_value", self.clip_grad_value());
+    fn("weight_decay", self.weight_decay());
+  }
 };
-ACCELERATE_ARGUMENTS(AdaLomoOptions, lr, eps, clip_threshold, decay_rate, clip_grad_norm,
-                     clip_grad_value, weight_decay)
 
 struct AdaLomoParamState : internal::ParamStateOf<AdaLomoParamState> {
   TORCH_ARG(int64_t, step) = 0;
@@ -43,8 +53,16 @@ struct AdaLomoParamState : internal::ParamStateOf<AdaLomoParamState> {
   TORCH_ARG(at::Tensor, exp_avg_sq_row);
   TORCH_ARG(at::Tensor, exp_avg_sq_col);
   TORCH_ARG(at::Tensor, exp_avg_sq);
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("step", self.step());
+    fn("exp_avg_sq_row", self.exp_avg_sq_row());
+    fn("exp_avg_sq_col", self.exp_avg_sq_col());
+    fn("exp_avg_sq", self.exp_avg_sq());
+  }
 };
-ACCELERATE_ARGUMENTS(AdaLomoParamState, step, exp_avg_sq_row, exp_avg_sq_col, exp_avg_sq)
 
 class AdaLomo : public FusedBackwardOptimizer {
  public:

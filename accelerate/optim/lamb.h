@@ -26,15 +26,30 @@ struct LambOptions : internal::OptionsOf<LambOptions> {
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.999);
   TORCH_ARG(double, eps) = 1e-6;
   TORCH_ARG(double, weight_decay) = 0.01;
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("lr", self.lr());
+    fn("betas", self.betas());
+    fn("eps", self.eps());
+    fn("weight_decay", self.weight_decay());
+  }
 };
-ACCELERATE_ARGUMENTS(LambOptions, lr, betas, eps, weight_decay)
 
 struct LambParamState : internal::ParamStateOf<LambParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, exp_avg);
   TORCH_ARG(at::Tensor, exp_avg_sq);
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("step", self.step());
+    fn("exp_avg", self.exp_avg());
+    fn("exp_avg_sq", self.exp_avg_sq());
+  }
 };
-ACCELERATE_ARGUMENTS(LambParamState, step, exp_avg, exp_avg_sq)
 
 class Lamb : public torch::optim::Optimizer {
  public:

@@ -21,13 +21,25 @@ struct LionOptions : internal::OptionsOf<LionOptions> {
   TORCH_ARG(double, lr);
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.99);
   TORCH_ARG(double, weight_decay) = 0;
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("lr", self.lr());
+    fn("betas", self.betas());
+    fn("weight_decay", self.weight_decay());
+  }
 };
-ACCELERATE_ARGUMENTS(LionOptions, lr, betas, weight_decay)
 
 struct LionParamState : internal::ParamStateOf<LionParamState> {
   TORCH_ARG(at::Tensor, exp_avg);
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("exp_avg", self.exp_avg());
+  }
 };
-ACCELERATE_ARGUMENTS(LionParamState, exp_avg)
 
 class Lion : public torch::optim::Optimizer {
  public:

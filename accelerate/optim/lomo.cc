@@ -7,8 +7,10 @@ namespace accelerate::optim {
 namespace {
 
 // There is none, but archives have a place for it.
-struct LomoParamState : internal::ParamStateOf<LomoParamState> {};
-ACCELERATE_ARGUMENTS(LomoParamState)
+struct LomoParamState : internal::ParamStateOf<LomoParamState> {
+  template <typename Self, typename Fn>
+  static void for_each_field(Self&, Fn&&) {}
+};
 
 }  // namespace
 

@@ -21,8 +21,16 @@ struct LomoOptions : internal::OptionsOf<LomoOptions> {
   TORCH_ARG(double, clip_grad_value) = 0;
   /// Decoupled: each step multiplies the parameter by 1 - lr * weight_decay.
   TORCH_ARG(double, weight_decay) = 0;
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("lr", self.lr());
+    fn("clip_grad_norm", self.clip_grad_norm());
+    fn("clip_grad_value", self.clip_grad_value());
+    fn("weight_decay", self.weight_decay());
+  }
 };
-ACCELERATE_ARGUMENTS(LomoOptions, lr, clip_grad_norm, clip_grad_value, weight_decay)
 
 class Lomo : public FusedBackwardOptimizer {
  public:

@@ -3,8 +3,9 @@
 ///
 ///     struct LionOptions : internal::OptionsOf<LionOptions> {
 ///       TORCH_ARG(double, lr) = 1e-4;
+///       template <typename Self, typename Fn>
+///       static void for_each_field(Self& self, Fn&& fn) { fn("lr", self.lr()); }
 ///     };
-///     ACCELERATE_ARGUMENTS(LionOptions, lr)
 ///
 /// Errors: c10::Error naming the field that an archive does not have.
 #pragma once
@@ -19,13 +20,11 @@
 #include <torch/optim/serialize.h>
 #include <torch/serialize/archive.h>
 
-#include "accelerate/base/fields.h"
-
 namespace accelerate::internal {
 
 template <typename T>
 void write_fields(torch::serialize::OutputArchive& archive, const T& value) {
-  visit_fields(value, [&archive](const char* name, const auto& field) {
+  T::for_each_field(value, [&archive](const char* name, const auto& field) {
     if constexpr (std::is_same_v<std::decay_t<decltype(field)>, at::Tensor>) {
       if (!field.defined()) return;
     }
@@ -35,7 +34,7 @@ void write_fields(torch::serialize::OutputArchive& archive, const T& value) {
 
 template <typename T>
 void read_fields(torch::serialize::InputArchive& archive, T& value) {
-  visit_fields(value, [&archive](const char* name, auto& field) {
+  T::for_each_field(value, [&archive](const char* name, auto& field) {
     using Field = std::decay_t<decltype(field)>;
     c10::IValue read;
     if (archive.try_read(name, read)) {

@@ -43,15 +43,35 @@ struct ScheduleFreeAdamWOptions : internal::OptionsOf<ScheduleFreeAdamWOptions> 
   TORCH_ARG(int64_t, k) = 0;
   TORCH_ARG(double, weight_sum) = 0;
   TORCH_ARG(double, lr_max) = 0;
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("lr", self.lr());
+    fn("betas", self.betas());
+    fn("eps", self.eps());
+    fn("weight_decay", self.weight_decay());
+    fn("warmup_steps", self.warmup_steps());
+    fn("r", self.r());
+    fn("weight_lr_power", self.weight_lr_power());
+    fn("train_mode", self.train_mode());
+    fn("k", self.k());
+    fn("weight_sum", self.weight_sum());
+    fn("lr_max", self.lr_max());
+  }
 };
-ACCELERATE_ARGUMENTS(ScheduleFreeAdamWOptions, lr, betas, eps, weight_decay, warmup_steps, r,
-                     weight_lr_power, train_mode, k, weight_sum, lr_max)
 
 struct ScheduleFreeAdamWParamState : internal::ParamStateOf<ScheduleFreeAdamWParamState> {
   TORCH_ARG(at::Tensor, z);
   TORCH_ARG(at::Tensor, exp_avg_sq);
+
+ public:
+  template <typename Self, typename Fn>
+  static void for_each_field(Self& self, Fn&& fn) {
+    fn("z", self.z());
+    fn("exp_avg_sq", self.exp_avg_sq());
+  }
 };
-ACCELERATE_ARGUMENTS(ScheduleFreeAdamWParamState, z, exp_avg_sq)
 
 class ScheduleFreeAdamW : public torch::optim::Optimizer, public TrainMode {
  public:

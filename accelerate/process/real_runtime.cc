@@ -23,7 +23,7 @@
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/backends/rendezvous.h"
 #include "accelerate/comm/watch/job_watch.h"
-#include "accelerate/comm/watch/shared_words.h"
+#include "accelerate/comm/watch/shared_memory_comparer.h"
 #include "accelerate/comm/watch/watched_backend.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/platform/nvidia.h"
@@ -80,7 +80,8 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPSto
 std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions options) {
   options.store = c10::make_intrusive<c10d::PrefixStore>("compare", options.store);
   std::shared_ptr<CallComparer> comparer;
-  if (options.single_node) comparer = SharedWords::make(*options.store, options.rank, options.size);
+  if (options.single_node)
+    comparer = SharedMemoryComparer::make(*options.store, options.rank, options.size);
   if (!comparer) {
     comparer = std::make_shared<GlooComparer>(c10::make_intrusive<GlooBackend>(options));
   }
@@ -120,7 +121,7 @@ absl::StatusOr<Placement> place(const Environment& environment) {
   if (environment.get_or(env::kMasterAddr, "").empty() &&
       environment.get_or(env::kMasterPort, "").empty()) {
     absl::StatusOr<Topology> topology = topology_from_environment(environment);
-    if (topology.ok() && topology->world_size > 1 && find_meeting(topology->source) != nullptr) {
+    if (topology.ok() && topology->world_size > 1 && find_rendezvous(topology->source) != nullptr) {
       return Placement{.topology = *std::move(topology)};
     }
   }
@@ -220,8 +221,8 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::meet(c10d::TCPStoreOptions options)
     address = absl::StrCat(host, ":", server->getPort());
     store = std::move(server);
   }
-  address = (*find_meeting(topology().source))(address, topology().rank, topology().world_size,
-                                               kConnectTimeout);
+  address = (*find_rendezvous(topology().source))(address, topology().rank, topology().world_size,
+                                                  kConnectTimeout);
   const size_t colon = address.rfind(':');
   int port = 0;
   TORCH_CHECK(colon != std::string::npos && absl::SimpleAtoi(address.substr(colon + 1), &port),

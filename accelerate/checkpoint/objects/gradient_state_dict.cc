@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/tensors/take_over.h"
-#include "accelerate/values/fields.h"
+#include "accelerate/values/json_field.h"
 
 namespace accelerate {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/optim/schedulers/scheduler.h"
-#include "accelerate/values/fields.h"
+#include "accelerate/values/json_field.h"
 #include "accelerate/values/spelled_numbers.h"
 
 namespace accelerate {

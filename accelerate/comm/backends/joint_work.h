@@ -1,4 +1,4 @@
-/// Several operations waited for as one: what endCoalescing gives.
+/// The Work that endCoalescing returns: several operations waited for as one.
 ///
 /// Errors and threads: as the operations'.
 #pragma once

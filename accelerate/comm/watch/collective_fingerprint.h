@@ -30,15 +30,15 @@ struct CollectiveFingerprint {
   bool shapes_may_differ = false;  ///< ranks need not agree on them, as in an all-to-all
   uint64_t sequence = 0;           ///< count of the group's collectives, from 0
 
-  /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape; one that is
-  /// undefined, which every backend refuses, not at all.
+  /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape; an
+  /// undefined one, which every backend refuses, is left out.
   void add(const at::Tensor& tensor);
 
-  /// What differs between two ranks' calls that should be the same collective, in the words of
-  /// the first difference ("shape [4] against [5]"), or nothing.
+  /// The first difference between two ranks' calls that should be the same collective, as in
+  /// "shape [4] against [5]"; nullopt if there is none.
   std::optional<std::string> difference(const CollectiveFingerprint& other) const;
 
-  /// Equal where there is no difference; ranks exchange it instead of the whole.
+  /// Equal if there is no difference; ranks exchange it instead of the whole.
   uint64_t hash() const;
 
   /// As in "all_reduce #3 (sum, Float[4])".

@@ -18,7 +18,7 @@ std::shared_ptr<void> end_pending_on_failure(JobWatch& job,
   return job.on_failure([inner] { dynamic_cast<Interruptible*>(inner.get())->interrupt(); });
 }
 
-// How long members may take to come to a call that differs, so that all are named.
+// How long other members may take to reach a call that differs, so that the report names all.
 constexpr std::chrono::seconds kGrace(2);
 
 }  // namespace
@@ -50,7 +50,7 @@ Settle WatchedBackend::compare(const CollectiveFingerprint& call,
     try {
       options_.comparer->settle(entry.round, std::min<std::chrono::milliseconds>(timeout, kGrace));
     } catch (const c10::DistBackendError&) {
-      // Who does not come is not named.
+      // The report does not name members that are late.
     }
     group_->fail_mismatch();
   }
@@ -93,7 +93,7 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   } catch (...) {
     fail();
   }
-  // Inside a coalesced block the backend may have nothing to give yet.
+  // Inside a coalesced block the backend may not have a Work yet.
   if (!work) return work;
   return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket, std::move(settle));
 }

@@ -5,11 +5,10 @@
 ///         Any other failure, of a call, a wait or a future, is a c10::DistBackendError with the
 ///         job's one report (accelerate/comm/watch/job_watch.h); afterwards every call of every
 ///         group throws it.
-/// Debug mode: each member shows the others what it is about to call. Where two differ, in
+/// Debug mode: each member publishes a hash of the call it is about to make. If two calls differ in
 ///         operation, root, reduce op, dtype, shape or position, the later one does not begin, so
-///         that the operation cannot complete, and all members throw. An operation counts as done
-///         when all members have come to it with the same call. Messages from rank to rank are not
-///         compared.
+///         the operation cannot complete, and all members throw. An operation counts as done when
+///         all members have made the same call. Point-to-point messages are not compared.
 /// Threads: as the backend's; in debug mode calls are made one after the other.
 /// Mirrors: accelerate utils/operations.py, verify_operation.
 #pragma once
@@ -66,7 +65,7 @@ class WatchedBackend final : public CallBackend {
   WorkPtr issue(const CollectiveCall& call) override;
   WorkPtr run(CollectiveFingerprint call, std::chrono::milliseconds timeout,
               absl::FunctionRef<WorkPtr()> begin);
-  // Shows the members the call, and gives what is left to find out before it is done.
+  // Publishes the call. Returns the check that is left until the operation is done.
   Settle compare(const CollectiveFingerprint& call, std::chrono::milliseconds timeout) const;
 
   const BackendPtr inner_;

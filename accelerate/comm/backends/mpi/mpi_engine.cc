@@ -94,7 +94,7 @@ MpiEngine::MpiEngine() {
   on_exit(&MpiEngine::at_exit, this);
 }
 
-std::string MpiEngine::tell_all(const std::string& text, std::chrono::milliseconds timeout) {
+std::string MpiEngine::publish(const std::string& text, std::chrono::milliseconds timeout) {
   std::array<char, 4096> page{};
   TORCH_CHECK_VALUE(text.size() < page.size(), "a text of ", text.size(), " bytes for all ranks");
   std::copy(text.begin(), text.end(), page.begin());

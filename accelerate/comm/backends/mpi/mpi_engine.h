@@ -50,7 +50,7 @@ class MpiEngine {
 
   /// Rank 0's `text`, of less than a page, on every rank of the job. Collective.
   /// Errors: c10::DistBackendError after `timeout`.
-  std::string tell_all(const std::string& text, std::chrono::milliseconds timeout);
+  std::string publish(const std::string& text, std::chrono::milliseconds timeout);
 
   /// Collective over `members`, ranks of the job, all of whom have called already or are about to:
   /// nobody else is waited for.
