@@ -640,7 +640,7 @@ decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Obje
     return std::tuple<decltype(first_pass(std::forward<Objects>(objects), true))...>{
         first_pass(std::forward<Objects>(objects), placement[I])...};
   }(std::index_sequence_for<Objects...>());
-  auto finish = [](auto&&... object) {
+  auto finish = [&](auto&&... object) {
     return std::tuple<decltype(second_pass(std::forward<decltype(object)>(object)))...>{
         second_pass(std::forward<decltype(object)>(object))...};
   };

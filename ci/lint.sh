@@ -4,7 +4,8 @@
 #
 #   tidy      the rules of tools/lint/tidy.h hold for every file
 #   format    clang-format has nothing to change in the C++ sources
-#   layering  in Bazel's graph nobody reaches what they must not depend on
+#   floors    the includes of each folder lead downward (tools/build_defs/floors.bzl); draws them
+#   layering  Bazel's graph has no path from a library to what it must not depend on
 #
 # All parts run; the last line names those that failed.
 set -euo pipefail
@@ -15,6 +16,10 @@ fi
 
 tidy() {
   bazel test --noshow_progress //tools/lint/...
+}
+
+floors() {
+  bazel run --noshow_progress --ui_event_filters=-info //tools/lint:floors -- "$PWD"
 }
 
 # The C++ sources that git tracks or would track; without git, all of them.
@@ -68,7 +73,7 @@ layering() {
 }
 
 failed=()
-for part in tidy format layering; do
+for part in tidy format floors layering; do
   echo "== $part"
   "$part" || failed+=("$part")
 done

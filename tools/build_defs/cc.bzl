@@ -21,6 +21,9 @@ TEST_COPTS = COPTS + [
     "-U_FORTIFY_SOURCE",
 ]
 
+# LibTorch is built by g++, and clang names templates as g++ does only when it is asked to be as old as 17.
+CLANG_COPTS = ["-fclang-abi-compat=17"]
+
 def _with_headers(kwargs, libtorch, testonly):
     """Adds the options of a source, and the headers that clang reads precompiled.
 
@@ -28,6 +31,10 @@ def _with_headers(kwargs, libtorch, testonly):
     """
     copts = (TEST_COPTS if testonly else COPTS) + kwargs.pop("copts", [])
     deps = kwargs.pop("deps", [])
+    copts = copts + select({
+        "//tools/build_defs:precompiled": CLANG_COPTS,
+        "//conditions:default": [],
+    })
     if kwargs.pop("precompiled", True):
         name = ("libtorch_" if libtorch else "") + ("test_" if testonly else "") + "headers"
         copts = copts + select({

@@ -44,7 +44,7 @@ if(with_mpi)
   target_link_libraries(accelerate_backends INTERFACE MPI::MPI_C)
   target_compile_definitions(accelerate_backends INTERFACE OMPI_SKIP_MPICXX)
 else()
-  list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/mpi/")
+  list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/backends/mpi/")
 endif()
 
 # What LibTorch was built with stands in its targets' definitions.
@@ -65,7 +65,7 @@ if(with_nccl)
   target_include_directories(accelerate_backends SYSTEM INTERFACE "${NCCL_INCLUDE_DIR}")
   target_compile_definitions(accelerate_backends INTERFACE USE_C10D_NCCL)
 else()
-  list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/nccl")
+  list(FILTER library_sources EXCLUDE REGEX "^accelerate/comm/backends/nccl/")
 endif()
 
 # ---- Trackers, where everything is there that they write and send with.
