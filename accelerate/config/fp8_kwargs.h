@@ -1,7 +1,7 @@
-/// How 8-bit floating point is computed: the options of the three ways that the peer knows, and
-/// which of them a job uses.
+/// How 8-bit floating point is computed: the options of the three ways that HF Accelerate knows,
+/// and which of them a job uses.
 ///
-/// A field that is absent is what its environment variable says, or the default named beside it;
+/// An absent field takes the value of its environment variable, or the default named beside it;
 /// the variables are called ACCELERATE_FP8 and what the field's comment ends with. Giving one of
 /// these without mixed_precision fp8 is an error, and so is giving two of them.
 /// Errors: c10::ValueError naming the field, or the variable and its text.
@@ -99,7 +99,7 @@ ACCELERATE_FIELDS(FP8RecipeKwargs, backend, opt_level, use_autocast_during_eval,
                   fp8_format, amax_history_len, amax_compute_algo, override_linear_precision,
                   use_mxfp8_block_scaling)
 
-/// Those that were given.
+/// The handlers that the user gave.
 struct Fp8Handlers {
   std::optional<TERecipeKwargs> te;
   std::optional<MSAMPRecipeKwargs> msamp;

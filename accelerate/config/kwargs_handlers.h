@@ -1,8 +1,8 @@
 /// Options that reach through the Accelerator to the parts it builds.
 ///
 /// to_kwargs and to_dict (fields.h) give each of them as JSON.
-/// Mirrors: the peer's KwargsHandler classes, fields and defaults. An Accelerator takes at most one
-/// of each.
+/// Mirrors: HF Accelerate's KwargsHandler classes, fields and defaults. An Accelerator takes at
+/// most one of each.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ struct DistributedDataParallelKwargs {
   double bucket_cap_mb = 25;
   /// Look for parameters that a forward pass did not use, and count their gradient as zero.
   bool find_unused_parameters = false;
-  /// Has no effect, as in the peer, where it is deprecated.
+  /// Has no effect, as in HF Accelerate, where it is deprecated.
   bool check_reduction = false;
   /// Gradients are views into the buckets, which saves a copy and their memory.
   bool gradient_as_bucket_view = false;
@@ -121,7 +121,7 @@ struct InitProcessGroupKwargs {
 ACCELERATE_FIELDS(InitProcessGroupKwargs, backend, init_method, timeout)
 
 /// Accepts an absent init_method, "env://", and "tcp://HOST:PORT" where MASTER_ADDR and MASTER_PORT
-/// say the same or nothing. Local.
+/// have the same address or are unset. Local.
 /// Errors: c10::ValueError for anything else, naming what is accepted.
 void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& environment);
 
@@ -137,7 +137,7 @@ struct GradientAccumulationPlugin {
   /// in shards.
   bool sync_each_batch = false;
   /// Where a loader ends within a window, gradients are divided by the micro-steps that there were,
-  /// not by num_steps. The peer has no such option: there the last window weighs less.
+  /// not by num_steps. HF Accelerate has no such option: there the last window weighs less.
   bool normalize_partial_window = false;
 
   bool operator==(const GradientAccumulationPlugin&) const = default;

@@ -69,7 +69,7 @@ void ignore_broken_pipes() {
 }
 
 c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPStoreOptions options) {
-  options.waitWorkers = false;  // The first group meets its members anyway.
+  options.waitWorkers = false;  // The first group waits for its members anyway.
   options.timeout = kConnectTimeout;
   // The libuv server is not in every build; the plain one is.
   options.useLibUV = false;
@@ -199,7 +199,7 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   options.numWorkers = topology().world_size;
   if (options.isServer) options.masterListenFd = inherited_listen_fd(environment());
   if (master_addr_.empty()) {
-    store_ = meet(std::move(options));
+    store_ = rendezvous(std::move(options));
     return store_;
   }
   try {
@@ -211,7 +211,7 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   return store_;
 }
 
-c10::intrusive_ptr<c10d::Store> RealRuntime::meet(c10d::TCPStoreOptions options) {
+c10::intrusive_ptr<c10d::Store> RealRuntime::rendezvous(c10d::TCPStoreOptions options) {
   c10::intrusive_ptr<c10d::Store> store;
   std::string address;
   if (options.isServer) {
@@ -226,7 +226,7 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::meet(c10d::TCPStoreOptions options)
   const size_t colon = address.rfind(':');
   int port = 0;
   TORCH_CHECK(colon != std::string::npos && absl::SimpleAtoi(address.substr(colon + 1), &port),
-              "rank 0 said \"", address, "\" where its address should be");
+              "rank 0 sent \"", address, "\" where its address should be");
   master_addr_ = address.substr(0, colon);
   master_port_ = static_cast<uint16_t>(port);
   environment().set(env::kMasterAddr, master_addr_);
@@ -343,7 +343,7 @@ void RealRuntime::leave_failed(const std::string& what) {
     for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
     store_->wait(keys, kFarewell);
   } catch (const std::exception&) {
-    // Whoever is left finds out by the connections that end with this process.
+    // The other ranks notice when the connections of this process close.
   }
 }
 

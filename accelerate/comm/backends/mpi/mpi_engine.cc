@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Who waits looks again at once for so long: an answer on the same machine takes a microsecond.
+// A waiting thread polls for so long: an answer on the same machine takes a microsecond.
 constexpr microseconds kSpins(20);
 // Then it lets others run; and then it sleeps, for a rank that is late is mostly very late.
 constexpr microseconds kYields(500);
