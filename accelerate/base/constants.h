@@ -1,7 +1,7 @@
 /// Names of the files in a checkpoint, and the values that options given as text may have.
 ///
-/// In a pattern "{suffix}" stands for what tells files of one kind apart; see with_suffix.
-/// Mirrors: accelerate utils/constants.py; the peer's name stands beside each.
+/// In a pattern, "{suffix}" distinguishes files of one kind; see with_suffix.
+/// Mirrors: accelerate utils/constants.py; HF Accelerate's name stands beside each.
 #pragma once
 
 #include <array>

@@ -17,7 +17,8 @@ inline uint32_t crc32c(absl::string_view text) {
   return crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
 }
 
-/// Of two runs of bytes together, from those of each; `second_size`: how many the second one has.
+/// The checksum of two runs of bytes together, from the checksums of both; `second_size` is the
+/// size of the second run in bytes.
 uint32_t concat_crc32c(uint32_t first, uint32_t second, int64_t second_size);
 
 }  // namespace accelerate::internal

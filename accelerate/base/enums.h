@@ -1,9 +1,9 @@
 /// The enumerations of the library's options, with their texts: to_string, from_string, values and
 /// contains of enum_text.h.
 ///
-/// A text is the value that the peer's member has, and is given exactly so; those of FP8BackendType
-/// and DynamoBackend may be given in any case, as there.
-/// Mirrors: accelerate utils/dataclasses.py, its enumerations.
+/// A text is the value that HF Accelerate's member has, and is given exactly so; those of
+/// FP8BackendType and DynamoBackend may be given in any case, as there. Mirrors: accelerate
+/// utils/dataclasses.py, its enumerations.
 #pragma once
 
 #include <array>
@@ -137,7 +137,7 @@ enum class RNGType {
   kXpu,
   kHpu,
   kNeuron,
-  kDevice,     ///< the rank's device, whatever it is; on a CPU the same as kTorch
+  kDevice,     ///< the rank's device of any kind; on a CPU the same as kTorch
   kGenerator,  ///< one given by hand, such as a sampler's
 };
 
@@ -181,7 +181,7 @@ struct EnumTable<SageMakerDistributedType> {
   });
 };
 
-/// Who computes in 8-bit floating point.
+/// The implementation of 8-bit floating point.
 enum class FP8BackendType {
   kNo,
   kTe,  ///< TransformerEngine

@@ -1,4 +1,4 @@
-/// Numbers as the peer's configuration files and environment variables spell them.
+/// Numbers in the spelling of HF Accelerate's configuration files and environment variables.
 ///
 /// White space around a number, a leading plus and single underscores between digits are allowed.
 /// Threads: pure functions.
@@ -12,10 +12,10 @@
 
 namespace accelerate {
 
-/// Nothing for text that is no whole decimal number, or none of 64 bits.
+/// Absent unless the text is a whole decimal number of 64 bits.
 std::optional<int64_t> parse_int(std::string_view text);
 
-/// Nothing for text that is no number. "inf" and "nan" are numbers, in any case.
+/// Absent unless the text is a number. "inf" and "nan" are numbers, in any case.
 std::optional<double> parse_float(std::string_view text);
 
 /// The shortest text that reads back as the same number, with a point or an exponent: "1.0",

@@ -1,4 +1,4 @@
-/// Ranks in messages for people: many of them say one thing only once.
+/// Lists of ranks in messages: a message that many ranks have in common is printed once.
 ///
 /// Threads: functions of their arguments.
 #pragma once

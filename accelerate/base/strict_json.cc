@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of two equal keys the parser would keep one silently.
+// The parser would silently keep one of two equal keys.
 class KeyWatch {
  public:
   bool operator()(json::parse_event_t event, const json& parsed) {
@@ -86,12 +86,12 @@ int64_t integer_of(const json& value) {
   const bool fits = value.is_number_integer() &&
                     (!value.is_number_unsigned() ||
                      value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
-  if (!fits) throw std::invalid_argument(absl::StrCat(value.dump(), " is no integer of 64 bits"));
+  if (!fits) throw std::invalid_argument(absl::StrCat(value.dump(), " is not a 64-bit integer"));
   return value.get<int64_t>();
 }
 
 std::vector<int64_t> integers_of(const json& value) {
-  if (!value.is_array()) throw std::invalid_argument("where integers should be is no list");
+  if (!value.is_array()) throw std::invalid_argument("expected a list of integers");
   std::vector<int64_t> integers;
   for (const json& entry : value) integers.push_back(integer_of(entry));
   return integers;

@@ -9,21 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
-
-class CheckpointError : public c10::Error {
- public:
-  explicit CheckpointError(const std::string& message, bool is_damage = true)
-      : c10::Error(message, /*backtrace=*/nullptr), is_damage_(is_damage) {}
-
-  /// False if the file was unreachable (no permission, too many open files, a server that does not
-  /// answer): its contents may be intact.
-  bool is_damage() const { return is_damage_; }
-
- private:
-  bool is_damage_;
-};
 
 namespace internal {
 
@@ -40,14 +28,30 @@ inline bool is_damage(const absl::Status& status) {
   }
 }
 
+}  // namespace internal
+
+class CheckpointError : public c10::Error {
+ public:
+  explicit CheckpointError(const std::string& message, bool is_damage = true)
+      : c10::Error(message, /*backtrace=*/nullptr), is_damage_(is_damage) {}
+  explicit CheckpointError(const absl::Status& status)
+      : CheckpointError(std::string(status.message()), internal::is_damage(status)) {}
+
+  /// False if the file was unreachable (no permission, too many open files, a server that does not
+  /// answer): its contents may be intact.
+  bool is_damage() const { return is_damage_; }
+
+ private:
+  bool is_damage_;
+};
+
+namespace internal {
+
 /// Throws CheckpointError with the status's message.
-inline void check_ok(const absl::Status& status) {
-  if (!status.ok()) throw CheckpointError(std::string(status.message()), is_damage(status));
-}
+inline void check_ok(const absl::Status& status) { throw_if_error<CheckpointError>(status); }
 template <typename T>
 T value_or_throw(absl::StatusOr<T> result) {
-  check_ok(result.status());
-  return *std::move(result);
+  return accelerate::value_or_throw<CheckpointError>(std::move(result));
 }
 
 }  // namespace internal

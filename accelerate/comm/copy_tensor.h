@@ -17,7 +17,8 @@ struct TensorSource {
   TensorInformation information;
 };
 
-/// Who has the tensor, and what it is like; the other ranks pass an undefined one.
+/// Finds the rank that has the tensor, and its shape and dtype; the other ranks pass an undefined
+/// one.
 /// Errors: c10::ValueError, on every rank, unless exactly one rank has a tensor.
 TensorSource gather_tensor_shape(const ProcessGroupPtr& group, const at::Tensor& tensor = {});
 

@@ -23,8 +23,8 @@ void average_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>
 
 /// Puts the mean over ranks into the gradients of those parameters that require them. A gradient
 /// that some ranks lack is zero there, and they get the mean as well; one that all ranks lack stays
-/// undefined. Sparse gradients become dense ones. Parameters may come several times. No collective
-/// is spent on finding out who has what.
+/// undefined. Sparse gradients become dense ones. Parameters may come several times. There is no
+/// extra collective to find out which ranks have a gradient.
 /// Mirrors: the all-reduce in accelerate optimizer.py, AcceleratedOptimizer.step, on XLA devices.
 void average_gradients(const ProcessGroupPtr& group, const std::vector<at::Tensor>& parameters);
 

@@ -27,7 +27,7 @@ inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 31;
 std::vector<std::string> all_gather_bytes(const ProcessGroupPtr& group, const std::string& bytes);
 
 /// The bytes of rank `source`.
-/// Errors: c10::ValueError for a source that is no rank.
+/// Errors: c10::ValueError for a source that is not a rank of the group.
 std::string broadcast_bytes(const ProcessGroupPtr& group, std::string bytes, int source = 0);
 
 namespace internal {
@@ -57,7 +57,7 @@ std::vector<T> gather_object(const ProcessGroupPtr& group, std::vector<T> object
 c10::IValue gather_object(const ProcessGroupPtr& group, const c10::IValue& object);
 
 /// Puts rank `from_process`'s list into the place of the others', and returns it.
-/// Errors: c10::ValueError for a from_process that is no rank.
+/// Errors: c10::ValueError for a from_process that is not a rank of the group.
 template <Portable T>
 std::vector<T>& broadcast_object_list(const ProcessGroupPtr& group, std::vector<T>& object_list,
                                       int from_process = 0) {

@@ -85,7 +85,7 @@ at::Tensor all_gather_numbers(const ProcessGroupPtr& group, const std::vector<in
 }
 
 c10d::ReduceOp reduce_op(const at::Tensor& tensor, Reduction reduction) {
-  // Of bytes that are 0 or 1, the largest is their "or".
+  // The maximum of bytes that are 0 or 1 is their "or".
   const bool largest = reduction == Reduction::kMax || tensor.scalar_type() == at::kBool;
   return largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }

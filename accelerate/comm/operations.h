@@ -30,7 +30,7 @@ enum class Reduction {
   kSum,
   kMean,
   kMax,
-  kNone,  ///< the peer's "none", which sums
+  kNone,  ///< HF Accelerate's "none", which sums
 };
 
 struct PadAcrossProcessesOptions {
@@ -95,7 +95,7 @@ Tree gather_ragged(const ProcessGroupPtr& group, Tree tensor) {
 }
 
 /// New tensors with the ranks' tensors reduced. `scale` multiplies them on TPUs, where gradients
-/// are averaged so; elsewhere it has no effect, as in the peer.
+/// are averaged so; elsewhere it has no effect, as in HF Accelerate.
 /// Errors: c10::ValueError for the mean of integers over several ranks.
 template <typename Tree>
 Tree reduce(const ProcessGroupPtr& group, Tree tensor, Reduction reduction = Reduction::kMean,
@@ -124,7 +124,8 @@ Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) 
 /// with a warning. One collective for the whole tree.
 /// Errors: c10::ValueError if a tensor has the dim on some ranks only, or if its dtype does not
 ///         have the value `pad_index` and some rank must be filled up.
-/// Differs: the dtype stays; the peer's follows from tensor + pad_index, on those ranks that are
+/// Differs: the dtype stays; HF Accelerate's follows from tensor + pad_index, on those ranks that
+/// are
 ///          filled up.
 template <typename Tree>
 Tree pad_across_processes(const ProcessGroupPtr& group, Tree tensor,

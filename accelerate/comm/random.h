@@ -1,4 +1,5 @@
-/// Seeds and states of random number generators, the same on all ranks or on purpose different.
+/// Seeds and states of random number generators, either the same on all ranks or different on
+/// purpose.
 ///
 /// Mirrors: accelerate utils/random.py.
 /// Threads: the rank's thread.

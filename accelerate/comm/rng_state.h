@@ -1,4 +1,4 @@
-/// Where a rank's random number generators stand, as a value: captured, kept in a checkpoint, and
+/// The states of a rank's random number generators as a value: captured, kept in a checkpoint, and
 /// restored, so that the same numbers are drawn again.
 ///
 /// Threads: the rank's thread.
@@ -43,7 +43,7 @@ void restore_rng_state(const RngState& state, const NamedGenerators& generators 
                        const Runtime& runtime = Runtime::current());
 
 /// A JSON object, its bytes as base64, and back.
-/// Errors: c10::ValueError for what is no such object.
+/// Errors: c10::ValueError for JSON that is not such an object.
 nlohmann::json rng_state_to_json(const RngState& state);
 RngState rng_state_from_json(const nlohmann::json& json);
 

@@ -1,7 +1,7 @@
-/// How 8-bit floating point is computed: the options of the three ways that the peer knows, and
-/// which of them a job uses.
+/// How 8-bit floating point is computed: the options of the three ways that HF Accelerate knows,
+/// and which of them a job uses.
 ///
-/// A field that is absent is what its environment variable says, or the default named beside it;
+/// An absent field takes the value of its environment variable, or the default named beside it;
 /// the variables are called ACCELERATE_FP8 and what the field's comment ends with. Giving one of
 /// these without mixed_precision fp8 is an error, and so is giving two of them.
 /// Errors: c10::ValueError naming the field, or the variable and its text.
@@ -18,6 +18,7 @@
 #include <variant>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/base/fields.h"
 #include "accelerate/platform/environment.h"
 
 namespace torch::nn {
@@ -51,19 +52,9 @@ struct TERecipeKwargs {
 
   bool operator==(const TERecipeKwargs&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const TERecipeKwargs& kwargs, Visitor&& visit) {
-  visit("use_autocast_during_eval", kwargs.use_autocast_during_eval);
-  visit("margin", kwargs.margin);
-  visit("interval", kwargs.interval);
-  visit("fp8_format", kwargs.fp8_format);
-  visit("amax_history_len", kwargs.amax_history_len);
-  visit("amax_compute_algo", kwargs.amax_compute_algo);
-  visit("override_linear_precision", kwargs.override_linear_precision);
-  visit("use_mxfp8_block_scaling", kwargs.use_mxfp8_block_scaling);
-  visit("keep_first_and_last", kwargs.keep_first_and_last);
-}
+ACCELERATE_FIELDS(TERecipeKwargs, use_autocast_during_eval, margin, interval, fp8_format,
+                  amax_history_len, amax_compute_algo, override_linear_precision,
+                  use_mxfp8_block_scaling, keep_first_and_last)
 
 /// Gradients (O1) and the optimizer's moments (O2) in few bits.
 struct MSAMPRecipeKwargs {
@@ -72,11 +63,7 @@ struct MSAMPRecipeKwargs {
 
   bool operator==(const MSAMPRecipeKwargs&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const MSAMPRecipeKwargs& kwargs, Visitor&& visit) {
-  visit("opt_level", kwargs.opt_level);
-}
+ACCELERATE_FIELDS(MSAMPRecipeKwargs, opt_level)
 
 /// One scale per tensor, computed from the tensor itself.
 struct AORecipeKwargs {
@@ -90,13 +77,7 @@ struct AORecipeKwargs {
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER
   std::optional<bool> enable_fsdp_float8_all_gather = std::nullopt;
 };
-
-template <typename Visitor>
-void visit_fields(const AORecipeKwargs& kwargs, Visitor&& visit) {
-  visit("module_filter_func", kwargs.module_filter_func);
-  visit("pad_inner_dim", kwargs.pad_inner_dim);
-  visit("enable_fsdp_float8_all_gather", kwargs.enable_fsdp_float8_all_gather);
-}
+ACCELERATE_FIELDS(AORecipeKwargs, module_filter_func, pad_inner_dim, enable_fsdp_float8_all_gather)
 
 /// Deprecated: TERecipeKwargs or MSAMPRecipeKwargs, as `backend` says, with the fields of both.
 struct FP8RecipeKwargs {
@@ -114,22 +95,11 @@ struct FP8RecipeKwargs {
 
   bool operator==(const FP8RecipeKwargs&) const = default;
 };
+ACCELERATE_FIELDS(FP8RecipeKwargs, backend, opt_level, use_autocast_during_eval, margin, interval,
+                  fp8_format, amax_history_len, amax_compute_algo, override_linear_precision,
+                  use_mxfp8_block_scaling)
 
-template <typename Visitor>
-void visit_fields(const FP8RecipeKwargs& kwargs, Visitor&& visit) {
-  visit("backend", kwargs.backend);
-  visit("opt_level", kwargs.opt_level);
-  visit("use_autocast_during_eval", kwargs.use_autocast_during_eval);
-  visit("margin", kwargs.margin);
-  visit("interval", kwargs.interval);
-  visit("fp8_format", kwargs.fp8_format);
-  visit("amax_history_len", kwargs.amax_history_len);
-  visit("amax_compute_algo", kwargs.amax_compute_algo);
-  visit("override_linear_precision", kwargs.override_linear_precision);
-  visit("use_mxfp8_block_scaling", kwargs.use_mxfp8_block_scaling);
-}
-
-/// Those that were given.
+/// The handlers that the user gave.
 struct Fp8Handlers {
   std::optional<TERecipeKwargs> te;
   std::optional<MSAMPRecipeKwargs> msamp;

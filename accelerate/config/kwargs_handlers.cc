@@ -44,7 +44,7 @@ void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& 
   const std::string address = absl::StrCat("tcp://", host, ":", port);
   if (is_tcp && *kwargs.init_method == address) return;
   TORCH_CHECK_VALUE(false, "InitProcessGroupKwargs: init_method \"", *kwargs.init_method,
-                    "\" is not how the ranks of this job meet; leave it out, or give \"env://\" or "
+                    "\" is not the rendezvous of this job; leave it out, or give \"env://\" or "
                     "the address that ",
                     env::kMasterAddr, " and ", env::kMasterPort, " say",
                     host.empty() && port.empty() ? "" : absl::StrCat(" (\"", address, "\")"));

@@ -1,8 +1,8 @@
 /// Options that reach through the Accelerator to the parts it builds.
 ///
 /// to_kwargs and to_dict (fields.h) give each of them as JSON.
-/// Mirrors: the peer's KwargsHandler classes, fields and defaults. An Accelerator takes at most one
-/// of each.
+/// Mirrors: HF Accelerate's KwargsHandler classes, fields and defaults. An Accelerator takes at
+/// most one of each.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "absl/time/time.h"
 #include "accelerate/base/enums.h"
+#include "accelerate/base/fields.h"
 #include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/config/profile_kwargs.h"
 #include "accelerate/platform/environment.h"
@@ -43,19 +44,9 @@ struct PowerSgdOptions {
 
   bool operator==(const PowerSgdOptions&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const PowerSgdOptions& options, Visitor&& visit) {
-  visit("matrix_approximation_rank", options.matrix_approximation_rank);
-  visit("start_powerSGD_iter", options.start_powerSGD_iter);
-  visit("min_compression_rate", options.min_compression_rate);
-  visit("use_error_feedback", options.use_error_feedback);
-  visit("warm_start", options.warm_start);
-  visit("orthogonalization_epsilon", options.orthogonalization_epsilon);
-  visit("random_seed", options.random_seed);
-  visit("compression_stats_logging_frequency", options.compression_stats_logging_frequency);
-  visit("batch_tensors_with_same_shape", options.batch_tensors_with_same_shape);
-}
+ACCELERATE_FIELDS(PowerSgdOptions, matrix_approximation_rank, start_powerSGD_iter,
+                  min_compression_rate, use_error_feedback, warm_start, orthogonalization_epsilon,
+                  random_seed, compression_stats_logging_frequency, batch_tensors_with_same_shape)
 
 /// How DistributedDataParallel works.
 struct DistributedDataParallelKwargs {
@@ -67,7 +58,7 @@ struct DistributedDataParallelKwargs {
   double bucket_cap_mb = 25;
   /// Look for parameters that a forward pass did not use, and count their gradient as zero.
   bool find_unused_parameters = false;
-  /// Has no effect, as in the peer, where it is deprecated.
+  /// Has no effect, as in HF Accelerate, where it is deprecated.
   bool check_reduction = false;
   /// Gradients are views into the buckets, which saves a copy and their memory.
   bool gradient_as_bucket_view = false;
@@ -81,20 +72,9 @@ struct DistributedDataParallelKwargs {
 
   bool operator==(const DistributedDataParallelKwargs&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const DistributedDataParallelKwargs& kwargs, Visitor&& visit) {
-  visit("dim", kwargs.dim);
-  visit("broadcast_buffers", kwargs.broadcast_buffers);
-  visit("bucket_cap_mb", kwargs.bucket_cap_mb);
-  visit("find_unused_parameters", kwargs.find_unused_parameters);
-  visit("check_reduction", kwargs.check_reduction);
-  visit("gradient_as_bucket_view", kwargs.gradient_as_bucket_view);
-  visit("static_graph", kwargs.static_graph);
-  visit("comm_hook", kwargs.comm_hook);
-  visit("comm_wrapper", kwargs.comm_wrapper);
-  visit("comm_state_option", kwargs.comm_state_option);
-}
+ACCELERATE_FIELDS(DistributedDataParallelKwargs, dim, broadcast_buffers, bucket_cap_mb,
+                  find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph,
+                  comm_hook, comm_wrapper, comm_state_option)
 
 /// Whether and how the forward pass computes in the job's precision.
 struct AutocastKwargs {
@@ -104,12 +84,7 @@ struct AutocastKwargs {
 
   bool operator==(const AutocastKwargs&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const AutocastKwargs& kwargs, Visitor&& visit) {
-  visit("enabled", kwargs.enabled);
-  visit("cache_enabled", kwargs.cache_enabled);
-}
+ACCELERATE_FIELDS(AutocastKwargs, enabled, cache_enabled)
 
 /// How the loss is scaled in fp16, where small gradients would be lost.
 struct GradScalerKwargs {
@@ -124,15 +99,8 @@ struct GradScalerKwargs {
 
   bool operator==(const GradScalerKwargs&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const GradScalerKwargs& kwargs, Visitor&& visit) {
-  visit("init_scale", kwargs.init_scale);
-  visit("growth_factor", kwargs.growth_factor);
-  visit("backoff_factor", kwargs.backoff_factor);
-  visit("growth_interval", kwargs.growth_interval);
-  visit("enabled", kwargs.enabled);
-}
+ACCELERATE_FIELDS(GradScalerKwargs, init_scale, growth_factor, backoff_factor, growth_interval,
+                  enabled)
 
 /// How the job's process group is made. The first Accelerator on a Runtime decides.
 struct InitProcessGroupKwargs {
@@ -150,16 +118,10 @@ struct InitProcessGroupKwargs {
 
   bool operator==(const InitProcessGroupKwargs&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const InitProcessGroupKwargs& kwargs, Visitor&& visit) {
-  visit("backend", kwargs.backend);
-  visit("init_method", kwargs.init_method);
-  visit("timeout", kwargs.timeout);
-}
+ACCELERATE_FIELDS(InitProcessGroupKwargs, backend, init_method, timeout)
 
 /// Accepts an absent init_method, "env://", and "tcp://HOST:PORT" where MASTER_ADDR and MASTER_PORT
-/// say the same or nothing. Local.
+/// have the same address or are unset. Local.
 /// Errors: c10::ValueError for anything else, naming what is accepted.
 void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& environment);
 
@@ -175,20 +137,13 @@ struct GradientAccumulationPlugin {
   /// in shards.
   bool sync_each_batch = false;
   /// Where a loader ends within a window, gradients are divided by the micro-steps that there were,
-  /// not by num_steps. The peer has no such option: there the last window weighs less.
+  /// not by num_steps. HF Accelerate has no such option: there the last window weighs less.
   bool normalize_partial_window = false;
 
   bool operator==(const GradientAccumulationPlugin&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const GradientAccumulationPlugin& plugin, Visitor&& visit) {
-  visit("num_steps", plugin.num_steps);
-  visit("adjust_scheduler", plugin.adjust_scheduler);
-  visit("sync_with_dataloader", plugin.sync_with_dataloader);
-  visit("sync_each_batch", plugin.sync_each_batch);
-  visit("normalize_partial_window", plugin.normalize_partial_window);
-}
+ACCELERATE_FIELDS(GradientAccumulationPlugin, num_steps, adjust_scheduler, sync_with_dataloader,
+                  sync_each_batch, normalize_partial_window)
 
 using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,
                                    ProfileKwargs, AutocastKwargs, GradScalerKwargs, TERecipeKwargs,

@@ -24,10 +24,7 @@ using Json = nlohmann::ordered_json;
 struct Inner {
   int64_t steps = 1;
 };
-template <typename Visitor>
-void visit_fields(const Inner& inner, Visitor&& visit) {
-  visit("steps", inner.steps);
-}
+ACCELERATE_FIELDS(Inner, steps)
 
 struct Everything {
   bool flag = false;
@@ -43,21 +40,8 @@ struct Everything {
   std::function<void()> callback = nullptr;
   Inner inner = {};
 };
-template <typename Visitor>
-void visit_fields(const Everything& all, Visitor&& visit) {
-  visit("flag", all.flag);
-  visit("count", all.count);
-  visit("factor", all.factor);
-  visit("text", all.text);
-  visit("precision", all.precision);
-  visit("time", all.time);
-  visit("absent", all.absent);
-  visit("type", all.type);
-  visit("list", all.list);
-  visit("map", all.map);
-  visit("callback", all.callback);
-  visit("inner", all.inner);
-}
+ACCELERATE_FIELDS(Everything, flag, count, factor, text, precision, time, absent, type, list, map,
+                  callback, inner)
 
 TEST(ToDict, WritesEveryKindOfFieldInOrder) {
   EXPECT_EQ(to_dict(Everything()).dump(),

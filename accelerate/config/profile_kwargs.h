@@ -10,6 +10,8 @@
 #include <set>
 #include <string>
 
+#include "accelerate/base/fields.h"
+
 namespace accelerate {
 
 class Profiler;
@@ -54,14 +56,7 @@ struct ProfileKwargs {
 ///         allowed.
 void check(const ProfileKwargs& kwargs);
 
-template <typename Visitor>
-void visit_fields(const ProfileSchedule& schedule, Visitor&& visit) {
-  visit("skip_first", schedule.skip_first);
-  visit("wait", schedule.wait);
-  visit("warmup", schedule.warmup);
-  visit("active", schedule.active);
-  visit("repeat", schedule.repeat);
-}
+ACCELERATE_FIELDS(ProfileSchedule, skip_first, wait, warmup, active, repeat)
 
 /// Functions cannot be compared: of `on_trace_ready` visitors learn whether there is one.
 template <typename Visitor>

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "accelerate/base/fields.h"
+
 namespace accelerate {
 
 struct ProjectConfiguration {
@@ -34,15 +36,7 @@ struct ProjectConfiguration {
 
   bool operator==(const ProjectConfiguration&) const = default;
 };
-
-template <typename Visitor>
-void visit_fields(const ProjectConfiguration& configuration, Visitor&& visit) {
-  visit("project_dir", configuration.project_dir);
-  visit("logging_dir", configuration.logging_dir);
-  visit("automatic_checkpoint_naming", configuration.automatic_checkpoint_naming);
-  visit("total_limit", configuration.total_limit);
-  visit("iteration", configuration.iteration);
-  visit("save_on_each_node", configuration.save_on_each_node);
-}
+ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_checkpoint_naming,
+                  total_limit, iteration, save_on_each_node)
 
 }  // namespace accelerate

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/time/time.h"
+#include "accelerate/base/fields.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/data/sampler.h"
 #include "accelerate/data/worker.h"
@@ -99,15 +100,7 @@ struct DataLoaderConfiguration {
 };
 
 /// For to_dict and to_kwargs.
-template <typename Visitor>
-void visit_fields(const DataLoaderConfiguration& config, Visitor&& visit) {
-  visit("split_batches", config.split_batches);
-  visit("dispatch_batches", config.dispatch_batches);
-  visit("even_batches", config.even_batches);
-  visit("use_seedable_sampler", config.use_seedable_sampler);
-  visit("data_seed", config.data_seed);
-  visit("non_blocking", config.non_blocking);
-  visit("use_stateful_dataloader", config.use_stateful_dataloader);
-}
+ACCELERATE_FIELDS(DataLoaderConfiguration, split_batches, dispatch_batches, even_batches,
+                  use_seedable_sampler, data_seed, non_blocking, use_stateful_dataloader)
 
 }  // namespace accelerate

@@ -27,7 +27,7 @@
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
-#include "accelerate/values/json_field.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {

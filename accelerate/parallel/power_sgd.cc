@@ -23,7 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/tensors/generator_state.h"
 #include "accelerate/tensors/state_dict.h"
-#include "accelerate/values/json_field.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {

@@ -14,7 +14,7 @@ namespace accelerate {
 
 class BackgroundTask {
  public:
-  /// Waits for the end; what it threw and nobody asked for is lost.
+  /// Waits for the end; an exception that was not asked for is lost.
   virtual ~BackgroundTask() = default;
 
   /// Whether the last step was done, or threw. Does not wait.

@@ -25,7 +25,7 @@ std::map<std::string, std::string> Environment::variables() const {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
-    // Of a name that comes twice, getenv knows the first.
+    // If a name comes twice, getenv returns the first.
     all.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   for (const auto& [name, value] : overlay_) {

@@ -54,7 +54,7 @@ class WritableFile {
   virtual absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) = 0;
 
   /// Advice: sync() will follow, and these bytes will not change before it, so that the disk may
-  /// begin with them. Does not wait for it, unless its queue is full. What goes wrong, sync() says.
+  /// begin with them. Does not wait for it, unless its queue is full. sync() reports its errors.
   virtual void begin_sync(int64_t offset, int64_t size) {
     (void)offset;
     (void)size;
@@ -63,7 +63,7 @@ class WritableFile {
   /// Returns when all that was written is durable.
   virtual absl::Status sync() = 0;
 
-  /// Call it once, last: some disks say only then that they are full.
+  /// Call it once, last: some disks report only then that they are full.
   virtual absl::Status close() = 0;
 };
 
@@ -117,7 +117,7 @@ absl::Status write_file(FileSystem& files, const std::string& path, std::string_
 /// Whether there is a file or folder. Errors: other than NotFound.
 absl::StatusOr<bool> exists(FileSystem& files, const std::string& path);
 
-/// A file, or a folder with all that is in it; no error where there is none.
+/// Removes a file, or a folder with its contents; no error if it does not exist.
 absl::Status remove_all(FileSystem& files, const std::string& path);
 
 /// `folder`/`name`.

@@ -33,7 +33,7 @@ absl::Status error(int code, const std::string& what, const std::string& path) {
   }
 }
 
-// Where only a folder that is not empty is in the way: some disks say so in this way.
+// Some disks report a non-empty target folder with these codes.
 int not_empty(int code) { return code == EEXIST ? ENOTEMPTY : code; }
 
 class Descriptor {

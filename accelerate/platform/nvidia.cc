@@ -75,7 +75,7 @@ bool cuda_p2p_ib_supported(const NvidiaGpus& gpus) {
       gpus.names.size() > 1 &&
       std::any_of(gpus.names.begin(), gpus.names.end(),
                   [](const std::string& name) { return absl::StrContains(name, "RTX 40"); });
-  // Of a driver that does not tell its version nothing bad is known.
+  // A driver without a known version is taken for a good one.
   return !affected || gpus.driver_version.empty() ||
          parse_version(gpus.driver_version) >= kFirstDriverForRtx40;
 }

@@ -1,4 +1,4 @@
-/// What NVIDIA's driver says of its GPUs, asked through its management library (NVML), which is
+/// Facts about NVIDIA's GPUs, from the driver's management library (NVML), which is
 /// looked up at run time: a machine without it has no such GPUs. No CUDA context is made.
 ///
 /// Errors:  none; what cannot be asked is empty.
@@ -16,7 +16,7 @@ namespace accelerate {
 struct NvidiaGpus {
   /// As in "550.54.15"; empty without a driver.
   std::string driver_version;
-  /// Of all GPUs of the machine, whatever CUDA_VISIBLE_DEVICES says.
+  /// All GPUs of the machine, regardless of CUDA_VISIBLE_DEVICES.
   std::vector<std::string> names;
 };
 

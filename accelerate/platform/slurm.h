@@ -1,4 +1,4 @@
-/// What Slurm tells the processes that it starts, and how it abbreviates lists.
+/// The variables that Slurm sets for the processes it starts, and its abbreviated lists.
 ///
 /// Errors:  InvalidArgument naming the variable or the text.
 /// Mirrors: nothing; Hugging Face Accelerate does not read Slurm's variables.

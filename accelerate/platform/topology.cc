@@ -266,7 +266,7 @@ int guess_node_rank(const Topology& topology) {
 
 struct Resolved {
   Topology topology;
-  // Whether the number of ranks on this node was told rather than assumed.
+  // Whether the number of ranks on this node was given rather than assumed.
   bool knows_node = false;
   // Whether Slurm counts these very ranks.
   bool slurm_tasks = false;
@@ -287,7 +287,7 @@ absl::StatusOr<Resolved> resolve(const Environment& environment) {
   }
   const Fact rank = first_fact(sources, &Source::rank, {env::kRank, 0});
   const Fact world_size = first_fact(sources, &Source::world_size, {env::kWorldSize, 1});
-  // Without a word on nodes, all ranks share one.
+  // Without any variable about nodes, all ranks share one.
   const Fact local_world_size =
       first_fact(sources, &Source::local_world_size, {env::kLocalWorldSize, world_size.value});
   if (local_world_size.value > world_size.value) {
@@ -311,7 +311,7 @@ absl::StatusOr<Resolved> resolve(const Environment& environment) {
   const Fact node_rank =
       first_fact(sources, &Source::node_rank, {env::kGroupRank, guess_node_rank(topology)});
   topology.node_rank = node_rank.value;
-  // Where nodes differ in size, this one's says little about their number.
+  // If nodes differ in size, this node's size does not give their number.
   if (world_size.value % per_node != 0) {
     topology.num_nodes = std::max(topology.num_nodes, node_rank.value + 1);
   }

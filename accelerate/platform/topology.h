@@ -37,13 +37,13 @@ struct Topology {
   bool operator==(const Topology&) const = default;
 };
 
-/// A rank's place among the others, and where they meet.
+/// A rank's place among the others, and the address of their rendezvous.
 struct Placement {
   Topology topology;
   /// Host and port of the rendezvous store; empty and 0 for a rank alone.
   std::string master_addr;
   uint16_t master_port = 0;
-  /// What the user should be told, without a newline; mostly empty.
+  /// A warning for the user, without a newline; mostly empty.
   std::string notice;
 };
 
@@ -64,7 +64,7 @@ absl::StatusOr<Topology> topology_from_environment(const Environment& environmen
 /// Writes `topology` into RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK.
 void export_topology(const Topology& topology, Environment& environment);
 
-/// The same and, where ranks meet, MASTER_ADDR and MASTER_PORT.
+/// The same, and MASTER_ADDR and MASTER_PORT if there is a rendezvous.
 void export_placement(const Placement& placement, Environment& environment);
 
 }  // namespace accelerate

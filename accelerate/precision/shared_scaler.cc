@@ -11,7 +11,7 @@
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/values/json_field.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {

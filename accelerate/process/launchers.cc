@@ -76,7 +76,7 @@ void check_options(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.max_restarts >= 0, "launch: max_restarts is ", options.max_restarts);
 }
 
-// Where rank 0's store will listen. Made here, so that nobody takes the port meanwhile.
+// The socket of rank 0's store. Made here, so that no other process takes the port meanwhile.
 Descriptor listen(const LaunchOptions& options, uint16_t& port) {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
@@ -115,8 +115,8 @@ TrainFunction train_of(const std::function<void()>& function) {
 struct Child {
   int rank = 0;
   pid_t pid = 0;
-  Descriptor ended;  // readable when it has
-  Descriptor words;  // what it says of its failure
+  Descriptor ended;   // readable when it has
+  Descriptor reason;  // the text of its failure
   std::string failure;
   bool has_ended = false;
 
@@ -128,9 +128,9 @@ struct Child {
     has_ended = true;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     char text[4096];
-    std::string said;
-    for (ssize_t size; (size = ::read(words.get(), text, sizeof(text))) > 0;) {
-      said.append(text, size);
+    std::string text_read;
+    for (ssize_t size; (size = ::read(reason.get(), text, sizeof(text))) > 0;) {
+      text_read.append(text, size);
     }
     failure = absl::StrCat("rank ", rank, " (process ", pid, ") ");
     if (WIFSIGNALED(status)) {
@@ -139,7 +139,7 @@ struct Child {
     } else {
       absl::StrAppend(&failure, "exited with code ", WEXITSTATUS(status));
     }
-    if (!said.empty()) absl::StrAppend(&failure, ": ", said);
+    if (!text_read.empty()) absl::StrAppend(&failure, ": ", text_read);
   }
 };
 
@@ -163,7 +163,7 @@ struct Child {
 Child start(const std::function<void()>& function, Environment environment, int rank, int listens) {
   int pipe[2];
   TORCH_CHECK(::pipe2(pipe, O_CLOEXEC) == 0, "launch: no pipe: ", std::strerror(errno));
-  Child child{.rank = rank, .words = Descriptor(pipe[0])};
+  Child child{.rank = rank, .reason = Descriptor(pipe[0])};
   const Descriptor writes(pipe[1]);
   const pid_t parent = ::getpid();
   std::fflush(nullptr);
@@ -182,7 +182,7 @@ Child start(const std::function<void()>& function, Environment environment, int 
   return child;
 }
 
-// Stops and reaps whoever is left.
+// Stops and reaps the remaining children.
 class Children {
  public:
   ~Children() { stop(); }

@@ -24,7 +24,7 @@ struct LaunchOptions {
   /// Ranks on this machine. Unset: one for each accelerator, at least one.
   std::optional<int> num_processes;
   PrecisionType mixed_precision = PrecisionType::kNo;
-  /// Where the ranks meet; 0: any free port.
+  /// The port of the rendezvous; 0: any free port.
   uint16_t use_port = 0;
   /// Address of the first machine.
   std::string master_addr = "127.0.0.1";

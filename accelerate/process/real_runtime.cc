@@ -23,7 +23,7 @@
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/backends/rendezvous.h"
 #include "accelerate/comm/watch/job_watch.h"
-#include "accelerate/comm/watch/shared_words.h"
+#include "accelerate/comm/watch/shared_memory_comparer.h"
 #include "accelerate/comm/watch/watched_backend.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/platform/nvidia.h"
@@ -69,7 +69,7 @@ void ignore_broken_pipes() {
 }
 
 c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPStoreOptions options) {
-  options.waitWorkers = false;  // The first group meets its members anyway.
+  options.waitWorkers = false;  // The first group waits for its members anyway.
   options.timeout = kConnectTimeout;
   // The libuv server is not in every build; the plain one is.
   options.useLibUV = false;
@@ -80,7 +80,8 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPSto
 std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions options) {
   options.store = c10::make_intrusive<c10d::PrefixStore>("compare", options.store);
   std::shared_ptr<CallComparer> comparer;
-  if (options.single_node) comparer = SharedWords::make(*options.store, options.rank, options.size);
+  if (options.single_node)
+    comparer = SharedMemoryComparer::make(*options.store, options.rank, options.size);
   if (!comparer) {
     comparer = std::make_shared<GlooComparer>(c10::make_intrusive<GlooBackend>(options));
   }
@@ -120,7 +121,7 @@ absl::StatusOr<Placement> place(const Environment& environment) {
   if (environment.get_or(env::kMasterAddr, "").empty() &&
       environment.get_or(env::kMasterPort, "").empty()) {
     absl::StatusOr<Topology> topology = topology_from_environment(environment);
-    if (topology.ok() && topology->world_size > 1 && find_meeting(topology->source) != nullptr) {
+    if (topology.ok() && topology->world_size > 1 && find_rendezvous(topology->source) != nullptr) {
       return Placement{.topology = *std::move(topology)};
     }
   }
@@ -198,7 +199,7 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   options.numWorkers = topology().world_size;
   if (options.isServer) options.masterListenFd = inherited_listen_fd(environment());
   if (master_addr_.empty()) {
-    store_ = meet(std::move(options));
+    store_ = rendezvous(std::move(options));
     return store_;
   }
   try {
@@ -210,7 +211,7 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   return store_;
 }
 
-c10::intrusive_ptr<c10d::Store> RealRuntime::meet(c10d::TCPStoreOptions options) {
+c10::intrusive_ptr<c10d::Store> RealRuntime::rendezvous(c10d::TCPStoreOptions options) {
   c10::intrusive_ptr<c10d::Store> store;
   std::string address;
   if (options.isServer) {
@@ -220,12 +221,12 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::meet(c10d::TCPStoreOptions options)
     address = absl::StrCat(host, ":", server->getPort());
     store = std::move(server);
   }
-  address = (*find_meeting(topology().source))(address, topology().rank, topology().world_size,
-                                               kConnectTimeout);
+  address = (*find_rendezvous(topology().source))(address, topology().rank, topology().world_size,
+                                                  kConnectTimeout);
   const size_t colon = address.rfind(':');
   int port = 0;
   TORCH_CHECK(colon != std::string::npos && absl::SimpleAtoi(address.substr(colon + 1), &port),
-              "rank 0 said \"", address, "\" where its address should be");
+              "rank 0 sent \"", address, "\" where its address should be");
   master_addr_ = address.substr(0, colon);
   master_port_ = static_cast<uint16_t>(port);
   environment().set(env::kMasterAddr, master_addr_);
@@ -342,7 +343,7 @@ void RealRuntime::leave_failed(const std::string& what) {
     for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
     store_->wait(keys, kFarewell);
   } catch (const std::exception&) {
-    // Whoever is left finds out by the connections that end with this process.
+    // The other ranks notice when the connections of this process close.
   }
 }
 

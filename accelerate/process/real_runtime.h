@@ -2,7 +2,7 @@
 ///
 /// Ranks of a job meet through a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT (or on
 /// the listening socket that the launcher handed it). Ranks that mpirun started, and that were told
-/// no address, hear of rank 0's by MPI where the backend "mpi" is linked in.
+/// no address, learn rank 0's by MPI if the backend "mpi" is linked in.
 ///
 /// Where there are several ranks, groups are under watch (accelerate/comm/watch/watched_backend.h):
 /// the error of a failed operation names the ranks, and in debug mode (ACCELERATE_DEBUG_MODE)
@@ -60,7 +60,7 @@ class RealRuntime final : public Runtime {
   void leave_failed(const std::string& what);
 
  private:
-  // Null where there is nobody to watch.
+  // Null if the rank is alone.
   const std::shared_ptr<JobWatch>& watch();
   RealRuntime(Topology topology, Environment environment, c10::Device device, std::string host,
               uint16_t port);
@@ -68,7 +68,7 @@ class RealRuntime final : public Runtime {
   HostFiles files_;
   const c10::Device device_;
   // Makes the store where rank 0 chooses the address.
-  c10::intrusive_ptr<c10d::Store> meet(c10d::TCPStoreOptions options);
+  c10::intrusive_ptr<c10d::Store> rendezvous(c10d::TCPStoreOptions options);
 
   std::string master_addr_;
   uint16_t master_port_;

@@ -67,7 +67,7 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
   }
   if (code != 0 && topology.world_size > 1) {
     (*runtime)->leave_failed(failure);
-    // A group's destructor waits for its operations, and nobody may be left to finish them.
+    // A group's destructor waits for its operations, which other ranks may no longer finish.
     std::fflush(nullptr);
     std::_Exit(code);
   }

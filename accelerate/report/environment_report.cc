@@ -17,7 +17,7 @@
 namespace accelerate {
 namespace {
 
-// Whoever reads a report wants to know these; each is shown if it is set.
+// Variables that matter to readers of a report; each is shown if it is set.
 constexpr const char* kVariables[] = {
     "RANK",
     "WORLD_SIZE",

@@ -1,4 +1,4 @@
-/// A word about operating systems on which training is known to hang.
+/// A warning about operating systems on which training is known to hang.
 ///
 /// Mirrors: accelerate utils/other.py, check_os_kernel.
 #pragma once
@@ -15,7 +15,8 @@ namespace accelerate {
 void check_os_kernel(const Runtime& runtime = Runtime::current());
 
 namespace internal {
-/// What there is to say of a system as uname names it; nothing of others and of unknown releases.
+/// The warning for a system by its names from uname; absent for other systems and for unknown
+/// releases.
 std::optional<std::string> kernel_warning(std::string_view system, std::string_view release);
 }  // namespace internal
 

@@ -12,10 +12,10 @@ void write_console(ConsoleStream stream, std::string_view text);
 
 bool is_terminal(ConsoleStream stream);
 
-/// What the machine calls itself.
+/// The machine's name.
 std::string name();
 
-/// Returns pages that the heap keeps and nobody uses to the system, where the C library can.
+/// Returns unused pages of the heap to the system, if the C library can.
 void release_free_memory();
 
 }  // namespace accelerate::host

@@ -20,18 +20,18 @@ struct NumaDomain {
 };
 
 struct Machine {
-  /// Ascending by node; those with CPUs only. A machine that tells nothing of NUMA is one domain.
+  /// Ascending by node; those with CPUs only. A machine without NUMA is one domain.
   std::vector<NumaDomain> domains;
   int num_cores = 0;  ///< physical ones, of those this process may use
   int num_cpus = 0;
 
-  /// The index of the domain that the PCI device at `bus_id`, as in "0000:65:00.0", hangs at; -1
-  /// where the machine does not say.
+  /// The index of the domain that the PCI device at `bus_id`, as in "0000:65:00.0", is attached to;
+  /// -1 if the machine does not report it.
   int domain_near(const std::string& bus_id) const;
 
   static Machine here();
 
-  /// A machine of hwloc's imagination, as in "numa:2 core:4 pu:1".
+  /// A synthetic machine in hwloc's notation, as in "numa:2 core:4 pu:1".
   static Machine synthetic(const std::string& description);
 };
 

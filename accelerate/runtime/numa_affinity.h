@@ -2,7 +2,7 @@
 ///
 /// Local. Threads: those that exist are bound, and those that are made later inherit it.
 /// Mirrors: set_numa_affinity, override_numa_affinity; ACCELERATE_CPU_AFFINITY.
-/// Differs: ranks on CPUs are spread over the NUMA nodes, where the peer does nothing.
+/// Differs: ranks on CPUs are spread over the NUMA nodes, where HF Accelerate does nothing.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@
 
 namespace accelerate {
 
-/// What was done.
+/// The outcome of a call.
 struct NumaAffinity {
   bool bound = false;
   /// Where the rank now runs; empty unless bound.
   std::vector<int> numa_nodes;
   std::vector<int> cpus;
-  /// Why not, unless bound.
+  /// Why the rank is not bound; empty if it is.
   std::string reason;
 
   /// One sentence, as in "local rank 1 runs on CPUs 4-7 of NUMA node 1".
@@ -36,7 +36,7 @@ struct NumaAffinity {
 NumaAffinity set_numa_affinity(int local_process_index, std::optional<bool> verbose = std::nullopt,
                                Runtime& runtime = Runtime::current());
 
-/// The same, whatever was done before. It reads the machine anew.
+/// The same, regardless of earlier calls. It reads the machine anew.
 NumaAffinity override_numa_affinity(int local_process_index,
                                     std::optional<bool> verbose = std::nullopt,
                                     Runtime& runtime = Runtime::current());

@@ -28,7 +28,7 @@ constexpr auto kPoll = std::chrono::milliseconds(5);
 // needs every core, this leaves about a tenth of them to what goes on behind it.
 void yield_to_training() {
   constexpr int kNice = 10;
-  // Who runs with a higher value keeps it.
+  // A process with a higher value keeps it.
   if (::getpriority(PRIO_PROCESS, ::gettid()) < kNice) {
     ::setpriority(PRIO_PROCESS, ::gettid(), kNice);
   }

@@ -96,18 +96,18 @@ class Runtime {
   /// "mlu", "sdaa", "musa", "neuron", "tpu" or "cpu". Decides the DistributedType.
   virtual std::string device_family() const;
 
-  /// The kinds of accelerator this rank could compute on, best first, as device_family() says them;
-  /// the rank may compute on the CPU all the same.
+  /// The kinds of accelerator this rank could compute on, best first, by the names of
+  /// device_family(); the rank may compute on the CPU all the same.
   virtual std::vector<std::string> accelerator_families() const;
 
-  /// The model of the rank's device, as in "h100"; empty where nobody knows.
+  /// The model of the rank's device, as in "h100"; empty if unknown.
   virtual std::string device_name() const { return ""; }
 
   /// Whether this rank has its process to itself, so that what belongs to the process, like the
   /// CPUs it runs on and what LibTorch keeps once per process, is the rank's to change.
   virtual bool owns_process() const { return false; }
 
-  /// What the device's memory holds; nothing where nobody counts.
+  /// The use of the device's memory; absent if it is not counted.
   virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
 
   /// Gives memory back that an allocator of the device keeps for reuse and nobody uses. Nothing to

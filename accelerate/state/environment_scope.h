@@ -25,7 +25,7 @@
 
 namespace accelerate {
 
-/// A value as the peer writes it into a variable: "True", "2", "0.5", "None", text as it is.
+/// The text that HF Accelerate writes for a value: "True", "2", "0.5", "None", text as it is.
 class EnvironmentValue {
  public:
   EnvironmentValue(std::string text) : text_(std::move(text)) {}

@@ -23,7 +23,7 @@ struct LoggerNode {
   std::optional<LogLevel> level;       // the root has one
 };
 
-// Of one Runtime.
+// The state of one Runtime.
 struct LoggingState {
   LoggerNode root{.level = LogLevel::kWarning};
   std::map<std::string, LoggerNode, std::less<>> nodes;

@@ -12,7 +12,7 @@
 
 namespace accelerate {
 
-/// Gives memory back that the device's allocator keeps and nobody uses. Local.
+/// Returns unused memory of the device's allocator to the device. Local.
 void clear_device_cache(Runtime& runtime = Runtime::current());
 
 namespace internal {
@@ -52,7 +52,7 @@ concept Releasable =
     internal::CanBeReset<T> || internal::IsModuleHolder<T> || internal::CanBeEmpty<T>;
 
 /// Lets go of the objects, in this order, and clears the device's cache. Memory is free afterwards
-/// if nobody else held it: copies of a tensor or pointer do. Local.
+/// unless others hold it: copies of a tensor or pointer do. Local.
 template <Releasable... Objects>
   requires(!std::is_const_v<Objects> && ...)
 void release_memory(Objects&... objects) {

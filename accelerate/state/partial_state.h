@@ -41,7 +41,7 @@ class PartialState {
   static PartialState& get(Runtime& runtime = Runtime::current(),
                            const PartialStateOptions& options = {});
 
-  /// The shared state, or null where there is none, or none any more. Local.
+  /// The shared state, or null before it is made and after reset(). Local.
   static PartialState* find(const Runtime& runtime = Runtime::current());
 
   /// Forgets where the rank is and lets go of the process group, so that the next get() begins

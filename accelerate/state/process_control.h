@@ -22,10 +22,11 @@ namespace accelerate {
 ///   Dataset data = load_or_prepare();  // rank 0 prepares, the others find it done
 ///
 /// An exception that leaves the scope on one rank reaches all: the others' constructor, or the end
-/// of their scope, throws c10::DistBackendError naming that rank. So nobody waits for a rank that
+/// of their scope, throws c10::DistBackendError naming that rank. So no rank waits for one that
 /// does not come. How long ranks wait for the first ones is the process group's time-out.
 /// Collective at both ends; a null group stands for one rank alone.
-/// Differs: the peer's others hang if the main process throws, and it does not wait at the end.
+/// Differs: HF Accelerate's others hang if the main process throws, and it does not wait at the
+/// end.
 class OrderedScope {
  public:
   /// `is_first`: whether this rank goes first. `name` is for messages; a literal.
@@ -49,8 +50,8 @@ class OrderedScope {
  private:
   // Keeps the text of the exception that is being handled.
   void note_failure();
-  // Learns of the others' failures; throws if there is one and this rank has not failed itself.
-  void meet(bool failed);
+  // Waits for all ranks; throws if another one failed and this one did not.
+  void synchronise(bool failed);
 
   ProcessGroupPtr group_;
   const bool is_first_;

@@ -4,7 +4,7 @@
 /// Errors: c10::ValueError for nothing to join, structures that differ, and leaves that are no
 ///         tensors; c10::Error for tensors that do not fit.
 /// Mirrors: accelerate utils/operations.py, concatenate.
-/// Differs: structures must be equal; the peer leaves out what the first one does not have.
+/// Differs: structures must be equal; HF Accelerate leaves out what the first one does not have.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-/// Host memory that nobody has touched yet, for large tensors that are about to be filled.
+/// Untouched host memory for large tensors that are about to be filled.
 ///
 /// Threads: any.
 #pragma once

@@ -28,7 +28,7 @@ void check_generator_state(at::Generator generator, const at::Tensor& state) {
   const int64_t expected = generator_state(generator).numel();
   TORCH_CHECK_VALUE(state.numel() == expected, "a generator's state has ", state.numel(),
                     " bytes, one for ", generator.device().type(), " has ", expected);
-  // Only a generator can tell whether it understands the bytes.
+  // Only a generator can check the bytes.
   at::Generator trial;
   {
     std::lock_guard<std::mutex> lock(generator.mutex());

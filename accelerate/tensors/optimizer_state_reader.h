@@ -1,4 +1,4 @@
-/// Somebody who reads an optimizer's state behind training, as an asynchronous save does.
+/// Reads an optimizer's state while training goes on, as an asynchronous save does.
 #pragma once
 
 namespace accelerate {

@@ -19,7 +19,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct StateDict {
   NamedTensors tensors;
-  /// An object, or null where there is nothing to say.
+  /// An object, or null if there are no values.
   nlohmann::ordered_json values;
 };
 

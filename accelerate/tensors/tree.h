@@ -46,7 +46,7 @@ void visit_ivalue(const c10::IValue& value, absl::FunctionRef<void(const at::Ten
 // The value with fn(part) for each part of a container; itself where it is none.
 c10::IValue map_ivalue_children(const c10::IValue& value,
                                 absl::FunctionRef<c10::IValue(const c10::IValue&)> fn);
-// For whatever is no container, tensor or not.
+// For all that are not containers, tensors or not.
 void visit_ivalue_leaves(const c10::IValue& value, absl::FunctionRef<void(const c10::IValue&)> fn);
 c10::IValue map_ivalue_leaves(const c10::IValue& value,
                               absl::FunctionRef<c10::IValue(const c10::IValue&)> fn);

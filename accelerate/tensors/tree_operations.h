@@ -2,7 +2,7 @@
 /// convert, cut, fill up.
 ///
 /// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
-/// with its containers as they were: what the peer's honor_type is for follows from the types.
+/// with its containers as they were: what HF Accelerate's honor_type is for follows from the types.
 /// Undefined tensors are passed through unless said otherwise.
 /// Errors: c10::ValueError naming the operation and what is wrong with which type of leaf.
 /// Threads: functions of their arguments.
@@ -40,7 +40,7 @@ at::Tensor tensor_to_fp32(const at::Tensor& tensor);
 at::Tensor pad_input_tensor(const at::Tensor& tensor, int64_t batch_size, int num_processes,
                             int64_t dim);
 
-// fn(type's name) for each leaf that is no tensor.
+// Calls fn(type's name) for each leaf that is not a tensor.
 template <typename T, typename Fn>
 void visit_other_leaves(const T& value, Fn& fn) {
   if constexpr (std::is_same_v<T, c10::IValue>) {
@@ -56,7 +56,7 @@ void visit_other_leaves(const T& value, Fn& fn) {
 
 }  // namespace internal
 
-/// Errors: c10::ValueError naming the type of a leaf that is no tensor, if there is one.
+/// Errors: c10::ValueError naming the type of a leaf that is not a tensor.
 template <typename Tree>
 void expect_only_tensors(const Tree& tree, const char* operation) {
   auto refuse = [operation](const std::string& type) {
@@ -122,7 +122,7 @@ int64_t find_batch_size(const Tree& data) {
   return *size;
 }
 
-/// The first tensor's device; nothing where there is no tensor.
+/// The first tensor's device; absent if the tree has no tensor.
 template <typename Tree>
 std::optional<c10::Device> find_device(const Tree& data) {
   std::optional<c10::Device> device;
@@ -227,7 +227,7 @@ Tree slice_tensors(Tree data, const TensorSlice& tensor_slice) {
 /// Errors: c10::ValueError for leaves that are no tensors, a tensor whose dim is not batch_size,
 /// and
 ///         a num_processes below 1.
-/// Differs: the peer fills up with zeros, and not always to a multiple; its documentation says
+/// Differs: HF Accelerate fills up with zeros, and not always to a multiple; its documentation says
 /// this.
 template <typename Tree>
 Tree pad_input_tensors(Tree tensor, int64_t batch_size, int num_processes, int64_t dim = 0) {

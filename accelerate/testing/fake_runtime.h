@@ -1,4 +1,4 @@
-/// A Runtime on a CPU with nothing behind it: no time passes, no file exists, nobody else is there.
+/// A Runtime on a CPU without an outside: no time passes, no file exists, the rank is alone.
 /// Tests derive from it what they need.
 #pragma once
 

@@ -26,7 +26,7 @@ constexpr Unit kUnits[] = {{"GIB", 1 << 30, false}, {"MIB", 1 << 20, false},
 
 constexpr double kTooLarge = 9223372036854775808.0;  // 2^63
 
-// Nothing for what is no size. Not a number, or a negative one, is none.
+// Absent for NaN and for negative numbers, which are not sizes.
 std::optional<int64_t> parse_size(std::string_view size) {
   const std::string upper = absl::AsciiStrToUpper(std::string(size));
   for (const Unit& unit : kUnits) {

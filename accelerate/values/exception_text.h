@@ -1,4 +1,4 @@
-/// What an exception says to a person: LibTorch's without their backtraces.
+/// The message of an exception; LibTorch's without their backtraces.
 ///
 /// Threads: pure functions.
 #pragma once
@@ -10,8 +10,7 @@ namespace accelerate {
 
 std::string exception_text(const std::exception& error);
 
-/// Also of one that is no std::exception, of which nothing is known. Null: the one that is being
-/// handled.
+/// Also for an exception that is not a std::exception. Null: the exception that is being handled.
 std::string exception_text(const std::exception_ptr& error = nullptr);
 
 }  // namespace accelerate

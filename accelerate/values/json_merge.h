@@ -9,8 +9,8 @@
 namespace accelerate {
 
 /// `destination` with the entries of `source`: objects are merged, anything else replaces what is
-/// there. Errors: c10::ValueError naming the key where an object with entries meets something that
-/// is none.
+/// there. Errors: c10::ValueError naming the key at which one side has an object with entries and
+/// the other has something else.
 nlohmann::json merge_dicts(const nlohmann::json& source, nlohmann::json destination);
 
 }  // namespace accelerate

@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/backends/joint_work.h"
-#include "accelerate/comm/watch/call_checks.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/held_buffers.h"
 #include "simulator/device/host_memory.h"
@@ -21,7 +21,6 @@
 namespace accelerate::simulator {
 namespace {
 
-using accelerate::internal::flattened;
 using accelerate::internal::JointWork;
 using c10d::OpType;
 using Tensors = std::vector<at::Tensor>;
@@ -175,13 +174,11 @@ class CoalescedWork final : public JointWork {
   }
 };
 
-class SimBackend final : public c10d::Backend {
+class SimBackend final : public CallBackend {
  public:
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
   SimBackend(std::shared_ptr<Fabric> fabric, std::shared_ptr<Communicator> communicator, int member,
              absl::Duration timeout)
-      : Backend(member, communicator->size()),
+      : CallBackend(member, communicator->size()),
         fabric_(std::move(fabric)),
         communicator_(std::move(communicator)),
         timeout_(timeout),
@@ -192,257 +189,7 @@ class SimBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "sim"; }
   void setSequenceNumberForGroup() override {}
-
   uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(rank_); }
-
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    Call call = make_call(OpType::BROADCAST);
-    check_count(tensors, 1, OpType::BROADCAST, "input");
-    call.inputs = tensors;
-    call.fingerprint.root = check_root(options.rootRank, size_);
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: expected 1 input tensor(s), got ",
-                      tensors.size());
-    if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
-    Call call = make_reduction(OpType::ALLREDUCE, options.reduceOp);
-    check_contiguous(tensors[0], OpType::ALLREDUCE);
-    check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
-    call.inputs = tensors;
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    Call call = make_reduction(OpType::_ALLREDUCE_SPARSE, options.reduceOp);
-    TORCH_CHECK_VALUE(tensors.size() == 1 && tensors[0].is_sparse(),
-                      "all_reduce_sparse: expected one sparse tensor");
-    TORCH_CHECK_VALUE(options.reduceOp.op_ == c10d::ReduceOp::SUM,
-                      "all_reduce_sparse: only sums are defined");
-    check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
-    call.inputs = tensors;
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr allreduce_coalesced(Tensors& tensors,
-                              const c10d::AllreduceCoalescedOptions& options) override {
-    Call call = make_reduction(OpType::ALLREDUCE_COALESCED, options.reduceOp);
-    TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce_coalesced: no tensors");
-    check_count(tensors, tensors.size(), OpType::ALLREDUCE_COALESCED, "input");
-    for (const at::Tensor& tensor : tensors) {
-      check_reducible(options.reduceOp.op_, tensor.scalar_type());
-      call.fingerprint.add(tensor);
-    }
-    call.inputs = tensors;
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    Call call = make_reduction(OpType::REDUCE, options.reduceOp);
-    check_count(tensors, 1, OpType::REDUCE, "input");
-    check_reducible(options.reduceOp.op_, tensors[0].scalar_type());
-    call.inputs = tensors;
-    call.fingerprint.root = check_root(options.rootRank, size_);
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                    const c10d::AllgatherOptions& options) override {
-    Call call = make_call(OpType::ALLGATHER);
-    check_count(inputs, 1, OpType::ALLGATHER, "input");
-    check_list_count(outputs.size(), 1, OpType::ALLGATHER, "output");
-    check_count(outputs[0], size_, OpType::ALLGATHER, "output");
-    check_alike(outputs[0], inputs[0], OpType::ALLGATHER, "output");
-    call.inputs = inputs;
-    call.outputs = outputs[0];
-    call.fingerprint.add(inputs[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
-                          const c10d::AllgatherOptions& options) override {
-    Tensors outputs{output};
-    Tensors inputs{input};
-    return allgather_into_tensor_coalesced(outputs, inputs, options);
-  }
-
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                              const c10d::AllgatherOptions& options) override {
-    Call call = make_call(OpType::ALLGATHER_COALESCED);
-    check_count(inputs, inputs.size(), OpType::ALLGATHER_COALESCED, "input");
-    check_list_count(outputs.size(), size_, OpType::ALLGATHER_COALESCED, "output");
-    for (const Tensors& from_rank : outputs) {
-      check_count(from_rank, inputs.size(), OpType::ALLGATHER_COALESCED, "output");
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        check_alike({from_rank[i]}, inputs[i], OpType::ALLGATHER_COALESCED, "output");
-      }
-    }
-    call.inputs = inputs;
-    call.outputs = flattened(outputs);
-    for (const at::Tensor& input : inputs) call.fingerprint.add(input);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                          const c10d::AllgatherOptions& options) override {
-    Call call = make_call(OpType::_ALLGATHER_BASE);
-    check_count(inputs, inputs.size(), OpType::_ALLGATHER_BASE, "input");
-    check_count(outputs, inputs.size(), OpType::_ALLGATHER_BASE, "output");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      check_whole(outputs[i], inputs[i], size_, OpType::_ALLGATHER_BASE);
-      call.fingerprint.add(inputs[i]);
-    }
-    call.inputs = inputs;
-    call.outputs = outputs;
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                 const c10d::GatherOptions& options) override {
-    Call call = make_call(OpType::GATHER);
-    const int root = check_root(options.rootRank, size_);
-    check_count(inputs, 1, OpType::GATHER, "input");
-    if (rank_ == root) {
-      check_list_count(outputs.size(), 1, OpType::GATHER, "output");
-      check_count(outputs[0], size_, OpType::GATHER, "output");
-      check_alike(outputs[0], inputs[0], OpType::GATHER, "output");
-    } else {
-      check_list_count(outputs.size(), 0, OpType::GATHER, "output");
-    }
-    call.inputs = inputs;
-    call.outputs = flattened(outputs);
-    call.fingerprint.root = root;
-    call.fingerprint.add(inputs[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                  const c10d::ScatterOptions& options) override {
-    Call call = make_call(OpType::SCATTER);
-    const int root = check_root(options.rootRank, size_);
-    check_count(outputs, 1, OpType::SCATTER, "output");
-    if (rank_ == root) {
-      check_list_count(inputs.size(), 1, OpType::SCATTER, "input");
-      check_count(inputs[0], size_, OpType::SCATTER, "input");
-      check_alike(inputs[0], outputs[0], OpType::SCATTER, "input");
-    } else {
-      check_list_count(inputs.size(), 0, OpType::SCATTER, "input");
-    }
-    call.inputs = flattened(inputs);
-    call.outputs = outputs;
-    call.fingerprint.root = root;
-    call.fingerprint.add(outputs[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                         const c10d::ReduceScatterOptions& options) override {
-    Call call = make_reduction(OpType::REDUCE_SCATTER, options.reduceOp);
-    check_count(outputs, 1, OpType::REDUCE_SCATTER, "output");
-    check_list_count(inputs.size(), 1, OpType::REDUCE_SCATTER, "input");
-    check_count(inputs[0], size_, OpType::REDUCE_SCATTER, "input");
-    check_alike(inputs[0], outputs[0], OpType::REDUCE_SCATTER, "input");
-    check_reducible(options.reduceOp.op_, outputs[0].scalar_type());
-    call.inputs = inputs[0];
-    call.outputs = outputs;
-    call.fingerprint.add(outputs[0]);
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                               const c10d::ReduceScatterOptions& options) override {
-    Tensors outputs{output};
-    Tensors inputs{input};
-    return reduce_scatter_tensor_coalesced(outputs, inputs, options);
-  }
-
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                          const c10d::ReduceScatterOptions& options) override {
-    Call call = make_reduction(OpType::_REDUCE_SCATTER_BASE, options.reduceOp);
-    check_count(inputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "input");
-    check_count(outputs, inputs.size(), OpType::_REDUCE_SCATTER_BASE, "output");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      check_whole(inputs[i], outputs[i], size_, OpType::_REDUCE_SCATTER_BASE);
-      check_reducible(options.reduceOp.op_, inputs[i].scalar_type());
-      call.fingerprint.add(outputs[i]);
-    }
-    call.inputs = inputs;
-    call.outputs = outputs;
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits,
-                        const c10d::AllToAllOptions& options) override {
-    Call call = make_call(OpType::ALLTOALL_BASE);
-    check_contiguous(input, OpType::ALLTOALL_BASE);
-    check_contiguous(output, OpType::ALLTOALL_BASE);
-    check_splits(input_splits, input, size_, "input");
-    check_splits(output_splits, output, size_, "output");
-    call.inputs = {input};
-    call.outputs = {output};
-    call.fingerprint.shapes_may_differ = true;
-    call.fingerprint.add(input);
-    call.input_splits = input_splits;
-    call.output_splits = output_splits;
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
-                   const c10d::AllToAllOptions& options) override {
-    Call call = make_call(OpType::ALLTOALL);
-    check_count(inputs, size_, OpType::ALLTOALL, "input");
-    check_count(outputs, size_, OpType::ALLTOALL, "output");
-    call.fingerprint.shapes_may_differ = true;
-    for (const at::Tensor& input : inputs) call.fingerprint.add(input);
-    call.inputs = inputs;
-    call.outputs = outputs;
-    return join(std::move(call), options.timeout);
-  }
-
-  WorkPtr send(Tensors& tensors, int destination, int tag) override {
-    Call call = make_call(OpType::SEND);
-    check_count(tensors, 1, OpType::SEND, "input");
-    call.inputs = tensors;
-    call.fingerprint.peer = check_root(destination, size_);
-    call.fingerprint.tag = tag;
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call));
-  }
-
-  WorkPtr recv(Tensors& tensors, int source, int tag) override {
-    Call call = make_call(OpType::RECV);
-    check_count(tensors, 1, OpType::RECV, "output");
-    call.outputs = tensors;
-    call.fingerprint.peer = check_root(source, size_);
-    call.fingerprint.tag = tag;
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call));
-  }
-
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    Call call = make_call(OpType::RECVANYSOURCE);
-    check_count(tensors, 1, OpType::RECVANYSOURCE, "output");
-    call.outputs = tensors;
-    call.fingerprint.tag = tag;
-    call.fingerprint.add(tensors[0]);
-    return join(std::move(call));
-  }
-
-  WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return join(make_call(OpType::BARRIER), options.timeout);
-  }
-
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
-    // A monitored barrier only adds the names of missing ranks, which every failed barrier reports
-    // here.
-    barrier(options)->wait(kNoTimeout);
-  }
 
   // Between these two, calls are issued as usual; the returned Work stands for all of them.
   void startCoalescing() override {
@@ -458,19 +205,6 @@ class SimBackend final : public c10d::Backend {
   }
 
  private:
-  Call make_call(OpType op) const {
-    Call call;
-    call.fingerprint.op = op;
-    return call;
-  }
-
-  Call make_reduction(OpType op, const c10d::ReduceOp& reduce_op) const {
-    Call call = make_call(op);
-    call.reduce_op = reduce_op;
-    call.fingerprint.reduce_op = reduce_op.op_;
-    return call;
-  }
-
   // The device that a call's tensors are on; null for the CPU.
   SimDevice* device_of(const Call& call) const {
     const int rank = communicator_->rank(rank_);
@@ -489,14 +223,21 @@ class SimBackend final : public c10d::Backend {
     return &SimDevice::of(rank);
   }
 
-  WorkPtr join(Call call, std::chrono::milliseconds timeout = c10d::kUnsetTimeout) {
+  WorkPtr issue(const CollectiveCall& asked) override {
+    const OpType op = check_call(asked, rank_, size_);
+    Call call;
+    call.fingerprint = asked.describe();
+    call.fingerprint.op = op;
+    call.inputs = flattened(asked.inputs);
+    call.outputs = flattened(asked.outputs);
+    if (asked.reduce_op != nullptr) call.reduce_op = *asked.reduce_op;
+    call.input_splits = asked.input_splits.vec();
+    call.output_splits = asked.output_splits.vec();
     fabric_->use();
-    const OpType op = call.fingerprint.op;
-    const bool message = op == OpType::SEND || op == OpType::RECV || op == OpType::RECVANYSOURCE;
     SimWork::Parts parts;
     parts.device = device_of(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;
-    parts.timeout = timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(timeout);
+    parts.timeout = asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);
     const Scheduler& scheduler = fabric_->scheduler();
     call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
     call.ready_ns = scheduler.now_ns();
@@ -514,7 +255,7 @@ class SimBackend final : public c10d::Backend {
     }
     parts.log = &log_;
     parts.ticket = log_.enter(log_index_, call.fingerprint);
-    if (!message) {
+    if (!c10d::isP2POp(op)) {
       parts.operation = communicator_->join(rank_, std::move(call));
     } else if (op == OpType::SEND) {
       parts.operation = communicator_->send(rank_, std::move(call));

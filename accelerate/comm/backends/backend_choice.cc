@@ -15,11 +15,11 @@ bool carries_cpu_tensors(const std::string& backend) {
   return backend == "gloo" || backend == "mpi";
 }
 
-c10::DeviceType device_of(const std::string& word, const std::string& choice) {
+c10::DeviceType device_of(const std::string& name, const std::string& choice) {
   try {
-    return c10::Device(word).type();
+    return c10::Device(name).type();
   } catch (const c10::Error&) {
-    TORCH_CHECK_VALUE(false, "backend \"", choice, "\": \"", word, "\" is no kind of device");
+    TORCH_CHECK_VALUE(false, "backend \"", choice, "\": \"", name, "\" is not a device type");
   }
 }
 

@@ -45,7 +45,7 @@ TEST(BackendChoice, RefusesWhatIsNoChoice) {
   EXPECT_THAT(error_of("cpu:", c10::kCPU), HasSubstr("neither a name nor a list"));
   EXPECT_THAT(error_of("cpu:gloo,", c10::kCPU), HasSubstr("neither a name nor a list"));
   EXPECT_THAT(error_of("cpu:gloo,cpu:mpi", c10::kCPU), HasSubstr("names two for cpu"));
-  EXPECT_THAT(error_of("gpu:nccl", c10::kCPU), HasSubstr("\"gpu\" is no kind of device"));
+  EXPECT_THAT(error_of("gpu:nccl", c10::kCPU), HasSubstr("\"gpu\" is not a device type"));
   EXPECT_THAT(error_of("cpu:gloo", c10::kCUDA), HasSubstr("names none for cuda"));
 }
 

@@ -24,12 +24,12 @@ struct BackendOptions {
   bool single_node = true;
 };
 
-/// What a backend is as well if its operations can be ended from outside. A blocked rank then
-/// hears of another one's failure at once; otherwise it waits out its own time-out.
+/// A backend whose operations can be interrupted from outside. A blocked rank then learns of
+/// another rank's failure at once; otherwise it waits until its own time-out.
 class Interruptible {
  public:
   virtual ~Interruptible() = default;
-  /// Whatever waits in the backend's operations fails now, and all later operations do.
+  /// All pending and later operations of the backend fail.
   /// Threads: any.
   virtual void interrupt() = 0;
 };
@@ -41,7 +41,7 @@ using BackendFactory =
 bool register_backend(std::string name, BackendFactory factory);
 
 /// Collective over the group. Errors: c10::ValueError listing the known names for an unknown one;
-/// whatever the backend throws when a member does not come.
+/// what the backend throws if a member does not join.
 c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& name,
                                                const BackendOptions& options);
 

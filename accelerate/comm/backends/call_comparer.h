@@ -1,7 +1,7 @@
-/// Debug mode's own line between the members of a group: each shows the others a word for every
-/// call that it is about to make, and equal calls have equal words.
+/// Debug mode's own connection between the members of a group: each publishes a hash of every call
+/// that it is about to make, and equal calls have equal hashes.
 ///
-/// Errors: c10::DistBackendError if a member is gone or does not come in time, or after interrupt.
+/// Errors: c10::DistBackendError if a member is gone or late, or after interrupt.
 /// Threads: enter is called by one thread at a time, settle and interrupt by any.
 #pragma once
 
@@ -16,17 +16,17 @@ class CallComparer {
 
   struct Entry {
     uint64_t round = 0;  ///< number of the call, for settle
-    /// Whether no member that has come to this call so far has come with another word.
+    /// False if a member that has reached this call already published another hash.
     bool agrees = true;
   };
-  /// Shows this member's next word. Of two members with different words at least one, the later,
-  /// learns it here, before it does anything.
-  virtual Entry enter(uint64_t word, std::chrono::milliseconds timeout) = 0;
+  /// Publishes this member's next hash. Of two members with different hashes at least the later one
+  /// learns it here, before its operation begins.
+  virtual Entry enter(uint64_t hash, std::chrono::milliseconds timeout) = 0;
 
-  /// Returns when all members have come to the call: whether all have shown the same word.
+  /// Waits until all members have reached the call. Returns whether all hashes are equal.
   virtual bool settle(uint64_t round, std::chrono::milliseconds timeout) = 0;
 
-  /// Ends waits, and refuses all later ones.
+  /// Ends all waits; later calls throw.
   virtual void interrupt() = 0;
 };
 

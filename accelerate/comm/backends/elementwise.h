@@ -1,8 +1,8 @@
-/// What the ranks' tensors are reduced by, for every backend that reduces by itself: results of two
-/// of them are equal bit for bit if they add in the same order.
+/// The element-wise reductions of all backends that reduce tensors by themselves. Two such backends
+/// give bitwise equal results if they add in the same order.
 ///
 /// Errors:  LibTorch's, for a dtype that an operator does not have; backends check that before
-///          (accelerate/comm/watch/call_checks.h).
+///          (accelerate/comm/watch/collective_call.h).
 /// Threads: pure functions.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace accelerate::internal {
 
 /// total = total (op) value, element by element; an average begins as a sum. Shapes and dtypes are
-/// equal. `op` is none that scales.
+/// equal. `op` is not PREMUL_SUM.
 void accumulate(at::Tensor& total, const at::Tensor& value, c10d::ReduceOp::RedOpType op);
 
 /// Makes the sum of `count` ranks their average; integers are rounded towards zero.

@@ -1,4 +1,4 @@
-/// Several operations waited for as one: what endCoalescing gives.
+/// The Work that endCoalescing returns: several operations waited for as one.
 ///
 /// Errors and threads: as the operations'.
 #pragma once
@@ -65,12 +65,5 @@ class JointWork : public c10d::Work {
  private:
   const std::vector<WorkPtr> works_;
 };
-
-/// The tensors of all lists, in order.
-inline std::vector<at::Tensor> flattened(const std::vector<std::vector<at::Tensor>>& lists) {
-  std::vector<at::Tensor> all;
-  for (const std::vector<at::Tensor>& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
 
 }  // namespace accelerate::internal

@@ -6,18 +6,18 @@
 namespace accelerate {
 namespace {
 
-std::map<std::string, TellAll>& registry() {
-  static auto* meetings = new std::map<std::string, TellAll>();
-  return *meetings;
+std::map<std::string, RendezvousExchange>& registry() {
+  static auto* exchanges = new std::map<std::string, RendezvousExchange>();
+  return *exchanges;
 }
 
 }  // namespace
 
-bool register_meeting(std::string launcher, TellAll tell_all) {
-  return registry().emplace(std::move(launcher), std::move(tell_all)).second;
+bool register_rendezvous(std::string launcher, RendezvousExchange publish) {
+  return registry().emplace(std::move(launcher), std::move(publish)).second;
 }
 
-const TellAll* find_meeting(const std::string& launcher) {
+const RendezvousExchange* find_rendezvous(const std::string& launcher) {
   const auto found = registry().find(launcher);
   return found == registry().end() ? nullptr : &found->second;
 }

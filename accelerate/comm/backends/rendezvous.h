@@ -1,5 +1,5 @@
-/// How ranks without an address to meet at learn rank 0's: by a means that whoever started them
-/// gives, as MPI does. A part that has such a means registers it from its own source file.
+/// Rendezvous without a known address: some launchers, as MPI's, give ranks a way to exchange data
+/// before any connection exists. A backend registers such a way from its own source file.
 ///
 /// Threads: registration happens before main; look-ups are read only.
 #pragma once
@@ -11,15 +11,15 @@
 namespace accelerate {
 
 /// Returns rank 0's `text` on every rank. Collective over the job.
-/// Errors: c10::DistBackendError when rank 0 does not come in time, or is of another job.
-using TellAll = std::function<std::string(const std::string& text, int rank, int world_size,
-                                          std::chrono::milliseconds timeout)>;
+/// Errors: c10::DistBackendError if rank 0 is late or belongs to another job.
+using RendezvousExchange = std::function<std::string(
+    const std::string& text, int rank, int world_size, std::chrono::milliseconds timeout)>;
 
-/// `launcher` is the Topology::source of the ranks that have the means. The value only serves
+/// `launcher` is the Topology::source of the ranks that can use it. The returned value only serves
 /// static initialisation.
-bool register_meeting(std::string launcher, TellAll tell_all);
+bool register_rendezvous(std::string launcher, RendezvousExchange publish);
 
-/// Null where there is none for the launcher.
-const TellAll* find_meeting(const std::string& launcher);
+/// Null if the launcher has none.
+const RendezvousExchange* find_rendezvous(const std::string& launcher);
 
 }  // namespace accelerate

@@ -2,15 +2,31 @@
 
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace accelerate {
+namespace {
 
 using c10d::OpType;
 using c10d::ReduceOp;
+
+std::string tensors_to_string(const CollectiveFingerprint& call) {
+  // A bucketed or coalesced call can carry hundreds of tensors; a person reads the first few.
+  constexpr size_t kShown = 4;
+  std::vector<std::string> shown;
+  const int64_t* next = call.sizes.data();
+  for (size_t i = 0; i < call.dtypes.size() && i < kShown; ++i) {
+    shown.push_back(absl::StrCat(c10::toString(call.dtypes[i]), "[",
+                                 absl::StrJoin(next, next + call.dims[i], ", "), "]"));
+    next += call.dims[i];
+  }
+  if (call.dtypes.size() > kShown)
+    shown.push_back(absl::StrCat("and ", call.dtypes.size() - kShown, " more"));
+  return absl::StrJoin(shown, ", ");
+}
+
+}  // namespace
 
 const char* op_name(OpType op) {
   switch (op) {
@@ -54,9 +70,9 @@ const char* reduce_op_name(ReduceOp::RedOpType op) {
 
 void CollectiveFingerprint::add(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
-  dtypes_.push_back(tensor.scalar_type());
-  dims_.push_back(tensor.dim());
-  sizes_.append(tensor.sizes().begin(), tensor.sizes().end());
+  dtypes.push_back(tensor.scalar_type());
+  dims.push_back(tensor.dim());
+  sizes.append(tensor.sizes().begin(), tensor.sizes().end());
 }
 
 std::optional<std::string> CollectiveFingerprint::difference(
@@ -68,16 +84,16 @@ std::optional<std::string> CollectiveFingerprint::difference(
     return absl::StrCat("reduce op ", reduce_op_name(reduce_op), " against ",
                         reduce_op_name(other.reduce_op));
   }
-  const bool same_dtypes = dtypes_ == other.dtypes_;
-  const bool same_shapes = shapes_may_differ || (dims_ == other.dims_ && sizes_ == other.sizes_);
+  const bool same_dtypes = dtypes == other.dtypes;
+  const bool same_shapes = shapes_may_differ || (dims == other.dims && sizes == other.sizes);
   if (same_dtypes && same_shapes) {
     if (sequence == other.sequence) return std::nullopt;
     return absl::StrCat("call #", sequence, " against #", other.sequence);
   }
-  const char* what = dtypes_.size() != other.dtypes_.size() ? "tensors "
-                     : same_dtypes                          ? "shape "
-                                                            : "dtype ";
-  return absl::StrCat(what, tensors_to_string(), " against ", other.tensors_to_string());
+  const char* what = dtypes.size() != other.dtypes.size() ? "tensors "
+                     : same_dtypes                        ? "shape "
+                                                          : "dtype ";
+  return absl::StrCat(what, tensors_to_string(*this), " against ", tensors_to_string(other));
 }
 
 uint64_t CollectiveFingerprint::hash() const {
@@ -91,34 +107,19 @@ uint64_t CollectiveFingerprint::hash() const {
   mix(static_cast<uint64_t>(reduce_op));
   mix(static_cast<uint64_t>(root));
   mix(sequence);
-  mix(dtypes_.size());
-  for (at::ScalarType dtype : dtypes_) mix(static_cast<uint64_t>(dtype));
+  mix(dtypes.size());
+  for (const at::ScalarType dtype : dtypes) mix(static_cast<uint64_t>(dtype));
   if (shapes_may_differ) return hash;
-  for (int64_t dims : dims_) mix(static_cast<uint64_t>(dims));
-  for (int64_t size : sizes_) mix(static_cast<uint64_t>(size));
+  for (const int64_t count : dims) mix(static_cast<uint64_t>(count));
+  for (int64_t size : sizes) mix(static_cast<uint64_t>(size));
   return hash;
-}
-
-std::string CollectiveFingerprint::tensors_to_string() const {
-  // A bucketed or coalesced call can carry hundreds of tensors; a person reads the first few.
-  constexpr size_t kShown = 4;
-  std::vector<std::string> shown;
-  const int64_t* sizes = sizes_.data();
-  for (size_t i = 0; i < dtypes_.size() && i < kShown; ++i) {
-    shown.push_back(absl::StrCat(c10::toString(dtypes_[i]), "[",
-                                 absl::StrJoin(sizes, sizes + dims_[i], ", "), "]"));
-    sizes += dims_[i];
-  }
-  if (dtypes_.size() > kShown)
-    shown.push_back(absl::StrCat("and ", dtypes_.size() - kShown, " more"));
-  return absl::StrJoin(shown, ", ");
 }
 
 std::string CollectiveFingerprint::to_string() const {
   std::vector<std::string> details;
   if (reduce_op != ReduceOp::UNUSED) details.push_back(reduce_op_name(reduce_op));
   if (root >= 0) details.push_back(absl::StrCat("root ", root));
-  if (!dtypes_.empty()) details.push_back(tensors_to_string());
+  if (!dtypes.empty()) details.push_back(tensors_to_string(*this));
   const bool point_to_point = c10d::isP2POp(op);
   std::string text = op_name(op);
   if (point_to_point) {
@@ -129,38 +130,6 @@ std::string CollectiveFingerprint::to_string() const {
   }
   if (!details.empty()) absl::StrAppend(&text, " (", absl::StrJoin(details, ", "), ")");
   return text;
-}
-
-nlohmann::json CollectiveFingerprint::to_json() const {
-  std::vector<int> dtypes;
-  for (at::ScalarType dtype : dtypes_) dtypes.push_back(static_cast<int>(dtype));
-  return {{"op", static_cast<int>(op)},
-          {"reduce_op", static_cast<int>(reduce_op)},
-          {"root", root},
-          {"peer", peer},
-          {"tag", tag},
-          {"shapes_may_differ", shapes_may_differ},
-          {"sequence", sequence},
-          {"dtypes", dtypes},
-          {"dims", std::vector<int64_t>(dims_.begin(), dims_.end())},
-          {"sizes", std::vector<int64_t>(sizes_.begin(), sizes_.end())}};
-}
-
-CollectiveFingerprint CollectiveFingerprint::from_json(const nlohmann::json& json) {
-  CollectiveFingerprint fingerprint;
-  fingerprint.op = static_cast<OpType>(json.at("op").get<int>());
-  fingerprint.reduce_op = static_cast<ReduceOp::RedOpType>(json.at("reduce_op").get<int>());
-  fingerprint.root = json.at("root");
-  fingerprint.peer = json.at("peer");
-  fingerprint.tag = json.at("tag");
-  fingerprint.shapes_may_differ = json.at("shapes_may_differ");
-  fingerprint.sequence = json.at("sequence");
-  for (int dtype : json.at("dtypes")) {
-    fingerprint.dtypes_.push_back(static_cast<at::ScalarType>(dtype));
-  }
-  for (int64_t dims : json.at("dims")) fingerprint.dims_.push_back(dims);
-  for (int64_t size : json.at("sizes")) fingerprint.sizes_.push_back(size);
-  return fingerprint;
 }
 
 }  // namespace accelerate

@@ -20,10 +20,10 @@ using Bytes = std::vector<uint8_t>;
 
 constexpr char kAlarmKey[] = "accelerate/watch/alarm";
 constexpr char kReportKey[] = "accelerate/watch/report";
-// How long one blocking wait of the helper thread lasts. It is woken by its key, or by the end of
-// the store; c10d writes to the console when such a wait runs out.
+// The length of one blocking wait of the helper thread. Its key or the end of the store wakes it
+// earlier; c10d writes to the console when such a wait times out.
 constexpr std::chrono::hours kListenSlice(24);
-// The report comes from the rank that collects for one grace; then it has to travel.
+// One grace for the collecting rank, and another for the report to arrive.
 constexpr int kGracesForReport = 2;
 constexpr int kGracesToGiveUp = 3;
 
@@ -33,9 +33,9 @@ std::string wake_key(int rank) { return absl::StrCat("accelerate/watch/wake/", r
 Bytes to_bytes(const std::string& text) { return Bytes(text.begin(), text.end()); }
 std::string to_text(const Bytes& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
-// Exceptions may have any bytes in their texts.
-std::string dump(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+// Texts of exceptions may have any bytes.
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 // Whether all keys are there in time. Errors: those of a broken store.
@@ -53,7 +53,7 @@ bool wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
 
 }  // namespace
 
-// All store traffic is on threads that nobody has to wait for.
+// All store traffic is on threads of its own, so that a silent store blocks no caller.
 class JobWatch::State : public std::enable_shared_from_this<State> {
  public:
   explicit State(Options options) : options_(std::move(options)), log_(options_.rank) {}
@@ -75,7 +75,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
       }
       if (!stopping()) answer_alarm(*store);
     } catch (const std::exception&) {
-      // The store is gone, and with it everybody who could ask or answer.
+      // The store is gone, so that no rank can raise an alarm or answer it.
     }
     const std::lock_guard lock(mutex_);
     listening_ = false;
@@ -89,15 +89,15 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     std::unique_lock lock(mutex_);
     if (!report_.empty()) return report_;
     if (!std::exchange(raised_, true)) {
-      speak([failure](State& state, c10d::Store& store) {
+      request([failure](State& state, c10d::Store& store) {
         state.raise_alarm(store, failure, /*explained=*/false);
       });
     }
     changed_.wait_for(lock, grace() * kGracesToGiveUp, [this] {
-      return !report_.empty() || !listening_ || spoken_ == Spoken::kInVain;
+      return !report_.empty() || !listening_ || request_ == Request::kFailed;
     });
     if (!report_.empty()) return report_;
-    if (spoken_ != Spoken::kWell || (!listening_ && !stopping_)) trouble = unreachable;
+    if (request_ != Request::kDone || (!listening_ && !stopping_)) trouble = unreachable;
     lock.unlock();
     set_report(absl::StrCat(operation_report(failure, {log_.snapshot()}), "\n", trouble));
     return report();
@@ -107,10 +107,10 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     {
       std::unique_lock lock(mutex_);
       if (!report_.empty() || std::exchange(raised_, true)) return;
-      speak([failure](State& state, c10d::Store& store) {
+      request([failure](State& state, c10d::Store& store) {
         state.raise_alarm(store, failure, /*explained=*/true);
       });
-      wait_until_spoken(lock);
+      wait_for_request(lock);
     }
     set_report(failure.reason);
   }
@@ -132,8 +132,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   void end(const std::string& how) {
     log_.end(how);
     std::unique_lock lock(mutex_);
-    speak([](State& state, c10d::Store& store) { state.publish_log(store); });
-    wait_until_spoken(lock);
+    request([](State& state, c10d::Store& store) { state.publish_log(store); });
+    wait_for_request(lock);
   }
 
   // Returns whether the helper thread has ended, or is about to.
@@ -141,14 +141,14 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     std::unique_lock lock(mutex_);
     stopping_ = true;
     if (!listening_) return true;
-    speak([](State& state, c10d::Store& store) {
+    request([](State& state, c10d::Store& store) {
       store.set(wake_key(state.options_.rank), to_bytes("end"));
     });
     return changed_.wait_for(lock, grace(), [this] { return !listening_; });
   }
 
  private:
-  enum class Spoken { kNot, kWell, kInVain };
+  enum class Request { kPending, kDone, kFailed };
 
   std::chrono::milliseconds grace() const { return absl::ToChronoMilliseconds(options_.grace); }
 
@@ -157,32 +157,33 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     return stopping_;
   }
 
-  // Has something done on a connection of its own. \pre mutex_ is held.
-  void speak(std::function<void(State&, c10d::Store&)> what) {
-    spoken_ = Spoken::kNot;
+  // Runs `what` on a connection of its own, in a thread of its own. \pre mutex_ is held.
+  void request(std::function<void(State&, c10d::Store&)> what) {
+    request_ = Request::kPending;
     std::thread([self = shared_from_this(), what = std::move(what)] {
-      Spoken how = Spoken::kInVain;
+      Request how = Request::kFailed;
       try {
-        const std::lock_guard one_at_a_time(self->speaking_);
-        if (!self->ask_store_) self->ask_store_ = self->options_.connect();
-        what(*self, *self->ask_store_);
-        how = Spoken::kWell;
+        const std::lock_guard one_at_a_time(self->one_request_);
+        if (!self->request_store_) self->request_store_ = self->options_.connect();
+        what(*self, *self->request_store_);
+        how = Request::kDone;
       } catch (const std::exception&) {
-        // Nobody is left to tell.
+        // The store is gone; the caller sees kFailed.
       }
       const std::lock_guard lock(self->mutex_);
-      self->spoken_ = how;
+      self->request_ = how;
       self->changed_.notify_all();
     }).detach();
   }
 
-  void wait_until_spoken(std::unique_lock<std::mutex>& lock) {
-    changed_.wait_for(lock, grace(), [this] { return spoken_ != Spoken::kNot; });
+  void wait_for_request(std::unique_lock<std::mutex>& lock) {
+    changed_.wait_for(lock, grace(), [this] { return request_ != Request::kPending; });
   }
 
   void answer_alarm(c10d::Store& store) {
     publish_log(store);
-    const nlohmann::json alarm = nlohmann::json::parse(to_text(store.get(kAlarmKey)));
+    const nlohmann::ordered_json alarm =
+        nlohmann::ordered_json::parse(to_text(store.get(kAlarmKey)));
     const OperationFailure failure{
         .reason = alarm.at("reason"), .group = alarm.at("group"), .ranks = alarm.at("ranks")};
     if (alarm.at("explained")) {
@@ -199,7 +200,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   void publish_log(c10d::Store& store) const {
-    const nlohmann::json log = log_.snapshot().to_json();
+    const nlohmann::ordered_json log = log_.snapshot().to_json();
     store.set(log_key(options_.rank), to_bytes(dump(log)));
   }
 
@@ -207,13 +208,14 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     std::vector<std::string> keys;
     for (int rank : failure.ranks) keys.push_back(log_key(rank));
     if (!wait_for_keys(store, keys, grace())) {
-      // Whoever is missing is named by the report.
+      // The report names the missing ranks.
       std::erase_if(keys, [&](const std::string& key) { return !store.check({key}); });
     }
     std::vector<OperationHistory> histories;
     if (!keys.empty()) {
       for (const Bytes& bytes : store.multiGet(keys)) {
-        histories.push_back(OperationHistory::from_json(nlohmann::json::parse(to_text(bytes))));
+        histories.push_back(
+            OperationHistory::from_json(nlohmann::ordered_json::parse(to_text(bytes))));
       }
     }
     return operation_report(failure, histories);
@@ -235,15 +237,15 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   void raise_alarm(c10d::Store& store, const OperationFailure& failure, bool explained) const {
-    const nlohmann::json alarm{{"rank", options_.rank},
-                               {"reason", failure.reason},
-                               {"group", failure.group},
-                               {"ranks", failure.ranks},
-                               {"explained", explained}};
+    const nlohmann::ordered_json alarm{{"rank", options_.rank},
+                                       {"reason", failure.reason},
+                                       {"group", failure.group},
+                                       {"ranks", failure.ranks},
+                                       {"explained", explained}};
     const Bytes mine = to_bytes(dump(alarm));
     const Bytes wake = to_bytes("alarm");
     if (store.compareSet(kAlarmKey, {}, mine) != mine) {
-      // Another rank was first and wakes everybody; that it did not die before is not certain.
+      // Another rank was first and wakes all others, but it may die before it does.
       store.set(wake_key(options_.rank), wake);
       return;
     }
@@ -254,16 +256,16 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
 
   const Options options_;
   OperationLog log_;
-  std::mutex speaking_;
-  c10::intrusive_ptr<c10d::Store> ask_store_;  // of those that speak; the helper has its own
+  std::mutex one_request_;
+  c10::intrusive_ptr<c10d::Store> request_store_;  // of requests; the helper thread has its own
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool raised_ = false;    // the alarm, by this rank
   bool listening_ = true;  // the helper thread does
   bool stopping_ = false;
-  Spoken spoken_ = Spoken::kNot;  // what was to be spoken last
-  std::string report_;            // empty: the job has not failed
+  Request request_ = Request::kPending;  // the latest one
+  std::string report_;                   // empty: the job has not failed
   std::atomic<bool> failed_ = false;
   std::vector<std::weak_ptr<Interrupt>> interrupts_;
 };
@@ -294,7 +296,7 @@ void JobWatch::stop() {
   if (state_->stop()) {
     helper_.join();
   } else {
-    helper_.detach();  // The store does not answer it.
+    helper_.detach();  // The store does not answer.
   }
 }
 

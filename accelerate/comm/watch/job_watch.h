@@ -1,13 +1,13 @@
-/// One rank's part in finding out why an operation failed, and on whom.
+/// One rank's part in finding out why an operation failed, and on which ranks.
 ///
-/// Ranks talk through the job's store, not through the backend that has just failed. A helper
-/// thread sleeps in a blocking wait until some rank raises the alarm; it then gives this rank's
-/// operation log, whatever the rank itself is doing. The rank that raised it merges the logs into
-/// one report, which all others take over: there is one alarm in a job's life, and afterwards every
-/// operation of every group throws that report.
+/// Ranks communicate through the job's store, not through the backend that has just failed. A
+/// helper thread blocks until some rank raises the alarm; it then publishes this rank's operation
+/// log, whatever the rank itself is doing. The rank that raised the alarm merges the logs into one
+/// report, which all others use: a job has one alarm, and afterwards every operation of every group
+/// throws that report.
 ///
-/// A store that does not answer, because rank 0 is frozen or gone, holds up none but the helper
-/// threads: nothing here takes longer than a few times the grace.
+/// A store that does not answer, because rank 0 is frozen or gone, blocks only the helper threads:
+/// no call here takes longer than a few times the grace.
 /// Threads: any may call at any time.
 #pragma once
 
@@ -56,21 +56,21 @@ class JobWatch {
   /// failure in the job.
   std::string fail(const OperationFailure& failure);
 
-  /// As fail, for a failure that needs no explanation by the other ranks: `failure.reason` is the
-  /// report, and the members of the group have it already.
+  /// As fail, for a failure that the other ranks' logs do not need to explain: `failure.reason` is
+  /// the report, and the members of the group have it already.
   void fail_explained(const OperationFailure& failure);
 
-  /// Calls `interrupt` when the job fails, unless the result is gone by then.
+  /// Calls `interrupt` when the job fails, unless the result has been released by then.
   [[nodiscard]] std::shared_ptr<void> on_failure(Interrupt interrupt);
 
-  /// The rank's program ends; its last log stays with the store. Local.
+  /// Publishes the log at the end of the rank's program. Local.
   void end(const std::string& how);
 
-  /// Ends the helper thread: nothing is heard of other ranks any more.
+  /// Ends the helper thread: this rank no longer answers alarms.
   void stop();
 
  private:
-  // What the threads share: one that is blocked by a store that does not answer may outlive us.
+  // Shared with the threads: one that a silent store blocks may outlive this object.
   class State;
 
   const std::shared_ptr<State> state_;

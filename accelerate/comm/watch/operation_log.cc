@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 
@@ -62,40 +62,11 @@ OperationHistory OperationLog::snapshot() const {
   return history;
 }
 
-nlohmann::json OperationHistory::to_json() const {
-  nlohmann::json group_list = nlohmann::json::array();
-  for (const GroupRecord& group : groups) {
-    group_list.push_back({{"name", group.name},
-                          {"ranks", group.ranks},
-                          {"made", group.made},
-                          {"collectives", group.collectives}});
-  }
-  nlohmann::json operation_list = nlohmann::json::array();
-  for (const OperationRecord& record : operations) {
-    operation_list.push_back({{"group", record.group},
-                              {"state", static_cast<int>(record.state)},
-                              {"fingerprint", record.fingerprint.to_json()}});
-  }
-  return {{"rank", rank},
-          {"ending", ending},
-          {"groups", std::move(group_list)},
-          {"operations", std::move(operation_list)}};
-}
+nlohmann::ordered_json OperationHistory::to_json() const { return to_dict(*this); }
 
-OperationHistory OperationHistory::from_json(const nlohmann::json& json) {
-  OperationHistory history{.rank = json.at("rank"), .ending = json.at("ending")};
-  for (const nlohmann::json& group : json.at("groups")) {
-    history.groups.push_back({.name = group.at("name"),
-                              .ranks = group.at("ranks"),
-                              .made = group.at("made"),
-                              .collectives = group.at("collectives")});
-  }
-  for (const nlohmann::json& record : json.at("operations")) {
-    history.operations.push_back(
-        {.group = record.at("group"),
-         .state = static_cast<OperationState>(record.at("state").get<int>()),
-         .fingerprint = CollectiveFingerprint::from_json(record.at("fingerprint"))});
-  }
+OperationHistory OperationHistory::from_json(const nlohmann::ordered_json& json) {
+  OperationHistory history;
+  internal::read_fields(json, "a rank's operation history", history);
   return history;
 }
 

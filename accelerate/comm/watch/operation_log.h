@@ -1,8 +1,8 @@
-/// What one rank's last operations were: a ring of fixed size that is always on, and the counts of
+/// A log of one rank's last operations: a ring of fixed size that is always on, and a count of
 /// each group's operations.
 ///
-/// Entering and leaving an operation allocates nothing for the usual few tensors of few dims and
-/// makes no text; that is for the snapshot, which travels to whoever merges the ranks' into a
+/// Entering and leaving an operation allocates nothing for the usual few tensors of few dims, and
+/// formats no text. Text is made from the snapshots that ranks send to the one that writes the
 /// report (accelerate/comm/watch/operation_report.h). Threads: any may call at any time.
 #pragma once
 
@@ -20,11 +20,11 @@
 namespace accelerate {
 
 enum class OperationState : uint8_t {
-  kIssued,   ///< called; nobody has waited for it yet
+  kIssued,   ///< called; no thread waits for it yet
   kWaiting,  ///< a thread of the rank waits for it
   kDone,
   kFailed,
-  kRefused,  ///< wrong by itself; it was never sent anywhere
+  kRefused,  ///< the call was invalid; nothing was sent
 };
 
 /// One entry of the ring.
@@ -33,6 +33,7 @@ struct OperationRecord {
   OperationState state = OperationState::kIssued;
   CollectiveFingerprint fingerprint;
 };
+ACCELERATE_FIELDS(OperationRecord, group, state, fingerprint)
 
 /// A group as one of its members sees it.
 struct GroupRecord {
@@ -41,6 +42,7 @@ struct GroupRecord {
   bool made = false;         ///< false: this rank waits for the others to make it
   uint64_t collectives = 0;  ///< entered so far
 };
+ACCELERATE_FIELDS(GroupRecord, name, ranks, made, collectives)
 
 /// A rank's log at one moment, as other ranks get it.
 struct OperationHistory {
@@ -49,33 +51,34 @@ struct OperationHistory {
   std::vector<GroupRecord> groups;
   std::vector<OperationRecord> operations;  ///< the latest last
 
-  nlohmann::json to_json() const;
-  /// Errors: nlohmann::json::exception for what to_json did not write.
-  static OperationHistory from_json(const nlohmann::json& json);
+  nlohmann::ordered_json to_json() const;
+  /// Errors: c10::ValueError for what to_json did not write.
+  static OperationHistory from_json(const nlohmann::ordered_json& json);
 };
+ACCELERATE_FIELDS(OperationHistory, rank, ending, groups, operations)
 
 class OperationLog {
  public:
   static constexpr size_t kCapacity = 64;
 
-  /// Names one operation in the log, also when the ring has long forgotten it.
+  /// Identifies one operation, even after the ring has overwritten it.
   using Ticket = uint64_t;
 
   explicit OperationLog(int rank) : rank_(rank) {}
 
-  /// A group that this rank starts to make. Returns its index.
+  /// Adds a group that this rank begins to make. Returns its index.
   int add_group(std::string name, std::vector<int> ranks);
   void group_is_made(int group);
 
   /// The operation begins. Sets the fingerprint's sequence; collectives of a group are counted.
   Ticket enter(int group, CollectiveFingerprint& fingerprint);
   void set_state(Ticket ticket, OperationState state);
-  /// The operation in words, while the ring remembers it.
+  /// The operation as text, while it is in the ring.
   std::string describe(Ticket ticket) const;
-  /// As if it had not been entered, as far as counts go. Only for the group's latest.
+  /// Takes the operation back from the counts. \pre It is the group's latest.
   void refuse(Ticket ticket);
 
-  /// The rank's program is over, in a word or two: "ended its program".
+  /// Records how the rank's program ended, as in "ended its program".
   void end(std::string ending);
 
   OperationHistory snapshot() const;

@@ -1,5 +1,5 @@
-/// What the ranks' logs say together: who is behind, by how many operations, and where their calls
-/// differ.
+/// Merges the ranks' logs into a report: which ranks are behind, by how many operations, and where
+/// their calls differ.
 ///
 /// Threads: functions of their arguments.
 #pragma once
@@ -15,9 +15,9 @@ namespace accelerate {
 
 /// Why and where an operation failed.
 struct OperationFailure {
-  /// In the words of whoever noticed; opens the report. Empty: members' calls differ.
+  /// The first line of the report, from the rank that noticed. Empty: members' calls differ.
   std::string reason;
-  std::string group;       ///< name; empty: no group's
+  std::string group;       ///< name; empty: no group
   std::vector<int> ranks;  ///< global ranks of its members
 };
 
@@ -32,16 +32,16 @@ struct OperationFailure {
 ///     #5  rank 0: all_reduce (sum, Float[4]), waits
 ///
 /// `histories` are those of the ranks that answered, in any order. Members of the group without one
-/// are said to have given no answer.
+/// are reported as "did not answer".
 std::string operation_report(const OperationFailure& failure,
                              const std::vector<OperationHistory>& histories);
 
-/// Who is behind whom in the group, a line for each rank; part of the above.
+/// One line per rank of the group: how far it is behind. Part of the above.
 std::string group_lines(const OperationFailure& failure,
                         const std::vector<OperationHistory>& histories);
 
-/// What is wrong with calls that should be the same collective, by global rank; empty if nothing
-/// is.
+/// The differences between calls that should be the same collective, by global rank; empty if
+/// there are none.
 std::string describe_mismatch(
     const std::string& group,
     const std::vector<std::pair<int, CollectiveFingerprint>>& calls_by_rank);

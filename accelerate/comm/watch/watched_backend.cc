@@ -18,46 +18,29 @@ std::shared_ptr<void> end_pending_on_failure(JobWatch& job,
   return job.on_failure([inner] { dynamic_cast<Interruptible*>(inner.get())->interrupt(); });
 }
 
-CollectiveFingerprint call_of(OpType op) {
-  CollectiveFingerprint call;
-  call.op = op;
-  return call;
-}
-
-// How long members may take to come to a call that differs, so that all are named.
+// How long other members may take to reach a call that differs, so that the report names all.
 constexpr std::chrono::seconds kGrace(2);
 
 }  // namespace
 
 WatchedBackend::WatchedBackend(BackendPtr inner, WatchedGroup group, Options options)
-    : Backend(inner->getRank(), inner->getSize()),
+    : CallBackend(inner->getRank(), inner->getSize()),
       inner_(std::move(inner)),
       group_(std::make_shared<const WatchedGroup>(std::move(group))),
       options_(std::move(options)),
       interrupt_(end_pending_on_failure(*group_->job, inner_)) {}
 
-void WatchedBackend::check_device(OpType op, const at::Tensor& tensor) const {
-  if (!options_.comparer || !tensor.defined()) return;
-  // What ranks say to each other besides their tensors is on the CPU.
-  TORCH_CHECK_VALUE(tensor.device().type() == options_.device_type || tensor.is_cpu(), op_name(op),
-                    ": a tensor is on ", tensor.device(), ", but the ranks compute on ",
-                    c10::Device(options_.device_type), "; move it there first");
-}
-
-CollectiveFingerprint WatchedBackend::describe(OpType op, const at::Tensor& tensor) const {
-  check_device(op, tensor);
-  CollectiveFingerprint call = call_of(op);
-  call.add(tensor);
-  return call;
-}
-
-CollectiveFingerprint WatchedBackend::describe(OpType op, const Tensors& tensors) const {
-  CollectiveFingerprint call = call_of(op);
-  for (const at::Tensor& tensor : tensors) {
-    check_device(op, tensor);
-    call.add(tensor);
+WatchedBackend::WorkPtr WatchedBackend::issue(const CollectiveCall& call) {
+  if (options_.comparer) {
+    for (const at::Tensor& tensor : call.share()) {
+      // What the library itself exchanges, besides the user's tensors, is on the CPU.
+      TORCH_CHECK_VALUE(
+          !tensor.defined() || tensor.device().type() == options_.device_type || tensor.is_cpu(),
+          op_name(call.op), ": a tensor is on ", tensor.device(), ", but the ranks compute on ",
+          c10::Device(options_.device_type), "; move it there first");
+    }
   }
-  return call;
+  return run(call.describe(), call.timeout, [&] { return call.repeat(*inner_); });
 }
 
 Settle WatchedBackend::compare(const CollectiveFingerprint& call,
@@ -67,7 +50,7 @@ Settle WatchedBackend::compare(const CollectiveFingerprint& call,
     try {
       options_.comparer->settle(entry.round, std::min<std::chrono::milliseconds>(timeout, kGrace));
     } catch (const c10::DistBackendError&) {
-      // Who does not come is not named.
+      // The report does not name members that are late.
     }
     group_->fail_mismatch();
   }
@@ -76,9 +59,9 @@ Settle WatchedBackend::compare(const CollectiveFingerprint& call,
   };
 }
 
-template <typename Issue>
 WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
-                                            std::chrono::milliseconds timeout, const Issue& issue) {
+                                            std::chrono::milliseconds timeout,
+                                            absl::FunctionRef<WorkPtr()> begin) {
   group_->job->check();
   OperationLog& log = group_->job->log();
   std::unique_lock lock(one_at_a_time_, std::defer_lock);
@@ -101,7 +84,7 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   }
   WorkPtr work;
   try {
-    work = issue();
+    work = begin();
   } catch (const c10::DistError&) {
     fail();
   } catch (const c10::Error&) {
@@ -110,165 +93,15 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   } catch (...) {
     fail();
   }
-  // Inside a coalesced block the backend may have nothing to give yet.
+  // Inside a coalesced block the backend may not have a Work yet.
   if (!work) return work;
   return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket, std::move(settle));
-}
-
-WatchedBackend::WorkPtr WatchedBackend::broadcast(Tensors& tensors,
-                                                  const c10d::BroadcastOptions& options) {
-  CollectiveFingerprint call = describe(OpType::BROADCAST, tensors);
-  call.root = static_cast<int>(options.rootRank);
-  return run(std::move(call), options.timeout, [&] { return inner_->broadcast(tensors, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::allreduce(Tensors& tensors,
-                                                  const c10d::AllreduceOptions& options) {
-  CollectiveFingerprint call = describe(OpType::ALLREDUCE, tensors);
-  call.reduce_op = options.reduceOp.op_;
-  return run(std::move(call), options.timeout, [&] { return inner_->allreduce(tensors, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::allreduce_sparse(Tensors& tensors,
-                                                         const c10d::AllreduceOptions& options) {
-  CollectiveFingerprint call = describe(OpType::_ALLREDUCE_SPARSE, tensors);
-  call.reduce_op = options.reduceOp.op_;
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->allreduce_sparse(tensors, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  CollectiveFingerprint call = describe(OpType::ALLREDUCE_COALESCED, tensors);
-  call.reduce_op = options.reduceOp.op_;
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->allreduce_coalesced(tensors, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::reduce(Tensors& tensors,
-                                               const c10d::ReduceOptions& options) {
-  CollectiveFingerprint call = describe(OpType::REDUCE, tensors);
-  call.reduce_op = options.reduceOp.op_;
-  call.root = static_cast<int>(options.rootRank);
-  return run(std::move(call), options.timeout, [&] { return inner_->reduce(tensors, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                  const c10d::AllgatherOptions& options) {
-  return run(describe(OpType::ALLGATHER, inputs), options.timeout,
-             [&] { return inner_->allgather(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                        const c10d::AllgatherOptions& options) {
-  return run(describe(OpType::_ALLGATHER_BASE, input), options.timeout,
-             [&] { return inner_->_allgather_base(output, input, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::allgather_coalesced(std::vector<Tensors>& outputs,
-                                                            Tensors& inputs,
-                                                            const c10d::AllgatherOptions& options) {
-  return run(describe(OpType::ALLGATHER_COALESCED, inputs), options.timeout,
-             [&] { return inner_->allgather_coalesced(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return run(describe(OpType::_ALLGATHER_BASE, inputs), options.timeout,
-             [&] { return inner_->allgather_into_tensor_coalesced(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                               const c10d::GatherOptions& options) {
-  CollectiveFingerprint call = describe(OpType::GATHER, inputs);
-  call.root = static_cast<int>(options.rootRank);
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->gather(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                const c10d::ScatterOptions& options) {
-  CollectiveFingerprint call = describe(OpType::SCATTER, outputs);
-  call.root = static_cast<int>(options.rootRank);
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->scatter(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::reduce_scatter(Tensors& outputs,
-                                                       std::vector<Tensors>& inputs,
-                                                       const c10d::ReduceScatterOptions& options) {
-  CollectiveFingerprint call = describe(OpType::REDUCE_SCATTER, outputs);
-  call.reduce_op = options.reduceOp.op_;
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->reduce_scatter(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  CollectiveFingerprint call = describe(OpType::_REDUCE_SCATTER_BASE, output);
-  call.reduce_op = options.reduceOp.op_;
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->_reduce_scatter_base(output, input, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  CollectiveFingerprint call = describe(OpType::_REDUCE_SCATTER_BASE, outputs);
-  call.reduce_op = options.reduceOp.op_;
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                      std::vector<int64_t>& output_splits,
-                                                      std::vector<int64_t>& input_splits,
-                                                      const c10d::AllToAllOptions& options) {
-  CollectiveFingerprint call = describe(OpType::ALLTOALL_BASE, input);
-  call.shapes_may_differ = true;
-  return run(std::move(call), options.timeout, [&] {
-    return inner_->alltoall_base(output, input, output_splits, input_splits, options);
-  });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                                 const c10d::AllToAllOptions& options) {
-  CollectiveFingerprint call = describe(OpType::ALLTOALL, inputs);
-  call.shapes_may_differ = true;
-  return run(std::move(call), options.timeout,
-             [&] { return inner_->alltoall(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::send(Tensors& tensors, int destination, int tag) {
-  CollectiveFingerprint call = describe(OpType::SEND, tensors);
-  call.peer = destination;
-  call.tag = tag;
-  return run(std::move(call), c10d::kUnsetTimeout,
-             [&] { return inner_->send(tensors, destination, tag); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::recv(Tensors& tensors, int source, int tag) {
-  CollectiveFingerprint call = describe(OpType::RECV, tensors);
-  call.peer = source;
-  call.tag = tag;
-  return run(std::move(call), c10d::kUnsetTimeout,
-             [&] { return inner_->recv(tensors, source, tag); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::recvAnysource(Tensors& tensors, int tag) {
-  CollectiveFingerprint call = describe(OpType::RECVANYSOURCE, tensors);
-  call.tag = tag;
-  return run(std::move(call), c10d::kUnsetTimeout,
-             [&] { return inner_->recvAnysource(tensors, tag); });
-}
-
-WatchedBackend::WorkPtr WatchedBackend::barrier(const c10d::BarrierOptions& options) {
-  return run(call_of(OpType::BARRIER), options.timeout, [&] { return inner_->barrier(options); });
 }
 
 void WatchedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   group_->job->check();
   OperationLog& log = group_->job->log();
-  CollectiveFingerprint call = call_of(OpType::BARRIER);
+  CollectiveFingerprint call(OpType::BARRIER);
   const OperationLog::Ticket ticket = log.enter(group_->index, call);
   log.set_state(ticket, OperationState::kWaiting);
   try {
@@ -287,7 +120,7 @@ void WatchedBackend::startCoalescing() {
 
 WatchedBackend::WorkPtr WatchedBackend::endCoalescing() {
   coalescing_ = false;
-  return run(call_of(OpType::COALESCED), c10d::kUnsetTimeout,
+  return run(CollectiveFingerprint(OpType::COALESCED), c10d::kUnsetTimeout,
              [&] { return inner_->endCoalescing(); });
 }
 

@@ -18,7 +18,7 @@
 
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/watch/job_watch.h"
-#include "accelerate/comm/watch/shared_words.h"
+#include "accelerate/comm/watch/shared_memory_comparer.h"
 
 namespace accelerate {
 namespace {
@@ -71,7 +71,7 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
       if (options.debug == Debug::kConnections) {
         watch.comparer = std::make_shared<GlooComparer>(gloo("words", rank));
       } else if (options.debug == Debug::kSharedMemory) {
-        watch.comparer = SharedWords::make(*store, rank, options.ranks);
+        watch.comparer = SharedMemoryComparer::make(*store, rank, options.ranks);
       }
       const int index = self.job->log().add_group("world", ranks);
       self.group = c10::make_intrusive<WatchedBackend>(

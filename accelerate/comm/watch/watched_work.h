@@ -1,9 +1,9 @@
-/// The Work of an operation under watch: as the backend's own, but that its errors are the job's
-/// report and that the operation log hears how it goes.
+/// The Work of an operation under watch. It behaves as the backend's own, but its errors are the
+/// job's report, and its state goes to the operation log.
 ///
 /// Errors: c10::DistBackendError with the report from wait, the future and exception().
-/// Threads: as the backend's Work. A future's callbacks may be held up for as long as it takes to
-///          make the report (JobWatch::fail).
+/// Threads: as the backend's Work. A future's callbacks may be delayed until the report is made
+///          (JobWatch::fail).
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace accelerate {
 
-/// A group as the watch of one of its members knows it.
+/// A group, for the watch of one of its members.
 struct WatchedGroup {
   std::shared_ptr<JobWatch> job;
   std::string name;
@@ -28,15 +28,15 @@ struct WatchedGroup {
   int rank = 0;            ///< this one, globally
   int index = 0;           ///< in this rank's operation log
 
-  /// What a failure of the operation is called: its cause is the exception.
+  /// Describes a failure of the operation; `cause` is its exception.
   OperationFailure failure(const std::string& operation, const std::exception_ptr& cause) const;
   /// Raises the alarm. Throws the job's report.
   [[noreturn]] void fail(const std::string& operation, const std::exception_ptr& cause) const;
-  /// The same where members' calls differ.
+  /// The same if the members' calls differ.
   [[noreturn]] void fail_mismatch() const;
 };
 
-/// What has to be true before an operation counts as done. It throws the job's report if it is not.
+/// Checks what must be true before an operation counts as done; throws the job's report otherwise.
 using Settle = std::function<void()>;
 
 class WatchedWork final : public c10d::Work {

@@ -115,9 +115,9 @@ std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
   return words;
 }
 
-CallComparer::Entry GlooComparer::enter(uint64_t word, std::chrono::milliseconds timeout) {
-  const std::vector<uint64_t> words = line_->all_gather_word(word, timeout);
-  return {.agrees = std::ranges::count(words, word) == std::ssize(words)};
+CallComparer::Entry GlooComparer::enter(uint64_t hash, std::chrono::milliseconds timeout) {
+  const std::vector<uint64_t> hashes = line_->all_gather_word(hash, timeout);
+  return {.agrees = std::ranges::count(hashes, hash) == std::ssize(hashes)};
 }
 
 }  // namespace accelerate

@@ -1,5 +1,5 @@
-/// c10d's Gloo backend with two things that it does not offer: its pending operations can be ended
-/// from outside, and words can be exchanged without a detour through its worker threads.
+/// c10d's Gloo backend with two additions: pending operations can be interrupted from outside, and
+/// ranks can exchange hashes of calls without a detour through its worker threads.
 ///
 /// Linking it registers the backend "gloo".
 /// Errors: those of Gloo.
@@ -22,8 +22,8 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
   /// Collective over the group.
   explicit GlooBackend(const BackendOptions& options);
 
-  /// Whatever waits in an operation of the group fails at once, and all later
-  /// operations do; other members see a closed connection. Threads: any.
+  /// All pending and later operations of the group fail at once; other members see a closed
+  /// connection. Threads: any.
   void interrupt() override;
 
   /// Every member's `mine`. Runs on the calling thread. Collective; one at a time.
@@ -39,7 +39,7 @@ class GlooComparer final : public CallComparer {
  public:
   explicit GlooComparer(c10::intrusive_ptr<GlooBackend> line) : line_(std::move(line)) {}
 
-  Entry enter(uint64_t word, std::chrono::milliseconds timeout) override;
+  Entry enter(uint64_t hash, std::chrono::milliseconds timeout) override;
   bool settle(uint64_t, std::chrono::milliseconds) override { return true; }
   void interrupt() override { line_->interrupt(); }
 

@@ -33,11 +33,11 @@ void check_started_together(int ranks) {
                     "` or `srun --mpi=pmix`, or take the backend gloo");
 }
 
-const bool registered = register_meeting(
+const bool registered = register_rendezvous(
     "Open MPI",
     [](const std::string& text, int, int world_size, std::chrono::milliseconds timeout) {
       check_started_together(world_size);
-      return MpiEngine::get().tell_all(text, timeout);
+      return MpiEngine::get().publish(text, timeout);
     });
 
 }  // namespace

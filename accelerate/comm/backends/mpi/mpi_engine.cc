@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Who waits looks again at once for so long: an answer on the same machine takes a microsecond.
+// A waiting thread polls for so long: an answer on the same machine takes a microsecond.
 constexpr microseconds kSpins(20);
 // Then it lets others run; and then it sleeps, for a rank that is late is mostly very late.
 constexpr microseconds kYields(500);
@@ -94,7 +94,7 @@ MpiEngine::MpiEngine() {
   on_exit(&MpiEngine::at_exit, this);
 }
 
-std::string MpiEngine::tell_all(const std::string& text, std::chrono::milliseconds timeout) {
+std::string MpiEngine::publish(const std::string& text, std::chrono::milliseconds timeout) {
   std::array<char, 4096> page{};
   TORCH_CHECK_VALUE(text.size() < page.size(), "a text of ", text.size(), " bytes for all ranks");
   std::copy(text.begin(), text.end(), page.begin());

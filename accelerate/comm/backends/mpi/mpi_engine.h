@@ -1,9 +1,9 @@
 /// What drives the MPI operations of this process.
 ///
 /// An operation is a schedule of messages (schedules.h). The caller's thread starts it, so that a
-/// small one has sent all it has to send before the call returns; whoever waits for it drives it to
-/// its end. No thread hands anything to another on that way, which alone would cost 11 us. A thread
-/// of the engine's drives what nobody waits for; it sleeps while somebody does.
+/// small one has sent all it has to send before the call returns; the thread that waits for it
+/// drives it to its end. So no thread hands work to another, which alone would cost 11 us. The
+/// engine's own thread drives operations without a waiting thread, and sleeps otherwise.
 ///
 /// MPI is entered by one thread at a time, under one lock: MPI_THREAD_SERIALIZED, which spares
 /// every call MPI's own locks. A program that calls MPI itself, from other threads, initialises it
@@ -50,7 +50,7 @@ class MpiEngine {
 
   /// Rank 0's `text`, of less than a page, on every rank of the job. Collective.
   /// Errors: c10::DistBackendError after `timeout`.
-  std::string tell_all(const std::string& text, std::chrono::milliseconds timeout);
+  std::string publish(const std::string& text, std::chrono::milliseconds timeout);
 
   /// Collective over `members`, ranks of the job, all of whom have called already or are about to:
   /// nobody else is waited for.
@@ -62,7 +62,7 @@ class MpiEngine {
   /// Errors: the group's failure.
   void start(const WorkPtr& work, bool collective);
 
-  /// Drives whatever can go on. Returns whether anything did.
+  /// Drives all operations that can go on. Returns whether any did.
   bool poll();
 
   /// Returns when the work has ended, be it by an error.

@@ -2,7 +2,7 @@
 ///
 /// Errors:  c10::DistBackendError naming the operation and the ranks it waited for, from wait, the
 ///          future and exception().
-/// Threads: any. Whoever waits drives the operation itself; a future is completed by whichever
+/// Threads: any. A waiting thread drives the operation itself; a future is completed by whichever
 ///          thread drives it to its end, and runs its callbacks there.
 #pragma once
 
@@ -54,7 +54,7 @@ class MpiWork final : public c10d::Work {
 
   // As in "recv from 1, tag 3".
   std::string name() const;
-  // Tells the future. \pre done().
+  // Completes the future. \pre done().
   void publish();
   void complete(c10::ivalue::Future& future) const;
 

@@ -2,7 +2,7 @@
 /// on tensors, and what the simulator gives.
 ///
 /// Errors:  none; whether a dtype can be reduced is checked before
-/// (accelerate/comm/watch/call_checks.h). Threads: pure functions.
+/// (accelerate/comm/watch/collective_call.h). Threads: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 /// A collective as a coroutine: it starts transfers, waits for them with co_await, and computes in
-/// between. Nothing blocks: whoever drives a schedule may be any thread, at any time.
+/// between. Nothing blocks: any thread may drive a schedule at any time.
 ///
-///   Schedule ping(Transfers to, Transfers from, char* word) {
-///     to.send(word, 1, 1);
+///   Schedule ping(Transfers to, Transfers from, char* byte) {
+///     to.send(byte, 1, 1);
 ///     co_await to;
-///     from.receive(word, 1, 1);
+///     from.receive(byte, 1, 1);
 ///     co_await from;
 ///   }
 ///
@@ -83,7 +83,7 @@ struct Schedule::promise_type {
   AwaitTransfers await_transform(Transfers& transfers) { return {transfers}; }
   const Schedule& await_transform(const Schedule& schedule) { return schedule; }
 
-  promise_type* root = this;  // of the schedule that nobody waits for
+  promise_type* root = this;  // the outermost schedule
   Handle parent;
   std::exception_ptr error;
   // Of the root:

@@ -89,7 +89,7 @@ Schedule barrier(Link& link) {
 
 Schedule exchange(Link& link, std::vector<Bytes> sends, std::vector<Bytes> receives) {
   Transfers& all = link.open();
-  // Everybody begins with another one.
+  // Every rank begins with another one.
   for (int distance = 1; distance < link.size; ++distance) {
     const int from = (link.rank - distance + link.size) % link.size;
     if (receives[from].size > 0) all.receive(receives[from].data, receives[from].size, from);
@@ -134,7 +134,7 @@ Schedule broadcast(Link& link, Bytes data, int root) {
     co_await to;
     co_return;
   }
-  // The root gives everybody a share, and they give each other theirs.
+  // The root sends each rank a share, and the ranks exchange their shares.
   const std::vector<Bytes> parts = shares(link, data.data, static_cast<int64_t>(data.size), 1);
   std::vector<Bytes> nothing(link.size);
   std::vector<Bytes> sends = nothing;

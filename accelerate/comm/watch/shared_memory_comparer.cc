@@ -1,4 +1,4 @@
-#include "accelerate/comm/watch/shared_words.h"
+#include "accelerate/comm/watch/shared_memory_comparer.h"
 
 #include <cerrno>
 #include <climits>
@@ -22,17 +22,17 @@ namespace {
 
 // How many calls a member may be ahead of another.
 constexpr uint64_t kAhead = 64;
-// Who is waited for has often come already, or is about to.
+// The member that is waited for has often come already, or is about to.
 constexpr int kYields = 100;
-// How often a sleeper looks whether the one it waits for is still alive.
+// How often a sleeper checks that the member it waits for is still alive.
 constexpr std::chrono::milliseconds kSlice(50);
 
-constexpr char kNameKey[] = "shared words/name";
-constexpr char kUseKey[] = "shared words/use";
+constexpr char kNameKey[] = "call comparer/name";
+constexpr char kUseKey[] = "call comparer/use";
 
-std::string opened_key(int member) { return absl::StrCat("shared words/opened/", member); }
+std::string opened_key(int member) { return absl::StrCat("call comparer/opened/", member); }
 
-// The world in which a process number means something.
+// Process numbers can be compared within one PID namespace only.
 uint64_t process_namespace() {
   struct stat info{};
   return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
@@ -47,12 +47,12 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Memory that all who know the name share; nullptr where that is impossible.
+// Memory shared by all processes that map this name; nullptr on failure.
 void* map_shared(const std::string& name, size_t bytes, bool create) {
   const int fd = shm_open(name.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
   if (fd < 0) return nullptr;
   void* memory = MAP_FAILED;
-  // Not only its size: where there is no memory left, a later write would be a SIGBUS.
+  // Allocates the memory itself: if none is left, a later write would raise SIGBUS.
   if (!create || posix_fallocate(fd, 0, static_cast<off_t>(bytes)) == 0) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
@@ -68,15 +68,15 @@ std::string fresh_name() {
 
 }  // namespace
 
-// Zeroed memory is a valid slot of a member that has come to no call.
-struct SharedWords::Slot {
-  alignas(64) std::atomic<uint64_t> calls;  // that its member has come to
+// Zeroed memory is a valid slot of a member that has made no call yet.
+struct SharedMemoryComparer::Slot {
+  alignas(64) std::atomic<uint64_t> calls;  // that its member has made
   std::atomic<uint32_t> changes;            // of `calls` and `closed`; what sleepers watch
   std::atomic<uint32_t> sleepers;           // members that wait for it
   std::atomic<uint32_t> closed;
   std::atomic<int32_t> process;
   std::atomic<uint64_t> process_space;
-  std::atomic<uint64_t> words[kAhead];  // call c's is at c % kAhead
+  std::atomic<uint64_t> hashes[kAhead];  // call c's is at c % kAhead
 
   void wake() {
     changes.fetch_add(1);
@@ -84,7 +84,8 @@ struct SharedWords::Slot {
   }
 };
 
-std::unique_ptr<SharedWords> SharedWords::make(c10d::Store& store, int member, int members) {
+std::unique_ptr<SharedMemoryComparer> SharedMemoryComparer::make(c10d::Store& store, int member,
+                                                                 int members) {
   const size_t bytes = sizeof(Slot) * static_cast<size_t>(members);
   const bool first = member == 0;
   if (first) store.set(kNameKey, fresh_name());
@@ -108,67 +109,68 @@ std::unique_ptr<SharedWords> SharedWords::make(c10d::Store& store, int member, i
     store.set(opened_key(member), memory != nullptr ? "1" : "0");
   }
   if (store.get_to_str(kUseKey) == "1") {
-    return std::unique_ptr<SharedWords>(
-        new SharedWords(static_cast<Slot*>(memory), member, members));
+    return std::unique_ptr<SharedMemoryComparer>(
+        new SharedMemoryComparer(static_cast<Slot*>(memory), member, members));
   }
   if (memory != nullptr) munmap(memory, bytes);
   return nullptr;
 }
 
-SharedWords::SharedWords(Slot* slots, int member, int members)
+SharedMemoryComparer::SharedMemoryComparer(Slot* slots, int member, int members)
     : slots_(slots), member_(member), members_(members) {
   slots_[member].process_space.store(process_namespace());
   slots_[member].process.store(getpid());
 }
 
-SharedWords::~SharedWords() {
+SharedMemoryComparer::~SharedMemoryComparer() {
   Slot& mine = slots_[member_];
   mine.closed.store(1);
   mine.wake();
   munmap(slots_, sizeof(Slot) * static_cast<size_t>(members_));
 }
 
-CallComparer::Entry SharedWords::enter(uint64_t word, std::chrono::milliseconds timeout) {
+CallComparer::Entry SharedMemoryComparer::enter(uint64_t hash, std::chrono::milliseconds timeout) {
   Slot& mine = slots_[member_];
   Entry entry{.round = mine.calls.load()};
   if (interrupted_.load()) throw c10::DistBackendError("interrupted");
-  // The place of the word is free when all are past the call that it was for.
+  // A slot for a hash is free once all members are past the call it was for.
   for (int member = 0; entry.round >= kAhead && member < members_; ++member) {
     if (member != member_) wait_for(slots_[member], entry.round - kAhead + 2, timeout);
   }
-  mine.words[entry.round % kAhead].store(word);
+  mine.hashes[entry.round % kAhead].store(hash);
   // Of two members that come at the same time, at least one sees the other below.
   mine.calls.store(entry.round + 1);
   mine.wake();
   for (int member = 0; member < members_; ++member) {
     const Slot& slot = slots_[member];
     if (slot.calls.load() <= entry.round) continue;
-    entry.agrees = entry.agrees && slot.words[entry.round % kAhead].load() == word;
+    entry.agrees = entry.agrees && slot.hashes[entry.round % kAhead].load() == hash;
   }
   return entry;
 }
 
-bool SharedWords::settle(uint64_t round, std::chrono::milliseconds timeout) {
-  const uint64_t word = slots_[member_].words[round % kAhead].load();
+bool SharedMemoryComparer::settle(uint64_t round, std::chrono::milliseconds timeout) {
+  const uint64_t hash = slots_[member_].hashes[round % kAhead].load();
   bool agrees = true;
   for (int member = 0; member < members_; ++member) {
     Slot& slot = slots_[member];
     wait_for(slot, round + 1, timeout);
-    agrees = agrees && slot.words[round % kAhead].load() == word;
+    agrees = agrees && slot.hashes[round % kAhead].load() == hash;
   }
-  // Words that have made place for later ones were compared when their members came.
+  // Hashes that later ones have overwritten were compared when their members made the call.
   for (int member = 0; member < members_; ++member) {
     if (slots_[member].calls.load() >= round + kAhead) return true;
   }
   return agrees;
 }
 
-void SharedWords::wait_for(Slot& slot, uint64_t calls, std::chrono::milliseconds timeout) const {
+void SharedMemoryComparer::wait_for(Slot& slot, uint64_t calls,
+                                    std::chrono::milliseconds timeout) const {
   auto came = [&] { return slot.calls.load() >= calls; };
   for (int i = 0; i < kYields && !came(); ++i) sched_yield();
   if (came()) return;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  // A member that came, went on and ended in the meantime is none that is missing.
+  // A member that came, went on and ended in the meantime is not missing.
   auto check = [&](bool fine, const char* what) {
     if (!fine && !came()) throw c10::DistBackendError(what);
   };

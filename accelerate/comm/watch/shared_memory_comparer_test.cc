@@ -1,4 +1,4 @@
-#include "accelerate/comm/watch/shared_words.h"
+#include "accelerate/comm/watch/shared_memory_comparer.h"
 
 #include <atomic>
 #include <functional>
@@ -22,13 +22,15 @@ using ::testing::HasSubstr;
 constexpr milliseconds kPatience(60'000);
 
 // Runs `body` on each of so many members, each a thread with a mapping of its own.
-void on_members(int members,
-                const std::function<void(int member, std::unique_ptr<SharedWords>)>& body) {
+void on_members(
+    int members,
+    const std::function<void(int member, std::unique_ptr<SharedMemoryComparer>)>& body) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
   for (int member = 0; member < members; ++member) {
     threads.emplace_back([&, member] {
-      std::unique_ptr<SharedWords> words = SharedWords::make(*store, member, members);
+      std::unique_ptr<SharedMemoryComparer> words =
+          SharedMemoryComparer::make(*store, member, members);
       ASSERT_NE(words, nullptr);
       body(member, std::move(words));
     });
@@ -45,9 +47,9 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
-TEST(SharedWords, AgreeCallByCallHoweverFarAMemberIsAhead) {
+TEST(SharedMemoryComparer, AgreeCallByCallHoweverFarAMemberIsAhead) {
   constexpr uint64_t kCalls = 2000;
-  on_members(3, [](uint64_t member, std::unique_ptr<SharedWords> words) {
+  on_members(3, [](uint64_t member, std::unique_ptr<SharedMemoryComparer> words) {
     for (uint64_t call = 0; call < kCalls; ++call) {
       const auto entry = words->enter(call * call, kPatience);
       EXPECT_TRUE(entry.agrees) << "call " << call;
@@ -64,10 +66,10 @@ TEST(SharedWords, AgreeCallByCallHoweverFarAMemberIsAhead) {
 
 // Whatever the order in which members come: the later of two that differ learns it at once, and
 // all do before the call is done.
-TEST(SharedWords, DifferForWhoeverComesLaterAndInTheEndForAll) {
+TEST(SharedMemoryComparer, DifferForWhoeverComesLaterAndInTheEndForAll) {
   for (int repetition = 0; repetition < 200; ++repetition) {
     std::atomic<int> learnt = 0;
-    on_members(3, [&](int member, std::unique_ptr<SharedWords> words) {
+    on_members(3, [&](int member, std::unique_ptr<SharedMemoryComparer> words) {
       EXPECT_TRUE(words->settle(words->enter(7, kPatience).round, kPatience));
       const auto entry = words->enter(member == 1 ? 2 : 1, kPatience);
       if (!entry.agrees) ++learnt;
@@ -77,8 +79,8 @@ TEST(SharedWords, DifferForWhoeverComesLaterAndInTheEndForAll) {
   }
 }
 
-TEST(SharedWords, EndWhenAMemberIsGone) {
-  on_members(2, [](int member, std::unique_ptr<SharedWords> words) {
+TEST(SharedMemoryComparer, EndWhenAMemberIsGone) {
+  on_members(2, [](int member, std::unique_ptr<SharedMemoryComparer> words) {
     if (member == 1) return;
     const auto entry = words->enter(1, kPatience);
     EXPECT_TRUE(entry.agrees) << "with whoever has come";
@@ -86,10 +88,10 @@ TEST(SharedWords, EndWhenAMemberIsGone) {
   });
 }
 
-TEST(SharedWords, EndWhenAMemberDoesNotComeOrAfterInterrupt) {
+TEST(SharedMemoryComparer, EndWhenAMemberDoesNotComeOrAfterInterrupt) {
   std::promise<void> judged;
   std::shared_future<void> done = judged.get_future().share();
-  on_members(2, [&](int member, std::unique_ptr<SharedWords> words) {
+  on_members(2, [&](int member, std::unique_ptr<SharedMemoryComparer> words) {
     if (member == 1) return done.wait();
     const auto entry = words->enter(1, kPatience);
     EXPECT_THAT(error_of([&] { words->settle(entry.round, milliseconds(100)); }),

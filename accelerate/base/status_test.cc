@@ -1,0 +1,55 @@
+#include "accelerate/base/status.h"
+
+#include <stdexcept>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace accelerate {
+namespace {
+
+struct CodedError : std::runtime_error {
+  explicit CodedError(const absl::Status& status)
+      : std::runtime_error(std::string(status.message())), code(status.code()) {}
+  absl::StatusCode code;
+};
+
+template <typename Error>
+std::string error_of(const absl::Status& status) {
+  try {
+    throw_if_error<Error>(status);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ThrowIfError, ThrowsTheMessageAsTheErrorThatIsAskedFor) {
+  EXPECT_EQ(error_of<std::runtime_error>(absl::OkStatus()), "");
+  EXPECT_EQ(error_of<std::runtime_error>(absl::DataLossError("torn")), "torn");
+  EXPECT_EQ(error_of<std::invalid_argument>(absl::DataLossError("torn")), "torn");
+  try {
+    throw_if_error<CodedError>(absl::DataLossError("torn"));
+    FAIL();
+  } catch (const CodedError& error) {
+    EXPECT_EQ(error.code, absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(ValueOrThrow, ReturnsTheValue) {
+  EXPECT_EQ(value_or_throw(absl::StatusOr<int>(3)), 3);
+  EXPECT_THROW(value_or_throw(absl::StatusOr<int>(absl::NotFoundError("gone"))),
+               std::runtime_error);
+}
+
+TEST(AsStatus, CatchesExceptions) {
+  const auto parse = [](const std::string& text) {
+    return as_status(absl::StatusCode::kInvalidArgument,
+                     [&]() -> absl::StatusOr<int> { return std::stoi(text); });
+  };
+  EXPECT_EQ(*parse("12"), 12);
+  EXPECT_EQ(parse("x").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace accelerate
