@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// How machines find one another.
 enum class RendezvousKind {
@@ -38,7 +38,7 @@ struct AgentOptions {
   std::vector<std::string> command;
   /// What every rank of this machine gets on top of the inherited environment, the variables of the
   /// torchrun contract excepted, which the agent sets.
-  EnvironmentOverlay environment;
+  process::EnvironmentOverlay environment;
 
   int processes_per_node = 1;
   int min_nodes = 1;
@@ -84,4 +84,4 @@ struct AgentOptions {
   int devices_present = 0;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

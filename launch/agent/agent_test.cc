@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/testing/launcher_process.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 using ::testing::AllOf;
@@ -297,4 +297,4 @@ TEST(Environment, IsThatOfTorchrun) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -13,7 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 absl::Status cannot_make(const std::string& folder, const std::string& why) {
@@ -57,4 +57,4 @@ absl::StatusOr<std::string> temporary_log_dir() {
   return folder;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

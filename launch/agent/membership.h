@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// Which run this is; the same on all of its machines.
 struct MembershipRules {
@@ -43,7 +43,7 @@ struct MembershipRules {
 };
 
 /// A machine, as its agent introduces it.
-struct Machine {
+struct Member {
   std::string host;     ///< its name, for people
   std::string address;  ///< where the others reach it
   int processes = 1;
@@ -85,7 +85,7 @@ struct Order {
 
 class Membership {
  public:
-  using Member = int;
+  using MemberId = int;
   using TimePoint = std::chrono::steady_clock::time_point;
 
   Membership(const MembershipRules& rules, TimePoint now);
@@ -93,23 +93,23 @@ class Membership {
   /// A machine comes. It takes part in a round once it is ready.
   /// Errors: FailedPrecondition, in a sentence, if it cannot take part: its rank is taken or out of
   ///         range, or the run is over.
-  absl::Status admit(Member member, Machine machine);
+  absl::Status admit(MemberId member, Member machine);
 
   /// The machine has no ranks running, and would serve the next round's store at `store_port`.
-  void ready(Member member, uint16_t store_port);
+  void ready(MemberId member, uint16_t store_port);
   /// A rank of the machine failed.
-  void failed(Member member, const Failure& failure);
+  void failed(MemberId member, const Failure& failure);
   /// All ranks of the machine ended well.
-  void done(Member member);
+  void done(MemberId member);
   /// The machine is gone, or wants to go.
-  void lost(Member member, const Failure& failure);
+  void lost(MemberId member, const Failure& failure);
 
   /// Ends the run for all, unless it is over.
   void end_run(const Failure& failure);
 
   /// Acts on what happened and on the time that passed. Returns the orders since the last call, in
   /// the order in which they were given.
-  std::vector<std::pair<Member, Order>> advance(TimePoint now);
+  std::vector<std::pair<MemberId, Order>> advance(TimePoint now);
 
   /// When `advance` has something to do even if nothing happens.
   std::optional<TimePoint> deadline() const;
@@ -120,7 +120,7 @@ class Membership {
   enum class Phase { kForming, kRunning, kStopping, kOver };
 
   struct Seat {
-    Machine machine;
+    Member machine;
     uint16_t store_port = 0;
     bool is_ready = false;
     bool takes_part = false;  // in the round that runs or is being stopped
@@ -136,7 +136,7 @@ class Membership {
   void stop_round(const std::string& why);
   void end(int exit_code, const std::string& text);
   void end_failed(const Failure& failure);
-  std::vector<Member> candidates() const;
+  std::vector<MemberId> candidates() const;
   int ready_count() const;
   std::string who_is_here() const;
   std::string who_is_missing() const;
@@ -144,7 +144,7 @@ class Membership {
 
   const MembershipRules rules_;
   Phase phase_ = Phase::kForming;
-  std::map<Member, Seat> seats_;
+  std::map<MemberId, Seat> seats_;
   int arrivals_ = 0;
   int rounds_ = 0;
   int restarts_ = 0;
@@ -160,7 +160,7 @@ class Membership {
   std::optional<Failure> failure_;
   bool membership_changed_ = false;
 
-  std::vector<std::pair<Member, Order>> orders_;
+  std::vector<std::pair<MemberId, Order>> orders_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // All addresses together get this long to answer at all.
@@ -23,25 +23,25 @@ constexpr std::chrono::seconds kGreetingPatience(4);
 
 }  // namespace
 
-MembershipClient::MembershipClient(MembershipClientOptions options, Introduction introduction)
-    : options_(std::move(options)), introduction_(std::move(introduction)) {
+MembershipClient::MembershipClient(MembershipClientOptions options, Handshake handshake)
+    : options_(std::move(options)), handshake_(std::move(handshake)) {
   connect_next();
 }
 
-MembershipClient::MembershipClient(MembershipClientOptions options, Introduction introduction,
-                                   UniqueFd connection)
-    : options_(std::move(options)), introduction_(std::move(introduction)) {
+MembershipClient::MembershipClient(MembershipClientOptions options, Handshake handshake,
+                                   process::UniqueFd connection)
+    : options_(std::move(options)), handshake_(std::move(handshake)) {
   introduce(std::move(connection));
 }
 
 std::string MembershipClient::endpoint() const {
-  return endpoint_text(options_.endpoint_host, options_.endpoint_port);
+  return process::endpoint_text(options_.endpoint_host, options_.endpoint_port);
 }
 
 void MembershipClient::connect_next() {
   state_ = State::kConnecting;
   since_ = Clock::now();
-  SocketAddress address = options_.addresses[next_address_];
+  process::SocketAddress address = options_.addresses[next_address_];
   address.set_port(options_.endpoint_port);
   connecting_.reset(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!connecting_.is_open()) return could_not_connect(errno);
@@ -55,12 +55,12 @@ void MembershipClient::finish_connecting() {
   getsockopt(connecting_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return could_not_connect(error);
   // The others reach this machine where its route to the server begins.
-  const SocketAddress local = local_address_of(connecting_.get());
-  if (introduction_.machine.address.empty() && !local.is_loopback()) {
-    introduction_.machine.address = local.host();
+  const process::SocketAddress local = process::local_address_of(connecting_.get());
+  if (handshake_.machine.address.empty() && !local.is_loopback()) {
+    handshake_.machine.address = local.host();
   }
-  if (introduction_.machine.address.empty()) {
-    introduction_.machine.address = options_.endpoint_host;
+  if (handshake_.machine.address.empty()) {
+    handshake_.machine.address = options_.endpoint_host;
   }
   introduce(std::move(connecting_));
 }
@@ -85,12 +85,12 @@ void MembershipClient::could_not_connect(int error) {
   since_ = Clock::now();
 }
 
-void MembershipClient::introduce(UniqueFd fd) {
-  state_ = State::kIntroducing;
+void MembershipClient::introduce(process::UniqueFd fd) {
+  state_ = State::kShakingHands;
   since_ = last_heard_ = last_alive_ = Clock::now();
   channel_.emplace(std::move(fd));
-  introduction_.clock = absl::Now();
-  channel_->send(to_message(introduction_));
+  handshake_.clock = absl::Now();
+  channel_->send(to_message(handshake_));
   for (const Message& message : std::exchange(early_, {})) channel_->send(message);
 }
 
@@ -144,7 +144,7 @@ void MembershipClient::react(absl::Span<const pollfd> entries) {
     const absl::Status ok = channel_->react(entries[0]);
     hear();
     if (!ok.ok()) {
-      if (state_ == State::kIntroducing) {
+      if (state_ == State::kShakingHands) {
         give_up(absl::StrCat("what listens at ", endpoint(),
                              " is no membership server of this launcher: ", ok.message()));
       } else if (state_ == State::kMember) {
@@ -170,7 +170,7 @@ void MembershipClient::hear() {
 }
 
 void MembershipClient::handle(const Message& message) {
-  if (state_ == State::kIntroducing) {
+  if (state_ == State::kShakingHands) {
     if (message.verb == "welcome") {
       state_ = State::kMember;
     } else if (message.verb == "refused") {
@@ -220,7 +220,7 @@ void MembershipClient::check_time() {
     }
     if (now - since_ >= kRetryPause) connect_next();
   }
-  if (state_ == State::kIntroducing && now - since_ >= kGreetingPatience) {
+  if (state_ == State::kShakingHands && now - since_ >= kGreetingPatience) {
     give_up(absl::StrCat("what listens at ", endpoint(),
                          " is no membership server of this launcher: it says nothing"));
   }
@@ -236,15 +236,15 @@ void MembershipClient::check_time() {
   }
 }
 
-std::optional<EventSource::Clock::time_point> MembershipClient::deadline() const {
+std::optional<process::EventSource::Clock::time_point> MembershipClient::deadline() const {
   switch (state_) {
     case State::kConnecting: return since_ + kConnectPatience / options_.addresses.size();
     case State::kPausing: return since_ + kRetryPause;
-    case State::kIntroducing: return since_ + kGreetingPatience;
+    case State::kShakingHands: return since_ + kGreetingPatience;
     case State::kMember:
       return last_alive_ + absl::ToChronoNanoseconds(options_.timing.keep_alive_interval);
     default: return std::nullopt;
   }
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

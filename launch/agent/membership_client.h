@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "launch/agent/introduction.h"
+#include "launch/agent/handshake.h"
 #include "launch/agent/membership_link.h"
 #include "launch/agent/message_channel.h"
 #include "launch/agent/rendezvous_timing.h"
 #include "launch/process/socket_address.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 struct MembershipClientOptions {
   std::string endpoint_host;
   uint16_t endpoint_port = 0;
   /// What the host stands for, at least one.
-  std::vector<SocketAddress> addresses;
+  std::vector<process::SocketAddress> addresses;
   RendezvousTiming timing;
   /// Whether a machine that cannot be reached is waited for as well.
   bool waits_for_unreachable = false;
@@ -31,9 +31,10 @@ struct MembershipClientOptions {
 class MembershipClient final : public MembershipLink {
  public:
   /// Connects over the network.
-  MembershipClient(MembershipClientOptions options, Introduction introduction);
+  MembershipClient(MembershipClientOptions options, Handshake handshake);
   /// Has a connection: the hosting agent.
-  MembershipClient(MembershipClientOptions options, Introduction introduction, UniqueFd connection);
+  MembershipClient(MembershipClientOptions options, Handshake handshake,
+                   process::UniqueFd connection);
 
   void ready(uint16_t store_port) override;
   void failed(const Failure& failure) override;
@@ -46,13 +47,13 @@ class MembershipClient final : public MembershipLink {
   std::optional<Clock::time_point> deadline() const override;
 
  private:
-  enum class State { kConnecting, kPausing, kIntroducing, kMember, kLeaving, kOver };
+  enum class State { kConnecting, kPausing, kShakingHands, kMember, kLeaving, kOver };
 
   std::string endpoint() const;
   void connect_next();
   void finish_connecting();
   void could_not_connect(int error);
-  void introduce(UniqueFd fd);
+  void introduce(process::UniqueFd fd);
   void send(Message message);
   void hear();
   void handle(const Message& message);
@@ -60,7 +61,7 @@ class MembershipClient final : public MembershipLink {
   void check_time();
 
   const MembershipClientOptions options_;
-  Introduction introduction_;
+  Handshake handshake_;
   State state_ = State::kConnecting;
   const Clock::time_point began_ = Clock::now();
   Clock::time_point since_ = began_;  // of the present attempt or pause
@@ -68,7 +69,7 @@ class MembershipClient final : public MembershipLink {
   bool somebody_was_there_ = false;  // in this pass through the addresses
   std::string first_problem_;        // of this pass
   bool said_waiting_ = false;
-  UniqueFd connecting_;
+  process::UniqueFd connecting_;
   std::optional<MessageChannel> channel_;
   /// Said before there was a connection.
   std::vector<Message> early_;
@@ -76,4 +77,4 @@ class MembershipClient final : public MembershipLink {
   Clock::time_point last_alive_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // Connections that have not introduced themselves: how many, and for how long.
@@ -18,8 +18,8 @@ constexpr std::chrono::seconds kStrangerPatience(5);
 
 }  // namespace
 
-MembershipServer::MembershipServer(ListeningSocket socket, const MembershipRules& rules,
-                                   Introduction own, absl::Duration silence_limit)
+MembershipServer::MembershipServer(process::ListeningSocket socket, const MembershipRules& rules,
+                                   Handshake own, absl::Duration silence_limit)
     : socket_(std::move(socket)),
       membership_(rules, Clock::now()),
       own_(std::move(own)),
@@ -27,8 +27,8 @@ MembershipServer::MembershipServer(ListeningSocket socket, const MembershipRules
   fcntl(socket_.fd.get(), F_SETFL, O_NONBLOCK);
 }
 
-void MembershipServer::adopt(UniqueFd connection) {
-  const SocketAddress peer = peer_address_of(connection.get());
+void MembershipServer::adopt(process::UniqueFd connection) {
+  const process::SocketAddress peer = process::peer_address_of(connection.get());
   guests_.emplace(next_id_++, Guest{.channel = MessageChannel(std::move(connection)),
                                     .peer = peer.size() > 0 ? peer.host() : "",
                                     .last_heard = Clock::now()});
@@ -93,7 +93,7 @@ void MembershipServer::react(absl::Span<const pollfd> entries) {
 
 void MembershipServer::accept_all() {
   while (strangers() < kMaxStrangers) {
-    UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    process::UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.is_open()) return;
     adopt(std::move(fd));
   }
@@ -132,11 +132,11 @@ void MembershipServer::handle(int id, Guest& guest, const Message& message) {
 }
 
 void MembershipServer::introduce(int id, Guest& guest, const Message& message) {
-  absl::StatusOr<Introduction> theirs = to_introduction(message);
+  absl::StatusOr<Handshake> theirs = to_handshake(message);
   if (absl::IsInvalidArgument(theirs.status())) return guest.channel.close();
-  Introduction own = own_;
+  Handshake own = own_;
   own.clock = absl::Now();
-  absl::Status fits = theirs.ok() ? check_introduction(*theirs, own) : theirs.status();
+  absl::Status fits = theirs.ok() ? check_handshake(*theirs, own) : theirs.status();
   if (fits.ok()) {
     if (theirs->machine.address.empty()) theirs->machine.address = guest.peer;
     fits = membership_.admit(id, theirs->machine);
@@ -156,15 +156,15 @@ void MembershipServer::lose(int id, const Guest& guest, absl::string_view why) {
       id, {.exit_code = 1, .text = absl::StrCat("machine ", guest.host, " was lost: ", why)});
 }
 
-std::optional<EventSource::Clock::time_point> MembershipServer::deadline() const {
+std::optional<process::EventSource::Clock::time_point> MembershipServer::deadline() const {
   std::optional<Clock::time_point> first = membership_.deadline();
   for (const auto& [id, guest] : guests_) {
     // A moment later than the limit itself, so that it is surely passed.
     const auto patience = guest.host.empty() ? std::chrono::nanoseconds(kStrangerPatience)
                                              : absl::ToChronoNanoseconds(silence_limit_);
-    first = earlier(first, guest.last_heard + patience + std::chrono::milliseconds(1));
+    first = process::earlier(first, guest.last_heard + patience + std::chrono::milliseconds(1));
   }
   return first;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -12,25 +12,25 @@
 #include <string>
 #include <vector>
 
-#include "launch/agent/introduction.h"
+#include "launch/agent/handshake.h"
 #include "launch/agent/membership.h"
 #include "launch/agent/message_channel.h"
 #include "launch/process/event_source.h"
 #include "launch/process/listening_socket.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
-class MembershipServer final : public EventSource {
+class MembershipServer final : public process::EventSource {
  public:
   /// `own`: what the hosting machine says of itself, which others have to fit to; its clock is read
   /// anew each time. A machine that says nothing for `silence_limit` is given up.
-  MembershipServer(ListeningSocket socket, const MembershipRules& rules, Introduction own,
+  MembershipServer(process::ListeningSocket socket, const MembershipRules& rules, Handshake own,
                    absl::Duration silence_limit);
 
   uint16_t port() const { return socket_.port; }
 
   /// A connection that did not come over the network: the hosting agent's own.
-  void adopt(UniqueFd connection);
+  void adopt(process::UniqueFd connection);
 
   /// The hosting machine leaves, and with it the run ends for all others.
   void end_run(const Failure& failure);
@@ -47,7 +47,7 @@ class MembershipServer final : public EventSource {
     MessageChannel channel;
     std::string peer;  // address, for machines that do not know their own
     Clock::time_point last_heard;
-    std::string host;           // empty before the introduction
+    std::string host;           // empty before the handshake
     bool is_dismissed = false;  // left or was refused: not listened to any more
   };
 
@@ -59,9 +59,9 @@ class MembershipServer final : public EventSource {
   void lose(int id, const Guest& guest, absl::string_view why);
   size_t strangers() const;
 
-  ListeningSocket socket_;
+  process::ListeningSocket socket_;
   Membership membership_;
-  const Introduction own_;
+  const Handshake own_;
   const absl::Duration silence_limit_;
   std::map<int, Guest> guests_;
   int next_id_ = 0;
@@ -69,4 +69,4 @@ class MembershipServer final : public EventSource {
   std::vector<int> listed_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/agent/membership.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// Raised when the words change their meaning.
 inline constexpr int kProtocolVersion = 1;
@@ -58,4 +58,4 @@ class LineReader {
   std::string pending_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 constexpr size_t kMaxPendingBytes = 1 << 20;
@@ -18,7 +18,7 @@ absl::Status gone(const char* why) { return absl::UnavailableError(why); }
 
 }  // namespace
 
-MessageChannel::MessageChannel(UniqueFd fd) : fd_(std::move(fd)) {
+MessageChannel::MessageChannel(process::UniqueFd fd) : fd_(std::move(fd)) {
   fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
   const int on = 1;
   setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -74,4 +74,4 @@ absl::StatusOr<std::optional<Message>> MessageChannel::next() {
   return std::optional<Message>(*std::move(message));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -12,12 +12,12 @@
 #include "launch/process/event_source.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 class MessageChannel {
  public:
   /// `fd`: a connected stream socket; becomes non-blocking.
-  explicit MessageChannel(UniqueFd fd);
+  explicit MessageChannel(process::UniqueFd fd);
 
   bool is_open() const { return fd_.is_open(); }
   int fd() const { return fd_.get(); }
@@ -41,9 +41,9 @@ class MessageChannel {
   absl::Status read_some();
   absl::Status write_some();
 
-  UniqueFd fd_;
+  process::UniqueFd fd_;
   LineReader in_;
   std::string out_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

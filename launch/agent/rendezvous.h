@@ -8,9 +8,9 @@
 #include "launch/agent/membership_link.h"
 #include "launch/agent/membership_server.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
-struct Meeting {
+struct Rendezvous {
   /// Only where the run's endpoint is.
   std::unique_ptr<MembershipServer> server;
   std::unique_ptr<MembershipLink> link;
@@ -24,6 +24,6 @@ struct Meeting {
 /// machine
 ///         should listen and the port is taken or the address not its own; InvalidArgument for
 ///         `rdzv_conf`.
-absl::StatusOr<Meeting> meet(const AgentOptions& options);
+absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 absl::StatusOr<RendezvousTiming> rendezvous_timing(
     const std::map<std::string, std::string>& pairs) {
@@ -46,7 +46,7 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
     } else if (key != "rank" && key != "store_type") {
       std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
       for (const auto& [name, duration] : durations) keys.push_back(name);
-      const std::string nearest = nearest_word(key, keys);
+      const std::string nearest = settings::nearest_word(key, keys);
       std::sort(keys.begin(), keys.end());
       return absl::InvalidArgumentError(
           absl::StrCat("--rdzv_conf has no ", key,
@@ -60,4 +60,4 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
   return timing;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

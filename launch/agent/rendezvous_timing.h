@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 struct RendezvousTiming {
   absl::Duration join_timeout = absl::Seconds(600);
@@ -31,4 +31,4 @@ struct RendezvousTiming {
 /// InvalidArgument naming the key and the value, or a key that there is not.
 absl::StatusOr<RendezvousTiming> rendezvous_timing(const std::map<std::string, std::string>& pairs);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -15,7 +15,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// Names that an installation links to `accelerate`: each is "accelerate-" and a command.
 absl::Span<const char* const> link_names();
@@ -29,4 +29,4 @@ std::vector<std::string> expand_arguments(absl::string_view argv0,
 /// `--`. Values stay as they are, also those that look like options.
 std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<std::string> words);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -8,7 +8,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/commands/simulate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(Simulate, SaysWhatComesFirst) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -16,7 +16,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// The launcher's exit codes of its own; a program's are passed on as they are.
 inline constexpr int kExitLauncherFailed = 1;
@@ -50,4 +50,4 @@ struct Command {
   RunCommand (*declare)(CLI::App& app);
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -12,13 +12,13 @@
 #include "launch/commands/to_fsdp2.h"
 #include "launch/commands/tpu_config.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
-absl::Span<const Command> commands() {
+absl::Span<const Command> all_commands() {
   static const Command kCommands[] = {kConfig,    kLaunch,         kSimulate,     kTest,
                                       kEnv,       kEstimateMemory, kMergeWeights, kToFsdp2,
                                       kTpuConfig, kInstallXla,     kCompletion};
   return kCommands;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -6,9 +6,9 @@
 #include "absl/types/span.h"
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// In the order of `accelerate --help`.
-absl::Span<const Command> commands();
+absl::Span<const Command> all_commands();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// Errors: InvalidArgument for a shell that there is no script for.
 absl::StatusOr<std::string> completion_script(absl::string_view shell,
@@ -20,4 +20,4 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
 
 extern const Command kCompletion;
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -10,8 +10,8 @@
 
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 extern const Command kConfig;
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

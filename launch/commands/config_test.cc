@@ -21,7 +21,9 @@
 #include "launch/settings/config_file.h"
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using settings::load_config_file;
 namespace {
 
 using ::testing::AllOf;
@@ -503,4 +505,4 @@ TEST_F(Config, WorksOnATerminal) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

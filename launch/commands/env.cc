@@ -23,7 +23,7 @@
 #include "launch/process/version.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "env";
@@ -64,12 +64,12 @@ std::string hwloc_text() {
 
 // The lines of a configuration, each after a tab and a dash; or what is wrong with it.
 std::string config_text(const std::string& path) {
-  const absl::StatusOr<ConfigFile> config = load_config_file(path);
+  const absl::StatusOr<settings::ConfigFile> config = settings::load_config_file(path);
   if (absl::IsNotFound(config.status())) return absl::StrCat(" ", kNotFound, " (", path, ")\n");
   if (!config.ok()) return absl::StrCat(" ", config.status().message(), "\n");
   std::string text = absl::StrCat(" (", path, ")\n");
   for (absl::string_view line :
-       absl::StrSplit(config_to_yaml(*config), '\n', absl::SkipWhitespace())) {
+       absl::StrSplit(settings::config_to_yaml(*config), '\n', absl::SkipWhitespace())) {
     absl::StrAppend(&text, "\t- ", line, "\n");
   }
   return text;
@@ -79,7 +79,7 @@ int run(const std::string& config_file, Invocation& invocation) {
   const std::vector<std::string> devices = device_texts();
   std::ostream& out = invocation.out;
   out << "Copy this into your report:\n\n"
-      << "- `Accelerate` version: " << kVersion << "\n"
+      << "- `Accelerate` version: " << process::kVersion << "\n"
       << "- Platform: " << platform_text() << "\n"
       << "- `accelerate` executable: " << executable_path() << "\n"
       << "- Compiler: " << compiler_text() << "\n"
@@ -87,11 +87,11 @@ int run(const std::string& config_file, Invocation& invocation) {
       << "- LibTorch version: " << libtorch_text(invocation) << "\n"
       << "- MPI: " << mpi_text() << "\n"
       << "- hwloc: " << hwloc_text() << "\n"
-      << "- System RAM: " << bytes_text(memory_bytes()) << "\n"
+      << "- System RAM: " << estimate::bytes_text(memory_bytes()) << "\n"
       << "- CPU: " << cpu_text() << "\n"
       << "- Devices: " << (devices.empty() ? "none" : absl::StrJoin(devices, ", ")) << "\n"
       << "- `Accelerate` " << (config_file.empty() ? "default config:" : "config passed:")
-      << config_text(config_file.empty() ? default_config_path(invocation.environment)
+      << config_text(config_file.empty() ? settings::default_config_path(invocation.environment)
                                          : config_file)
       << std::flush;
   return finish(invocation);
@@ -108,4 +108,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kEnv = {kName, "Print versions, machine and configuration for a report.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

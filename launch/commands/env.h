@@ -6,8 +6,8 @@
 
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 extern const Command kEnv;
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -12,7 +12,7 @@
 #include "launch/commands/libtorch_search.h"
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -83,4 +83,4 @@ TEST_F(Env, FindsTheVersionBesideTheLibrary) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

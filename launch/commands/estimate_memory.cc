@@ -19,7 +19,13 @@
 #include "launch/estimate/memory_estimate.h"
 #include "launch/estimate/text_table.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using estimate::Architecture;
+using estimate::estimate_dtypes;
+using estimate::ModelSize;
+using estimate::size_in;
+using estimate::TransformerShape;
 namespace {
 
 constexpr char kName[] = "estimate-memory";
@@ -47,9 +53,9 @@ struct Column {
 
 std::vector<Column> training_columns(const Options& options, const ModelSize& size) {
   std::vector<Column> columns;
-  const auto add = [&](std::string header, const Division& division) {
+  const auto add = [&](std::string header, const estimate::Division& division) {
     columns.push_back({std::move(header), [size, division](const std::string& dtype) {
-                         return divided_training(dtype, size, division);
+                         return estimate::divided_training(dtype, size, division);
                        }});
   };
   const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
@@ -92,32 +98,32 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
     return absl::InvalidArgumentError(absl::StrCat(
         "activations depend on what ", options.model_name, " does not say; give", missing));
   }
-  const ActivationOptions activations = {
+  const estimate::ActivationOptions activations = {
       .batch_size = options.batch_size,
       .sequence_length = options.sequence_length,
       .tp_size = options.tp_size,
       .keeps_attention_scores = options.attn_implementation == "eager",
       .activation_checkpointing = options.activation_checkpointing};
   return Column{"Activations", [shape, activations](const std::string& dtype) {
-                  return activation_bytes(dtype, shape, activations);
+                  return estimate::activation_bytes(dtype, shape, activations);
                 }};
 }
 
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
-  const absl::StatusOr<Architecture> architecture =
-      read_architecture(files, options.model_name, hub_cache_folder(invocation.environment));
+  const absl::StatusOr<Architecture> architecture = estimate::read_architecture(
+      files, options.model_name, estimate::hub_cache_folder(invocation.environment));
   if (!architecture.ok()) return architecture.status();
   if (options.zero_stage && options.dp_shard_size == 1) {
     return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
   }
-  const ModelSize size = model_size(*architecture);
+  const ModelSize size = estimate::model_size(*architecture);
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
       {"Total Size", [&](const std::string& dtype) { return size_in(dtype, size.total); }},
       {"Training using Adam", [&](const std::string& dtype) -> std::optional<double> {
-         const auto usage = training_usage(dtype, size.total);
+         const auto usage = estimate::training_usage(dtype, size.total);
          if (!usage) return std::nullopt;
          return usage->maximum();
        }}};
@@ -133,11 +139,11 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
     std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{dtype});
     for (const Column& column : columns) {
       const std::optional<double> bytes = column.bytes(dtype);
-      row.push_back(bytes ? bytes_text(*bytes) : "N/A");
+      row.push_back(bytes ? estimate::bytes_text(*bytes) : "N/A");
     }
   }
-  return text_table(headers, rows,
-                    absl::StrCat("Memory Usage for loading `", options.model_name, "`"));
+  return estimate::text_table(headers, rows,
+                              absl::StrCat("Memory Usage for loading `", options.model_name, "`"));
 }
 
 int run(const Options& options, Invocation& invocation) {
@@ -212,4 +218,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kEstimateMemory = {kName, "Print what a model takes to load and to train.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

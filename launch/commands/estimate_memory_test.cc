@@ -11,7 +11,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -256,4 +256,4 @@ TEST_F(EstimateMemory, ExplainsThatNoCodeIsExecuted) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// The compiler that made this program: "GCC 14.2.0, C++20".
 std::string compiler_text();
@@ -30,4 +30,4 @@ double memory_bytes();
 /// "4 x /dev/davinci*"; empty for a machine without.
 std::vector<std::string> device_texts(const std::string& root = "");
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

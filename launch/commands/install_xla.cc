@@ -15,7 +15,9 @@
 #include "launch/commands/probe.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::environment_value;
 namespace {
 
 constexpr char kName[] = "install_xla";
@@ -133,4 +135,4 @@ RunCommand declare(CLI::App& app) {
 const Command kInstallXla = {kName, "Say which device plug-ins are loadable, and how to get one.",
                              declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

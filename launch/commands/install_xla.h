@@ -7,8 +7,8 @@
 
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 extern const Command kInstallXla;
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

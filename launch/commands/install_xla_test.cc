@@ -11,7 +11,7 @@
 #include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST(ProbeTorchLibrary, LooksWhereTheVariablesPoint) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

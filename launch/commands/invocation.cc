@@ -1,6 +1,6 @@
 #include "launch/commands/invocation.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code) {
@@ -13,4 +13,4 @@ int finish(Invocation& invocation) {
   return invocation.out ? 0 : kExitLauncherFailed;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// Writes `accelerate COMMAND: message`, and returns the exit code.
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
@@ -16,4 +16,4 @@ int fail(Invocation& invocation, absl::string_view command, const absl::Status& 
 /// Flushes standard output: an output that nobody could read is a failure.
 int finish(Invocation& invocation);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

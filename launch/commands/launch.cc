@@ -24,7 +24,14 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using plan::CommandPlan;
+using plan::kModuleLoader;
+using plan::LaunchPlan;
+using settings::ConfigFile;
+using settings::Settings;
+using settings::TypedFlags;
 namespace {
 
 constexpr char kName[] = "launch";
@@ -43,7 +50,7 @@ int start_failure_code(const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
-  return find_program(program, search_path_of(invocation.environment));
+  return process::find_program(program, process::search_path_of(invocation.environment));
 }
 
 // The loader of modules lies beside this program; elsewhere PATH has to have it.
@@ -58,14 +65,15 @@ std::vector<std::string> with_loader(std::vector<std::string> words) {
 
 // The program takes this one's place, terminal and signals included.
 int become(Invocation& invocation, const std::vector<std::string>& words,
-           const EnvironmentOverlay& overlay) {
+           const process::EnvironmentOverlay& overlay) {
   const std::vector<std::string> argv = with_loader(words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
     invocation.out.flush();
-    ExecImage image(*program, argv, apply_overlay(invocation.environment, overlay));
-    failed = exec_error(image, image.exec());
+    process::ExecImage image(*program, argv,
+                             process::apply_overlay(invocation.environment, overlay));
+    failed = process::exec_error(image, image.exec());
   }
   return fail(invocation, kName, failed, start_failure_code(failed));
 }
@@ -97,21 +105,21 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
-          [&](AgentOptions options) {
+          [&](agent::AgentOptions options) {
             options.command = with_loader(std::move(options.command));
-            const absl::StatusOr<int> exit_code = run_agent(options, invocation.environment);
+            const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
             if (exit_code.ok()) return *exit_code;
             return fail(invocation, kName, exit_code.status(),
                         start_failure_code(exit_code.status()));
           },
-          [&](const SimulationPlan& plan) {
+          [&](const plan::SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
-          [&](const TaskPlan& plan) {
+          [&](const plan::TaskPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
           [&](const CommandPlan& plan) { return run_command_plan(invocation, plan); },
-          [&](const SageMakerPlan&) {
+          [&](const plan::SageMakerPlan&) {
             return fail(invocation, kName,
                         absl::UnimplementedError(
                             "SageMaker starts jobs itself: write this one with --dry_run to a "
@@ -122,15 +130,15 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.help_markdown) {
-    invocation.out << options_markdown();
+    invocation.out << settings::options_markdown();
     return finish(invocation);
   }
   absl::StatusOr<Settings> settings = launch_settings(options.typed, invocation.environment);
   if (!settings.ok()) return fail(invocation, kName, settings.status(), kExitBadCommandLine);
-  const absl::StatusOr<Job> job = find_job(invocation.environment);
+  const absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
   if (!job.ok()) return fail(invocation, kName, job.status(), kExitBadCommandLine);
-  const Machine machine = this_machine(invocation.environment);
-  if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) {
+  const settings::Machine machine = settings::this_machine(invocation.environment);
+  if (absl::Status ok = settings::complete(*settings, machine, *job); !ok.ok()) {
     return fail(invocation, kName, ok, kExitBadCommandLine);
   }
   if (settings->flag("print_config")) {
@@ -143,13 +151,13 @@ int run(const Options& options, Invocation& invocation) {
                     "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
                 kExitBadCommandLine);
   }
-  const std::vector<std::string> typed_options = typed_words(options.typed);
-  const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
-                                                     .machine = machine,
-                                                     .job = *job,
-                                                     .command = invocation.program,
-                                                     .environment = invocation.environment,
-                                                     .typed_options = typed_options});
+  const std::vector<std::string> typed_options = settings::typed_words(options.typed);
+  const absl::StatusOr<LaunchPlan> plan = plan::make_plan({.settings = *settings,
+                                                           .machine = machine,
+                                                           .job = *job,
+                                                           .command = invocation.program,
+                                                           .environment = invocation.environment,
+                                                           .typed_options = typed_options});
   if (!plan.ok()) {
     const bool is_users = absl::IsInvalidArgument(plan.status());
     return fail(invocation, kName, plan.status(),
@@ -159,14 +167,14 @@ int run(const Options& options, Invocation& invocation) {
     for (const std::string& note : plan->notes) {
       invocation.err << "accelerate launch: note: " << note << "\n";
     }
-    const std::string defaults = note_on_defaults(*settings);
+    const std::string defaults = settings::note_on_defaults(*settings);
     if (invocation.is_interactive && !defaults.empty()) {
       invocation.err << "accelerate launch: note: nobody gave these, and they have defaults: "
                      << defaults << "\n";
     }
   }
   if (settings->flag("dry_run")) {
-    invocation.out << to_text(*plan);
+    invocation.out << plan::to_text(*plan);
     return finish(invocation);
   }
   return carry_out(invocation, *plan);
@@ -180,7 +188,7 @@ RunCommand declare(CLI::App& app) {
       "A flag wins over the configuration file, that over the environment, that over the default.\n"
       "Exit code: the first failing rank's own; 128+N after signal N; 2 for a bad command line;\n"
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
-  declare_flags(app, options->typed);
+  settings::declare_flags(app, options->typed);
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
   app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
@@ -196,11 +204,11 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     path = named->second.back();
   } else if (!typed.contains("cpu")) {
     std::error_code ignored;
-    path = default_config_path(environment);
+    path = settings::default_config_path(environment);
     if (!std::filesystem::is_regular_file(path, ignored)) path.clear();
   }
   if (!path.empty()) {
-    absl::StatusOr<ConfigFile> loaded = load_config_file(path);
+    absl::StatusOr<ConfigFile> loaded = settings::load_config_file(path);
     if (!loaded.ok()) return loaded.status();
     config = *std::move(loaded);
   }
@@ -209,4 +217,4 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -15,14 +15,14 @@
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 extern const Command kLaunch;
 
 /// What was typed, to settings: with the configuration file that it names, or the default one,
 /// which does not count for --cpu. Not complete yet (launch/settings/validate.h).
 /// Errors: as Settings::resolve and load_config_file.
-absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
-                                         absl::Span<const std::string> environment);
+absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
+                                                   absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

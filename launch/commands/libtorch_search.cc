@@ -10,7 +10,9 @@
 #include "absl/strings/str_split.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::environment_value;
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +97,4 @@ std::string libtorch_version(const std::string& path) {
   return version;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "launch/commands/probe.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// Loads one of LibTorch's libraries, "libtorch_cuda.so", from the first place that has it. Without
 /// one the error is the dynamic linker's. `environment` holds `NAME=value` words.
@@ -21,4 +21,4 @@ LibraryProbe probe_torch_library(const std::string& library,
 /// "2.6.0" for `libtorch_cpu.so`'s file; empty if nothing beside it says so.
 std::string libtorch_version(const std::string& path);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -11,7 +11,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/invocation.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "merge-weights";
@@ -66,4 +66,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kMergeWeights = {kName, "Make whole weights of a sharded checkpoint.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

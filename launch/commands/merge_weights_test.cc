@@ -11,7 +11,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -61,4 +61,4 @@ TEST_F(MergeWeights, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

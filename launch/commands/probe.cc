@@ -16,7 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::UniqueFd;
 namespace {
 
 constexpr unsigned kSeconds = 10;
@@ -120,4 +122,4 @@ std::optional<std::string> output_of(const std::vector<std::string>& argv) {
   return child->output;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 struct LibraryProbe {
   bool is_loadable = false;
@@ -27,4 +27,4 @@ LibraryProbe probe_library(const std::string& name, const std::string& symbol = 
 /// run or does not exit with 0.
 std::optional<std::string> output_of(const std::vector<std::string>& argv);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

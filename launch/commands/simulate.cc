@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "launch/commands/invocation.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "simulate";
@@ -30,4 +30,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

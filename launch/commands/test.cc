@@ -16,7 +16,9 @@
 #include "launch/commands/run_program.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::environment_value;
 namespace {
 
 constexpr char kName[] = "test";
@@ -77,4 +79,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kTest = {kName, "Test a configuration with a small training.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

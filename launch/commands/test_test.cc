@@ -13,7 +13,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::HasSubstr;
@@ -90,4 +90,4 @@ TEST_F(TestCommand, SaysWhereTheSelfTestShouldBe) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -12,7 +12,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::HasSubstr;
@@ -118,4 +118,4 @@ TEST_F(TpuConfig, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/replace_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 std::string name_of(const std::string& line) { return line.substr(0, line.find('=')); }
@@ -22,7 +22,7 @@ absl::Status update_variable_file(const std::string& path, const std::vector<std
     if (!names.contains(name_of(line))) absl::StrAppend(&text, line, "\n");
   }
   for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
-  return replace_file(path, text, 0600);
+  return process::replace_file(path, text, 0600);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

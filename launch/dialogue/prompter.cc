@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 namespace {
 
 constexpr int kTries = 3;
@@ -141,7 +141,7 @@ std::string Prompter::ask_text(const std::string& question,
     if (!read_line(prompt, answer)) break;
     if (answer.empty() && otherwise) return *otherwise;
     absl::Status verdict = check ? check(answer) : absl::OkStatus();
-    if (!is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
+    if (!settings::is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
     if (answer.empty()) verdict = absl::InvalidArgumentError("an answer is needed");
     if (verdict.ok()) return answer;
     out_ << "  " << verdict.message() << std::endl;
@@ -169,10 +169,10 @@ int64_t Prompter::ask_number(const std::string& question, std::optional<int64_t>
 
 bool Prompter::ask_yes_no(const std::string& question, bool otherwise) {
   const Check check = [](const std::string& answer) {
-    if (parse_bool(answer).ok()) return absl::OkStatus();
+    if (settings::parse_bool(answer).ok()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("expected yes or no, not \"", answer, "\""));
   };
-  return *parse_bool(ask_text(question, otherwise ? "yes" : "no", check));
+  return *settings::parse_bool(ask_text(question, otherwise ? "yes" : "no", check));
 }
 
 size_t Prompter::ask_choice(const std::string& question, const std::vector<std::string>& choices,
@@ -183,7 +183,7 @@ size_t Prompter::ask_choice(const std::string& question, const std::vector<std::
   for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << label(choices, i) << "\n";
   const Check check = [&](const std::string& answer) {
     if (find_choice(choices, answer) != std::string::npos) return absl::OkStatus();
-    const std::string near = nearest_word(answer, choices);
+    const std::string near = settings::nearest_word(answer, choices);
     return absl::InvalidArgumentError(absl::StrCat(
         "expected a number from 0 to ", choices.size() - 1, " or one of the names, ", "not \"",
         answer, "\"", near.empty() ? "" : "; did you mean ", near, near.empty() ? "" : "?"));
@@ -236,4 +236,4 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
   return selected;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

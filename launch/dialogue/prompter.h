@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 
 class Prompter {
  public:
@@ -56,4 +56,4 @@ class Prompter {
   absl::Status status_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

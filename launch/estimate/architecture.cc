@@ -22,7 +22,7 @@
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 namespace {
 
 using internal::integer_of;
@@ -379,7 +379,7 @@ std::string hub_cache_folder(const std::vector<std::string>& environment) {
   for (const Place& place :
        {Place{"HF_HUB_CACHE", ""}, Place{"HF_HOME", "/hub"},
         Place{"XDG_CACHE_HOME", "/huggingface/hub"}, Place{"HOME", "/.cache/huggingface/hub"}}) {
-    const std::string value = environment_value(environment, place.variable);
+    const std::string value = process::environment_value(environment, place.variable);
     if (!value.empty()) return absl::StrCat(value, place.below);
   }
   return ".cache/huggingface/hub";
@@ -412,4 +412,4 @@ absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::str
   return read_folder(files, *snapshot);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

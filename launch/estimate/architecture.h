@@ -33,7 +33,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/file_system.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 
 struct ArchitectureTensor {
   std::string name;
@@ -71,4 +71,4 @@ absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::str
 /// A description's text. Errors do not name the file.
 absl::StatusOr<Architecture> parse_architecture(absl::string_view text);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 namespace {
 
 constexpr double kFloat32Bytes = 4;
@@ -121,4 +121,4 @@ std::string bytes_text(double bytes) {
   return text + " " + kUnits[unit];
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 namespace {
 
 // Code points; none of what is printed here is wide or combined.
@@ -61,4 +61,4 @@ std::string text_table(const std::vector<std::string>& headers,
   return absl::StrJoin(lines, "\n");
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

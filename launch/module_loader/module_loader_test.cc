@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::module_loader {
 namespace {
 
 using ::testing::AllOf;
@@ -97,4 +97,4 @@ TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::module_loader

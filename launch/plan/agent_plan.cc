@@ -13,7 +13,13 @@
 #include "launch/settings/devices.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using agent::AgentOptions;
+using agent::RendezvousKind;
+using agent::Streams;
+using agent::StreamsByRank;
+using settings::Settings;
 namespace {
 
 absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
@@ -80,7 +86,7 @@ void plan_one_machine(const PlanInputs& inputs, const Endpoint& endpoint, AgentO
 absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoint,
                                 AgentOptions& options) {
   const Settings& settings = inputs.settings;
-  const bool elastic = is_elastic(settings);
+  const bool elastic = settings::is_elastic(settings);
   options.rendezvous = elastic ? RendezvousKind::kElastic : RendezvousKind::kStatic;
   if (endpoint.host.empty()) {
     return refuse(absl::StrCat(
@@ -120,8 +126,8 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   const Settings& settings = inputs.settings;
   AgentOptions options;
   options.command = program_words(settings, inputs.command);
-  options.environment = child_environment(settings, inputs.machine, inputs.environment);
-  const NodeRange nodes = node_range(settings);
+  options.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  const settings::NodeRange nodes = settings::node_range(settings);
   options.min_nodes = nodes.min;
   options.max_nodes = nodes.max;
   options.processes_per_node = static_cast<int>(settings.number("num_processes") / nodes.max);
@@ -142,7 +148,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
     // --gpu_ids replaces what the variable says.
     options.devices_present = ids.empty() || ids == "all"
                                   ? inputs.machine.devices
-                                  : count_visible(inputs.machine.installed_devices, ids);
+                                  : settings::count_visible(inputs.machine.installed_devices, ids);
   }
 
   auto tee = parse_streams(settings, "tee");
@@ -167,8 +173,8 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   } else if (absl::Status ok = plan_many_machines(inputs, *endpoint, options); !ok.ok()) {
     return ok;
   }
-  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
+  if (absl::Status ok = agent::check_options(options); !ok.ok()) return ok;
   return options;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -11,7 +11,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 /// The port where nobody says another one.
 inline constexpr uint16_t kUsualPort = 29500;
@@ -27,9 +27,10 @@ struct Endpoint {
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
 
 /// The port of a run on one machine: 0, any free one, in place of one that is in use, with a note.
-uint16_t free_or_any(uint16_t port, const Machine& machine, std::vector<std::string>* notes);
+uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
+                     std::vector<std::string>* notes);
 
 /// Of --rdzv_endpoint, else of --main_process_ip and --main_process_port.
-absl::StatusOr<Endpoint> endpoint_of(const Settings& settings);
+absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

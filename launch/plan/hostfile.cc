@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 namespace {
 
 constexpr int kMaxSlots = 1024;
@@ -99,4 +99,4 @@ absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include
   return rest;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -14,12 +14,18 @@
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using agent::AgentOptions;
+using agent::RendezvousKind;
+using settings::child_environment;
+using settings::JobKind;
+using settings::Settings;
 namespace {
 
 SimulationPlan plan_simulated(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  SimulatedRun run;
+  process::SimulatedRun run;
   run.simulate = settings.text("simulate");
   if (settings.is_set("simulate_seed")) run.simulate_seed = settings.text("simulate_seed");
   if (settings.is_set("report")) run.report = settings.text("report");
@@ -28,14 +34,14 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   // What the environment says about a simulation holds here.
   run.environment.erase(env::kSimulate);
   run.environment.erase(env::kSimulateSeed);
-  return {plan_simulation(run)};
+  return {process::plan_simulation(run)};
 }
 
 TaskPlan plan_task(const PlanInputs& inputs) {
   TaskPlan plan;
   plan.process.argv = program_words(inputs.settings, inputs.command);
   plan.process.environment = child_environment(inputs.settings, inputs.machine, inputs.environment);
-  plan.process.environment.merge(without_outer_run());
+  plan.process.environment.merge(process::without_outer_run());
   return plan;
 }
 
@@ -45,7 +51,7 @@ bool wants_srun(const PlanInputs& inputs) {
   if (settings.is_typed("slurm")) return settings.flag("slurm");
   return inputs.job.kind == JobKind::kSlurmShell && inputs.job.nodes > 1 &&
          !settings.is_set("machine_rank") && !settings.is_set("rdzv_endpoint") &&
-         settings.provenance("num_machines") == Provenance::kDefault;
+         settings.provenance("num_machines") == settings::Provenance::kDefault;
 }
 
 // Whether srun started one task for each rank, rather than one for each machine.
@@ -66,7 +72,7 @@ void note_what_is_missing(const PlanInputs& inputs, const std::string& who,
   std::vector<std::string> missing;
   for (const char* name : {"max_restarts", "log_dir", "tee", "redirects", "local_ranks_filter",
                            "kill_grace", "monitor_interval", "rdzv_conf", "role"}) {
-    const char* otherwise = setting(name).default_value;
+    const char* otherwise = settings::setting(name).default_value;
     if (inputs.settings.is_set(name) &&
         (otherwise == nullptr || inputs.settings.text(name) != otherwise)) {
       missing.push_back(absl::StrCat("--", name));
@@ -77,7 +83,7 @@ void note_what_is_missing(const PlanInputs& inputs, const std::string& who,
                                 missing.size() == 1 ? " has" : " have", " no effect"));
 }
 
-std::string streams_text(const StreamsByRank& streams) {
+std::string streams_text(const agent::StreamsByRank& streams) {
   std::string text = absl::StrCat(static_cast<int>(streams.fallback));
   for (const auto& [rank, value] : streams.by_local_rank) {
     absl::StrAppend(&text, ",", rank, ":", static_cast<int>(value));
@@ -127,7 +133,7 @@ std::string agent_text(const AgentOptions& options) {
   }
   if (options.role != "default") absl::StrAppend(&text, "role: ", options.role, "\n");
   if (!options.preflight) absl::StrAppend(&text, "checks before the start: none\n");
-  absl::StrAppend(&text, to_text(options.environment));
+  absl::StrAppend(&text, process::to_text(options.environment));
   return text;
 }
 
@@ -136,7 +142,7 @@ std::string command_text(const CommandPlan& plan) {
   for (const auto& words : plan.commands) {
     absl::StrAppend(&text, "command: ", shell_line(words), "\n");
   }
-  absl::StrAppend(&text, to_text(plan.environment));
+  absl::StrAppend(&text, process::to_text(plan.environment));
   for (const auto& [name, lines] : plan.variable_files) {
     for (const std::string& line : lines) {
       absl::StrAppend(&text, "in ", name, ": ", line, "\n");
@@ -215,4 +221,4 @@ std::string shell_line(absl::Span<const std::string> words) {
   });
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

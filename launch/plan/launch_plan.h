@@ -24,16 +24,16 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 /// Ranks on a simulated cluster: the program itself, once.
 struct SimulationPlan {
-  ProcessPlan process;
+  process::ProcessPlan process;
 };
 
 /// This process is a task that a scheduler started for one rank: it becomes the program.
 struct TaskPlan {
-  ProcessPlan process;
+  process::ProcessPlan process;
 };
 
 /// Another tool starts the ranks.
@@ -44,7 +44,7 @@ struct CommandPlan {
   std::string tool;
   /// More than one: all of them at the same time.
   std::vector<std::vector<std::string>> commands;
-  EnvironmentOverlay environment;
+  process::EnvironmentOverlay environment;
   /// Lines to have in a file by its name; others of the same variables are replaced.
   std::map<std::string, std::vector<std::string>> variable_files;
 };
@@ -55,7 +55,7 @@ struct SageMakerPlan {
 };
 
 struct LaunchPlan {
-  std::variant<AgentOptions, SimulationPlan, TaskPlan, CommandPlan, SageMakerPlan> action;
+  std::variant<agent::AgentOptions, SimulationPlan, TaskPlan, CommandPlan, SageMakerPlan> action;
   /// What the user should know, a line each.
   std::vector<std::string> notes;
 };
@@ -63,9 +63,9 @@ struct LaunchPlan {
 /// What all kinds of plans follow from.
 struct PlanInputs {
   /// Complete (validate.h).
-  const Settings& settings;
-  const Machine& machine;
-  const Job& job;
+  const settings::Settings& settings;
+  const settings::Machine& machine;
+  const settings::Job& job;
   /// The program as typed, then its arguments.
   const std::vector<std::string>& command;
   /// `NAME=value` words of the launcher.
@@ -86,7 +86,8 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
 std::string shell_line(absl::Span<const std::string> words);
 
 // The kinds, each in a file of its own. Notes are added to.
-absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<std::string>* notes);
+absl::StatusOr<agent::AgentOptions> plan_agent(const PlanInputs& inputs,
+                                               std::vector<std::string>* notes);
 absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes);
 absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs);
 absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs);
@@ -94,4 +95,4 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs);
 absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                              std::vector<std::string>* notes);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

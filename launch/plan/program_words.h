@@ -6,14 +6,14 @@
 
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 /// The program that loads a shared object and calls a function in it; it lies beside `accelerate`.
 inline constexpr char kModuleLoader[] = "accelerate-module";
 
 /// `command`, or with --module what loads it: the loader, the function's name, the shared object
 /// and its arguments.
-inline std::vector<std::string> program_words(const Settings& settings,
+inline std::vector<std::string> program_words(const settings::Settings& settings,
                                               const std::vector<std::string>& command) {
   if (!settings.flag("module")) return command;
   const std::string function = settings.text("main_training_function");
@@ -22,4 +22,4 @@ inline std::vector<std::string> program_words(const Settings& settings,
   return words;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

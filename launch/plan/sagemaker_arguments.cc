@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -50,4 +50,4 @@ absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
   return parameters;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

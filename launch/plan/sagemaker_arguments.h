@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 /// `--learning-rate 0.1 --name x` is {"learning_rate": 0.1, "name": "x"}. Whole numbers are
 /// integers, however written; True and False are booleans.
@@ -18,4 +18,4 @@ namespace accelerate::launch {
 absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
     absl::Span<const std::string> arguments);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -9,7 +9,7 @@
 #include "launch/plan/sagemaker_arguments.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -49,7 +49,7 @@ Json channel(const std::string& name, const std::string& uri) {
 
 absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                              std::vector<std::string>* notes) {
-  const Settings& settings = inputs.settings;
+  const settings::Settings& settings = inputs.settings;
   if (!settings.is_set("image_uri")) {
     return absl::InvalidArgumentError(absl::StrCat(
         settings.config_path(), " has no image_uri; name a container image that has the program ",
@@ -88,7 +88,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
     job["InputDataConfig"].push_back(channel(name, uri));
   }
   for (const auto& [name, value] :
-       child_environment(settings, inputs.machine, inputs.environment)) {
+       settings::child_environment(settings, inputs.machine, inputs.environment)) {
     if (value && !absl::StartsWith(name, "OMP_")) job["Environment"][name] = *value;
   }
   job["Environment"]["ACCELERATE_USE_SAGEMAKER"] = "true";
@@ -109,4 +109,4 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   return SageMakerPlan{std::move(job)};
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -7,7 +7,9 @@
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using settings::Settings;
 namespace {
 
 // What a worker runs: the variables, then the launcher for the cores of that worker.
@@ -83,4 +85,4 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   return plan;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

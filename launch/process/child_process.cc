@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 constexpr char kShell[] = "/bin/sh";
@@ -107,4 +107,4 @@ absl::Status exec_error(const ExecImage& image, int error) {
   return absl::PermissionDeniedError(text);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

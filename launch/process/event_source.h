@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 class EventSource {
  public:
@@ -44,4 +44,4 @@ std::optional<EventSource::Clock::time_point> earlier(
     std::optional<EventSource::Clock::time_point> a,
     std::optional<EventSource::Clock::time_point> b);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

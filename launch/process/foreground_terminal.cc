@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 bool owns_terminal() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
@@ -14,4 +14,4 @@ void take_terminal_back(pid_t group) {
   if (tcgetpgrp(STDIN_FILENO) == group) tcsetpgrp(STDIN_FILENO, getpgrp());
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

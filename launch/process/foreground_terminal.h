@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// Whether standard input is a terminal and the launcher's group is in its foreground.
 bool owns_terminal();
@@ -20,4 +20,4 @@ void lend_terminal(pid_t group);
 /// Makes the launcher's group the foreground group if `group` is.
 void take_terminal_back(pid_t group);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -11,7 +11,7 @@
 #include "launch/process/socket_address.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// A socket that listens. Closed on exec unless a child keeps it on purpose.
 struct ListeningSocket {
@@ -30,4 +30,4 @@ absl::StatusOr<ListeningSocket> listen_on_loopback(uint16_t port);
 /// Listens on all of the machine's addresses, IPv6 and IPv4.
 absl::StatusOr<ListeningSocket> listen_everywhere(uint16_t port);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -20,7 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/process/process_list.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 // No process group has this number; it tells the guard that all is well.
@@ -108,4 +108,4 @@ void OrphanGuard::watch_group(pid_t group) const {
   [[maybe_unused]] ssize_t ignored = write(pipe_.get(), &group, sizeof(group));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// By this variable the guard knows what ranks started. Runs within runs have the tokens of all,
 /// with a colon between them.
@@ -53,4 +53,4 @@ class OrphanGuard {
   std::string token_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// More ranks than this on one machine is taken for a typing error.
 inline constexpr int kMaxProcesses = 1024;
@@ -57,4 +57,4 @@ std::string to_text(const EnvironmentOverlay& overlay);
 /// The plan as lines `argv: …`, the environment's, `keep fd N`, in this order.
 std::string to_text(const ProcessPlan& plan);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 mode_t allowed(mode_t mode) {
@@ -50,4 +50,4 @@ absl::Status replace_file(const std::string& path, absl::string_view text, mode_
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(cause)));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -10,7 +10,7 @@
 
 #include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -58,4 +58,4 @@ TEST(ReplaceFile, SaysWhyItCannot) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -13,7 +13,7 @@
 
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 class SignalInbox {
  public:
@@ -44,4 +44,4 @@ class SignalInbox {
   struct sigaction original_pipe_action_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

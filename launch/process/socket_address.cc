@@ -19,7 +19,7 @@
 #include "launch/process/event_source.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 // What the resolving process writes: an error code of getaddrinfo, then addresses.
@@ -168,4 +168,4 @@ std::string endpoint_text(absl::string_view host, uint16_t port) {
   return absl::StrCat(host, ":", port);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

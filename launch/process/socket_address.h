@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 class SocketAddress {
  public:
@@ -56,4 +56,4 @@ bool is_own_address(const SocketAddress& address);
 /// `HOST:PORT`, an IPv6 address in brackets.
 std::string endpoint_text(absl::string_view host, uint16_t port);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

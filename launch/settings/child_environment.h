@@ -14,11 +14,11 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// \pre `complete` succeeded. `environment` holds `NAME=value` words of the launcher. Requests for
 /// a simulation that an outer run made are removed.
-EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
-                                     absl::Span<const std::string> environment);
+process::EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
+                                              absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -18,7 +18,7 @@
 #include "launch/settings/value_text.h"
 #include "launch/settings/yaml_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -289,11 +289,12 @@ ConfigFormat config_format(absl::string_view path) {
 }
 
 std::string default_config_folder(absl::Span<const std::string> environment) {
-  if (const std::string home = environment_value(environment, "HF_HOME"); !home.empty()) {
+  if (const std::string home = process::environment_value(environment, "HF_HOME"); !home.empty()) {
     return absl::StrCat(home, "/accelerate");
   }
-  std::string cache = environment_value(environment, "XDG_CACHE_HOME");
-  if (cache.empty()) cache = absl::StrCat(environment_value(environment, "HOME"), "/.cache");
+  std::string cache = process::environment_value(environment, "XDG_CACHE_HOME");
+  if (cache.empty())
+    cache = absl::StrCat(process::environment_value(environment, "HOME"), "/.cache");
   return absl::StrCat(cache, "/huggingface/accelerate");
 }
 
@@ -372,7 +373,7 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  const absl::Status written = replace_file(path, text);
+  const absl::Status written = process::replace_file(path, text);
   return written.ok() ? written : absl::InvalidArgumentError(written.message());
 }
 
@@ -408,4 +409,4 @@ absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const
   return true;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 struct Devices {
   /// "gpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu", "xpu"; "cpu" where there are
@@ -31,4 +31,4 @@ int count_visible(int installed, absl::string_view ids);
 /// The variable that limits which devices of a kind a process sees.
 const char* visible_devices_variable(absl::string_view kind);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

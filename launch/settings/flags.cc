@@ -13,7 +13,7 @@
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 // `--num-processes=2` becomes `--num_processes`; the value stays out of it.
@@ -188,4 +188,4 @@ std::string options_markdown() {
   return text;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

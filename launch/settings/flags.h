@@ -20,7 +20,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 struct LaunchWords {
   /// One word a flag: "--name" or "--name=value", names as in the schema.
@@ -42,4 +42,4 @@ std::vector<std::string> typed_words(const TypedFlags& typed);
 /// The table of accelerate/docs/launch_options.md.
 std::string options_markdown();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 enum class JobKind {
   kNone,
@@ -36,4 +36,4 @@ struct Job {
 /// `environment` holds `NAME=value` words.
 absl::StatusOr<Job> find_job(absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

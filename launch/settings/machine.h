@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 enum class MpiFlavour {
   kOpenMpi,
@@ -62,4 +62,4 @@ Machine this_machine(absl::Span<const std::string> environment);
 /// The flavour that prints this for --version.
 MpiFlavour mpi_flavour(absl::string_view version_text);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 enum class ValueType {
   kFlag,   ///< a boolean whose flag takes no value: there or not
@@ -137,4 +137,4 @@ const char* group_title(Group group);
 absl::Span<const char* const> distributed_types();
 absl::Span<const char* const> sagemaker_distributed_types();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -1,6 +1,6 @@
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using enum ValueType;
@@ -616,4 +616,4 @@ constexpr Setting kRows[] = {
 
 absl::Span<const Setting> all_settings() { return kRows; }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

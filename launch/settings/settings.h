@@ -19,7 +19,7 @@
 #include "launch/settings/config_file.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// What was typed: settings by name to their values, in the order of the command line. A flag
 /// without a value has "true" or, negated, "false".
@@ -86,4 +86,4 @@ class Settings {
   std::vector<std::string> deepspeed_keys_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

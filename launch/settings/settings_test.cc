@@ -8,7 +8,9 @@
 #include "launch/settings/child_environment.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
+
+using process::EnvironmentOverlay;
 namespace {
 
 using ::testing::Contains;
@@ -250,4 +252,4 @@ TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

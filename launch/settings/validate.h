@@ -16,7 +16,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// How many machines take part: the same number twice unless they may come and go.
 struct NodeRange {
@@ -38,4 +38,4 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 /// a configuration file or flags say it all.
 std::string note_on_defaults(const Settings& settings);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 absl::Status expected(absl::string_view what, absl::string_view text) {
@@ -117,4 +117,4 @@ std::string nearest_word(absl::string_view word, const std::vector<std::string>&
   return nearest;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// y yes t true on 1 / n no f false off 0, in any case.
 absl::StatusOr<bool> parse_bool(absl::string_view text);
@@ -31,4 +31,4 @@ std::string schema_text(const Setting& setting, const std::string& text);
 /// The one of `words` that is most like `word`; empty if none is.
 std::string nearest_word(absl::string_view word, const std::vector<std::string>& words);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -217,4 +217,4 @@ std::string to_yaml(const nlohmann::ordered_json& map) {
   return out;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

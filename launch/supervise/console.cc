@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 constexpr char kSpeaker[] = "accelerate launch: ";
@@ -45,4 +45,4 @@ void Console::write(OutputQueue& queue, absl::string_view name, OutputQueue& oth
                   "); the rest of it is lost\n");
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

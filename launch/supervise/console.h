@@ -11,9 +11,9 @@
 #include "launch/process/event_source.h"
 #include "launch/supervise/output_queue.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
-class Console final : public EventSource {
+class Console final : public process::EventSource {
  public:
   Console();
 
@@ -43,4 +43,4 @@ class Console final : public EventSource {
   std::set<std::string, std::less<>> said_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 /// How a process ended: by its own exit, or by a signal.
 struct RankExit {
@@ -33,4 +33,4 @@ std::string describe_signal(int signal);
 /// This machine's name, as people know it.
 std::string host_name();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 bool has_room(int fd) {
@@ -46,4 +46,4 @@ absl::Status OutputQueue::write_some() {
   return absl::OkStatus();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

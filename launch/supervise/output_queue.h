@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 class OutputQueue {
  public:
@@ -40,4 +40,4 @@ class OutputQueue {
   bool failed_ = false;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -7,7 +7,9 @@
 
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
+
+using process::UniqueFd;
 namespace {
 
 class OutputQueueTest : public ::testing::Test {
@@ -67,4 +69,4 @@ TEST(OutputQueue, TellsAFullDeviceFromAClosedReader) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

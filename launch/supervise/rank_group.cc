@@ -17,7 +17,7 @@
 #include "launch/process/foreground_terminal.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 // After the last rank: how long to listen to a pipe that something a rank started still holds.
@@ -49,7 +49,7 @@ absl::StatusOr<rlimit> raise_open_files(size_t num_ranks) {
 
 // A run that a rank of another run started is known by the tokens of both.
 std::string token_after(absl::Span<const std::string> environment, const std::string& token) {
-  const std::string outer = environment_value(environment, kRunTokenVariable);
+  const std::string outer = process::environment_value(environment, process::kRunTokenVariable);
   return outer.empty() ? token : absl::StrCat(outer, ":", token);
 }
 
@@ -62,8 +62,8 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
   ABSL_CHECK(members_.empty() && !ranks.empty());
   absl::StatusOr<rlimit> open_files = raise_open_files(ranks.size());
   if (!open_files.ok()) return open_files.status();
-  UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
-  lent_terminal_ = own_streams && owns_terminal();
+  process::UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  lent_terminal_ = own_streams && process::owns_terminal();
   members_.reserve(ranks.size());
   for (const RankStart& rank : ranks) {
     absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), *open_files);
@@ -78,17 +78,18 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
 absl::Status RankGroup::start_one(const std::string& program, const RankStart& start,
                                   absl::Span<const std::string> parent_environment, int null_fd,
                                   const rlimit& open_files) {
-  EnvironmentOverlay environment = start.plan.environment;
-  environment[kRunTokenVariable] = token_after(parent_environment, guard_->token());
-  ExecImage image(program, start.plan.argv, apply_overlay(parent_environment, environment));
-  ChildSetup setup = {.stdin_fd = null_fd,
-                      .inherited_fds = start.plan.inherited_fds,
-                      .takes_terminal = lent_terminal_,
-                      .open_files = open_files};
+  process::EnvironmentOverlay environment = start.plan.environment;
+  environment[process::kRunTokenVariable] = token_after(parent_environment, guard_->token());
+  process::ExecImage image(program, start.plan.argv,
+                           process::apply_overlay(parent_environment, environment));
+  process::ChildSetup setup = {.stdin_fd = null_fd,
+                               .inherited_fds = start.plan.inherited_fds,
+                               .takes_terminal = lent_terminal_,
+                               .open_files = open_files};
   Member member = {.rank = start.rank, .local_rank = start.local_rank};
-  UniqueFd out, err;
+  process::UniqueFd out, err;
   if (null_fd >= 0) {
-    absl::StatusOr<UniqueFd> opened = open_output(member, start.out, console_->out());
+    absl::StatusOr<process::UniqueFd> opened = open_output(member, start.out, console_->out());
     if (!opened.ok()) return opened.status();
     out = *std::move(opened);
     opened = open_output(member, start.err, console_->err());
@@ -97,21 +98,21 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
     setup.stdout_fd = out.get();
     setup.stderr_fd = err.get();
   }
-  absl::StatusOr<pid_t> pid = spawn(image, setup, *signals_, *guard_);
+  absl::StatusOr<pid_t> pid = process::spawn(image, setup, *signals_, *guard_);
   if (!pid.ok()) return pid.status();
   member.pid = *pid;
   members_.push_back(std::move(member));
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarget& target,
-                                                OutputQueue& queue) {
+absl::StatusOr<process::UniqueFd> RankGroup::open_output(Member& member, const StreamTarget& target,
+                                                         OutputQueue& queue) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot open a pipe: ", std::strerror(errno)));
   }
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
+  process::UniqueFd read_end(ends[0]);
+  process::UniqueFd write_end(ends[1]);
   // Only this end: the writing end is the rank's, which expects writes to wait.
   fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   RankLog log;
@@ -145,9 +146,9 @@ void RankGroup::observe_one(Member& member) {
   if (lent_terminal_ && waitid(P_PID, member.pid, &info, WSTOPPED | WNOHANG) == 0 &&
       info.si_pid == member.pid) {
     // Ctrl-Z reached only the rank, whose group is in the foreground: follow it, as one job.
-    take_terminal_back(member.pid);
-    SignalInbox::suspend(0);
-    lend_terminal(member.pid);
+    process::take_terminal_back(member.pid);
+    process::SignalInbox::suspend(0);
+    process::lend_terminal(member.pid);
     kill(-member.pid, SIGCONT);
   }
   info = {};
@@ -157,7 +158,7 @@ void RankGroup::observe_one(Member& member) {
   member.exit = {.rank = member.rank, .local_rank = member.local_rank, .pid = member.pid};
   (info.si_code == CLD_EXITED ? member.exit->code : member.exit->signal) = info.si_status;
   if (lent_terminal_) {
-    take_terminal_back(member.pid);
+    process::take_terminal_back(member.pid);
     // Ctrl-C reached only the rank; one that caught it exits with its number.
     const int signal = member.exit->exit_code() - 128;
     if (signal == SIGINT || signal == SIGQUIT) interruption_ = signal;
@@ -224,7 +225,7 @@ void RankGroup::end() {
                                  ") does not die and was left behind"));
     }
     guard_->forget_group(member.pid);
-    if (lent_terminal_) take_terminal_back(member.pid);
+    if (lent_terminal_) process::take_terminal_back(member.pid);
     member.pid = 0;
     if (!member.exit) member.exit = RankExit{.rank = member.rank, .signal = SIGKILL};
     for (RankOutput& output : member.outputs) output.finish();
@@ -276,14 +277,14 @@ void RankGroup::react(absl::Span<const pollfd> entries) {
   if (kill_deadline_ && Clock::now() >= *kill_deadline_) kill_now();
 }
 
-std::optional<EventSource::Clock::time_point> RankGroup::deadline() const {
+std::optional<process::EventSource::Clock::time_point> RankGroup::deadline() const {
   const Clock::time_point now = Clock::now();
   std::optional<Clock::time_point> next = kill_deadline_;
   for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_}) {
     // A time that passed is nothing to wait for.
-    if (time && now < *time) next = earlier(next, time);
+    if (time && now < *time) next = process::earlier(next, time);
   }
   return next;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -24,7 +24,7 @@
 #include "launch/supervise/outcome.h"
 #include "launch/supervise/rank_output.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 /// Where one of a rank's streams goes; nowhere at all is allowed.
 struct StreamTarget {
@@ -36,15 +36,16 @@ struct StreamTarget {
 struct RankStart {
   int rank = 0;
   int local_rank = 0;
-  ProcessPlan plan;
+  process::ProcessPlan plan;
   StreamTarget out;
   StreamTarget err;
 };
 
-class RankGroup final : public EventSource {
+class RankGroup final : public process::EventSource {
  public:
   /// All of them outlive the group.
-  RankGroup(const OrphanGuard& guard, const SignalInbox& signals, Console& console)
+  RankGroup(const process::OrphanGuard& guard, const process::SignalInbox& signals,
+            Console& console)
       : guard_(&guard), signals_(&signals), console_(&console) {}
   /// As `end`.
   ~RankGroup() override;
@@ -109,15 +110,15 @@ class RankGroup final : public EventSource {
                          absl::Span<const std::string> parent_environment, int null_fd,
                          const rlimit& open_files);
   /// Makes a pipe; returns the end for the rank to write to.
-  absl::StatusOr<UniqueFd> open_output(Member& member, const StreamTarget& target,
-                                       OutputQueue& queue);
+  absl::StatusOr<process::UniqueFd> open_output(Member& member, const StreamTarget& target,
+                                                OutputQueue& queue);
   void observe_one(Member& member);
   /// Waits for a process that was killed; false if it does not go.
   bool reap(pid_t pid) const;
   const Member* find(int rank) const;
 
-  const OrphanGuard* guard_;
-  const SignalInbox* signals_;
+  const process::OrphanGuard* guard_;
+  const process::SignalInbox* signals_;
   Console* console_;
   std::vector<Member> members_;
   bool lent_terminal_ = false;
@@ -136,4 +137,4 @@ class RankGroup final : public EventSource {
   std::vector<RankOutput*> readers_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 absl::StatusOr<RankLog> RankLog::open(const std::string& path) {
   std::error_code error;
@@ -40,4 +40,4 @@ absl::Status RankLog::append(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 class RankLog {
  public:
@@ -32,7 +32,7 @@ class RankLog {
 
  private:
   std::string path_;
-  UniqueFd file_;
+  process::UniqueFd file_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
@@ -19,7 +19,7 @@ constexpr int kFinalReads = 16;
 
 }  // namespace
 
-RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
+RankOutput::RankOutput(process::UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
                        Console& console)
     : pipe_(std::move(pipe)),
       prefixer_(std::move(prefix)),
@@ -60,4 +60,4 @@ std::string& RankOutput::lines() {
   return dropped_;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

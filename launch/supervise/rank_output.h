@@ -11,13 +11,14 @@
 #include "launch/supervise/output_queue.h"
 #include "launch/supervise/rank_log.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 class RankOutput {
  public:
   /// `pipe` is the reading end, non-blocking. Lines go to `sink`, or nowhere if it is null; what
   /// goes wrong with the log is said on `console`. Both must outlive this object.
-  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log, Console& console);
+  RankOutput(process::UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
+             Console& console);
 
   int fd() const { return pipe_.get(); }
   bool is_open() const { return pipe_.is_open(); }
@@ -42,7 +43,7 @@ class RankOutput {
   void close();
   std::string& lines();
 
-  UniqueFd pipe_;
+  process::UniqueFd pipe_;
   LinePrefixer prefixer_;
   OutputQueue* sink_;
   std::string dropped_;  // the lines of an output without a sink
@@ -50,4 +51,4 @@ class RankOutput {
   Console* console_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/process_list.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 // How long to wait for killed processes to go; one that is stuck in the kernel may take for ever.
@@ -27,15 +27,15 @@ bool has_children() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::create(const SupervisorOptions& options) {
-  absl::StatusOr<OrphanGuard> guard = OrphanGuard::start();
+  absl::StatusOr<process::OrphanGuard> guard = process::OrphanGuard::start();
   if (!guard.ok()) return guard.status();
   return std::unique_ptr<Supervisor>(new Supervisor(*std::move(guard), options));
 }
 
-Supervisor::Supervisor(OrphanGuard guard, const SupervisorOptions& options)
+Supervisor::Supervisor(process::OrphanGuard guard, const SupervisorOptions& options)
     : options_(options),
       guard_(std::move(guard)),
-      foreign_children_(has_children() ? children_of(getpid()) : std::vector<pid_t>()) {
+      foreign_children_(has_children() ? process::children_of(getpid()) : std::vector<pid_t>()) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
@@ -79,7 +79,7 @@ void Supervisor::react(absl::Span<const pollfd> entries) {
   if (ranks_ && ranks_->first_failure()) stop_ranks();
 }
 
-std::optional<EventSource::Clock::time_point> Supervisor::deadline() const {
+std::optional<process::EventSource::Clock::time_point> Supervisor::deadline() const {
   return ranks_ ? ranks_->deadline() : std::nullopt;
 }
 
@@ -135,7 +135,7 @@ void Supervisor::request_stop(StopRequest request, int signal, absl::Duration gr
 
 void Supervisor::suspend() {
   if (ranks_) ranks_->send(SIGTSTP);
-  SignalInbox::suspend(getpid());
+  process::SignalInbox::suspend(getpid());
   if (ranks_) ranks_->send(SIGCONT);
 }
 
@@ -160,7 +160,7 @@ void Supervisor::kill_adopted() {
     } while (reaped > 0);
     if (reaped < 0) return;
     bool any = false;
-    for (pid_t child : children_of(getpid())) {
+    for (pid_t child : process::children_of(getpid())) {
       const auto& foreign = foreign_children_;
       if (std::find(foreign.begin(), foreign.end(), child) != foreign.end()) continue;
       kill(child, SIGKILL);
@@ -171,4 +171,4 @@ void Supervisor::kill_adopted() {
   }
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

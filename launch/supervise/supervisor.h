@@ -27,7 +27,7 @@
 #include "launch/supervise/console.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 struct SupervisorOptions {
   /// From forwarding SIGINT, SIGTERM or SIGQUIT to killing the ranks that are still there.
@@ -43,7 +43,7 @@ struct StopRequest {
   int exit_code = 0;
 };
 
-class Supervisor final : public EventSource {
+class Supervisor final : public process::EventSource {
  public:
   /// Takes the launcher's signals over.
   /// Errors: ResourceExhausted if there was no process or descriptor to be had.
@@ -78,7 +78,7 @@ class Supervisor final : public EventSource {
   std::optional<Clock::time_point> deadline() const override;
 
  private:
-  Supervisor(OrphanGuard guard, const SupervisorOptions& options);
+  Supervisor(process::OrphanGuard guard, const SupervisorOptions& options);
 
   void handle_signals();
   void observe_ranks(pid_t first);
@@ -90,8 +90,8 @@ class Supervisor final : public EventSource {
 
   const SupervisorOptions options_;
   // Before the guard, which at its end writes to a pipe that may be broken.
-  SignalInbox signals_;
-  OrphanGuard guard_;
+  process::SignalInbox signals_;
+  process::OrphanGuard guard_;
   /// Children that this process had before it became a launcher; none of its business.
   std::vector<pid_t> foreign_children_;
   Console console_;
@@ -101,4 +101,4 @@ class Supervisor final : public EventSource {
   bool impatient_ = false;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -72,8 +72,8 @@ class LauncherProcess {
  private:
   struct Pipe {
     Pipe();
-    UniqueFd read_end;
-    UniqueFd write_end;
+    process::UniqueFd read_end;
+    process::UniqueFd write_end;
   };
 
   Pipe stdin_, stdout_, stderr_, go_, alive_;

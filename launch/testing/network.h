@@ -37,8 +37,8 @@ class Network {
  private:
   struct Namespace {
     pid_t holder = 0;
-    UniqueFd net;
-    UniqueFd uts;
+    process::UniqueFd net;
+    process::UniqueFd uts;
   };
 
   static Namespace make(const std::string& name);
