@@ -15,13 +15,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/invocation.h"
 #include "launch/commands/launch.h"
 #include "launch/process/version.h"
 #include "launch/settings/flags.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch {
 
@@ -113,11 +113,10 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
     names.push_back(command.name);
   }
   const bool is_option = absl::StartsWith(args[0], "-");
-  const std::string near = is_option ? "" : settings::nearest_word(args[0], names);
   return bad_command_line(
-      invocation, absl::StrCat("unknown ", is_option ? "option " : "command ", args[0],
-                               near.empty() ? "" : absl::StrCat("; did you mean ", near, "?"),
-                               "; see accelerate --help"));
+      invocation,
+      absl::StrCat("unknown ", is_option ? "option " : "command ", args[0],
+                   is_option ? "" : did_you_mean(args[0], names), "; see accelerate --help"));
 }
 
 }  // namespace

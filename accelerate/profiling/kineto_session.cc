@@ -1,13 +1,10 @@
 #include "accelerate/profiling/kineto_session.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +13,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "accelerate/profiling/chrome_trace.h"
 #include "accelerate/profiling/operator_observer.h"
 
@@ -120,22 +118,6 @@ void join(std::vector<ProfileEvent>& events, std::vector<ProfileEvent> observed,
     ++next;
   }
 }
-
-// A folder that is gone, with what is in it, at the end of the scope.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "accelerate-trace-XXXXXX") {
-    TORCH_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make a temporary folder like ", path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_link.h"
@@ -140,7 +141,7 @@ absl::Status Agent::open_store() {
 absl::Status Agent::open_logs(const Round& round) {
   if (!wants_logs(options_) || !log_folder_.empty()) return absl::OkStatus();
   absl::StatusOr<std::string> log_dir =
-      options_.log_dir.empty() ? temporary_log_dir() : options_.log_dir;
+      options_.log_dir.empty() ? make_temporary_folder("accelerate_logs_") : options_.log_dir;
   if (!log_dir.ok()) return log_dir.status();
   absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round.run_token);
   if (!folder.ok()) return folder.status();

@@ -1,6 +1,5 @@
 #include "launch/agent/log_folder.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,14 +46,6 @@ absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const s
     }
     if (std::filesystem::read_symlink(owner, error) == run_token) return folder;
   }
-}
-
-absl::StatusOr<std::string> temporary_log_dir() {
-  std::error_code error;
-  std::string folder =
-      (std::filesystem::temp_directory_path(error) / "accelerate_logs_XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return cannot_make(folder, std::strerror(errno));
-  return folder;
 }
 
 }  // namespace accelerate::launch::agent

@@ -15,10 +15,6 @@ namespace accelerate::launch::agent {
 absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
                                              const std::string& run_token);
 
-/// A new folder among the temporary ones.
-/// Errors: as above.
-absl::StatusOr<std::string> temporary_log_dir();
-
 /// `log_dir/RUN_ID`, before any number.
 std::string plain_log_folder(const std::string& log_dir, const std::string& run_id);
 

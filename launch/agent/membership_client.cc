@@ -29,7 +29,7 @@ MembershipClient::MembershipClient(MembershipClientOptions options, Handshake ha
 }
 
 MembershipClient::MembershipClient(MembershipClientOptions options, Handshake handshake,
-                                   process::UniqueFd connection)
+                                   UniqueFd connection)
     : options_(std::move(options)), handshake_(std::move(handshake)) {
   introduce(std::move(connection));
 }
@@ -85,7 +85,7 @@ void MembershipClient::could_not_connect(int error) {
   since_ = Clock::now();
 }
 
-void MembershipClient::introduce(process::UniqueFd fd) {
+void MembershipClient::introduce(UniqueFd fd) {
   state_ = State::kShakingHands;
   since_ = last_heard_ = last_alive_ = Clock::now();
   channel_.emplace(std::move(fd));

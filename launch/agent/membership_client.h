@@ -33,8 +33,7 @@ class MembershipClient final : public MembershipLink {
   /// Connects over the network.
   MembershipClient(MembershipClientOptions options, Handshake handshake);
   /// Has a connection: the hosting agent.
-  MembershipClient(MembershipClientOptions options, Handshake handshake,
-                   process::UniqueFd connection);
+  MembershipClient(MembershipClientOptions options, Handshake handshake, UniqueFd connection);
 
   void ready(uint16_t store_port) override;
   void failed(const Failure& failure) override;
@@ -53,7 +52,7 @@ class MembershipClient final : public MembershipLink {
   void connect_next();
   void finish_connecting();
   void could_not_connect(int error);
-  void introduce(process::UniqueFd fd);
+  void introduce(UniqueFd fd);
   void send(Message message);
   void hear();
   void handle(const Message& message);
@@ -69,7 +68,7 @@ class MembershipClient final : public MembershipLink {
   bool somebody_was_there_ = false;  // in this pass through the addresses
   std::string first_problem_;        // of this pass
   bool said_waiting_ = false;
-  process::UniqueFd connecting_;
+  UniqueFd connecting_;
   std::optional<MessageChannel> channel_;
   /// Said before there was a connection.
   std::vector<Message> early_;

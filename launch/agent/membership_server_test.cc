@@ -16,7 +16,6 @@
 namespace accelerate::launch::agent {
 
 using process::SocketAddress;
-using process::UniqueFd;
 namespace {
 
 using ::testing::HasSubstr;

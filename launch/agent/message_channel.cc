@@ -18,7 +18,7 @@ absl::Status gone(const char* why) { return absl::UnavailableError(why); }
 
 }  // namespace
 
-MessageChannel::MessageChannel(process::UniqueFd fd) : fd_(std::move(fd)) {
+MessageChannel::MessageChannel(UniqueFd fd) : fd_(std::move(fd)) {
   fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
   const int on = 1;
   setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

@@ -8,16 +8,16 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/agent/message.h"
 #include "launch/process/event_source.h"
-#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch::agent {
 
 class MessageChannel {
  public:
   /// `fd`: a connected stream socket; becomes non-blocking.
-  explicit MessageChannel(process::UniqueFd fd);
+  explicit MessageChannel(UniqueFd fd);
 
   bool is_open() const { return fd_.is_open(); }
   int fd() const { return fd_.get(); }
@@ -41,7 +41,7 @@ class MessageChannel {
   absl::Status read_some();
   absl::Status write_some();
 
-  process::UniqueFd fd_;
+  UniqueFd fd_;
   LineReader in_;
   std::string out_;
 };

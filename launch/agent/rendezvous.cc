@@ -72,8 +72,8 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot open a socket: ", std::strerror(errno)));
   }
-  process::UniqueFd server_end(ends[0]);
-  process::UniqueFd client_end(ends[1]);
+  UniqueFd server_end(ends[0]);
+  UniqueFd client_end(ends[1]);
   Handshake own = handshake_of(options);
   // The others found this machine by it.
   if (own.machine.address.empty()) own.machine.address = options.endpoint_host;

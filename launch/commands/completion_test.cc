@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -46,7 +46,7 @@ class BashCompletion : public ::testing::Test {
     return absl::StrSplit(said.value_or(""), '\n', absl::SkipEmpty());
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 

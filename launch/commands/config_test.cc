@@ -17,9 +17,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
 #include "launch/settings/config_file.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 
@@ -69,7 +69,7 @@ class Config : public ::testing::Test {
     return text.str();
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
   std::string path_;
 };

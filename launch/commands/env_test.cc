@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/host_facts.h"
 #include "launch/commands/libtorch_search.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -34,7 +34,7 @@ class Env : public ::testing::Test {
     return run_command(kEnv, std::move(words), {.environment = {"HF_HOME=" + folder_}});
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -78,7 +78,7 @@ class EstimateMemory : public ::testing::Test {
     return result.err;
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
   CommandInput input_;
 };

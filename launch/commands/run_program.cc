@@ -11,14 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/commands/command.h"
 #include "launch/process/child_process.h"
 #include "launch/process/program.h"
-#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch::commands {
 
-using process::UniqueFd;
 namespace {
 
 // Handles a signal in another way for as long as it lives.

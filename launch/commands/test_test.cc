@@ -10,8 +10,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -46,7 +46,7 @@ class TestCommand : public ::testing::Test {
     return run_command(kTest, std::move(words), {.environment = std::move(more)});
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
   std::string self_test_;
   std::string launcher_;

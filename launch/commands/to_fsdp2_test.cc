@@ -8,8 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -59,7 +59,7 @@ class ToFsdp2 : public ::testing::Test {
     return config->values["fsdp_config"]["fsdp_reshard_after_forward"];
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -39,7 +39,7 @@ class TpuConfig : public ::testing::Test {
     return result.out;
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 
@@ -95,12 +96,12 @@ const settings::Setting* find_row(absl::string_view name) {
   return row != nullptr && row->section != settings::Section::kNone ? row : nullptr;
 }
 
-std::string nearest_key(absl::string_view name) {
+std::string suggested_key(absl::string_view name) {
   std::vector<std::string> keys;
   for (const settings::Setting& row : settings::all_settings()) {
     if (row.section != settings::Section::kNone) keys.push_back(row.key_name());
   }
-  return settings::nearest_word(name.substr(name.find('.') + 1), keys);
+  return did_you_mean(name.substr(name.find('.') + 1), keys);
 }
 
 absl::Status check(const settings::Setting& row, const std::string& text) {
@@ -133,10 +134,8 @@ absl::Status set_value(settings::ConfigFile& config, absl::string_view assignmen
   std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
   const settings::Setting* row = find_row(key);
   if (row == nullptr) {
-    const std::string near = nearest_key(key);
     return absl::InvalidArgumentError(
-        absl::StrCat("--set ", assignment, ": no file has a key ", key,
-                     near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+        absl::StrCat("--set ", assignment, ": no file has a key ", key, suggested_key(key)));
   }
   text = settings::schema_text(*row, text);
   if (text.empty()) {

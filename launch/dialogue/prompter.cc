@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/settings/value_text.h"
 
 namespace accelerate::launch::dialogue {
@@ -183,10 +184,9 @@ size_t Prompter::ask_choice(const std::string& question, const std::vector<std::
   for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << label(choices, i) << "\n";
   const Check check = [&](const std::string& answer) {
     if (find_choice(choices, answer) != std::string::npos) return absl::OkStatus();
-    const std::string near = settings::nearest_word(answer, choices);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected a number from 0 to ", choices.size() - 1, " or one of the names, ", "not \"",
-        answer, "\"", near.empty() ? "" : "; did you mean ", near, near.empty() ? "" : "?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a number from 0 to ", choices.size() - 1, " or one of the names, ",
+                     "not \"", answer, "\"", did_you_mean(answer, choices)));
   };
   const size_t found = find_choice(choices, ask_text("Number or name", choices[otherwise], check));
   return found == std::string::npos ? otherwise : found;

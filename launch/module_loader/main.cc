@@ -21,9 +21,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/commands/command.h"
 #include "launch/module_loader/exported_symbols.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch::module_loader {
 
@@ -65,8 +65,8 @@ std::string missing_symbol(const std::string& path, const std::string& symbol) {
     return absl::StrCat("it exports no function with a plain name; declare int ", symbol,
                         "(int argc, char** argv) extern \"C\", and visible");
   }
-  if (const std::string nearest = settings::nearest_word(symbol, plain); !nearest.empty()) {
-    return absl::StrCat("did you mean ", nearest, "?");
+  if (const std::vector<std::string> near = nearest_names(symbol, plain); !near.empty()) {
+    return absl::StrCat("did you mean ", near[0], "?");
   }
   constexpr size_t kShown = 8;
   const size_t shown = std::min(plain.size(), kShown);
@@ -111,4 +111,6 @@ int run_module(int argc, char** argv) {
 }  // namespace
 }  // namespace accelerate::launch::module_loader
 
-int main(int argc, char** argv) { return accelerate::launch::module_loader::run_module(argc, argv); }
+int main(int argc, char** argv) {
+  return accelerate::launch::module_loader::run_module(argc, argv);
+}

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
 #include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
@@ -207,18 +208,6 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
   std::optional<std::string> text = inputs.machine.read_file(path);
   if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
   return *std::move(text);
-}
-
-std::string shell_line(absl::Span<const std::string> words) {
-  constexpr char kPlain[] =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  return absl::StrJoin(words, " ", [&](std::string* out, const std::string& word) {
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-      absl::StrAppend(out, word);
-    } else {
-      absl::StrAppend(out, "'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-    }
-  });
 }
 
 }  // namespace accelerate::launch::plan

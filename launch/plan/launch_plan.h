@@ -82,9 +82,6 @@ std::string to_text(const LaunchPlan& plan);
 /// The text of a file that a setting names. Errors: InvalidArgument naming it.
 absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path);
 
-/// Words as a shell reads them back.
-std::string shell_line(absl::Span<const std::string> words);
-
 // The kinds, each in a file of its own. Notes are added to.
 absl::StatusOr<agent::AgentOptions> plan_agent(const PlanInputs& inputs,
                                                std::vector<std::string>* notes);

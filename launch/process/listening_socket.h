@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/process/socket_address.h"
-#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch::process {
 

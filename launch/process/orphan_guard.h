@@ -16,7 +16,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::process {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::process {
 namespace {

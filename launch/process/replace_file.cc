@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::process {
 namespace {

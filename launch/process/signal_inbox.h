@@ -11,7 +11,7 @@
 
 #include <optional>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::process {
 

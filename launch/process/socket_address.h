@@ -45,10 +45,9 @@ SocketAddress peer_address_of(int fd);
 
 /// What a name or an address stands for, in the system's order of preference, with port 0. The
 /// system's resolver may wait long for its servers, so it runs in a process that is killed after
-/// `patience`.
+/// `limit`.
 /// Errors: Unavailable naming the host and the reason.
-absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
-                                                   absl::Duration patience);
+absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, absl::Duration limit);
 
 /// Whether the address is one of this machine's own.
 bool is_own_address(const SocketAddress& address);

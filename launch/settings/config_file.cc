@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/process/environment_words.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
@@ -122,8 +123,8 @@ class Checker {
       std::string text = absl::StrCat("'", key, "'");
       const auto line = document_.lines.find(key);
       if (line != document_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
-      const std::string near = nearest_word(word, known_keys(section));
-      if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near, "?)");
+      const std::vector<std::string> near = nearest_names(word, known_keys(section));
+      if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near[0], "?)");
       unknown.push_back(std::move(text));
     };
     for (const auto& [key, value] : values.items()) {
@@ -204,11 +205,9 @@ class Checker {
     const std::vector<std::string> words(types.begin(), types.end());
     const std::string word = type.is_string() ? type.get<std::string>() : type.dump();
     if (std::find(words.begin(), words.end(), word) == words.end()) {
-      const std::string near = nearest_word(word, words);
-      return error(
-          "distributed_type",
-          absl::StrCat("expected one of ", absl::StrJoin(words, ", "), ", not \"", word, "\"",
-                       near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+      return error("distributed_type",
+                   absl::StrCat("expected one of ", absl::StrJoin(words, ", "), ", not \"", word,
+                                "\"", did_you_mean(word, words)));
     }
     if (kind_ == Section::kTop) {
       if (word == "NO" && !config_.values.contains("num_processes")) {

@@ -1,7 +1,6 @@
 #include "launch/settings/machine.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,10 +17,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "accelerate/platform/child.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/process/listening_socket.h"
 #include "launch/process/program.h"
 #include "launch/process/socket_address.h"
-#include "launch/process/unique_fd.h"
 #include "launch/settings/devices.h"
 
 namespace accelerate::launch::settings {
@@ -74,7 +74,7 @@ int count_physical_cores() {
 bool accepts_connections(uint16_t port) {
   process::SocketAddress address = process::SocketAddress::from_text("127.0.0.1").value();
   address.set_port(port);
-  const process::UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   return connect(fd.get(), address.get(), address.size()) == 0;
 }
 
@@ -87,11 +87,8 @@ std::optional<MpiProgram> find_mpi(const std::string& search_path) {
   for (const char* name : {"mpirun", "mpiexec"}) {
     const absl::StatusOr<std::string> path = process::find_program(name, search_path);
     if (!path.ok()) continue;
-    const std::unique_ptr<FILE, int (*)(FILE*)> output(
-        popen(absl::StrCat("'", *path, "' --version 2>&1 </dev/null").c_str(), "re"), &pclose);
-    std::string text(4096, 0);
-    if (output != nullptr) text.resize(fread(text.data(), 1, text.size(), output.get()));
-    return MpiProgram{.name = name, .flavour = mpi_flavour(text)};
+    const absl::StatusOr<ChildResult> version = run_command({*path, "--version"});
+    return MpiProgram{.name = name, .flavour = mpi_flavour(version.ok() ? version->output : "")};
   }
   return std::nullopt;
 }

@@ -28,7 +28,4 @@ bool is_utf8(const std::string& text);
 /// What a file or a variable says, as the schema spells it: choices may be in any case there.
 std::string schema_text(const Setting& setting, const std::string& text);
 
-/// The one of `words` that is most like `word`; empty if none is.
-std::string nearest_word(absl::string_view word, const std::vector<std::string>& words);
-
 }  // namespace accelerate::launch::settings

@@ -5,11 +5,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::supervise {
 
-using process::UniqueFd;
 namespace {
 
 class OutputQueueTest : public ::testing::Test {

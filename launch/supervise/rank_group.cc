@@ -13,9 +13,9 @@
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/process/environment_words.h"
 #include "launch/process/foreground_terminal.h"
-#include "launch/process/unique_fd.h"
 
 namespace accelerate::launch::supervise {
 namespace {
@@ -62,7 +62,7 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
   ABSL_CHECK(members_.empty() && !ranks.empty());
   absl::StatusOr<rlimit> open_files = raise_open_files(ranks.size());
   if (!open_files.ok()) return open_files.status();
-  process::UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   lent_terminal_ = own_streams && process::owns_terminal();
   members_.reserve(ranks.size());
   for (const RankStart& rank : ranks) {
@@ -87,9 +87,9 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
                                .takes_terminal = lent_terminal_,
                                .open_files = open_files};
   Member member = {.rank = start.rank, .local_rank = start.local_rank};
-  process::UniqueFd out, err;
+  UniqueFd out, err;
   if (null_fd >= 0) {
-    absl::StatusOr<process::UniqueFd> opened = open_output(member, start.out, console_->out());
+    absl::StatusOr<UniqueFd> opened = open_output(member, start.out, console_->out());
     if (!opened.ok()) return opened.status();
     out = *std::move(opened);
     opened = open_output(member, start.err, console_->err());
@@ -105,14 +105,14 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
   return absl::OkStatus();
 }
 
-absl::StatusOr<process::UniqueFd> RankGroup::open_output(Member& member, const StreamTarget& target,
-                                                         OutputQueue& queue) {
+absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarget& target,
+                                                OutputQueue& queue) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot open a pipe: ", std::strerror(errno)));
   }
-  process::UniqueFd read_end(ends[0]);
-  process::UniqueFd write_end(ends[1]);
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
   // Only this end: the writing end is the rank's, which expects writes to wait.
   fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   RankLog log;

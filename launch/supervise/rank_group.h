@@ -110,8 +110,8 @@ class RankGroup final : public process::EventSource {
                          absl::Span<const std::string> parent_environment, int null_fd,
                          const rlimit& open_files);
   /// Makes a pipe; returns the end for the rank to write to.
-  absl::StatusOr<process::UniqueFd> open_output(Member& member, const StreamTarget& target,
-                                                OutputQueue& queue);
+  absl::StatusOr<UniqueFd> open_output(Member& member, const StreamTarget& target,
+                                       OutputQueue& queue);
   void observe_one(Member& member);
   /// Waits for a process that was killed; false if it does not go.
   bool reap(pid_t pid) const;

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::supervise {
 
@@ -32,7 +32,7 @@ class RankLog {
 
  private:
   std::string path_;
-  process::UniqueFd file_;
+  UniqueFd file_;
 };
 
 }  // namespace accelerate::launch::supervise

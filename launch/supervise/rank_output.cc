@@ -19,7 +19,7 @@ constexpr int kFinalReads = 16;
 
 }  // namespace
 
-RankOutput::RankOutput(process::UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
+RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
                        Console& console)
     : pipe_(std::move(pipe)),
       prefixer_(std::move(prefix)),

@@ -5,7 +5,7 @@
 #include <deque>
 #include <string>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/supervise/console.h"
 #include "launch/supervise/line_prefixer.h"
 #include "launch/supervise/output_queue.h"
@@ -17,8 +17,7 @@ class RankOutput {
  public:
   /// `pipe` is the reading end, non-blocking. Lines go to `sink`, or nowhere if it is null; what
   /// goes wrong with the log is said on `console`. Both must outlive this object.
-  RankOutput(process::UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
-             Console& console);
+  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log, Console& console);
 
   int fd() const { return pipe_.get(); }
   bool is_open() const { return pipe_.is_open(); }
@@ -43,7 +42,7 @@ class RankOutput {
   void close();
   std::string& lines();
 
-  process::UniqueFd pipe_;
+  UniqueFd pipe_;
   LinePrefixer prefixer_;
   OutputQueue* sink_;
   std::string dropped_;  // the lines of an output without a sink

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::testing {
 
@@ -72,8 +72,8 @@ class LauncherProcess {
  private:
   struct Pipe {
     Pipe();
-    process::UniqueFd read_end;
-    process::UniqueFd write_end;
+    UniqueFd read_end;
+    UniqueFd write_end;
   };
 
   Pipe stdin_, stdout_, stderr_, go_, alive_;

@@ -19,9 +19,9 @@ namespace accelerate::launch::testing {
 namespace {
 
 // Out of the way of descriptors that a test gives fixed numbers (launcher_process.h).
-process::UniqueFd open_high(const std::string& path) {
-  process::UniqueFd low(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  return process::UniqueFd(fcntl(low.get(), F_DUPFD_CLOEXEC, 20));
+UniqueFd open_high(const std::string& path) {
+  UniqueFd low(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return UniqueFd(fcntl(low.get(), F_DUPFD_CLOEXEC, 20));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::testing {
 
@@ -37,8 +37,8 @@ class Network {
  private:
   struct Namespace {
     pid_t holder = 0;
-    process::UniqueFd net;
-    process::UniqueFd uts;
+    UniqueFd net;
+    UniqueFd uts;
   };
 
   static Namespace make(const std::string& name);
