@@ -49,7 +49,7 @@ TEST(ModuleLoader, FindsALibraryInTheWorkingDirectory) {
 
 TEST(ModuleLoader, SaysWhatIsMissing) {
   const std::string module = module_path();
-  Ran ran = run("f ./no/such.so");
+  ChildResult ran = run("f ./no/such.so");
   EXPECT_EQ(ran.exit_code, 127);
   EXPECT_THAT(ran.output, AllOf(HasSubstr("accelerate-module: cannot load ./no/such.so: "),
                                 HasSubstr("No such file or directory")));
@@ -70,7 +70,7 @@ TEST(ModuleLoader, SaysWhatIsMissing) {
 }
 
 TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
-  Ran ran = run(absl::StrCat("main '", path_in("ACCELERATE_RUN_MODULE"), "'"));
+  ChildResult ran = run(absl::StrCat("main '", path_in("ACCELERATE_RUN_MODULE"), "'"));
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("launch it without --module"));
 
