@@ -23,11 +23,11 @@
 namespace accelerate::launch::agent {
 namespace {
 
-// How long to stay for the server to hear that this machine leaves.
-constexpr std::chrono::seconds kLeavePatience(2);
+// How long to wait until the server has received that this machine leaves.
+constexpr std::chrono::seconds kLeaveTimeout(2);
 
-// How long to stay for a slow reader of the last words when nothing is to be waited for.
-constexpr std::chrono::milliseconds kLastWordsPatience(500);
+// How long to wait for a slow reader of the last output after a second stop request.
+constexpr std::chrono::milliseconds kLastOutputTimeout(500);
 
 std::string counted(int count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
@@ -188,8 +188,7 @@ Order Agent::supervise_round() {
       continue;
     }
     if (!reported && ranks.first_failure()) {
-      const bool others =
-          ranks.stopped_somebody() || round_.world_size > options_.processes_per_node;
+      const bool others = ranks.stopped_any() || round_.world_size > options_.processes_per_node;
       link().failed({.exit_code = ranks.first_failure()->exit_code(),
                      .text = absl::StrCat(supervise::describe(*ranks.first_failure()),
                                           others ? "; stopped the other ranks" : "")});
@@ -231,7 +230,7 @@ Order Agent::leave() {
 
 void Agent::leave(const Failure& failure) {
   if (rendezvous_.server) {
-    // Nobody keeps the run together any more.
+    // Without its server the run cannot go on.
     rendezvous_.server->end_run(failure);
   } else {
     link().leave(failure);
@@ -279,17 +278,17 @@ int Agent::finish(const Order& last) {
   if (is_known) absl::ConsumePrefix(&text, "; ");
   report_round(text, /*with_tail=*/!is_known);
   Alarm alarm(rendezvous_.server ? absl::ToChronoMilliseconds(rendezvous_.close_timeout)
-                                 : std::chrono::milliseconds(kLeavePatience));
+                                 : std::chrono::milliseconds(kLeaveTimeout));
   const bool asked_before = supervisor_->stop_request().has_value();
-  while (!supervisor_->is_impatient()) {
+  while (!supervisor_->stops_waiting()) {
     // Asked to stop while only last words are left to pass on.
     if (!asked_before && supervisor_->stop_request()) break;
     const bool told = link().is_flushed() && (!rendezvous_.server || rendezvous_.server->is_over());
     if (console().empty() && (told || alarm.rang())) break;
     step(&alarm);
   }
-  Alarm last_words(kLastWordsPatience);
-  while (supervisor_->is_impatient() && !console().empty() && !last_words.rang()) {
+  Alarm last_words(kLastOutputTimeout);
+  while (supervisor_->stops_waiting() && !console().empty() && !last_words.rang()) {
     step(&last_words);
   }
   return last.exit_code;

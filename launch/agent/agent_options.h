@@ -1,4 +1,4 @@
-/// One machine's part in a run, when every setting is resolved: what the agent is given.
+/// The agent's input: one machine's part in a run, with every setting resolved.
 ///
 /// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
 /// no settings and no configuration.
@@ -19,7 +19,7 @@ namespace accelerate::launch::agent {
 
 /// How machines find one another.
 enum class RendezvousKind {
-  kStandalone,  ///< one machine: nobody else is asked
+  kStandalone,  ///< one machine: no rendezvous
   kStatic,      ///< every machine knows its rank; machine 0 is at `endpoint`
   kElastic,     ///< a membership server at `endpoint` gives ranks; between min and max machines
 };
@@ -52,7 +52,7 @@ struct AgentOptions {
   uint16_t endpoint_port = 0;
   /// This machine's address as others reach it; unset: found by the route to the endpoint.
   std::optional<std::string> local_addr;
-  /// Machines of different runs do not meet.
+  /// Machines of different runs refuse one another.
   std::string run_id = "none";
   /// torchrun's key=value pairs: join_timeout, last_call_timeout, close_timeout, read_timeout,
   /// keep_alive_interval, keep_alive_max_attempt (seconds, counts), is_host.
@@ -72,7 +72,7 @@ struct AgentOptions {
   /// The only local ranks whose lines reach the console; empty: all.
   std::set<int> local_ranks_filter;
 
-  /// Nothing is said of how ranks ended; the exit code tells.
+  /// Prints nothing about how ranks ended; only the exit code shows it.
   bool quiet = false;
   /// From asking ranks to stop to killing them. Unset: the supervisor's defaults.
   std::optional<absl::Duration> kill_grace;

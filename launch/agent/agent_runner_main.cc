@@ -18,7 +18,7 @@ namespace {
 int number(const std::string& text) {
   int value = 0;
   if (!absl::SimpleAtoi(text, &value)) {
-    std::cerr << "agent_runner: " << text << " is no number\n";
+    std::cerr << "agent_runner: " << text << " is not a number\n";
     std::exit(64);
   }
   return value;

@@ -31,7 +31,7 @@ Message to_message(const Handshake& handshake) {
 }
 
 absl::StatusOr<Handshake> to_handshake(const Message& message) {
-  if (message.verb != kVerb) return absl::InvalidArgumentError("no handshake");
+  if (message.verb != kVerb) return absl::InvalidArgumentError("not a handshake");
   if (message.number("protocol", 0, kMaxNodes) != kProtocolVersion) {
     return absl::FailedPreconditionError(
         "its launcher speaks another protocol; install the same version on all machines");

@@ -1,4 +1,4 @@
-/// What an agent says of itself before it may take part, and why it may not.
+/// The handshake: an agent describes its machine and run, and the server admits or refuses it.
 #pragma once
 
 #include <string>

@@ -39,7 +39,7 @@ absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const s
     std::filesystem::create_directories(folder, error);
     const bool is_new = !error && std::filesystem::is_empty(folder, error);
     if (error) return cannot_make(folder, error.message());
-    // The first thing in the folder says whose it is. A link appears at once, with its text.
+    // The first entry of the folder names its owner: a link appears atomically, with its text.
     const std::string owner = absl::StrCat(folder, "/.run");
     if (is_new && symlink(run_token.c_str(), owner.c_str()) != 0 && errno != EEXIST) {
       return cannot_make(owner, std::strerror(errno));

@@ -112,7 +112,7 @@ std::optional<Membership::TimePoint> Membership::deadline() const {
   std::optional<TimePoint> first = after(forming_since_, rules_.join_timeout);
   if (enough_since_)
     first = process::earlier(first, after(*enough_since_, rules_.last_call_timeout));
-  if (!asked_for_patience_) first = process::earlier(first, after(forming_since_, kPatience));
+  if (!announced_waiting_) first = process::earlier(first, after(forming_since_, kPatience));
   return first;
 }
 
@@ -122,14 +122,14 @@ void Membership::advance_forming(TimePoint now) {
     enough_since_.reset();
     if (now - forming_since_ >= absl::ToChronoNanoseconds(rules_.join_timeout)) {
       give_up_forming();
-    } else if (!asked_for_patience_ &&
+    } else if (!announced_waiting_ &&
                now - forming_since_ >= absl::ToChronoNanoseconds(kPatience)) {
-      asked_for_patience_ = true;
+      announced_waiting_ = true;
       for (const auto& [member, seat] : seats_) {
         orders_.push_back({member,
                            {.kind = Order::Kind::kNotice,
-                            .text = absl::StrCat("waiting for machines: ", who_is_here(), "; ",
-                                                 who_is_missing())}});
+                            .text = absl::StrCat("waiting for machines: ", arrived_text(), "; ",
+                                                 missing_text())}});
       }
     }
     return;
@@ -150,7 +150,7 @@ void Membership::advance_running(TimePoint now) {
     any_done = any_done || seat.is_done;
     if (!seat.takes_part && seat.is_ready) newcomers.push_back(seat.machine.host);
   }
-  // A run that comes to its end is not started anew for somebody who is late.
+  // A run that is ending is not restarted for a late machine.
   if (newcomers.empty() || any_done || taking_part >= rules_.max_nodes) {
     arrival_at_.reset();
     return;
@@ -181,7 +181,7 @@ void Membership::form(TimePoint now) {
   for (auto& [member, seat] : seats_) seat.takes_part = false;
   forming_since_ = now;
   enough_since_.reset();
-  asked_for_patience_ = false;
+  announced_waiting_ = false;
   failure_.reset();
   membership_changed_ = false;
 }
@@ -251,7 +251,7 @@ void Membership::end_failed(const Failure& failure) {
                    : failure.text);
 }
 
-std::string Membership::who_is_here() const {
+std::string Membership::arrived_text() const {
   std::vector<std::string> hosts;
   for (const auto& [member, seat] : seats_) {
     if (!seat.is_ready) continue;
@@ -263,7 +263,7 @@ std::string Membership::who_is_here() const {
                       " came: ", hosts.empty() ? "none" : absl::StrJoin(hosts, ", "));
 }
 
-std::string Membership::who_is_missing() const {
+std::string Membership::missing_text() const {
   if (!rules_.fixed_ranks) return absl::StrCat(rules_.min_nodes - ready_count(), " missing");
   std::vector<int> missing;
   for (int rank = 0; rank < rules_.max_nodes; ++rank) {
@@ -277,7 +277,7 @@ std::string Membership::who_is_missing() const {
 
 void Membership::give_up_forming() {
   end(1, absl::StrCat("not enough machines within ", absl::FormatDuration(rules_.join_timeout),
-                      ": ", who_is_here(), "; ", who_is_missing()));
+                      ": ", arrived_text(), "; ", missing_text()));
 }
 
 }  // namespace accelerate::launch::agent

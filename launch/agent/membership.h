@@ -1,4 +1,5 @@
-/// Who takes part in a run, and when a round of it starts, stops and ends. The rules alone.
+/// The rules of membership: which machines take part in a run, and when a round starts, stops and
+/// ends.
 ///
 /// A round is one set of machines with their ranks, started together. A rank's failure ends the
 /// round and uses up a restart; a machine that comes or goes ends it too and uses up none. The next
@@ -8,7 +9,7 @@
 ///        ^                          `--all are done--> over                                    |
 ///        '-------------------------------------------------------------------------------------'
 ///
-/// It knows no sockets and no clock: events and times come in, orders to machines come out. A run
+/// It uses neither sockets nor clocks: events and times come in, orders to machines come out. A run
 /// on one machine goes by the same rules with one member.
 /// Threads: one user. Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
 #pragma once
@@ -38,11 +39,11 @@ struct MembershipRules {
   absl::Duration last_call_timeout = absl::Seconds(30);
   /// How long arrivals are gathered before a round is stopped for them.
   absl::Duration gather_time = absl::Milliseconds(100);
-  /// A word that no other run has.
+  /// Unique to this run.
   std::string run_token;
 };
 
-/// A machine, as its agent introduces it.
+/// A machine, as its agent describes it in the handshake.
 struct Member {
   std::string host;     ///< its name, for people
   std::string address;  ///< where the others reach it
@@ -138,8 +139,8 @@ class Membership {
   void end_failed(const Failure& failure);
   std::vector<MemberId> candidates() const;
   int ready_count() const;
-  std::string who_is_here() const;
-  std::string who_is_missing() const;
+  std::string arrived_text() const;
+  std::string missing_text() const;
   void give_up_forming();
 
   const MembershipRules rules_;
@@ -152,7 +153,7 @@ class Membership {
   // Forming.
   TimePoint forming_since_;
   std::optional<TimePoint> enough_since_;
-  bool asked_for_patience_ = false;
+  bool announced_waiting_ = false;
   // Running.
   std::optional<TimePoint> arrival_at_;
   std::string arrived_;

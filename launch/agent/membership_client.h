@@ -1,8 +1,8 @@
 /// An agent's connection to the membership server of its run.
 ///
-/// It connects as soon as the server is there: a machine that is up but where nobody listens yet is
-/// waited for, one that cannot be reached is an error. When the server is gone, or says nothing any
-/// more, the order is to end.
+/// It retries while the machine refuses connections, since its launcher may start later; a machine
+/// that cannot be reached is an error. If the server closes the connection or stops answering, the
+/// client gets the order to end.
 /// Threads: the main thread.
 #pragma once
 
@@ -54,7 +54,7 @@ class MembershipClient final : public MembershipLink {
   void could_not_connect(int error);
   void introduce(UniqueFd fd);
   void send(Message message);
-  void hear();
+  void receive();
   void handle(const Message& message);
   void give_up(const std::string& text);
   void check_time();
@@ -65,14 +65,14 @@ class MembershipClient final : public MembershipLink {
   const Clock::time_point began_ = Clock::now();
   Clock::time_point since_ = began_;  // of the present attempt or pause
   size_t next_address_ = 0;
-  bool somebody_was_there_ = false;  // in this pass through the addresses
-  std::string first_problem_;        // of this pass
+  bool host_answered_ = false;  // in this pass through the addresses
+  std::string first_problem_;   // of this pass
   bool said_waiting_ = false;
   UniqueFd connecting_;
   std::optional<MessageChannel> channel_;
   /// Said before there was a connection.
   std::vector<Message> early_;
-  Clock::time_point last_heard_;
+  Clock::time_point last_received_;
   Clock::time_point last_alive_;
 };
 

@@ -19,9 +19,9 @@ class MembershipLink : public process::EventSource {
   virtual void failed(const Failure& failure) = 0;
   /// All ranks of the round ended well.
   virtual void done() = 0;
-  /// This machine goes. There are no more orders.
+  /// This machine leaves; it gets no more orders.
   virtual void leave(const Failure& failure) = 0;
-  /// Whether the others have heard everything.
+  /// Whether all reports have reached the server.
   virtual bool is_flushed() const = 0;
 
   std::optional<Order> next_order() {
@@ -35,7 +35,7 @@ class MembershipLink : public process::EventSource {
   std::deque<Order> orders_;
 };
 
-/// A run on this machine alone: the rules, and nobody to ask.
+/// A run on this machine alone: it asks the rules directly.
 class LocalLink final : public MembershipLink {
  public:
   LocalLink(const MembershipRules& rules, const Member& machine)

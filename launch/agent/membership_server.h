@@ -1,9 +1,8 @@
 /// The server that tells machines when a round starts, stops and ends: `Membership` on a socket.
 ///
 /// It is one of the sources of the hosting agent's loop and dies with that agent; the others end
-/// their part of the run then. Whoever connects has a few seconds to introduce itself; what is not
-/// of the protocol is disconnected and otherwise ignored.
-/// Threads: the main thread.
+/// their part of the run then. A new connection has a few seconds for its handshake; connections
+/// that break the protocol are closed and otherwise ignored. Threads: the main thread.
 #pragma once
 
 #include <map>
@@ -22,10 +21,10 @@ namespace accelerate::launch::agent {
 
 class MembershipServer final : public process::EventSource {
  public:
-  /// `own`: what the hosting machine says of itself, which others have to fit to; its clock is read
-  /// anew each time. A machine that says nothing for `silence_limit` is given up.
+  /// `own` is the hosting machine's handshake, which the others must match; its clock is read anew
+  /// for each comparison. A machine that sends nothing for `liveness_timeout` counts as lost.
   MembershipServer(process::ListeningSocket socket, const MembershipRules& rules, Handshake own,
-                   absl::Duration silence_limit);
+                   absl::Duration liveness_timeout);
 
   uint16_t port() const { return socket_.port; }
 
@@ -35,7 +34,7 @@ class MembershipServer final : public process::EventSource {
   /// The hosting machine leaves, and with it the run ends for all others.
   void end_run(const Failure& failure);
 
-  /// The run is over, and everybody who was told has heard it.
+  /// Whether the run is over and every machine has received its last order.
   bool is_over() const;
 
   void add_entries(std::vector<pollfd>& entries) override;
@@ -46,14 +45,14 @@ class MembershipServer final : public process::EventSource {
   struct Guest {
     MessageChannel channel;
     std::string peer;  // address, for machines that do not know their own
-    Clock::time_point last_heard;
+    Clock::time_point last_received;
     std::string host;           // empty before the handshake
     bool is_dismissed = false;  // left or was refused: not listened to any more
   };
 
   void distribute();
   void accept_all();
-  void hear(int id, Guest& guest);
+  void receive(int id, Guest& guest);
   void handle(int id, Guest& guest, const Message& message);
   void introduce(int id, Guest& guest, const Message& message);
   void lose(int id, const Guest& guest, absl::string_view why);
@@ -62,7 +61,7 @@ class MembershipServer final : public process::EventSource {
   process::ListeningSocket socket_;
   Membership membership_;
   const Handshake own_;
-  const absl::Duration silence_limit_;
+  const absl::Duration liveness_timeout_;
   std::map<int, Guest> guests_;
   int next_id_ = 0;
   /// Whose entries the latest `add_entries` listed.

@@ -43,7 +43,8 @@ absl::Status check_options(const AgentOptions& options) {
                   process::kMaxProcesses);
   }
   if (options.min_nodes < 1 || options.max_nodes < options.min_nodes) {
-    return refuse("machines: ", options.min_nodes, ":", options.max_nodes, " is no range");
+    return refuse("machines: ", options.min_nodes, ":", options.max_nodes,
+                  " is not a range MIN:MAX");
   }
   if (options.max_restarts < 0) {
     return refuse("--max_restarts ", options.max_restarts, " is negative");

@@ -1,4 +1,4 @@
-/// What is checked before anything starts and needs nobody else. What concerns several machines
+/// The checks before anything starts that need only this machine. What concerns several machines
 /// (their versions, clocks and reachability) is checked when they meet (handshake.h,
 /// membership_client.h).
 #pragma once

@@ -20,7 +20,7 @@
 namespace accelerate::launch::agent {
 namespace {
 
-constexpr absl::Duration kResolvePatience = absl::Seconds(4);
+constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
 
 std::string new_token() {
   return absl::StrCat(supervise::host_name(), ".", getpid(), ".", absl::ToUnixNanos(absl::Now()));
@@ -79,7 +79,7 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
   if (own.machine.address.empty()) own.machine.address = options.endpoint_host;
   Rendezvous rendezvous = {.close_timeout = client.timing.close_timeout};
   rendezvous.server = std::make_unique<MembershipServer>(
-      std::move(socket), rules_of(options, client.timing), own, client.timing.silence_limit());
+      std::move(socket), rules_of(options, client.timing), own, client.timing.liveness_timeout());
   rendezvous.server->adopt(std::move(server_end));
   rendezvous.link =
       std::make_unique<MembershipClient>(std::move(client), own, std::move(client_end));
@@ -100,7 +100,7 @@ absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
     return rendezvous;
   }
   absl::StatusOr<std::vector<process::SocketAddress>> addresses =
-      process::resolve(options.endpoint_host, kResolvePatience);
+      process::resolve(options.endpoint_host, kResolveTimeout);
   if (!addresses.ok()) return addresses.status();
   MembershipClientOptions client = {.endpoint_host = options.endpoint_host,
                                     .endpoint_port = options.endpoint_port,

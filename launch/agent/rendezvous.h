@@ -1,4 +1,5 @@
-/// How this machine comes to its run: alone, as the host of the membership server, or as a guest.
+/// Rendezvous: this machine joins its run alone, as the host of the membership server, or as a
+/// client.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@ struct Rendezvous {
   /// Only where the run's endpoint is.
   std::unique_ptr<MembershipServer> server;
   std::unique_ptr<MembershipLink> link;
-  /// How long the server stays for others to hear of the end.
+  /// How long the server waits for the others to receive the end.
   absl::Duration close_timeout = absl::ZeroDuration();
 };
 

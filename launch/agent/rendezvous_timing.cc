@@ -48,7 +48,7 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
       std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
       for (const auto& [name, duration] : durations) keys.push_back(name);
       std::sort(keys.begin(), keys.end());
-      return absl::InvalidArgumentError(absl::StrCat("--rdzv_conf has no ", key,
+      return absl::InvalidArgumentError(absl::StrCat("--rdzv_conf: unknown key ", key,
                                                      did_you_mean(key, keys),
                                                      "; known keys: ", absl::StrJoin(keys, ", ")));
     }

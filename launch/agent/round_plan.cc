@@ -28,7 +28,7 @@ bool has(const StreamsByRank& streams, int local_rank, Streams stream) {
 
 supervise::StreamTarget target(const AgentOptions& options, int local_rank, Streams stream,
                                const std::string& log_path) {
-  // A folder for logs without a word on what goes there: everything, and to the console as well.
+  // A log folder without --redirects and --tee gets all output, and the console shows it too.
   const bool logs_all = !is_set(options.redirects) && !is_set(options.tee);
   const bool redirected = has(options.redirects, local_rank, stream);
   const bool teed = has(options.tee, local_rank, stream) || logs_all;

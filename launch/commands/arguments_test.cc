@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "launch/commands/command_tester.h"
-#include "launch/commands/simulate.h"
+#include "launch/commands/commands.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 namespace CLI {
 class App;
 }
@@ -36,6 +39,13 @@ struct Invocation {
   /// The program to launch and its arguments, as they were typed: no parser has seen them.
   std::vector<std::string> program = {};
 };
+
+/// Writes `accelerate COMMAND: message`, and returns the exit code.
+int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+         int exit_code = kExitLauncherFailed);
+
+/// Flushes standard output; returns a failure if the output was closed.
+int finish(Invocation& invocation);
 
 /// Runs a parsed command; returns the exit code. Errors are one line on `err`,
 /// `accelerate NAME: what is wrong`.

@@ -8,6 +8,16 @@
 
 namespace accelerate::launch::commands {
 
+// Each in the file of its name.
+extern const Command kConfig;
+extern const Command kSimulate;
+extern const Command kTest;
+extern const Command kEnv;
+extern const Command kEstimateMemory;
+extern const Command kMergeWeights;
+extern const Command kTpuConfig;
+extern const Command kInstallXla;
+
 /// In the order of `accelerate --help`.
 absl::Span<const Command> all_commands();
 

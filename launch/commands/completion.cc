@@ -12,7 +12,6 @@
 #include "absl/strings/str_split.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/invocation.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launch::commands {

@@ -1,4 +1,11 @@
-#include "launch/commands/config.h"
+// `accelerate config`: asks how to train and writes the configuration that launch reads.
+//
+//     accelerate config [--config_file PATH] [--set KEY=VALUE]...
+//     accelerate config default [--config_file PATH] [--mixed_precision P]
+//     accelerate config update [--config_file PATH] [--set KEY=VALUE]...
+// With --set nothing is asked: the configuration is this machine's default with these values, or
+// with `update` the one that is there. A result that launch would refuse is not written.
+// Mirrors: accelerate commands/config.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 #include "launch/dialogue/config_values.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
@@ -74,13 +81,13 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   return absl::OkStatus();
 }
 
-// What launch would say to the file on a machine that has everything. The number of ranks may be
+// Validates the file as launch would on a machine with all devices. The number of ranks may be
 // left to its command line.
 absl::Status check_for_launch(const ConfigFile& config, const std::string& path) {
   absl::StatusOr<ConfigFile> file =
       settings::parse_config(settings::config_to_yaml(config), settings::ConfigFormat::kYaml, path);
   if (!file.ok()) return file.status();
-  // They are those of a text that nobody sees.
+  // They belong to a text that is not shown.
   file->lines.clear();
   absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
   if (!settings.ok()) return settings.status();

@@ -1,4 +1,3 @@
-#include "launch/commands/config.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
+#include "launch/commands/commands.h"
 #include "launch/settings/config_file.h"
 
 namespace accelerate::launch::commands {

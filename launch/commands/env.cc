@@ -1,4 +1,7 @@
-#include "launch/commands/env.h"
+// `accelerate env`: the facts about the machine that a bug report needs.
+//
+// Mirrors: accelerate commands/env.py.
+// Differs: compiler, build and MPI stand for Python and NumPy; missing parts are listed as such.
 
 #include <memory>
 #include <optional>
@@ -15,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
-#include "launch/commands/invocation.h"
 #include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/memory_estimate.h"

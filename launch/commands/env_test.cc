@@ -1,4 +1,3 @@
-#include "launch/commands/env.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +8,7 @@
 
 #include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
 #include "launch/commands/libtorch_search.h"
 

@@ -1,8 +1,14 @@
-#include "launch/commands/estimate_memory.h"
+// `accelerate estimate-memory MODEL`: the memory that a model needs to load and to train.
+//
+// MODEL is what launch/estimate/architecture.h reads. Nothing is loaded, and nothing downloaded.
+// Mirrors: accelerate commands/estimate.py.
+// Differs: see architecture.h and memory_estimate.h.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,10 +20,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/memory_estimate.h"
-#include "launch/estimate/text_table.h"
 
 namespace accelerate::launch::commands {
 
@@ -27,6 +32,69 @@ using estimate::ModelSize;
 using estimate::size_in;
 using estimate::TransformerShape;
 namespace {
+
+// Code points; none of what is printed here is wide or combined.
+size_t length_of(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+std::string repeated(const std::string& text, size_t count) {
+  std::string result;
+  for (size_t i = 0; i < count; ++i) result += text;
+  return result;
+}
+
+std::string centred(const std::string& text, size_t width) {
+  const size_t length = length_of(text);
+  const size_t blanks = width > length ? width - length : 0;
+  const size_t left = blanks / 2 + (blanks & width & 1);
+  return absl::StrCat(std::string(left, ' '), text, std::string(blanks - left, ' '));
+}
+
+// A table in a box, with a title, for terminals.
+//
+//     ┌───────────────┐
+//     │     title     │
+//     ├───────┬───────┤
+//     │ left  │ right │
+//     ├───────┼───────┤
+//     │   1   │   2   │
+//     └───────┴───────┘
+//
+// Every row has as many cells as there are headers, at least one. Texts are UTF-8 and centred; an
+// odd blank goes where Python's str.center puts it. The last line has no newline. Mirrors:
+// accelerate commands/estimate.py, create_ascii_table.
+std::string text_table(const std::vector<std::string>& headers,
+                       const std::vector<std::vector<std::string>>& rows,
+                       const std::string& title) {
+  std::vector<size_t> widths;
+  for (size_t column = 0; column < headers.size(); ++column) {
+    size_t width = length_of(headers[column]);
+    for (const auto& row : rows) width = std::max(width, length_of(row[column]));
+    widths.push_back(width);
+  }
+  size_t inner = std::accumulate(widths.begin(), widths.end(), widths.size() - 1);
+  if (const size_t needed = length_of(title); needed > inner) {
+    widths.back() += needed - inner;
+    inner = needed;
+  }
+  const auto rule = [&](const char* left, const char* between, const char* right) {
+    std::vector<std::string> lines;
+    for (const size_t width : widths) lines.push_back(repeated("─", width));
+    return absl::StrCat(left, absl::StrJoin(lines, between), right);
+  };
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < cells.size(); ++i) texts.push_back(centred(cells[i], widths[i]));
+    return absl::StrCat("│", absl::StrJoin(texts, "│"), "│");
+  };
+  std::vector<std::string> lines = {rule("┌", "─", "┐"),
+                                    absl::StrCat("│", centred(title, inner), "│"),
+                                    rule("├", "┬", "┤"), line(headers), rule("├", "┼", "┤")};
+  for (const auto& row : rows) lines.push_back(line(row));
+  lines.push_back(rule("└", "┴", "┘"));
+  return absl::StrJoin(lines, "\n");
+}
 
 constexpr char kName[] = "estimate-memory";
 
@@ -142,8 +210,8 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
       row.push_back(bytes ? estimate::bytes_text(*bytes) : "N/A");
     }
   }
-  return estimate::text_table(headers, rows,
-                              absl::StrCat("Memory Usage for loading `", options.model_name, "`"));
+  return text_table(headers, rows,
+                    absl::StrCat("Memory Usage for loading `", options.model_name, "`"));
 }
 
 int run(const Options& options, Invocation& invocation) {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/command.h"
 #include "launch/commands/variable_file.h"
 #include "launch/plan/program_words.h"
 #include "launch/process/child_process.h"
@@ -169,8 +169,8 @@ int run(const Options& options, Invocation& invocation) {
     }
     const std::string defaults = settings::note_on_defaults(*settings);
     if (invocation.is_interactive && !defaults.empty()) {
-      invocation.err << "accelerate launch: note: nobody gave these, and they have defaults: "
-                     << defaults << "\n";
+      invocation.err << "accelerate launch: note: using defaults for " << defaults
+                     << "; set them with flags or `accelerate config`\n";
     }
   }
   if (settings->flag("dry_run")) {

@@ -72,7 +72,7 @@ LibraryProbe probe_torch_library(const std::string& library,
     std::error_code ignored;
     const fs::path file = folder / library;
     if (!fs::exists(file, ignored)) continue;
-    // A file that is there but cannot be loaded is what the user wants to hear about.
+    // A file that exists but cannot be loaded is the error to report.
     first = probe_library(file.string());
     if (first.is_loadable) return first;
     first.path = file.string();

@@ -1,4 +1,8 @@
-#include "launch/commands/merge_weights.h"
+// `accelerate merge-weights CHECKPOINT_DIR OUTPUT_PATH`: whole weights of a sharded checkpoint.
+//
+// See accelerate/checkpoint/formats/merge_weights.h.
+// Mirrors: accelerate commands/merge.py.
+// Differs: safetensors are written regardless of `--unsafe_serialization`.
 
 #include <memory>
 #include <string>
@@ -9,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "accelerate/checkpoint/formats/merge_weights.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 
 namespace accelerate::launch::commands {
 namespace {

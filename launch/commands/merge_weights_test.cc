@@ -1,4 +1,3 @@
-#include "launch/commands/merge_weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
+#include "launch/commands/commands.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -25,8 +25,8 @@ std::string path_of(void* handle) {
   return real;
 }
 
-// What the child says: '+' or '-' for the symbol and the path, or '!' and what is wrong.
-void load_and_say(int fd, const std::string& name, const std::string& symbol) {
+// The child writes '+' or '-' for the symbol, then the path; or '!' and the error.
+void load_and_report(int fd, const std::string& name, const std::string& symbol) {
   void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) {
     write_all(fd, absl::StrCat("!", dlerror()));
@@ -40,17 +40,17 @@ void load_and_say(int fd, const std::string& name, const std::string& symbol) {
 
 LibraryProbe probe_library(const std::string& name, const std::string& symbol) {
   const absl::StatusOr<ChildResult> child =
-      run_in_child([&](int fd) { load_and_say(fd, name, symbol); }, kLimit);
+      run_in_child([&](int fd) { load_and_report(fd, name, symbol); }, kLimit);
   if (!child.ok()) return {.error = std::string(child.status().message())};
-  const std::string& said = child->output;
+  const std::string& answer = child->output;
   if (child->timed_out)
     return {.error = absl::StrCat("not loaded within ", absl::FormatDuration(kLimit))};
-  if (said.empty()) {
+  if (answer.empty()) {
     if (child->signal == 0) return {.error = "it ends the process that loads it"};
     return {.error = absl::StrCat("it crashes when it is loaded (", strsignal(child->signal), ")")};
   }
-  if (said[0] == '!') return {.error = said.substr(1)};
-  return {.is_loadable = true, .path = said.substr(1), .has_symbol = said[0] == '+'};
+  if (answer[0] == '!') return {.error = answer.substr(1)};
+  return {.is_loadable = true, .path = answer.substr(1), .has_symbol = answer[0] == '+'};
 }
 
 std::optional<std::string> output_of(const std::vector<std::string>& argv) {

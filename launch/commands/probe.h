@@ -1,4 +1,5 @@
-/// Questions to the machine that may crash or hang whoever asks: asked in a child process.
+/// Probes that may crash or hang their process, so they run in a child
+/// (accelerate/platform/child.h).
 ///
 /// The child has 10 s, and its output goes nowhere but to the caller.
 /// Threads: only while the process has one: it forks.

@@ -55,7 +55,7 @@ absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
   UniqueFd report_write(ends[1]);
   const SignalAction interrupt(SIGINT, SIG_IGN);
   const SignalAction quit(SIGQUIT, SIG_IGN);
-  // Where it is ignored, nobody hears how a child ended.
+  // If SIGCHLD is ignored, the exit status of a child is lost.
   const SignalAction child_end(SIGCHLD, SIG_DFL);
   const pid_t parent = getpid();
   const pid_t child = fork();

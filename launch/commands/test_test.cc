@@ -1,4 +1,3 @@
-#include "launch/commands/test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@
 
 #include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
+#include "launch/commands/commands.h"
 
 namespace accelerate::launch::commands {
 namespace {

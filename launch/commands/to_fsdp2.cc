@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/command.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launch::commands {

@@ -1,4 +1,8 @@
-#include "launch/commands/tpu_config.h"
+// `accelerate tpu-config`: runs commands on every worker of a TPU pod, through gcloud.
+//
+// Mirrors: accelerate commands/tpu.py.
+// Differs: --install_command sets how accelerate is installed there; a pod without name or zone is
+// an error.
 
 #include <algorithm>
 #include <cctype>
@@ -16,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/run_program.h"
 #include "launch/settings/config_file.h"
 

@@ -1,4 +1,4 @@
-/// A file of `NAME=value` lines that somebody else may have written to.
+/// A file of `NAME=value` lines that other programs write to as well.
 #pragma once
 
 #include <string>

@@ -135,7 +135,7 @@ absl::Status set_value(settings::ConfigFile& config, absl::string_view assignmen
   const settings::Setting* row = find_row(key);
   if (row == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--set ", assignment, ": no file has a key ", key, suggested_key(key)));
+        absl::StrCat("--set ", assignment, ": unknown key ", key, suggested_key(key)));
   }
   text = settings::schema_text(*row, text);
   if (text.empty()) {

@@ -327,7 +327,7 @@ class Questionnaire {
     if (type_ == kNone) {
       put("num_processes", "1");
     } else if (type_ != kSimulated) {
-      // One GPU is no distributed training.
+      // One GPU needs no distributed training.
       const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : machines_;
       const auto is_spread = [this, least](const std::string& answer) {
         int64_t ranks = 0;

@@ -41,7 +41,7 @@ struct TrainingUsage {
   double maximum() const;
 };
 
-/// Unset for dtypes that nobody trains in. `total` is ModelSize's.
+/// Unset for dtypes that are not used in training. `total` is ModelSize's.
 std::optional<TrainingUsage> training_usage(const std::string& dtype, double total);
 
 /// How the model states of training are divided.

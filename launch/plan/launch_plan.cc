@@ -32,7 +32,7 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   if (settings.is_set("report")) run.report = settings.text("report");
   run.command = program_words(settings, inputs.command);
   run.environment = child_environment(settings, inputs.machine, inputs.environment);
-  // What the environment says about a simulation holds here.
+  // The environment's settings of a simulation apply here.
   run.environment.erase(env::kSimulate);
   run.environment.erase(env::kSimulateSeed);
   return {process::plan_simulation(run)};
@@ -68,8 +68,8 @@ absl::StatusOr<LaunchPlan> with_notes(absl::StatusOr<Plan> plan, std::vector<std
 }
 
 // What only this launcher's ranks get, of what was asked for, in one note.
-void note_what_is_missing(const PlanInputs& inputs, const std::string& who,
-                          std::vector<std::string>* notes) {
+void note_missing_features(const PlanInputs& inputs, const std::string& who,
+                           std::vector<std::string>* notes) {
   std::vector<std::string> missing;
   for (const char* name : {"max_restarts", "log_dir", "tee", "redirects", "local_ranks_filter",
                            "kill_grace", "monitor_interval", "rdzv_conf", "role"}) {
@@ -158,7 +158,7 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   std::vector<std::string> notes;
   if (settings.is_set("simulate")) {
-    note_what_is_missing(inputs, "a simulated cluster is one process", &notes);
+    note_missing_features(inputs, "a simulated cluster is one process", &notes);
     return LaunchPlan{plan_simulated(inputs), notes};
   }
   if (settings.is_sagemaker()) {
@@ -166,23 +166,23 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
     return with_notes(std::move(plan), std::move(notes));
   }
   if (settings.flag("tpu") && settings.flag("tpu_use_cluster")) {
-    note_what_is_missing(inputs, "gcloud starts the launchers of the workers", &notes);
+    note_missing_features(inputs, "gcloud starts the launchers of the workers", &notes);
     return with_notes(plan_tpu_pod(inputs), notes);
   }
   if (settings.is_set("mpirun_hostfile")) {
-    note_what_is_missing(inputs, "mpirun starts the ranks", &notes);
+    note_missing_features(inputs, "mpirun starts the ranks", &notes);
     absl::StatusOr<CommandPlan> plan = plan_mpirun(inputs, &notes);
     return with_notes(std::move(plan), std::move(notes));
   }
   if (settings.flag("use_deepspeed") && settings.number("num_machines") > 1 &&
       settings.text("deepspeed_multinode_launcher") != "standard" &&
       inputs.job.kind == JobKind::kNone) {
-    note_what_is_missing(inputs, "deepspeed starts the ranks", &notes);
+    note_missing_features(inputs, "deepspeed starts the ranks", &notes);
     return with_notes(plan_deepspeed(inputs), notes);
   }
   if (wants_srun(inputs)) return with_notes(plan_srun(inputs), notes);
   if (is_one_of_many_tasks(inputs)) {
-    note_what_is_missing(inputs, "srun started this rank", &notes);
+    note_missing_features(inputs, "srun started this rank", &notes);
     return LaunchPlan{plan_task(inputs), notes};
   }
   absl::StatusOr<AgentOptions> plan = plan_agent(inputs, &notes);

@@ -1,4 +1,4 @@
-/// What a launch comes to: one of a few things that can be shown as text and then done.
+/// The plan of a launch: one of a few actions, which can be printed and carried out.
 ///
 /// Pure: settings, machine and job decide, nothing is started or written. What needs another tool
 /// (mpirun, srun, gcloud, deepspeed) is the command line of that tool; how ranks are looked after
@@ -56,7 +56,7 @@ struct SageMakerPlan {
 
 struct LaunchPlan {
   std::variant<agent::AgentOptions, SimulationPlan, TaskPlan, CommandPlan, SageMakerPlan> action;
-  /// What the user should know, a line each.
+  /// Notes for the user, a line each.
   std::vector<std::string> notes;
 };
 

@@ -43,7 +43,7 @@ absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
     }
     name = absl::StrReplaceAll(name.substr(dashes), {{"-", "_"}});
     if (parameters.contains(name)) {
-      return absl::InvalidArgumentError(absl::StrCat(arguments[i], " is there twice"));
+      return absl::InvalidArgumentError(absl::StrCat(arguments[i], " occurs twice"));
     }
     parameters[name] = typed(arguments[i + 1]);
   }

@@ -12,8 +12,7 @@ namespace accelerate::launch::plan {
 
 /// `--learning-rate 0.1 --name x` is {"learning_rate": 0.1, "name": "x"}. Whole numbers are
 /// integers, however written; True and False are booleans.
-/// Errors: InvalidArgument for what is no pair of a name and a value, and for a name that is there
-///         twice.
+/// Errors: InvalidArgument for an argument without name or value, and for a name that occurs twice.
 /// Mirrors: accelerate utils/launch.py, _convert_nargs_to_dict.
 absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
     absl::Span<const std::string> arguments);

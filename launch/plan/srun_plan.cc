@@ -29,7 +29,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   if (inputs.job.kind != settings::JobKind::kSlurmShell) {
     return absl::InvalidArgumentError(
-        "--slurm: this is no script or shell of a Slurm job (SLURM_JOB_ID is not set); start it "
+        "--slurm: not inside the script or shell of a Slurm job (SLURM_JOB_ID is not set); start "
+        "it "
         "with sbatch or salloc");
   }
   const int64_t nodes = settings.provenance("num_machines") == Provenance::kDefault
@@ -47,7 +48,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   }
   if (processes % nodes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(processes, " ranks cannot be spread evenly over ", nodes,
+        absl::StrCat(processes, " ranks cannot be divided evenly over ", nodes,
                      " machines; give a --num_processes that ", nodes, " divides"));
   }
 

@@ -2,7 +2,7 @@
 /// server of the launchers.
 ///
 /// The launcher opens the store's socket and hands it on, rather than only a number: between
-/// finding a free port and binding it again, somebody else could take it.
+/// finding a free port and binding it again, another program could take it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// Which processes there are, from /proc.
+/// Lists of running processes, from /proc.
 ///
 /// Processes come and go while the list is made: it is complete only for those that were there
 /// before and still are.

@@ -32,7 +32,7 @@ struct ProcessPlan {
 struct SimulatedRun {
   /// Topology, never empty. The program, not the launcher, understands it.
   std::string simulate;
-  /// Scheduler seed. Unset: what the environment says, else the default.
+  /// Scheduler seed. Unset: the environment's value, else the default.
   std::optional<std::string> simulate_seed;
   /// Directory for the report.
   std::optional<std::string> report;

@@ -39,7 +39,7 @@ absl::Status replace_file(const std::string& path, absl::string_view text, mode_
   std::error_code error;
   std::filesystem::path target = std::filesystem::canonical(path, error);
   if (error) target = path;
-  // A name that nobody has, beside the file: names are exchanged only within a file system.
+  // An unused name beside the file: a rename works only within one file system.
   std::string draft = absl::StrCat(target.string(), ".XXXXXX");
   const UniqueFd fd(mkostemp(draft.data(), O_CLOEXEC));
   int cause = fd.is_open() ? write_all(fd.get(), text) : errno;

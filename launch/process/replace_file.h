@@ -1,4 +1,4 @@
-/// Writing a file that somebody else may read or have put there.
+/// Replacing a file that other programs may read or have created.
 ///
 /// Threads: any.
 #pragma once

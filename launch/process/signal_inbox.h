@@ -32,7 +32,7 @@ class SignalInbox {
   std::optional<signalfd_siginfo> next();
 
   /// Sends SIGTSTP to `target` (as for kill) and lets it act on the launcher too. Returns when the
-  /// launcher was continued, or at once where nobody could continue it.
+  /// launcher was continued, or at once if no shell could continue it.
   static void suspend(pid_t target);
 
   /// The signal state of before, for a child between fork and exec. Async-signal-safe.

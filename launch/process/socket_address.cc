@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, absl
 }
 
 bool is_own_address(const SocketAddress& address) {
-  // Binding says it for every interface, without listing them.
+  // Only an address of this machine can be bound; this needs no list of interfaces.
   UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress any_port = address;
   any_port.set_port(0);

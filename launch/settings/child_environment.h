@@ -1,6 +1,6 @@
-/// What ranks find in their environment about settings: all but who they are.
+/// The variables that pass settings on to ranks.
 ///
-/// Which rank a process is, and where the others are, is said by whoever starts it (the agent,
+/// The variables for ranks and addresses are set by the program that starts a rank (the agent,
 /// mpirun, srun).
 /// Errors:  none; the settings were checked.
 /// Threads: pure functions.

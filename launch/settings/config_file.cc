@@ -116,7 +116,7 @@ class Checker {
     if (type == "TPU") type = "XLA";
   }
 
-  // All keys that nobody knows, in one line.
+  // Names all unknown keys in one line.
   absl::Status check_keys(const Json& values) const {
     std::vector<std::string> unknown;
     auto note = [&](const std::string& key, Section section, const std::string& word) {
@@ -248,7 +248,7 @@ absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::stri
     const size_t end = std::min<size_t>(error.byte, text.size());
     const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", line, ": is no JSON: ", absl::string_view(error.what())));
+        absl::StrCat(path, ":", line, ": is not JSON: ", absl::string_view(error.what())));
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", absl::string_view(error.what())));
   }

@@ -1,4 +1,5 @@
-/// A configuration file: YAML or JSON, of this release or an older one, of ours or of the peer's.
+/// A configuration file: YAML or JSON, of this release or an older one, written by this library or
+/// by HF Accelerate.
 ///
 /// What is read is checked against the schema and brought to its present form; nothing is lost or
 /// made up but the defaults that the peer writes as well.

@@ -127,8 +127,8 @@ TEST(ConfigFileTest, NamesUnknownKeysWithLineAndNearestMatch) {
 
 TEST(ConfigFileTest, NamesFileLineAndColumnOfBadYaml) {
   EXPECT_THAT(error_of("a: [unclosed\n"), HasSubstr("c.yaml:2:1: "));
-  EXPECT_THAT(error_of("a: 1\na: 2\n"), HasSubstr("c.yaml:2:1: key a is there twice"));
-  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is no JSON"));
+  EXPECT_THAT(error_of("a: 1\na: 2\n"), HasSubstr("c.yaml:2:1: key a occurs twice"));
+  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is not JSON"));
 }
 
 TEST(ConfigFileTest, RefusesWhatMakesNoSense) {

@@ -28,7 +28,7 @@ struct LaunchWords {
   std::vector<std::string> program;
 };
 
-/// Draws the border. Words that are no flags of the schema but of `app` (--help) are options too.
+/// Separates options from the program. Flags of `app` itself (--help) are options too.
 absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
                                                absl::Span<const std::string> args);
 

@@ -1,4 +1,4 @@
-/// What a scheduler tells the launcher about the job that it runs in.
+/// The scheduler's description of the job that the launcher runs in.
 ///
 /// Errors:  InvalidArgument naming the variable that makes no sense.
 /// Threads: pure functions.

@@ -73,11 +73,11 @@ struct Setting {
   /// A second flag that sets a boolean to false.
   const char* negated_flag = nullptr;
   ValueType type = ValueType::kText;
-  /// As text; null: unset unless somebody sets it.
+  /// As text; null: unset by default.
   const char* default_value = nullptr;
   /// The only values there are, between `|`; null: any of the type.
   const char* choices = nullptr;
-  /// Files and variables may spell a choice in any case, as those that the peer writes do.
+  /// Files and variables may spell a choice in any case, as files of HF Accelerate do.
   bool is_in_any_case = false;
   Section section = Section::kNone;
   /// The key in a file where it is not `name`.

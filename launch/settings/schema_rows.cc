@@ -52,7 +52,7 @@ struct Row {
     row.setting.in_sagemaker = true;
     return row;
   }
-  // The launcher takes the variable's value where nobody says more, and ranks get it.
+  // The variable's value is the launcher's default, and ranks get it.
   constexpr Row exchanged_by(const char* variable) const {
     Row row = *this;
     row.setting.variable = variable;

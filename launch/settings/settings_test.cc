@@ -142,7 +142,7 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(error_of({{"module", {"true"}}, {"no_python", {"true"}}}, kNoDevices),
               HasSubstr("--module and --no_python"));
   EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
-              HasSubstr("3 ranks cannot be spread evenly over 2 machines"));
+              HasSubstr("3 ranks cannot be divided evenly over 2 machines"));
   EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}}, {"use_fsdp", {"true"}}}, devices(2)),
               HasSubstr("--fsdp_version 2"));
   EXPECT_THAT(

@@ -136,7 +136,7 @@ absl::Status check_simulation(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// What the scheduler says about this machine among others, where nobody said it.
+// Fills in the scheduler's values for this machine and the job where the user gave none.
 void take_job(Settings& settings, const Job& job) {
   const bool is_agent_of_many =
       job.nodes > 1 && (job.kind == JobKind::kSageMaker ||
@@ -235,7 +235,7 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
                                settings.describe("num_processes"), "; leave --multi_gpu out"));
   }
   if (processes % machines != 0) {
-    return refuse(absl::StrCat(processes, " ranks cannot be spread evenly over ", machines,
+    return refuse(absl::StrCat(processes, " ranks cannot be divided evenly over ", machines,
                                " machines; give a --num_processes that ", machines, " divides"));
   }
   if (processes / machines > process::kMaxProcesses) {

@@ -1,4 +1,4 @@
-/// Makes settings whole, and refuses those that do not go together.
+/// Completes settings and refuses combinations that do not fit together.
 ///
 /// Errors:  InvalidArgument, one line: which settings, why not, and what to do.
 /// Threads: pure functions.

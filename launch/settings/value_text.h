@@ -25,7 +25,7 @@ absl::Status check_value(const Setting& setting, absl::string_view text);
 /// Whether a JSON or YAML file can have the text.
 bool is_utf8(const std::string& text);
 
-/// What a file or a variable says, as the schema spells it: choices may be in any case there.
+/// The schema's spelling of a value from a file or a variable, where choices may be in any case.
 std::string schema_text(const Setting& setting, const std::string& text);
 
 }  // namespace accelerate::launch::settings

@@ -27,7 +27,7 @@ absl::Status OutputQueue::write_some() {
       sent_ += static_cast<size_t>(written);
       continue;
     }
-    // EAGAIN: the descriptor is shared, non-blocking, and somebody else took the room.
+    // EAGAIN: the descriptor is shared, non-blocking, and another process used up the room.
     if (errno == EAGAIN || errno == EINTR) break;
     const int error = errno;
     failed_ = true;

@@ -15,7 +15,7 @@ namespace accelerate::launch::supervise {
 
 class OutputQueue {
  public:
-  /// Above this, whoever fills the queue should wait.
+  /// Above this, producers should wait.
   static constexpr size_t kFullBytes = 256 * 1024;
 
   /// `fd` stays open and is not owned.
@@ -29,7 +29,7 @@ class OutputQueue {
   std::string& pending() { return pending_; }
 
   /// Call when poll reported room or an error: writes as much as surely does not block.
-  /// Errors: Unavailable if nobody reads any more; DataLoss for any other reason. Each is
+  /// Errors: Unavailable if the reader is gone; DataLoss for any other reason. Each is
   ///         returned once, and everything pending or coming is dropped.
   absl::Status write_some();
 

@@ -15,16 +15,32 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/environment_words.h"
-#include "launch/process/foreground_terminal.h"
 
 namespace accelerate::launch::supervise {
 namespace {
 
-// After the last rank: how long to listen to a pipe that something a rank started still holds.
+// Lending the terminal to a rank that runs alone.
+//
+// A rank is a process group of its own, and only the terminal's foreground group may read from it
+// and gets its Ctrl-C. A single rank that shares the launcher's terminal is therefore made the
+// foreground group, as a shell does with a job.
+//
+// The terminal is the one on standard input. SIGTTOU must be blocked when it changes hands.
+bool owns_terminal() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+
+void lend_terminal(pid_t group) {
+  if (owns_terminal()) tcsetpgrp(STDIN_FILENO, group);
+}
+
+void take_terminal_back(pid_t group) {
+  if (tcgetpgrp(STDIN_FILENO) == group) tcsetpgrp(STDIN_FILENO, getpgrp());
+}
+
+// How long to drain pipes after the last rank ended; its own children may still hold them.
 constexpr std::chrono::milliseconds kDrainGrace(500);
 
-// From killing ranks to leaving those that are still there: stuck in the kernel, for ever perhaps.
-constexpr std::chrono::seconds kKillPatience(5);
+// How long to wait for killed ranks; one that is stuck in the kernel may never end.
+constexpr std::chrono::seconds kKillTimeout(5);
 constexpr int kReapPauseMs = 5;
 
 // Besides the ranks' pipes and logs: standard streams, guard, signals, sockets of this machine and
@@ -63,7 +79,7 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
   absl::StatusOr<rlimit> open_files = raise_open_files(ranks.size());
   if (!open_files.ok()) return open_files.status();
   UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
-  lent_terminal_ = own_streams && process::owns_terminal();
+  lent_terminal_ = own_streams && owns_terminal();
   members_.reserve(ranks.size());
   for (const RankStart& rank : ranks) {
     absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), *open_files);
@@ -146,9 +162,9 @@ void RankGroup::observe_one(Member& member) {
   if (lent_terminal_ && waitid(P_PID, member.pid, &info, WSTOPPED | WNOHANG) == 0 &&
       info.si_pid == member.pid) {
     // Ctrl-Z reached only the rank, whose group is in the foreground: follow it, as one job.
-    process::take_terminal_back(member.pid);
+    take_terminal_back(member.pid);
     process::SignalInbox::suspend(0);
-    process::lend_terminal(member.pid);
+    lend_terminal(member.pid);
     kill(-member.pid, SIGCONT);
   }
   info = {};
@@ -158,7 +174,7 @@ void RankGroup::observe_one(Member& member) {
   member.exit = {.rank = member.rank, .local_rank = member.local_rank, .pid = member.pid};
   (info.si_code == CLD_EXITED ? member.exit->code : member.exit->signal) = info.si_status;
   if (lent_terminal_) {
-    process::take_terminal_back(member.pid);
+    take_terminal_back(member.pid);
     // Ctrl-C reached only the rank; one that caught it exits with its number.
     const int signal = member.exit->exit_code() - 128;
     if (signal == SIGINT || signal == SIGQUIT) interruption_ = signal;
@@ -181,11 +197,11 @@ bool RankGroup::is_over() {
   const bool is_given_up = give_up_at_ && Clock::now() >= *give_up_at_;
   if (!all_exited() && !is_given_up) return false;
   if (!drain_deadline_) drain_deadline_ = Clock::now() + kDrainGrace;
-  const bool silent = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+  const bool all_closed = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
     return std::none_of(member.outputs.begin(), member.outputs.end(),
                         [](const RankOutput& output) { return output.is_open(); });
   });
-  return silent || impatient_ || Clock::now() >= *drain_deadline_;
+  return all_closed || stops_waiting_ || Clock::now() >= *drain_deadline_;
 }
 
 void RankGroup::send(int signal) const {
@@ -197,7 +213,7 @@ void RankGroup::send(int signal) const {
 void RankGroup::stop(int signal, absl::Duration grace) {
   if (stopping_) return;
   stopping_ = true;
-  stopped_somebody_ = !all_exited();
+  stopped_any_ = !all_exited();
   send(signal);
   // A suspended process would not notice before it is killed.
   send(SIGCONT);
@@ -206,7 +222,7 @@ void RankGroup::stop(int signal, absl::Duration grace) {
 
 void RankGroup::kill_now() {
   kill_deadline_.reset();
-  give_up_at_ = Clock::now() + kKillPatience;
+  give_up_at_ = Clock::now() + kKillTimeout;
   for (const Member& member : members_) {
     if (!member.exit) killed_.push_back(member.rank);
   }
@@ -217,7 +233,7 @@ void RankGroup::end() {
   stopping_ = ended_ = true;
   kill_deadline_.reset();
   send(SIGKILL);
-  if (!give_up_at_) give_up_at_ = Clock::now() + kKillPatience;
+  if (!give_up_at_) give_up_at_ = Clock::now() + kKillTimeout;
   for (Member& member : members_) {
     if (member.pid == 0) continue;
     if (!reap(member.pid)) {
@@ -225,7 +241,7 @@ void RankGroup::end() {
                                  ") does not die and was left behind"));
     }
     guard_->forget_group(member.pid);
-    if (lent_terminal_) process::take_terminal_back(member.pid);
+    if (lent_terminal_) take_terminal_back(member.pid);
     member.pid = 0;
     if (!member.exit) member.exit = RankExit{.rank = member.rank, .signal = SIGKILL};
     for (RankOutput& output : member.outputs) output.finish();

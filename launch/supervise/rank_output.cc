@@ -1,8 +1,12 @@
 #include "launch/supervise/rank_output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +22,34 @@ constexpr size_t kReadBytes = 64 * 1024;
 constexpr int kFinalReads = 16;
 
 }  // namespace
+
+absl::StatusOr<RankLog> RankLog::open(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  RankLog log;
+  log.path_ = path;
+  log.file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const int cause = error ? error.value() : errno;
+  if (log.is_open()) return log;
+  const std::string text = absl::StrCat("cannot write the log ", path, ": ", std::strerror(cause));
+  if (cause == ENOSPC || cause == EDQUOT) return absl::DataLossError(text);
+  return absl::InternalError(text);
+}
+
+absl::Status RankLog::append(absl::string_view bytes) {
+  while (is_open() && !bytes.empty()) {
+    const ssize_t written = write(file_.get(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(written));
+    } else if (errno != EINTR) {
+      const int cause = errno;
+      file_.reset();
+      return absl::DataLossError(
+          absl::StrCat("cannot write the log ", path_, ": ", std::strerror(cause)));
+    }
+  }
+  return absl::OkStatus();
+}
 
 RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
                        Console& console)

@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::seconds kReapGrace(2);
 constexpr int kReapPollMs = 20;
 
-// Says no at once in the usual case, in which /proc need not be searched.
+// In the usual case there is no child, and /proc need not be searched.
 bool has_children() {
   siginfo_t info = {};
   return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -66,7 +66,7 @@ void Supervisor::add_entries(std::vector<pollfd>& entries) {
 }
 
 void Supervisor::react(absl::Span<const pollfd> entries) {
-  // Signals first: whose exit comes first decides who is blamed.
+  // Signals first: the first exit decides which rank is reported as the failure.
   if (entries[0].revents != 0) handle_signals();
   console_.react(entries.subspan(1, console_entries_));
   if (console_.closed()) {
@@ -112,15 +112,15 @@ void Supervisor::observe_ranks(pid_t first) {
 }
 
 void Supervisor::handle_stop_request(int signal) {
-  const bool nobody_runs = !ranks_ || ranks_->all_exited();
+  const bool none_runs = !ranks_ || ranks_->all_exited();
   const bool stopping = stop_request_ || (ranks_ && ranks_->is_stopping());
-  if (stopping && !impatient_) {
+  if (stopping && !stops_waiting_) {
     console_.say(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
-                              nobody_runs ? "waiting for nobody" : "killing the ranks"));
-    impatient_ = true;
+                              none_runs ? "no longer waiting" : "killing the ranks"));
+    stops_waiting_ = true;
   }
-  if (ranks_ && (stopping || nobody_runs)) ranks_->lose_patience();
-  if (stopping && !nobody_runs) ranks_->kill_now();
+  if (ranks_ && (stopping || none_runs)) ranks_->stop_waiting();
+  if (stopping && !none_runs) ranks_->kill_now();
   // In ranks SIGHUP belongs to a debugger of UCX, which Open MPI brings along.
   request_stop(
       {.reason = absl::StrCat("received ", describe_signal(signal)), .exit_code = 128 + signal},
