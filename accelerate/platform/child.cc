@@ -54,7 +54,7 @@ bool read_to_end(int fd, absl::Time deadline, std::string& output) {
 
 }  // namespace
 
-bool write_all(int fd, std::string_view text) {
+bool write_all(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0 && errno != EINTR) return false;

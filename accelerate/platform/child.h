@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace accelerate {
@@ -46,6 +47,6 @@ absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body
                                          absl::Duration limit = absl::InfiniteDuration());
 
 /// Writes all of `text` unless an error stops it; false then. Async-signal-safe.
-bool write_all(int fd, std::string_view text);
+bool write_all(int fd, absl::string_view text);
 
 }  // namespace accelerate

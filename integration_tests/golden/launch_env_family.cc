@@ -23,7 +23,6 @@
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/sagemaker_arguments.h"
 #include "launch/process/environment_words.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/flags.h"

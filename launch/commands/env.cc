@@ -20,7 +20,6 @@
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
-#include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/memory_estimate.h"
 #include "launch/process/version.h"

@@ -10,7 +10,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
-#include "launch/commands/libtorch_search.h"
+#include "launch/commands/probe.h"
 
 namespace accelerate::launch::commands {
 namespace {

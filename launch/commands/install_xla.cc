@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 #include "launch/process/environment_words.h"
 

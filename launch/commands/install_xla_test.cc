@@ -8,7 +8,6 @@
 
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 
 namespace accelerate::launch::commands {

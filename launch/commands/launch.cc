@@ -1,8 +1,10 @@
 #include "launch/commands/launch.h"
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -14,10 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent.h"
 #include "launch/commands/command.h"
-#include "launch/commands/variable_file.h"
-#include "launch/plan/program_words.h"
+#include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/program.h"
+#include "launch/process/replace_file.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/flags.h"
 #include "launch/settings/job.h"
@@ -216,5 +218,17 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
+
+absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines) {
+  std::set<std::string> names;
+  for (const std::string& line : lines) names.insert(line.substr(0, line.find('=')));
+  std::string text;
+  std::ifstream before(path);
+  for (std::string line; std::getline(before, line);) {
+    if (!names.contains(line.substr(0, line.find('=')))) absl::StrAppend(&text, line, "\n");
+  }
+  for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
+  return process::replace_file(path, text, 0600);
+}
 
 }  // namespace accelerate::launch::commands

@@ -8,7 +8,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "launch/commands/command.h"
@@ -24,5 +26,10 @@ extern const Command kLaunch;
 /// Errors: as Settings::resolve and load_config_file.
 absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
                                                    absl::Span<const std::string> environment);
+
+/// For a file of `NAME=value` lines that other programs write to as well: makes `lines` the only
+/// ones of their variables in the file; other lines stay. The file is replaced as a whole or not at
+/// all, and only its owner can read it. Errors: Unavailable naming the file.
+absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines);
 
 }  // namespace accelerate::launch::commands

@@ -10,7 +10,6 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "launch/commands/variable_file.h"
 #include "launch/settings/flags.h"
 
 namespace accelerate::launch::commands {

@@ -8,7 +8,6 @@
 #include "launch/agent/preflight.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 #include "launch/settings/devices.h"
 #include "launch/settings/validate.h"

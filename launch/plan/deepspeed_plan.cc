@@ -6,7 +6,6 @@
 #include "launch/plan/endpoint.h"
 #include "launch/plan/hostfile.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 
 namespace accelerate::launch::plan {

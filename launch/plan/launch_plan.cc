@@ -10,7 +10,6 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
@@ -208,6 +207,15 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
   std::optional<std::string> text = inputs.machine.read_file(path);
   if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
   return *std::move(text);
+}
+
+std::vector<std::string> program_words(const settings::Settings& settings,
+                                       const std::vector<std::string>& command) {
+  if (!settings.flag("module")) return command;
+  const std::string function = settings.text("main_training_function");
+  std::vector<std::string> words = {kModuleLoader, function.empty() ? "main" : function};
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
 }
 
 }  // namespace accelerate::launch::plan

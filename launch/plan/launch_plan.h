@@ -79,8 +79,23 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);
 /// For --dry-run; ends with a newline.
 std::string to_text(const LaunchPlan& plan);
 
+/// The program that loads a shared object and calls a function in it; it lies beside `accelerate`.
+inline constexpr char kModuleLoader[] = "accelerate-module";
+
+/// `command`, or with --module what loads it: the loader, the function's name, the shared object
+/// and its arguments.
+std::vector<std::string> program_words(const settings::Settings& settings,
+                                       const std::vector<std::string>& command);
+
 /// The text of a file that a setting names. Errors: InvalidArgument naming it.
 absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path);
+
+/// `--learning-rate 0.1 --name x` is {"learning_rate": 0.1, "name": "x"}. Whole numbers are
+/// integers, however written; True and False are booleans.
+/// Errors: InvalidArgument for an argument without name or value, and for a name that occurs twice.
+/// Mirrors: accelerate utils/launch.py, _convert_nargs_to_dict.
+absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
+    absl::Span<const std::string> arguments);
 
 // The kinds, each in a file of its own. Notes are added to.
 absl::StatusOr<agent::AgentOptions> plan_agent(const PlanInputs& inputs,

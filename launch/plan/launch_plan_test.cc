@@ -8,7 +8,6 @@
 #include "absl/strings/str_split.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/hostfile.h"
-#include "launch/plan/sagemaker_arguments.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {

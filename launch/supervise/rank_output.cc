@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/platform/child.h"
 
 namespace accelerate::launch::supervise {
 namespace {
@@ -37,18 +38,11 @@ absl::StatusOr<RankLog> RankLog::open(const std::string& path) {
 }
 
 absl::Status RankLog::append(absl::string_view bytes) {
-  while (is_open() && !bytes.empty()) {
-    const ssize_t written = write(file_.get(), bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(written));
-    } else if (errno != EINTR) {
-      const int cause = errno;
-      file_.reset();
-      return absl::DataLossError(
-          absl::StrCat("cannot write the log ", path_, ": ", std::strerror(cause)));
-    }
-  }
-  return absl::OkStatus();
+  if (!is_open() || write_all(file_.get(), bytes)) return absl::OkStatus();
+  const int cause = errno;
+  file_.reset();
+  return absl::DataLossError(
+      absl::StrCat("cannot write the log ", path_, ": ", std::strerror(cause)));
 }
 
 RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
