@@ -10,7 +10,7 @@
 ///        '-------------------------------------------------------------------------------------'
 ///
 /// It uses neither sockets nor clocks: events and times come in, orders to machines come out. A run
-/// on one machine goes by the same rules with one member.
+/// on one machine follows the same rules with one member.
 /// Threads: one user. Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
 #pragma once
 
@@ -102,7 +102,7 @@ class Membership {
   void failed(MemberId member, const Failure& failure);
   /// All ranks of the machine ended well.
   void done(MemberId member);
-  /// The machine is gone, or wants to go.
+  /// The machine is lost, or leaves.
   void lost(MemberId member, const Failure& failure);
 
   /// Ends the run for all, unless it is over.

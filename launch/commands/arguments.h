@@ -1,8 +1,9 @@
 /// What a command line stands for: short forms become the commands that they mean.
 ///
 /// Threads: pure functions.
-/// Mirrors: the peer's programs accelerate-launch, accelerate-config, accelerate-estimate-memory
-/// and accelerate-merge-weights, which are links to the one program here.
+/// Mirrors: HF Accelerate's programs accelerate-launch, accelerate-config,
+/// accelerate-estimate-memory and accelerate-merge-weights, which are links to the one program
+/// here.
 #pragma once
 
 #include <string>

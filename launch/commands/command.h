@@ -1,9 +1,9 @@
 /// The commands of `accelerate`, each in a file of its own.
 ///
-/// A command declares its options on a CLI11 application and says what to do once they are parsed.
-/// The program's main, the help texts and the shell completion all go by the one list in
-/// `commands.h`. Nothing here may depend on LibTorch: the program has to start at once.
-/// Threads: the main thread.
+/// A command declares its options on a CLI11 application and returns the function to run after
+/// parsing. The program's main, the help texts and the shell completion all use the list in
+/// `commands.h`. Nothing here may depend on LibTorch: the program has to start at once. Threads:
+/// the main thread.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-/// The list that the program's main, the help texts and the shell completion go by.
+/// The list of commands for the program's main, the help texts and the shell completion.
 ///
 /// Threads: constant data.
 #pragma once

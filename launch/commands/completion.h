@@ -14,7 +14,7 @@
 
 namespace accelerate::launch::commands {
 
-/// Errors: InvalidArgument for a shell that there is no script for.
+/// Errors: InvalidArgument for an unknown shell.
 absl::StatusOr<std::string> completion_script(absl::string_view shell,
                                               absl::Span<const Command> commands);
 

@@ -1,4 +1,4 @@
-/// What a machine is, as texts for people.
+/// Facts about this machine as text.
 ///
 /// Threads: any.
 #pragma once
@@ -23,7 +23,7 @@ std::string executable_path();
 /// The processor's name, and how many of them this process may use.
 std::string cpu_text();
 
-/// Of main memory; 0: not known.
+/// The size of main memory; 0: unknown.
 double memory_bytes();
 
 /// Devices by their files below `root`/dev, and NVIDIA's names by `root`/proc: "2 x NVIDIA H200",

@@ -136,7 +136,7 @@ std::string libtorch_version(const std::string& path) {
   const fs::path library(path);
   const fs::path root = library.parent_path().parent_path();
   // A release as an archive has a file of its own for this, a Python package a module; in a
-  // distribution the library's own name says it.
+  // distribution the file name of the library has it.
   std::string version = first_version_in(root / "build-version", R"(^\s*([0-9]\S*))");
   if (version.empty()) {
     version = first_version_in(root / "version.py", R"(__version__ = '([^']+)')");

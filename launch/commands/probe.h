@@ -40,7 +40,7 @@ std::optional<std::string> output_of(const std::vector<std::string>& argv);
 LibraryProbe probe_torch_library(const std::string& library,
                                  absl::Span<const std::string> environment);
 
-/// "2.6.0" for `libtorch_cpu.so`'s file; empty if nothing beside it says so.
+/// "2.6.0" for `libtorch_cpu.so`'s file; empty if unknown.
 std::string libtorch_version(const std::string& path);
 
 }  // namespace accelerate::launch::commands

@@ -9,7 +9,7 @@
 
 namespace accelerate::launch::commands {
 
-/// Changes `config`; says whether there was something to change, and writes warnings, a line each.
+/// Changes `config` and appends warnings, a line each. Returns whether something was changed.
 bool convert_to_fsdp2(settings::ConfigFile& config, std::string& warnings);
 
 extern const Command kToFsdp2;

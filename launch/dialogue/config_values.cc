@@ -47,7 +47,7 @@ bool is_number(absl::string_view text) {
   return absl::SimpleAtoi(text, &ignored);
 }
 
-// A text that files have as a number or a truth value, as the peer writes it.
+// A text that files have as a number or a truth value, as HF Accelerate writes it.
 Json plain_text(const settings::Setting& row, absl::string_view text) {
   if (row.choices != nullptr && is_number(row.choice_list().front())) {
     return Json::parse(text.begin(), text.end());

@@ -29,7 +29,7 @@ void restore_and_end(int signal) {
   raise(signal);  // Its own action again, once this returns.
 }
 
-// Keys one by one and unseen, for as long as it lives; nothing happens where there is no terminal.
+// Reads keys one by one without echo during its lifetime; has no effect without a terminal.
 class RawTerminal {
  public:
   RawTerminal() : is_raw_(tcgetattr(STDIN_FILENO, &terminal_before) == 0) {
@@ -65,7 +65,7 @@ class RawTerminal {
 int arrow_after_escape(std::istream& in) {
   if (in.peek() != '[' && in.peek() != 'O') return 0;
   in.get();
-  // Digits and semicolons say which keys are held with it.
+  // Digits and semicolons encode modifier keys.
   while (in.peek() >= 0x20 && in.peek() < 0x40) in.get();
   return in.peek() >= 0x40 ? in.get() : 0;
 }
@@ -92,7 +92,7 @@ std::string label(const std::vector<std::string>& choices, size_t index) {
                       choices[index]);
 }
 
-// What was typed since the last arrow, and where the menu goes by it.
+// The digits typed since the last arrow key, which select an entry of the menu.
 class TypedAhead {
  public:
   size_t add(char key, const std::vector<std::string>& choices, size_t selected) {

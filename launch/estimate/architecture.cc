@@ -211,7 +211,7 @@ double elements_of(const std::vector<int64_t>& shape) {
   return elements;
 }
 
-// The shape of a transformer as its config.json says it, where the names are the usual ones.
+// The shape of a transformer from its config.json, if that uses the usual names.
 void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
   const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
   if (!text.ok()) return;

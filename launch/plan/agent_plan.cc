@@ -144,7 +144,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   if (settings.flag("multi_gpu") && !settings.flag("cpu")) {
     options.devices_needed = options.processes_per_node;
     const std::string ids = settings.text("gpu_ids");
-    // --gpu_ids replaces what the variable says.
+    // --gpu_ids replaces the variable.
     options.devices_present = ids.empty() || ids == "all"
                                   ? inputs.machine.devices
                                   : settings::count_visible(inputs.machine.installed_devices, ids);

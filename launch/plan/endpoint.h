@@ -30,7 +30,7 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
 uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
                      std::vector<std::string>* notes);
 
-/// Of --rdzv_endpoint, else of --main_process_ip and --main_process_port.
+/// The endpoint from --rdzv_endpoint, else from --main_process_ip and --main_process_port.
 absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings);
 
 }  // namespace accelerate::launch::plan

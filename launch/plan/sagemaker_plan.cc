@@ -117,7 +117,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                            {"InstanceCount", settings.number("num_machines")},
                            {"VolumeSizeInGB", 30}};
   job["StoppingCondition"] = {{"MaxRuntimeInSeconds", 86400}};
-  // AWS wants texts; these are JSON, as SageMaker's containers read them.
+  // AWS takes strings only; SageMaker's containers parse them as JSON.
   for (const auto& [name, value] : parameters->items()) {
     job["HyperParameters"][name] = value.is_string() ? value.get<std::string>() : value.dump();
   }

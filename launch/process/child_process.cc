@@ -84,7 +84,7 @@ absl::StatusOr<pid_t> spawn(const ExecImage& image, const ChildSetup& setup,
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start a process: ", std::strerror(errno)));
   }
-  // Parent and child both do it, so that the group exists whoever runs first.
+  // Parent and child both do it, so that the group exists no matter which of them runs first.
   setpgid(pid, pid);
   report_write.reset();
   int error = 0;

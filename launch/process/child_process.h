@@ -18,7 +18,7 @@
 
 namespace accelerate::launch::process {
 
-/// A program with its arguments and environment, laid out the way exec wants it.
+/// A program with its arguments and environment, laid out for exec.
 class ExecImage {
  public:
   /// `path` is what is executed; `argv[0]` is what the program is told.

@@ -41,7 +41,7 @@ const SectionName* find_section(absl::string_view key) {
   return nullptr;
 }
 
-// What stands in a file as a word.
+// The text of a scalar in a file.
 std::string scalar_word(const Setting& row, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   // Unquoted, YAML takes `no` for a truth value.
@@ -336,7 +336,7 @@ nlohmann::ordered_json all_fields(const ConfigFile& config) {
   for (const Setting& row : all_settings()) {
     const bool is_field = is_sagemaker ? row.section == Section::kSageMaker || row.in_sagemaker
                                        : row.section == Section::kTop;
-    // A file without keys of ours is the peer's as well.
+    // A file without keys of ours is HF Accelerate's as well.
     if (is_field && row.origin != SettingOrigin::kOurs) {
       fields[row.key_name()] = typed_default(row);
     }

@@ -2,7 +2,7 @@
 /// by HF Accelerate.
 ///
 /// What is read is checked against the schema and brought to its present form; nothing is lost or
-/// made up but the defaults that the peer writes as well.
+/// made up but the defaults that HF Accelerate writes as well.
 /// Errors:  one line that names the file, and the line in it where there is one. NotFound for a
 /// file
 ///          that is not there, InvalidArgument for what is in it.
@@ -56,8 +56,8 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path);
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path);
 
-/// All fields with their defaults, as the peer's classes have them: what `config_to_yaml` leaves
-/// out is null or {} here.
+/// All fields with their defaults, as HF Accelerate's classes have them: what `config_to_yaml`
+/// leaves out is null or {} here.
 nlohmann::ordered_json all_fields(const ConfigFile& config);
 
 /// Keys sorted; what is null or empty is left out.

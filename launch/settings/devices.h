@@ -20,8 +20,8 @@ struct Devices {
   int visible = 0;
 };
 
-/// Of the system whose files are below `root`, "/" for this one. `environment` holds `NAME=value`
-/// words.
+/// The devices of the system whose files are below `root`, "/" for this one. `environment` holds
+/// `NAME=value` words.
 Devices find_devices(const std::string& root, absl::Span<const std::string> environment);
 
 /// How many devices a list such as "0,2" shows of `installed` ones. The first that is not there

@@ -36,7 +36,7 @@ absl::Status unknown_option(absl::string_view word, absl::string_view name) {
                    "; see accelerate launch --help (options of the program go after its name)"));
 }
 
-// What a word with dashes in front means: the flag's full name and whether a value follows.
+// A parsed option: the flag's full name and whether a value follows.
 struct FoundOption {
   std::string name;
   bool takes_value = false;

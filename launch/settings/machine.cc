@@ -48,7 +48,7 @@ bool is_numbered(absl::string_view name, absl::string_view prefix) {
          std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
 }
 
-// GeForce RTX 40: their driver says so, and fails when NCCL tries it.
+// GeForce RTX 40: the driver claims peer access, and fails when NCCL uses it.
 bool has_peer_access() {
   for (const std::string& gpu : entries_of("/proc/driver/nvidia/gpus")) {
     const auto text = read_text(absl::StrCat("/proc/driver/nvidia/gpus/", gpu, "/information"));

@@ -86,8 +86,8 @@ struct Setting {
   bool in_sagemaker = false;
   /// What a rank finds it in; null: nothing.
   const char* variable = nullptr;
-  /// Whether the launcher takes a value from `variable`. Not what an outer run says about its
-  /// ranks.
+  /// Whether the launcher takes a value from `variable`. False for variables that an outer run
+  /// sets for its ranks.
   bool variable_is_read = true;
   Group group = Group::kProgram;
   const char* help = "";

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Flags that say what kind of run it is; a file says it by distributed_type.
+// The flags that choose the kind of run; a file uses distributed_type.
 constexpr const char* kKindFlags[] = {
     "multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm", "cpu"};
 

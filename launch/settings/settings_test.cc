@@ -88,7 +88,7 @@ TEST(SettingsTest, TheFilesKindOfRunCountsUnlessOneIsTyped) {
   EXPECT_TRUE(resolved({}, "distributed_type: MULTI_CPU\nnum_processes: 2\n").flag("cpu"));
 }
 
-// As the peer's template of an fp8 configuration has them.
+// As HF Accelerate's template of an fp8 configuration has them.
 TEST(SettingsTest, TakesChoicesOfFilesAndVariablesInAnyCase) {
   const Settings settings = completed({}, kNoDevices,
                                       "distributed_type: 'NO'\nmixed_precision: FP8\n"

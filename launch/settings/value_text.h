@@ -1,7 +1,7 @@
 /// What the text of a setting's value means.
 ///
 /// One way of reading for flags, configuration files and variables.
-/// Errors:  InvalidArgument: what was expected, and what was there; callers say where.
+/// Errors:  InvalidArgument with the expected and the actual text; callers add the place.
 /// Threads: pure functions.
 #pragma once
 

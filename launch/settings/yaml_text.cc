@@ -68,7 +68,7 @@ bool read_int(absl::string_view word, int64_t* number) {
   return true;
 }
 
-// With a point, as 1.1 wants it; `1e5` is a text there.
+// A float of YAML 1.1 has a point; `1e5` is a text there.
 bool read_float(absl::string_view word, double* number) {
   const std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
   if (digits.find('.') == std::string::npos) return false;

@@ -2,8 +2,7 @@
 ///
 /// A slow reader must not keep the launcher from answering signals, and the descriptor may be
 /// shared with other processes, so it is not made non-blocking. Instead bytes wait here until poll
-/// says that there is room, and leave in pieces that then fit.
-/// Threads: one user.
+/// reports room, and leave in pieces that fit. Threads: one user.
 #pragma once
 
 #include <cstddef>
