@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "accelerate/profiling/chrome_trace.h"
 #include "accelerate/profiling/operator_observer.h"
 
@@ -159,22 +160,6 @@ void join(std::vector<ProfileEvent>& events, std::vector<ProfileEvent> observed,
     ++next;
   }
 }
-
-// A folder that is removed with its contents at the end of the scope.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "accelerate-trace-XXXXXX") {
-    TORCH_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make a temporary folder like ", path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A recording of LibTorch's own profiler, Kineto, which every build of LibTorch 2 has.
 ///

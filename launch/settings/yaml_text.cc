@@ -17,12 +17,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Deeper files are no configuration.
+// Configurations are never deeper.
 constexpr int kMaxDepth = 8;
 
 absl::Status error_at(absl::string_view name, const YAML::Mark& mark, absl::string_view message) {
@@ -68,7 +68,7 @@ bool read_int(absl::string_view word, int64_t* number) {
   return true;
 }
 
-// With a point, as 1.1 wants it; `1e5` is a text there.
+// A float of YAML 1.1 has a point; `1e5` is a text there.
 bool read_float(absl::string_view word, double* number) {
   const std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
   if (digits.find('.') == std::string::npos) return false;
@@ -120,11 +120,12 @@ class Reader {
   absl::StatusOr<Json> read_map(const YAML::Node& node, const std::string& path, int depth) {
     Json map = Json::object();
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) return error_at(name_, entry.first.Mark(), "a key is no word");
+      if (!entry.first.IsScalar())
+        return error_at(name_, entry.first.Mark(), "a key is not a plain word");
       const std::string& key = entry.first.Scalar();
       const std::string key_path = path.empty() ? key : absl::StrCat(path, ".", key);
       if (map.contains(key)) {
-        return error_at(name_, entry.first.Mark(), absl::StrCat("key ", key, " is there twice"));
+        return error_at(name_, entry.first.Mark(), absl::StrCat("key ", key, " occurs twice"));
       }
       absl::StatusOr<Json> value = read(entry.second, key_path, depth + 1);
       if (!value.ok()) return value.status();
@@ -217,4 +218,4 @@ std::string to_yaml(const nlohmann::ordered_json& map) {
   return out;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -237,7 +237,8 @@ class SimBackend final : public CallBackend {
     SimWork::Parts parts;
     parts.device = device_of(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;
-    parts.timeout = asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);
+    parts.timeout =
+        asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);
     const Scheduler& scheduler = fabric_->scheduler();
     call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
     call.ready_ns = scheduler.now_ns();

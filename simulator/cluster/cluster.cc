@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/byte_text.h"
 #include "accelerate/base/rank_text.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
@@ -253,7 +254,7 @@ class Run {
     if (device.memory().in_use() == 0) return;
     failure = absl::StrCat(
         "rank ", rank, " ended while ", device.name(), " held ",
-        human_bytes(device.memory().in_use()), " in ", device.memory().num_blocks(),
+        binary_byte_text(device.memory().in_use()), " in ", device.memory().num_blocks(),
         " blocks: something outside the rank keeps tensors\n", device.memory().holders());
     failures_[rank] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/byte_text.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -39,18 +40,6 @@ void* report_to_profiler(void* data, size_t bytes, bool comes, c10::DeviceType t
 size_t rounded(size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
 
 }  // namespace
-
-std::string human_bytes(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " bytes");
-  double value = static_cast<double>(bytes);
-  const char* unit = "bytes";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return absl::StrFormat("%.2f %s", value, unit);
-}
 
 void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer observer) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -188,13 +177,13 @@ std::string DeviceMemory::holders() const {
     std::vector<std::string> largest;
     for (size_t i = 0; i < std::min(held.size(), kLargestHolders); ++i) {
       largest.push_back(
-          absl::StrCat(human_bytes(static_cast<int64_t>(held[i]->bytes)), " by ",
+          absl::StrCat(binary_byte_text(static_cast<int64_t>(held[i]->bytes)), " by ",
                        held[i]->operation != nullptr ? held[i]->operation : "the program",
                        " in step ", held[i]->step));
     }
     absl::StrAppend(
         &text, text.empty() ? "" : "\n", "  ", to_string(static_cast<MemoryCategory>(category)),
-        ": ", human_bytes(by_category_[category]), " in ", held.size(),
+        ": ", binary_byte_text(by_category_[category]), " in ", held.size(),
         held.size() == 1 ? " block (" : " blocks (largest: ", absl::StrJoin(largest, ", "), ")");
   }
   return text;
@@ -204,8 +193,8 @@ void DeviceMemory::raise_out_of_memory(size_t bytes, const char* operation) cons
   const std::string text = holders();
   TORCH_CHECK_WITH(OutOfMemoryError, false, name_,
                    " is out of memory: ", operation != nullptr ? operation : "the program",
-                   " asked for ", human_bytes(static_cast<int64_t>(bytes)), " in step ", step_,
-                   ", ", human_bytes(capacity_ - in_use_), " of ", human_bytes(capacity_),
+                   " asked for ", binary_byte_text(static_cast<int64_t>(bytes)), " in step ", step_,
+                   ", ", binary_byte_text(capacity_ - in_use_), " of ", binary_byte_text(capacity_),
                    " are free", text.empty() ? "" : ". Held:\n", text);
 }
 

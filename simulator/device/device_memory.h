@@ -113,7 +113,4 @@ class DeviceMemory {
   int64_t step_ = 0;
 };
 
-/// "79.3 MiB".
-std::string human_bytes(int64_t bytes);
-
 }  // namespace accelerate::simulator

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace accelerate::launch {
+namespace accelerate {
 
 /// Moves like a std::unique_ptr; -1 is "none". Not thread safe.
 class UniqueFd {
@@ -32,4 +32,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate

@@ -1,10 +1,10 @@
-#include "launch/agent/introduction.h"
+#include "launch/agent/handshake.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent_options.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 constexpr char kVerb[] = "hello";
@@ -12,26 +12,26 @@ constexpr int kMaxNodes = 1'000'000;
 
 }  // namespace
 
-Message to_message(const Introduction& introduction) {
+Message to_message(const Handshake& handshake) {
   Message message = {.verb = kVerb,
                      .fields = {{"protocol", absl::StrCat(kProtocolVersion)},
-                                {"version", introduction.version},
-                                {"run_id", introduction.run_id},
-                                {"min_nodes", absl::StrCat(introduction.min_nodes)},
-                                {"max_nodes", absl::StrCat(introduction.max_nodes)},
-                                {"max_restarts", absl::StrCat(introduction.max_restarts)},
-                                {"clock", absl::StrCat(absl::ToUnixMicros(introduction.clock))},
-                                {"host", introduction.machine.host},
-                                {"address", introduction.machine.address},
-                                {"processes", absl::StrCat(introduction.machine.processes)}}};
-  if (introduction.machine.node_rank) {
-    message.fields["node_rank"] = absl::StrCat(*introduction.machine.node_rank);
+                                {"version", handshake.version},
+                                {"run_id", handshake.run_id},
+                                {"min_nodes", absl::StrCat(handshake.min_nodes)},
+                                {"max_nodes", absl::StrCat(handshake.max_nodes)},
+                                {"max_restarts", absl::StrCat(handshake.max_restarts)},
+                                {"clock", absl::StrCat(absl::ToUnixMicros(handshake.clock))},
+                                {"host", handshake.machine.host},
+                                {"address", handshake.machine.address},
+                                {"processes", absl::StrCat(handshake.machine.processes)}}};
+  if (handshake.machine.node_rank) {
+    message.fields["node_rank"] = absl::StrCat(*handshake.machine.node_rank);
   }
   return message;
 }
 
-absl::StatusOr<Introduction> to_introduction(const Message& message) {
-  if (message.verb != kVerb) return absl::InvalidArgumentError("no introduction");
+absl::StatusOr<Handshake> to_handshake(const Message& message) {
+  if (message.verb != kVerb) return absl::InvalidArgumentError("not a handshake");
   if (message.number("protocol", 0, kMaxNodes) != kProtocolVersion) {
     return absl::FailedPreconditionError(
         "its launcher speaks another protocol; install the same version on all machines");
@@ -39,28 +39,28 @@ absl::StatusOr<Introduction> to_introduction(const Message& message) {
   const auto min_nodes = message.number("min_nodes", 1, kMaxNodes);
   const auto max_nodes = message.number("max_nodes", 1, kMaxNodes);
   const auto max_restarts = message.number("max_restarts", 0, INT32_MAX);
-  const auto processes = message.number("processes", 1, kMaxProcesses);
+  const auto processes = message.number("processes", 1, process::kMaxProcesses);
   const auto clock = message.number("clock", INT64_MIN, INT64_MAX);
   if (!min_nodes || !max_nodes || !max_restarts || !processes || !clock ||
       message.text("host").empty()) {
-    return absl::InvalidArgumentError("a broken introduction");
+    return absl::InvalidArgumentError("a broken handshake");
   }
-  Introduction result = {.version = message.text("version"),
-                         .run_id = message.text("run_id"),
-                         .min_nodes = static_cast<int>(*min_nodes),
-                         .max_nodes = static_cast<int>(*max_nodes),
-                         .max_restarts = static_cast<int>(*max_restarts),
-                         .clock = absl::FromUnixMicros(*clock),
-                         .machine = {.host = message.text("host"),
-                                     .address = message.text("address"),
-                                     .processes = static_cast<int>(*processes)}};
+  Handshake result = {.version = message.text("version"),
+                      .run_id = message.text("run_id"),
+                      .min_nodes = static_cast<int>(*min_nodes),
+                      .max_nodes = static_cast<int>(*max_nodes),
+                      .max_restarts = static_cast<int>(*max_restarts),
+                      .clock = absl::FromUnixMicros(*clock),
+                      .machine = {.host = message.text("host"),
+                                  .address = message.text("address"),
+                                  .processes = static_cast<int>(*processes)}};
   if (const auto rank = message.number("node_rank", 0, kMaxNodes)) {
     result.machine.node_rank = static_cast<int>(*rank);
   }
   return result;
 }
 
-absl::Status check_introduction(const Introduction& theirs, const Introduction& own) {
+absl::Status check_handshake(const Handshake& theirs, const Handshake& own) {
   const auto refuse = [](auto&&... parts) {
     return absl::FailedPreconditionError(absl::StrCat(parts...));
   };
@@ -92,4 +92,4 @@ absl::Status check_introduction(const Introduction& theirs, const Introduction& 
   return absl::OkStatus();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent
