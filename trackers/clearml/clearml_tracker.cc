@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trackers/bridge/bridge_process.h"
-#include "trackers/common/secret_names.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -29,4 +29,9 @@ std::string folder_of_rank(const std::string& folder, int rank);
 /// Throws std::runtime_error with the status's message, which names the path.
 void throw_if_error(const absl::Status& status);
 
+/// A relative path that stays below the folder it is put into: "train/loss" is "train/loss". Parts
+/// that would lead elsewhere, characters that no terminal shows, and parts too long for a disk are
+/// written otherwise: "../a" is "%2E./a", a newline "%0A". Never empty: of nothing it is "_".
+std::string safe_path(std::string_view name);
+
 }  // namespace accelerate::trackers

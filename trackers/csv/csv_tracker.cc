@@ -7,10 +7,10 @@
 #include "absl/time/time.h"
 #include "accelerate/base/number_text.h"
 #include "trackers/common/csv_text.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/secret_names.h"
+#include "trackers/common/secrets.h"
 #include "trackers/dvclive/live_files.h"
 
 namespace accelerate::trackers {

@@ -15,8 +15,6 @@
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/yaml_text.h"
 
 namespace accelerate::trackers {
 namespace {

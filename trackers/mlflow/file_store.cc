@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
 #include "trackers/common/http_client.h"
-#include "trackers/common/random_bits.h"
+#include "trackers/common/numbers.h"
 #include "trackers/mlflow/mlflow_names.h"
 
 namespace accelerate::trackers {

@@ -12,8 +12,7 @@
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/process_end.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/secret_names.h"
-#include "trackers/common/yes_or_no.h"
+#include "trackers/common/secrets.h"
 #include "trackers/mlflow/mlflow_names.h"
 #include "trackers/mlflow/open_client.h"
 

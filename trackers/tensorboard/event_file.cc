@@ -12,8 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/little_endian.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/common/numbers.h"
 #include "trackers/tensorboard/event.pb.h"
 
 namespace accelerate::trackers {

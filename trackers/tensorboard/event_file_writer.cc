@@ -15,11 +15,11 @@
 #include "absl/base/no_destructor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
+#include "trackers/common/numbers.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
 #include "trackers/tensorboard/event.pb.h"
 
 namespace accelerate::trackers {

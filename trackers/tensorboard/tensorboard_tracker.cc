@@ -10,10 +10,9 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/tracking/process_end.h"
-#include "trackers/common/listify.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
-#include "trackers/common/yaml_text.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/json_value.h"
+#include "trackers/common/numbers.h"
 #include "trackers/tensorboard/event_file_writer.h"
 
 namespace accelerate::trackers {

@@ -16,7 +16,6 @@
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
 #include "trackers/trackio/schema.h"
 
 namespace accelerate::trackers {

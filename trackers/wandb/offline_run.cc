@@ -13,9 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/sha256.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/numbers.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "trackers/common/little_endian.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {
