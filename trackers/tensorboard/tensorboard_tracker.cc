@@ -13,7 +13,6 @@
 #include "trackers/common/file_options.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/numbers.h"
-#include "trackers/tensorboard/event_file_writer.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -59,7 +58,7 @@ std::string markdown(const TrackerTable& table) {
 }  // namespace
 
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup)
-    : TensorBoardTracker(setup, std::make_unique<EventFileWriter>(setup.services)) {}
+    : TensorBoardTracker(setup, make_event_file_writer(setup.services)) {}
 
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
                                        std::unique_ptr<SummaryWriter> writer)
