@@ -182,9 +182,7 @@ void CsvTracker::finish() {
 
 void CsvTracker::open_earlier() {
   if (opened_) return;
-  const absl::StatusOr<bool> is_there = exists(services_.files, file_.path());
-  throw_if_error(is_there.status());
-  if (*is_there) file_.open();
+  if (value_or_throw(exists(services_.files, file_.path()))) file_.open();
   opened_ = true;
 }
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "trackers/common/append_file.h"
 #include "trackers/common/csv_text.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
@@ -210,18 +210,14 @@ class LiveFiles final : public Live {
   }
 
   void end() override {
-    std::exception_ptr failure;
+    FirstFailure failure;
     for (const auto& [path, metric] : metrics_) {
-      try {
-        metric->file->finish();
-      } catch (...) {
-        if (!failure) failure = std::current_exception();
-      }
+      failure.attempt([&] { metric->file->finish(); });
     }
     summary_is_new_ = true;
     write_summary();
     write_dvc_yaml();
-    if (failure) std::rethrow_exception(failure);
+    failure.rethrow();
   }
 
  private:
@@ -289,20 +285,18 @@ class LiveFiles final : public Live {
   void write_metrics() {
     const bool overflow_is_due = services_.now() >= next_overflow_;
     if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
-    std::exception_ptr failure;
+    FirstFailure failure;
     size_t index = 0;
     for (const auto& [path, metric] : metrics_) {
-      try {
+      failure.attempt([&] {
         if (index++ < kMaxOpen) {
           metric->file->flush();
         } else if (overflow_is_due) {
           metric->file->release();
         }
-      } catch (...) {
-        if (!failure) failure = std::current_exception();
-      }
+      });
     }
-    if (failure) std::rethrow_exception(failure);
+    failure.rethrow();
   }
 
   void write_summary() {

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/png.h"
 #include "trackers/mlflow/mlflow_client.h"
 #include "trackers/mlflow/mlflow_names.h"
@@ -302,13 +303,9 @@ class BufferedClient final : public MlflowClient {
                 ask([&] { store_->put_artifact(*run_, file.path, file.bytes); });
               },
               [&](LocalFile& file) {
-                const auto opened = services_.files.open(file.local_path);
-                if (!opened.ok()) {
-                  throw std::runtime_error(std::string(opened.status().message()));
-                }
-                const auto map = (*opened)->map();
-                if (!map.ok()) throw std::runtime_error(std::string(map.status().message()));
-                const absl::Span<const std::byte> span = **map;
+                const auto opened = value_or_throw(services_.files.open(file.local_path));
+                const auto map = value_or_throw(opened->map());
+                const absl::Span<const std::byte> span = *map;
                 ask([&] {
                   store_->put_artifact(
                       *run_, file.path,

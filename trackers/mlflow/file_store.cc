@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/file_system.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/numbers.h"
 #include "trackers/mlflow/mlflow_names.h"
@@ -108,10 +109,6 @@ std::string metric_line(const MlflowMetric& metric) {
 
 size_t line_count(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
-absl::Span<const std::byte> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
 // The files of a folder:
@@ -253,7 +250,7 @@ class FileStore final : public MlflowStore {
     // All or nothing: sizes grow when everything is written, and what comes again goes over it.
     for (const auto& [path, text] : lines) {
       MetricFile& target = metric_files_.at(path);
-      const absl::Status status = target.file->write_at(target.size, bytes_of(text));
+      const absl::Status status = target.file->write_at(target.size, as_bytes(text));
       if (!status.ok()) throw MlflowAway(std::string(status.message()));
     }
     for (const auto& [path, text] : lines) {
@@ -360,7 +357,7 @@ class FileStore final : public MlflowStore {
     const std::string fresh = lines.empty() ? path : files_.temporary_name(path);
     opened.file = check(files_.create(fresh));
     if (!lines.empty()) {
-      absl::Status status = opened.file->write_at(0, bytes_of(lines));
+      absl::Status status = opened.file->write_at(0, as_bytes(lines));
       if (status.ok()) status = files_.rename(fresh, path);
       if (!status.ok()) {
         opened.file.reset();
@@ -378,7 +375,7 @@ class FileStore final : public MlflowStore {
       try {
         or_refuse([&] {
           const MetricFile target = open_metric_file(path);
-          check(target.file->write_at(target.size, bytes_of(text)));
+          check(target.file->write_at(target.size, as_bytes(text)));
           check(target.file->sync());
           check(target.file->close());
         });

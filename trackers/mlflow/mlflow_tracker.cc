@@ -11,7 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/file_system.h"
-#include "accelerate/tracking/process_end.h"
+#include "accelerate/tracking/flush_on_exit.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secrets.h"
@@ -279,13 +280,9 @@ void MlflowTracker::log_artifact(const std::string& local_path, const std::strin
 }
 
 void MlflowTracker::log_artifacts(const std::string& local_dir, const std::string& artifact_path) {
-  const auto names = services_.files.list(local_dir);
-  if (!names.ok()) throw std::runtime_error(std::string(names.status().message()));
-  for (const std::string& name : *names) {
+  for (const std::string& name : value_or_throw(services_.files.list(local_dir))) {
     const std::string path = join_path(local_dir, name);
-    const auto info = services_.files.info(path);
-    if (!info.ok()) throw std::runtime_error(std::string(info.status().message()));
-    if (!info->is_directory) {
+    if (!value_or_throw(services_.files.info(path)).is_directory) {
       log_artifact(path, artifact_path);
     } else {
       log_artifacts(path, artifact_path.empty() ? name : join_path(artifact_path, name));

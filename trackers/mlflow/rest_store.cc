@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
 #include "trackers/mlflow/mlflow_names.h"
 
@@ -218,8 +219,7 @@ class RestStore final : public MlflowStore {
     const std::string& uri = run.artifact_uri;
     if (absl::StartsWith(uri, "file:") || absl::StartsWith(uri, "/")) {
       const std::string folder = absl::StartsWith(uri, "file:") ? path_of_file_uri(uri) : uri;
-      const absl::Status status = write_file(files_, join_path(folder, path), contents);
-      if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+      throw_if_error(write_file(files_, join_path(folder, path), contents));
       return;
     }
     if (!absl::StartsWith(uri, "mlflow-artifacts:")) {

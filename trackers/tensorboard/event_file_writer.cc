@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/numbers.h"
@@ -377,16 +377,12 @@ class EventFileWriter final : public SummaryWriter {
     end.mutable_session_end_info()->set_status(tensorboard::STATUS_SUCCESS);
     end.mutable_session_end_info()->set_end_time_secs(unix_seconds(now));
     const std::string event = session_event(now, kSessionEndTag, end).SerializeAsString();
-    std::exception_ptr failure;
+    FirstFailure failure;
     for (const std::string& session : std::exchange(sessions_, {})) {
-      try {
-        run(session).add(event);
-      } catch (...) {
-        failure = std::current_exception();
-      }
+      failure.attempt([&] { run(session).add(event); });
     }
     for_each_run([](const Run& run) { run.file->close(); });
-    if (failure) std::rethrow_exception(failure);
+    failure.rethrow();
   }
 
  private:
@@ -424,15 +420,9 @@ class EventFileWriter final : public SummaryWriter {
   // Does it for all runs, then throws what the first of them threw.
 
   void for_each_run(const std::function<void(const Run&)>& call) {
-    std::exception_ptr failure;
-    for (const auto& [folder, run] : runs_) {
-      try {
-        call(run);
-      } catch (...) {
-        if (!failure) failure = std::current_exception();
-      }
-    }
-    if (failure) std::rethrow_exception(failure);
+    FirstFailure failure;
+    for (const auto& [folder, run] : runs_) failure.attempt([&] { call(run); });
+    failure.rethrow();
   }
 
   const TrackerServices& services_;

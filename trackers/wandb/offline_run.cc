@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -21,6 +20,7 @@
 #include "accelerate/base/sha256.h"
 #include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
 #include "trackers/common/numbers.h"
 #include "trackers/common/png.h"
 #include "trackers/wandb/leaves.h"
@@ -36,12 +36,6 @@ constexpr size_t kMaxImages = 108;
 constexpr size_t kMaxRows = 10000;
 constexpr int kHistogramBins = 64;
 constexpr size_t kHashLength = 20;  // of the names of media
-
-template <typename T>
-T check(absl::StatusOr<T> result) {
-  throw_if_error(result.status());
-  return *std::move(result);
-}
 
 void put(TrackerDict& dict, const std::string& name, const TrackerValue& value) {
   for (auto& [known, old] : dict) {
@@ -193,28 +187,21 @@ class OfflineRun final : public Run {
   void finish() override {
     if (!is_kept()) return;
     finished_ = true;
-    std::exception_ptr failure;
-    const auto attempt = [&](const auto& part) {
-      try {
-        part();
-      } catch (...) {
-        if (!failure) failure = std::current_exception();
-      }
-    };
-    attempt([&] { log_->flush(); });  // makes room for more
-    failure = nullptr;                // the last one counts
-    attempt([&] { close_step(step_ + 1); });
+    FirstFailure ignored;                     // the last flush counts
+    ignored.attempt([&] { log_->flush(); });  // makes room for more
+    FirstFailure failure;
+    failure.attempt([&] { close_step(step_ + 1); });
     const double runtime = seconds_since_start(services_.now());
     changed_.set(Leaves::Path{"_wandb", "runtime"}, static_cast<int64_t>(runtime));
-    attempt([&] { write_summary(); });
-    attempt([&] { write_end(static_cast<int32_t>(runtime)); });
-    attempt([&] { log_->close(); });
+    failure.attempt([&] { write_summary(); });
+    failure.attempt([&] { write_end(static_cast<int32_t>(runtime)); });
+    failure.attempt([&] { log_->close(); });
     log_.reset();
-    attempt([&] {
+    failure.attempt([&] {
       throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-summary.json"),
                                 to_json(summary_) + "\n"));
     });
-    if (failure) std::rethrow_exception(failure);
+    failure.rethrow();
   }
 
   // Empty before `start`, and where nothing is kept.
@@ -240,7 +227,7 @@ class OfflineRun final : public Run {
       throw_if_error(services_.files.make_directories(join_path(folder_, part)));
     }
     const std::string path = join_path(folder_, absl::StrCat("run-", settings_.id, ".wandb"));
-    log_.emplace(check(services_.files.create(path)), path);
+    log_.emplace(value_or_throw(services_.files.create(path)), path);
     services_.info(absl::StrCat("wandb: the run is kept in ", folder_, "; `wandb sync ", folder_,
                                 "` uploads it."));
 
@@ -279,7 +266,7 @@ class OfflineRun final : public Run {
             settings_.id_was_given && services_.rank > 0 ? absl::StrCat("-rank", services_.rank)
                                                          : ""));
     std::string folder = stem;
-    for (int i = 2; check(exists(services_.files, folder)); ++i) {
+    for (int i = 2; value_or_throw(exists(services_.files, folder)); ++i) {
       folder = absl::StrCat(stem, "-", i);
     }
     throw_if_error(services_.files.make_directories(folder));
