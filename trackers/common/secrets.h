@@ -9,7 +9,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "accelerate/platform/environment.h"
 #include "accelerate/tracking/value.h"
 
 namespace accelerate::trackers {
@@ -25,5 +27,21 @@ std::string without_url_secrets(std::string_view text);
 /// The value of that name as text, with "***" in place of secrets, also of those in dictionaries
 /// and lists.
 std::string shown_value(std::string_view name, const TrackerValue& value);
+
+class Secrets {
+ public:
+  /// The values of the variables, and of the texts in `kwargs` (in lists and dictionaries too),
+  /// whose names are secret, see trackers/common/secrets.h. One of fewer than six characters
+  /// is none.
+  Secrets(const Environment& environment, const TrackerDict& kwargs);
+
+  /// `text` with "***" in their places, and in place of names and passwords in URLs.
+  std::string mask(std::string_view text) const;
+
+ private:
+  void add(bool is_secret, const TrackerValue& value);
+
+  std::vector<std::string> values_;  // longest first: one may hold another
+};
 
 }  // namespace accelerate::trackers

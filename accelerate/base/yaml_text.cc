@@ -1,45 +1,25 @@
-#include "trackers/common/yaml_text.h"
+#include "accelerate/base/yaml_text.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <map>
 #include <regex>
 #include <string_view>
 
 #include "absl/base/no_destructor.h"
-#include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/number_text.h"
-#include "trackers/common/listify.h"
 
-namespace accelerate::trackers {
+namespace accelerate {
 namespace {
 
-// A line is broken at the first single space behind this column.
-constexpr size_t kWidth = 80;
-
-// Plain words that YAML 1.1 reads as something else than a text.
-bool is_no_text(const std::string& word) {
-  static const absl::NoDestructor<std::regex> kWords(
-      "~|null|Null|NULL|=|<<|"
-      "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF|"
-      "[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?(0|[1-9][0-9_]*)|"
-      "[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+|"
-      "[-+]?[0-9][0-9_]*[.][0-9_]*([eE][-+][0-9]+)?|[.][0-9][0-9_]*([eE][-+][0-9]+)?|"
-      "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+[.][0-9_]*|[-+]?[.](inf|Inf|INF)|[.](nan|NaN|NAN)|"
-      "[0-9]{4}-[0-9]{2}-[0-9]{2}|"
-      "[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}([.][0-9]*)?"
-      "([ \t]*(Z|[-+][0-9]{1,2}(:?[0-9]{2})?))?");
-  // Nothing of this is long, and regular expressions recurse.
-  return word.size() < 64 && std::regex_match(word, *kWords);
-}
+using nlohmann::ordered_json;
 
 bool has_indicators(std::string_view text) {
   const auto is_space_at = [&](size_t i) { return i >= text.size() || text[i] == ' '; };
-  if (text.starts_with("---") || text.starts_with("...")) return true;
+  if (text.starts_with("---")) return true;
   if (std::string_view("#,[]{}&*!|>'\"%@`").find(text[0]) != text.npos) return true;
   if (std::string_view("?:-").find(text[0]) != text.npos && is_space_at(1)) return true;
   for (size_t i = 1; i < text.size(); ++i) {
@@ -49,8 +29,8 @@ bool has_indicators(std::string_view text) {
   return false;
 }
 
-// A code point of the UTF-8 that begins at `*next`, which moves on; a byte that begins none is one
-// of its own.
+// The UTF-8 code point at `*next`, which moves behind it. A byte that is not UTF-8 counts as a code
+// point of its own.
 char32_t take_code_point(std::string_view text, size_t* next) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte((*next)++);
@@ -100,12 +80,14 @@ std::string double_quoted(std::string_view text) {
 
 class Writer {
  public:
+  explicit Writer(const YamlStyle& style) : style_(style) {}
+
   std::string take() && { return std::move(out_); }
 
-  // `indent`: of the keys. The first one is written where the line is.
-  void write_dict(const TrackerDict& dict, size_t indent) {
-    std::map<std::string_view, const TrackerValue*> sorted;
-    for (const auto& [name, value] : dict) sorted[name] = &value;
+  // Writes the first key on the present line and each of the others on a line of its own.
+  void write_object(const ordered_json& object, size_t indent) {
+    std::map<std::string_view, const ordered_json*> sorted;
+    for (const auto& [name, value] : object.items()) sorted[name] = &value;
     bool first = true;
     for (const auto& [name, value] : sorted) {
       if (!first) begin_line(indent);
@@ -124,74 +106,68 @@ class Writer {
 
   void begin_line(size_t indent) { out_.append(1, '\n').append(indent, ' '); }
 
-  static bool is_block(const TrackerValue& value) {
-    const auto* dict = value.get_if<TrackerDict>();
-    const auto* list = value.get_if<TrackerList>();
-    return (dict != nullptr && !dict->empty()) || (list != nullptr && !list->empty());
+  static bool is_block(const ordered_json& value) {
+    return value.is_structured() && !value.empty();
   }
 
-  // The value of a key: lists are no further in than the key.
-  void write_below(const TrackerValue& value, size_t indent) {
+  // The value of a key. PyYAML does not indent a list further than its key.
+  void write_below(const ordered_json& value, size_t indent) {
     if (!is_block(value)) {
       out_ += ' ';
       write_scalar(value, indent);
-    } else if (const auto* dict = value.get_if<TrackerDict>()) {
+    } else if (value.is_object()) {
       begin_line(indent + 2);
-      write_dict(*dict, indent + 2);
+      write_object(value, indent + 2);
     } else {
       begin_line(indent);
-      write_list(*value.get_if<TrackerList>(), indent);
+      write_list(value, indent);
     }
   }
 
-  void write_list(const TrackerList& list, size_t indent) {
+  void write_list(const ordered_json& list, size_t indent) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (i > 0) begin_line(indent);
       out_ += "- ";
-      write_item(list[i], indent);
+      if (!is_block(list[i])) {
+        write_scalar(list[i], indent);
+      } else if (list[i].is_object()) {
+        write_object(list[i], indent + 2);
+      } else {
+        write_list(list[i], indent + 2);
+      }
     }
   }
 
-  void write_item(const TrackerValue& item, size_t indent) {
-    if (!is_block(item)) {
-      write_scalar(item, indent);
-    } else if (const auto* dict = item.get_if<TrackerDict>()) {
-      write_dict(*dict, indent + 2);
+  // A scalar, or an empty object or list.
+  void write_scalar(const ordered_json& value, size_t indent) {
+    if (value.is_string()) {
+      write_text(value.get_ref<const std::string&>(), indent, /*may_break=*/true);
     } else {
-      write_list(*item.get_if<TrackerList>(), indent + 2);
+      out_ += value.is_number_float() ? real_text(value.get<double>()) : value.dump();
     }
   }
 
-  // What is no block.
-  void write_scalar(const TrackerValue& value, size_t indent) {
-    std::visit(absl::Overload([&](std::monostate) { out_ += "null"; },
-                              [&](bool truth) { out_ += truth ? "true" : "false"; },
-                              [&](int64_t number) { absl::StrAppend(&out_, number); },
-                              [&](double number) { out_ += number_text(number); },
-                              [&](const std::string& text) { write_text(text, indent, true); },
-                              [&](const TensorValue&) { /* is a list by now */ },
-                              [&](const TrackerList&) { out_ += "[]"; },
-                              [&](const TrackerDict&) { out_ += "{}"; }),
-               value.variant());
-  }
-
-  static std::string number_text(double number) {
+  static std::string real_text(double number) {
     if (std::isnan(number)) return ".nan";
     if (std::isinf(number)) return number > 0 ? ".inf" : "-.inf";
     std::string text = float_text(number);
-    // YAML 1.1 has no floats without a point.
+    // YAML 1.1 reads a number without a point as a text.
     const size_t exponent = text.find('e');
     if (exponent != text.npos && text.find('.') == text.npos) text.insert(exponent, ".0");
     return text;
   }
 
+  bool is_printable(std::string_view text) const {
+    return std::all_of(text.begin(), text.end(), [&](char c) {
+      return c != 0x7F && (c >= ' ' || (style_.unicode && (c & 0x80) != 0));
+    });
+  }
+
   void write_text(std::string_view text, size_t indent, bool may_break) {
-    const bool plain_ascii =
-        std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7F; });
-    if (!plain_ascii) {
-      out_ += double_quoted(text);
+    if (!is_printable(text)) {
+      out_ += style_.unicode ? ordered_json(text).dump() : double_quoted(text);
     } else if (text.empty() || text.front() == ' ' || text.back() == ' ' || has_indicators(text) ||
-               is_no_text(std::string(text))) {
+               style_.is_keyword(std::string(text))) {
       out_ += '\'';
       write_words(absl::StrReplaceAll(std::string(text), {{"'", "''"}}), indent, may_break);
       out_ += '\'';
@@ -204,7 +180,7 @@ class Writer {
     for (size_t i = 0; i < text.size(); ++i) {
       const bool single_space = text[i] == ' ' && i > 0 && i + 1 < text.size() &&
                                 text[i - 1] != ' ' && text[i + 1] != ' ';
-      if (single_space && may_break && column() > kWidth) {
+      if (single_space && may_break && column() > style_.width) {
         begin_line(indent + 2);
       } else {
         out_ += text[i];
@@ -212,16 +188,32 @@ class Writer {
     }
   }
 
+  const YamlStyle& style_;
   std::string out_;
 };
 
 }  // namespace
 
-std::string yaml_text(const TrackerDict& values) {
-  if (values.empty()) return "{}\n";
-  Writer writer;
-  writer.write_dict(listify(values), 0);
+bool is_yaml_keyword(const std::string& word) {
+  static const absl::NoDestructor<std::regex> kWords(
+      "~|null|Null|NULL|=|<<|"
+      "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF|"
+      "[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?(0|[1-9][0-9_]*)|"
+      "[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+|"
+      "[-+]?[0-9][0-9_]*[.][0-9_]*([eE][-+][0-9]+)?|[.][0-9][0-9_]*([eE][-+][0-9]+)?|"
+      "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+[.][0-9_]*|[-+]?[.](inf|Inf|INF)|[.](nan|NaN|NAN)|"
+      "[0-9]{4}-[0-9]{2}-[0-9]{2}|"
+      "[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}([.][0-9]*)?"
+      "([ \t]*(Z|[-+][0-9]{1,2}(:?[0-9]{2})?))?");
+  // All of these are short, and std::regex recurses once per character.
+  return word.starts_with("...") || (word.size() < 64 && std::regex_match(word, *kWords));
+}
+
+std::string yaml_text(const ordered_json& object, const YamlStyle& style) {
+  if (object.empty()) return "{}\n";
+  Writer writer(style);
+  writer.write_object(object, 0);
   return std::move(writer).take() + "\n";
 }
 
-}  // namespace accelerate::trackers
+}  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "trackers/common/safe_path.h"
+#include "trackers/common/file_options.h"
 
 #include <string>
 
