@@ -2,7 +2,7 @@
 /// answering the collectives of those that still train, until all have ended.
 ///
 ///   {
-///     JoinScope join({model.state()->ddp()}, /*enabled=*/true);
+///     JoinScope join({find_stage<DistributedDataParallel>(model)}, /*enabled=*/true);
 ///     for (auto& batch : loader) { ... forward, backward, step ... }
 ///   }  // a rank that comes here early stays until the others come
 ///

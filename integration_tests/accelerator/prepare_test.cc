@@ -76,9 +76,9 @@ TEST(Prepare, WrapsNothingTwice) {
     torch::nn::Linear net(1, 1);
     auto [model, loader] = accelerator.prepare(net, made_loader());
     auto [again, loader_again] = accelerator.prepare(model, loader);
-    EXPECT_EQ(again.state(), model.state());
+    EXPECT_EQ(internal::state_of(again), internal::state_of(model));
     EXPECT_EQ(loader_again.size(), loader.size());
-    EXPECT_EQ(accelerator.prepare(net).state(), model.state());
+    EXPECT_EQ(internal::state_of(accelerator.prepare(net)), internal::state_of(model));
   });
 }
 
@@ -116,7 +116,7 @@ TEST(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
   const auto frozen_ddp = [](Accelerator& accelerator) {
     torch::nn::Linear frozen(1, 1);
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-    return accelerator.prepare_model(frozen).state()->ddp();
+    return find_stage<DistributedDataParallel>(accelerator.prepare_model(frozen));
   };
   on_each_rank("1x2:h100", [&](Rank&) {
     Accelerator accelerator;
@@ -124,10 +124,11 @@ TEST(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
   });
   on_each_rank("1x2", [&](Rank&) {
     Accelerator accelerator;
-    EXPECT_NE(accelerator.prepare_model(torch::nn::Linear(1, 1)).state()->ddp(), nullptr);
-    EXPECT_EQ(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})
-                  .state()
-                  ->ddp(),
+    EXPECT_NE(
+        find_stage<DistributedDataParallel>(accelerator.prepare_model(torch::nn::Linear(1, 1))),
+        nullptr);
+    EXPECT_EQ(find_stage<DistributedDataParallel>(
+                  accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})),
               nullptr);
     EXPECT_NE(frozen_ddp(accelerator), nullptr);
   });
@@ -183,7 +184,7 @@ TEST(Construction, InheritsAccumulationAndRefusesAnother) {
     EXPECT_THAT(error_of([] { Accelerator({.gradient_accumulation_steps = 2}); }),
                 AllOf(HasSubstr("{\"num_steps\":2} contradicts"), HasSubstr("{\"num_steps\":4}")));
     torch::nn::Linear net(1, 1);
-    EXPECT_EQ(first.prepare(net).state(), second.prepare(net).state());
+    EXPECT_EQ(internal::state_of(first.prepare(net)), internal::state_of(second.prepare(net)));
   });
 }
 

@@ -257,9 +257,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
                            reader.manifest().world_size,
                            " ranks, which were accumulating gradients: the window begins anew"));
   // Without the others' gradients there is no window to go on with.
-  training.window = {};
-  training.step = 0;
-  gradient_state.set_sync_gradients(true);
+  gradient_state.restart();
 }
 
 void TrainingParts::load_rng(const RngState& saved, bool is_own) const {

@@ -1,59 +1,58 @@
 #include "accelerate/checkpoint/objects/replica_state_dict.h"
 
-#include <map>
+#include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/precision/fp8_model.h"
 
 namespace accelerate {
 namespace {
 
-constexpr char kDdp[] = "ddp.";
-constexpr char kFp8[] = "fp8.";
+// The stages that have a state. A model may lack stages that a checkpoint has.
+constexpr std::array kStages = {DistributedDataParallel::kName, Fp8Stage::kName};
 
 }  // namespace
 
 StateDict replica_state_dict(const ModelState& model) {
-  StateDict state;
-  if (model.ddp() != nullptr) {
-    StateDict ddp = model.ddp()->state_dict();
-    state.values["ddp"] = std::move(ddp.values);
-    for (auto& [name, tensor] : ddp.tensors) {
-      state.tensors.emplace_back(kDdp + name, std::move(tensor));
+  StateDict all;
+  for (const auto& stage : model.stages()) {
+    StateDict state = stage->state_dict();
+    const std::string name(stage->name());
+    if (!state.values.empty()) all.values[name] = std::move(state.values);
+    for (auto& [tensor_name, tensor] : state.tensors) {
+      all.tensors.emplace_back(name + "." + tensor_name, std::move(tensor));
     }
   }
-  if (model.fp8() != nullptr) {
-    for (auto& [name, tensor] : model.fp8()->state_dict()) {
-      state.tensors.emplace_back(kFp8 + name, tensor);
-    }
-  }
-  return state;
+  return all;
 }
 
 void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
-  StateDict ddp;
-  std::map<std::string, at::Tensor> fp8;
   for (const auto& [name, tensor] : state.tensors) {
-    if (name.starts_with(kDdp)) {
-      ddp.tensors.emplace_back(name.substr(sizeof(kDdp) - 1), tensor);
-    } else {
-      TORCH_CHECK_VALUE(name.starts_with(kFp8) && tensor.defined(),
-                        "the state of a model's replica has \"", name,
-                        "\", which is no part of it");
-      fp8.emplace(name.substr(sizeof(kFp8) - 1), tensor);
-    }
+    const std::string_view stage = std::string_view(name).substr(0, name.find('.'));
+    TORCH_CHECK_VALUE(std::find(kStages.begin(), kStages.end(), stage) != kStages.end(),
+                      "the state of a model's replica has an unknown tensor \"", name, "\"");
   }
-  if (model.fp8() != nullptr && !fp8.empty()) model.fp8()->load_state_dict(fp8);
-  if (model.ddp() == nullptr || !options.same_ranks || !state.values.contains("ddp")) return;
-  ddp.values = state.values.at("ddp");
-  model.ddp()->load_state_dict(ddp);
+  // Innermost first: an error in the state of replication leaves that of fp8 loaded.
+  for (auto stage = model.stages().rbegin(); stage != model.stages().rend(); ++stage) {
+    const std::string name((*stage)->name());
+    const std::string prefix = name + ".";
+    StateDict own;
+    for (const auto& [tensor_name, tensor] : state.tensors) {
+      if (!tensor_name.starts_with(prefix)) continue;
+      own.tensors.emplace_back(tensor_name.substr(prefix.size()), tensor);
+    }
+    if (state.values.contains(name)) own.values = state.values.at(name);
+    (*stage)->load_state_dict(own, options.same_ranks);
+  }
 }
 
 }  // namespace accelerate

@@ -1,12 +1,11 @@
-/// What a prepared model has on this rank besides its weights: how its gradients travel
-/// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), and what delayed
-/// scaling in fp8 knows ("fp8." tensors).
+/// The state of a prepared model on one rank besides its weights: that of its stages (see
+/// Stage::state_dict), each under the stage's name. "ddp": how gradients are reduced; "fp8": the
+/// observations of delayed scaling.
 ///
-/// It is a rank's own. Saved and loaded by the same number of ranks, on all of them, training goes
-/// on bit-equal; by another number, or not at all, PowerSGD begins anew, and delayed scales may be
-/// those of rank 0's file.
+/// Each rank has its own. If as many ranks load it as saved it, training continues bit-equal;
+/// otherwise PowerSGD starts anew, and delayed scales may be those of rank 0's file.
 /// Threads: the rank's thread. All is local.
-/// Mirrors: nothing in the peer, which loses it.
+/// Mirrors: nothing in HF Accelerate, which does not save this state.
 #pragma once
 
 #include "accelerate/tensors/state_dict.h"

@@ -54,7 +54,7 @@ AccumulationWindow window_of(const ordered_json& values, const TrainingState& tr
   for (const int64_t place : field_of<std::vector<int64_t>>(values, "models", where)) {
     TORCH_CHECK_VALUE(place >= 0, where, " has model ", place);
     if (place >= static_cast<int64_t>(training.models.size())) continue;
-    window.models.push_back(training.models[static_cast<size_t>(place)].get());
+    window.models.push_back(training.models[static_cast<size_t>(place)]->module().get());
   }
   return window;
 }
@@ -62,16 +62,17 @@ AccumulationWindow window_of(const ordered_json& values, const TrainingState& tr
 }  // namespace
 
 StateDict training_state_dict(const TrainingState& training, const GradientState& gradients) {
-  TORCH_CHECK_VALUE(!training.joining,
+  TORCH_CHECK_VALUE(!gradients.joining(),
                     "training cannot be saved inside join_uneven_inputs: nobody could go on there");
   std::vector<int64_t> models;
-  for (const ModelState* model : training.window.models) {
-    const auto found = std::find_if(training.models.begin(), training.models.end(),
-                                    [model](const auto& known) { return known.get() == model; });
+  for (const torch::nn::Module* module : gradients.window().models) {
+    const auto found =
+        std::find_if(training.models.begin(), training.models.end(),
+                     [module](const auto& known) { return known->module().get() == module; });
     if (found != training.models.end()) models.push_back(found - training.models.begin());
   }
   ordered_json window;
-  for_each_field(training.window,
+  for_each_field(gradients.window(),
                  [&window](const char* name, const auto& field) { window[name] = field; });
   window["models"] = models;
   auto optimizers = ordered_json::array();
@@ -80,7 +81,7 @@ StateDict training_state_dict(const TrainingState& training, const GradientState
                           {"are_averaged", optimizer->are_averaged}});
   }
   StateDict state;
-  state.values = {{"step", training.step},
+  state.values = {{"step", gradients.step()},
                   {"sync_gradients", gradients.sync_gradients()},
                   {"is_xla_gradients_synced", gradients.is_xla_gradients_synced()},
                   {"window", std::move(window)},
@@ -106,8 +107,8 @@ void load_training_state_dict(TrainingState& training, GradientState& gradients,
     flags.emplace_back(field_of<bool>(optimizer, "step_was_skipped", kWhere),
                        field_of<bool>(optimizer, "are_averaged", kWhere));
   }
-  training.step = step;
-  training.window = std::move(window);
+  gradients.set_step(step);
+  gradients.window() = std::move(window);
   gradients.set_sync_gradients(sync);
   gradients.set_is_xla_gradients_synced(xla_synced);
   for (size_t i = 0; i < optimizers.size(); ++i) {
