@@ -35,7 +35,7 @@ StateDict CommunicationHook::state_dict() const { return {}; }
 
 void CommunicationHook::load_state_dict(const StateDict& state) {
   TORCH_CHECK_VALUE(state.tensors.empty() && state.values.empty(),
-                    "a communication hook that remembers nothing has no state to load");
+                    "this communication hook has no memory, but the state to load has one");
 }
 
 std::unique_ptr<CommunicationHook> make_communication_hook(

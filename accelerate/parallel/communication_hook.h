@@ -1,4 +1,4 @@
-/// What becomes of a bucket of gradients on its way to the other ranks.
+/// How a bucket of gradients is reduced over the ranks.
 ///
 /// Threads: the thread of the backward pass.
 #pragma once
@@ -23,17 +23,17 @@ class CommunicationHook {
 
   virtual ~CommunicationHook() = default;
 
-  /// Begins to put the mean over ranks into the bucket's buffer. The future is that buffer, once it
-  /// is done, or what went wrong. Collective: ranks reduce buckets in the same order.
+  /// Starts to compute the mean over ranks in the bucket's buffer. The future's value is that
+  /// buffer, or the error. Collective: ranks reduce buckets in the same order.
   virtual Future reduce(const Group& group, c10d::GradBucket& bucket) = 0;
 
-  /// What it remembers from step to step, this rank's own; nothing unless overridden. Local.
+  /// This rank's memory from step to step; empty unless overridden. Local.
   virtual StateDict state_dict() const;
-  /// Errors: c10::ValueError for what is no state of such a hook; nothing has changed then.
+  /// Errors: c10::ValueError for the state of another kind of hook; nothing has changed then.
   virtual void load_state_dict(const StateDict& state);
 };
 
-/// The hook that `options` ask for: comm_hook inside comm_wrapper. Null: none. A wrapper alone
+/// The hook for these options: comm_hook inside comm_wrapper; null for neither. A wrapper alone
 /// wraps a plain all-reduce. Local. Errors: c10::ValueError naming options that contradict each
 /// other.
 std::unique_ptr<CommunicationHook> make_communication_hook(

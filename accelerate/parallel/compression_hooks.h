@@ -1,8 +1,8 @@
-/// Gradients that travel in 16 bits.
+/// Gradients that are reduced in 16 bits.
 ///
 /// Source: what torch.distributed.algorithms.ddp_comm_hooks' fp16 and bf16 hooks and wrappers do.
-/// Threads: the thread of the backward pass; what remains to be done when a bucket has arrived is
-///          done by whoever completes its operation.
+/// Threads: the thread of the backward pass; a bucket is completed on the thread that completes its
+///          operation.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ class MeanHook final : public CommunicationHook {
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
 };
 
-/// Gives `inner` the bucket in `dtype`, and casts what comes of it back. Complex gradients are cast
-/// part by part. In fp16, gradients beyond 65,504 become infinite.
+/// Passes the bucket in `dtype` to `inner`, and casts the result back. The real and imaginary parts
+/// of complex gradients are cast one by one. In fp16, gradients beyond 65,504 become infinite.
 class CastHook final : public CommunicationHook {
  public:
   CastHook(c10::ScalarType dtype, std::unique_ptr<CommunicationHook> inner)
