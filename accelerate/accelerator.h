@@ -482,22 +482,32 @@ class Accelerator {
   /// arguments of single trackers, by the tracker's name. Errors: c10::ValueError for values that a
   /// tracker refuses; a service that cannot be reached is a warning.
   void init_trackers(const std::string& project_name, const TrackerDict& config = {},
-                     const TrackerDict& init_kwargs = {});
+                     const TrackerDict& init_kwargs = {}) {
+    trackers_.init(project_name, config, init_kwargs);
+  }
   /// Records values in all trackers. `log_kwargs`: arguments of single trackers, by the tracker's
   /// name. Before init_trackers and after end_training it only warns, once.
   void log(const TrackerDict& values, std::optional<int64_t> step = std::nullopt,
-           const TrackerDict& log_kwargs = {});
-  void log_images(const ImageTensors& values, const LogImagesOptions& options = {});
+           const TrackerDict& log_kwargs = {}) {
+    trackers_.log(values, step, log_kwargs);
+  }
+  void log_images(const ImageTensors& values, const LogImagesOptions& options = {}) {
+    trackers_.log_images(values, options);
+  }
   void log_table(const std::string& name, const TrackerTable& table,
-                 std::optional<int64_t> step = std::nullopt, const TrackerDict& log_kwargs = {});
+                 std::optional<int64_t> step = std::nullopt, const TrackerDict& log_kwargs = {}) {
+    trackers_.log_table(name, table, step, log_kwargs);
+  }
   void log_histograms(const TrackerDict& tensors, std::optional<int64_t> step = std::nullopt,
-                      const TrackerDict& log_kwargs = {});
+                      const TrackerDict& log_kwargs = {}) {
+    trackers_.log_histograms(tensors, step, log_kwargs);
+  }
   /// Errors: c10::ValueError for a tracker that is not in log_with.
-  TrackerHandle get_tracker(const std::string& name) const;
+  TrackerHandle get_tracker(const std::string& name) const { return trackers_.get(name); }
   /// Ends all trackers. Waits until they have recorded everything: for a minute, and then for the
   /// calls in progress, 15 s each. The destructor does the same if this was not called; while an
   /// exception unwinds the stack it waits for 5 s and ends the runs as failed.
-  void end_training();
+  void end_training() { trackers_.end(); }
 
   // ---- Profiling.
 

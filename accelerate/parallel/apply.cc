@@ -8,7 +8,6 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/communication_hook.h"
-#include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/fp8_gradients.h"
 #include "accelerate/parallel/precision_stages.h"

@@ -28,7 +28,6 @@
 
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/communication_hook.h"
-#include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/state/logger.h"
 
 namespace accelerate {
