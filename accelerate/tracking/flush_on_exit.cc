@@ -21,7 +21,7 @@ namespace {
 
 std::atomic<bool> is_ending = false;
 
-// For all trackers together; whoever sent the signal will not wait for ever.
+// The limit of all trackers together: the sender of the signal may kill the process soon.
 constexpr absl::Duration kLimit = absl::Seconds(5);
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
@@ -41,7 +41,8 @@ struct Queues {
   }
 };
 
-// Never destroyed: threads and exit handlers use it to the end. A forked process has another one.
+// Never destroyed, since threads and exit handlers use it to the end. A forked process gets its
+// own.
 Queues* present_queues = nullptr;
 
 Queues& all_queues() {
@@ -50,15 +51,14 @@ Queues& all_queues() {
   return *present_queues;
 }
 
-// A signal's number goes through it, from the handler to a thread that may do what handlers may
-// not.
+// The handler writes the signal's number; a thread reads it and flushes, which handlers may not do.
 int signal_pipe[2] = {-1, -1};
 pid_t signal_process = -1;
 
 void pass_on(int signal) {
   const int error = errno;
   if (getpid() != signal_process) {
-    // Just forked, and not yet told so: what it does is the default already.
+    // This process was just forked, and the signal's action is the default already.
     raise(signal);
     return;
   }
@@ -73,11 +73,11 @@ void wait_for_signal(int pipe) {
     if (errno != EINTR) return;
   }
   all_queues().drain();
-  // What it does is the default again: see SA_RESETHAND.
+  // SA_RESETHAND has restored the default action.
   kill(getpid(), number);
 }
 
-// A forked process has neither the trackers' threads nor the one that waits for signals.
+// A forked process has neither the trackers' threads nor the thread that waits for signals.
 void forget_in_child() {
   present_queues = new Queues();
   for (const int signal : kSignals) {

@@ -10,12 +10,12 @@ namespace accelerate {
 namespace {
 
 std::string reason_against(const TrackerClass& tracker_class, const TrackerServices& services) {
-  // Looking may take long, and this rank will have none.
+  // The check may take long, and this rank will not have the tracker.
   if (tracker_class.main_process_only && services.rank != 0) return "";
   return tracker_class.unavailable ? tracker_class.unavailable(services) : std::string();
 }
 
-// In the peer's order, and then those that it does not have.
+// HF Accelerate's names in its order, then all others.
 std::string known_names(const TrackerRegistry& registry) {
   std::vector<std::string> names;
   for (const auto& member : EnumTable<LoggerType>::kMembers) names.emplace_back(member.text);
@@ -55,7 +55,7 @@ void add_named(const std::string& name, const TrackerRegistry& registry,
                                                ". Choose between ", known_names(registry)));
     }
     filter.services.warn(absl::StrCat(
-        "log_with: ", name, " is left out: nothing of that name is linked into this program"));
+        "log_with: ", name, " is left out: no tracker of that name is linked into this program"));
     return;
   }
   if (const std::string reason = reason_against(*tracker_class, filter.services); !reason.empty()) {

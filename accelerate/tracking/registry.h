@@ -1,7 +1,7 @@
-/// Which trackers there are, and which of them an Accelerator is to have.
+/// The registered trackers, and the selection of those that an Accelerator gets.
 ///
-/// Errors:  std::invalid_argument; what takes a Runtime (trackers.h) throws c10::ValueError and
-///          c10::NotImplementedError with the same texts.
+/// Errors:  std::invalid_argument; functions that take a Runtime (run/trackers.h) throw
+///          c10::ValueError and c10::NotImplementedError with the same texts.
 /// Threads: an object belongs to one rank.
 /// Mirrors: accelerate tracking.py, filter_trackers, get_available_trackers, LOGGER_TYPE_TO_CLASS.
 #pragma once
@@ -20,8 +20,7 @@
 
 namespace accelerate {
 
-/// One entry of `log_with`: a tracker's name, "all", or a tracker of the user's own that nobody
-/// else knows of.
+/// One entry of `log_with`: a tracker's name, "all", or an unregistered tracker of the user's own.
 class TrackerChoice {
  public:
   // NOLINTBEGIN(google-explicit-constructor): written in braces
@@ -44,11 +43,11 @@ class TrackerChoice {
 
 class TrackerRegistry {
  public:
-  /// What was linked into the program, in no order that means something.
+  /// The trackers that are linked into the program, in any order.
   static TrackerRegistry& linked();
 
-  /// Also replaces one of that name. Errors: std::invalid_argument listing the members that are
-  /// missing.
+  /// Adds a class, or replaces the one of the same name. Errors: std::invalid_argument listing the
+  /// members that are missing.
   void add(TrackerClass tracker_class);
 
   /// Null for an unknown name.
@@ -60,25 +59,25 @@ class TrackerRegistry {
   std::vector<TrackerClass> classes_;
 };
 
-/// What is asked of the tracker classes, and of the log.
+/// The environment of a selection.
 struct TrackerFilter {
-  /// Empty: there is no folder for logs.
+  /// Empty if there is no folder for logs.
   std::string logging_dir;
   const TrackerServices& services;
 };
 
-/// The classes of those that were asked for, each once, in that order; "all" stands for the user's
-/// own ones among them and every one that can be used here. One that cannot be used is left out,
-/// which `services.warn` is told. Errors: std::invalid_argument for a name that is none, and for a
-/// tracker that needs a logging_dir and has none.
+/// The requested classes in their order, each once. "all" stands for every class that can be used
+/// here, besides the user's own classes in the list. A class that cannot be used is left out with a
+/// warning to `services.warn`. Errors: std::invalid_argument for an unknown name, and if a tracker
+/// needs a logging_dir that is not given.
 std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_with,
                                           const TrackerRegistry& registry,
                                           const TrackerFilter& filter);
 
-/// Whether a tracker of that name is there, or is one of the peer's.
+/// Whether the name is that of a registered tracker, or of a tracker of HF Accelerate.
 bool is_known_tracker(std::string_view name, const TrackerRegistry& registry);
 
-/// The names of those that can be used here.
+/// The names of the trackers that can be used here.
 std::vector<std::string> get_available_trackers(const TrackerRegistry& registry,
                                                 const TrackerServices& services);
 

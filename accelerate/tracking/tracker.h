@@ -1,4 +1,4 @@
-/// What a tracker is: something that keeps what a training run says of itself where people look.
+/// The interface of experiment trackers, which keep the values that a training run logs.
 ///
 ///   class Printer : public GeneralTracker {
 ///    public:
@@ -11,12 +11,12 @@
 ///                           .tracker = make_tracker<Printer>});
 ///   Accelerator accelerator({.log_with = {"printer"}});
 ///
-/// A tracker is made by `init_trackers`, where it may refuse its arguments. All calls after that
-/// come behind the training loop, in order, one at a time: they may block, and they may throw. What
-/// they throw is reported once and never reaches the loop; the next call comes all the same, so a
-/// tracker whose service was away can go on.
-/// Threads: calls never overlap; in production they come on a thread of their own, in a simulation
-///          on the rank's.
+/// `init_trackers` makes a tracker, whose constructor may refuse its arguments. All later calls are
+/// made asynchronously, in order and one at a time: they may block, and they may throw. Each
+/// distinct error is logged once and never reaches the training loop; further calls are made
+/// nevertheless, so that a tracker can recover when its service is back.
+/// Threads: calls never overlap. In production they are made on a thread of their own, in a
+///          simulation on the rank's thread.
 /// Mirrors: accelerate tracking.py, GeneralTracker.
 #pragma once
 
@@ -38,48 +38,46 @@
 
 namespace accelerate {
 
-/// What a tracker may use of the world. All of it outlives the tracker.
+/// The services that a tracker may use. All of them outlive the tracker.
 struct TrackerServices {
   FileSystem& files;
   const Environment& environment;
   int rank = 0;
   int world_size = 1;
-  /// Whether there is a network, and other programs, and files besides `files`; not in a
-  /// simulation.
+  /// Whether there are a network, other programs, and files besides `files`; false in a simulation.
   bool is_real = true;
   /// The rank's clock.
   std::function<absl::Time()> now;
-  /// A warning on the log of this rank; the same text is said once.
+  /// Logs a warning on this rank; each text is logged once.
   std::function<void(std::string_view)> warn;
-  /// Tells the user where the run is kept, and the like.
+  /// Tells the user, for example, where the run is kept.
   std::function<void(std::string_view)> info;
 };
 
 struct TrackerSetup {
-  /// What `init_trackers` was called with.
+  /// The argument of `init_trackers`.
   std::string project_name;
-  /// Empty where the Accelerator has none.
+  /// Empty if the Accelerator has none.
   std::string logging_dir;
-  /// What `init_trackers` got for this tracker. A factory throws std::invalid_argument for a name
-  /// or value that it does not know.
+  /// The init_kwargs of this tracker. A factory throws std::invalid_argument for a name or value
+  /// that it does not know.
   TrackerDict init_kwargs;
-  /// Random, of this tracker of this rank: for the names of runs.
+  /// Random bits for this tracker on this rank, for the names of runs.
   uint64_t random_bits = 0;
   /// When `init_trackers` was called.
   absl::Time time;
   const TrackerServices& services;
 };
 
-/// When something was logged, and how.
+/// The step, the time and the log_kwargs of a call.
 struct TrackerStep {
   std::optional<int64_t> step;
   absl::Time time;
-  /// What `log` got for this tracker.
+  /// The log_kwargs of this tracker.
   TrackerDict kwargs;
 };
 
-/// Rows of pixels from the top, `channels` bytes each: grey; grey and alpha; red, green and blue;
-/// or these and alpha.
+/// Rows of pixels from the top, with 1 to 4 bytes each: grey; grey and alpha; RGB; or RGBA.
 struct TrackerImage {
   int64_t height = 0;
   int64_t width = 0;
@@ -92,11 +90,11 @@ using TrackerImages = std::vector<std::pair<std::string, std::vector<TrackerImag
 
 struct TrackerTable {
   std::vector<std::string> columns;
-  /// As many values each as there are columns.
+  /// Each row has one value for each column.
   std::vector<TrackerList> rows;
 };
 
-/// What a tracker throws that has no place for something: said once, and no failure.
+/// Thrown by a tracker that does not keep a kind of value. It is logged once and is not a failure.
 class NotKept : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -106,7 +104,7 @@ class GeneralTracker {
  public:
   virtual ~GeneralTracker() = default;
 
-  /// Opens files, or asks the service for a run. Before all else, once.
+  /// Opens files, or asks the service for a run. Called once, before all other calls.
   virtual void start() {}
 
   /// The hyperparameters. Values nest.
@@ -127,31 +125,31 @@ class GeneralTracker {
     throw NotKept("it does not keep histograms");
   }
 
-  /// Hands on what is held back: called when nothing was logged for a moment, before the process
-  /// ends, and on a signal.
+  /// Writes or sends all buffered values. Called at intervals, before the process ends and on a
+  /// signal.
   virtual void flush() {}
 
-  /// Ends the run. Last, once; a tracker that never got here leaves what was flushed.
+  /// Ends the run. Called once, as the last call; without it, a run keeps what was flushed.
   virtual void finish() {}
 
-  /// In the place of `finish` where training ended by an exception: what is there is kept, and
-  /// nothing is said of success.
+  /// Called in place of `finish` if an exception ended the training: keeps all values and does not
+  /// mark the run as successful.
   virtual void abandon() { flush(); }
 };
 
 using TrackerFactory = std::function<std::unique_ptr<GeneralTracker>(const TrackerSetup& setup)>;
 
-/// A kind of tracker, as it is known by its name.
+/// A kind of tracker.
 struct TrackerClass {
   std::string name;
-  /// Whether it cannot do without a logging_dir.
+  /// Whether it needs a logging_dir. Must be set.
   std::optional<bool> requires_logging_directory;
-  /// Rank 0 alone has one; else every rank.
+  /// Whether only rank 0 has such a tracker; otherwise every rank has one.
   bool main_process_only = true;
-  /// Makes one. `start` comes after.
+  /// Makes a tracker; `start` is called later.
   TrackerFactory tracker;
-  /// Empty if it can be used here, else why not: for "all", which takes what there is. Absent: it
-  /// can.
+  /// The reason why the tracker cannot be used here; empty if it can. If absent, it can be used.
+  /// `log_with` leaves out trackers with a reason.
   std::function<std::string(const TrackerServices& services)> unavailable;
 };
 
@@ -160,11 +158,11 @@ std::unique_ptr<GeneralTracker> make_tracker(const TrackerSetup& setup) {
   return std::make_unique<Tracker>(setup);
 }
 
-/// Makes a tracker known to every program that links it:
+/// Registers a tracker in every program that links it:
 ///
 ///   const TrackerRegistration kRegistration({.name = "jsonl", ...});
 ///
-/// Before main. A Runtime knows those that were there when it was first asked.
+/// Make such objects before main: a Runtime copies the list when it first needs it.
 class TrackerRegistration {
  public:
   explicit TrackerRegistration(TrackerClass tracker_class);

@@ -19,25 +19,25 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a call takes besides the values in it.
+// The memory of a call without its values.
 constexpr size_t kCallBytes = 256;
 
-// So many different reasons of failures are told.
+// The number of different failures that are reported.
 constexpr size_t kMaxReasons = 8;
 
-// A tracker may keep more than a flush could hand on, as its service is away. It is asked again
-// after so many intervals in which nothing was told.
+// While its service is away, a tracker still holds calls after a flush. It is flushed again after
+// so many intervals without calls.
 constexpr int kIdleIntervals = 5;
 constexpr absl::Duration kShortestIdle = absl::Milliseconds(1);
 
-// To wake a thread costs the caller more than to push. Behind calls it rests for so long before it
-// looks for more, so that a waking serves many.
+// Waking the thread costs the caller more than pushing a call. After calls the thread rests this
+// long before it looks for more, so that one wake-up serves many calls.
 constexpr auto kRest = std::chrono::milliseconds(10);
 
-// What the call that is being made has to return in, where training failed.
+// The limit of the last call where training failed.
 constexpr absl::Duration kLastCallOfFailed = absl::Seconds(2);
 
-// What a condition variable can wait for: adding it to the time of day does not overflow.
+// Bounds a time-out so that adding it to the current time cannot overflow.
 std::chrono::nanoseconds bounded(absl::Duration limit) {
   return absl::ToChronoNanoseconds(std::clamp(limit, absl::ZeroDuration(), absl::Hours(24 * 365)));
 }
@@ -62,12 +62,12 @@ struct TrackerQueue::State {
 
   // Whether this is the process that has the thread.
   bool is_here() const { return getpid() == process; }
-  // Whether what waits is worth a rest's end.
+  // Whether the waiting calls must not wait for the end of the rest.
   bool is_urgent() const {
     return flushes_wanted > flushes || ending || bytes > options.capacity / 2;
   }
   void work();
-  // Whether it did not fail.
+  // Makes the call and reports its failure. False if it failed.
   bool make(const Call& call);
 
   std::string name;
@@ -76,12 +76,12 @@ struct TrackerQueue::State {
   std::unique_ptr<GeneralTracker> tracker;
   pid_t process = getpid();
 
-  std::mutex mutex;  // of all below
+  std::mutex mutex;  // guards the members below
   std::condition_variable wake;
   std::condition_variable progress;
   std::deque<Waiting> waiting;
-  size_t bytes = 0;   // of those, and of the call that is being made
-  uint64_t lost = 0;  // calls that found no place, or were given up
+  size_t bytes = 0;   // of the waiting calls and of the call that is being made
+  uint64_t lost = 0;  // calls that did not fit or were given up
   uint64_t flushes_wanted = 0;
   uint64_t flushes = 0;
   std::optional<RunEnd> ending;
@@ -90,7 +90,7 @@ struct TrackerQueue::State {
   bool finished = false;
   std::thread thread;
 
-  // Of whoever makes the calls.
+  // Used only by the thread that makes the calls.
   uint64_t failures = 0;
   uint64_t told_failures = 0;
   std::set<std::string> reasons;
@@ -132,8 +132,8 @@ void TrackerQueue::push(Call call, size_t bytes) {
     }
     if (state.lost++ > 0) return;
   }
-  state.report(absl::StrCat("tracker ", state.name, " falls behind: what is logged beyond ",
-                            state.options.capacity >> 20, " MiB that wait for it is lost"));
+  state.report(absl::StrCat("tracker ", state.name, " falls behind: values beyond the ",
+                            state.options.capacity >> 20, " MiB that wait for it are lost"));
 }
 
 uint64_t TrackerQueue::request_flush() {
@@ -181,8 +181,8 @@ void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
     const auto is_over = [&] { return state.finished; };
     if (!state.progress.wait_for(lock, bounded(limit), is_over)) {
       state.given_up = true;
-      // Trackers that are ended one after the other share it: a limit below zero has been waited
-      // for already.
+      // Trackers that end one after the other share this limit: a limit below zero means that so
+      // much of it has passed already.
       const absl::Duration last_call =
           end == RunEnd::kFailed
               ? std::min(state.options.last_call,
@@ -193,8 +193,9 @@ void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
     if (!state.finished) {
       state.thread.detach();
       lock.unlock();
-      state.report(absl::StrCat("tracker ", state.name,
-                                " does not return from a call; it is left behind with what waits"));
+      state.report(
+          absl::StrCat("tracker ", state.name,
+                       " does not return from a call; it is abandoned with all waiting calls"));
       return;
     }
     lock.unlock();
@@ -215,7 +216,7 @@ void TrackerQueue::State::work() {
   const auto interval = bounded(options.flush_interval);
   const auto idle_interval =
       bounded(std::max(options.flush_interval * kIdleIntervals, kShortestIdle));
-  bool dirty = false;       // something was told since the last flush
+  bool dirty = false;       // calls were made since the last flush
   bool made_calls = false;  // since the last rest
   Clock::time_point next_flush = Clock::now() + bounded(absl::InfiniteDuration());  // after `start`
   std::unique_lock lock(mutex);
@@ -239,14 +240,14 @@ void TrackerQueue::State::work() {
       lock.unlock();
       if (!std::exchange(dirty, true)) next_flush = Clock::now() + interval;
       make(next.call);
-      next.call = nullptr;  // what it holds is freed while others may push
+      next.call = nullptr;  // frees its values without the lock
       lock.lock();
       bytes -= next.bytes;
       continue;
     }
     if (ending && waiting.empty()) break;
     if (!due && flushes_wanted == flushes) continue;
-    // A flush that is due comes between calls, one that was asked for after them.
+    // A due flush comes between calls; a requested flush comes after all calls before it.
     const uint64_t wanted = waiting.empty() ? flushes_wanted : flushes;
     lock.unlock();
     dirty = !make(flush);
@@ -275,9 +276,10 @@ bool TrackerQueue::State::make(const Call& call) {
     text = absl::StrCat("tracker ", name, ": ", remark.what());
   } catch (const std::exception& error) {
     text = absl::StrCat("tracker ", name, " failed: ", error.what(),
-                        ". Training goes on; the same is not said again");
+                        ". Training continues; this error is not logged again");
   } catch (...) {
-    text = absl::StrCat("tracker ", name, " failed: it threw something that is no std::exception");
+    text =
+        absl::StrCat("tracker ", name, " failed: it threw an object that is not a std::exception");
   }
   const bool is_new = reasons.size() < kMaxReasons && reasons.insert(text).second;
   if (failed) {

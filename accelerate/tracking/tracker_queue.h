@@ -1,12 +1,11 @@
-/// One tracker, called behind the training loop.
+/// Calls one tracker asynchronously.
 ///
-/// Calls are put into a queue, which a thread of its own takes them from; without a thread, as in a
-/// simulation, they are made at once. The loop never waits: where the tracker falls behind by more
-/// than the queue may hold, what comes is dropped and counted. What a call throws is reported, each
-/// reason once.
-/// Errors:  none; what goes wrong is reported.
-/// Threads: the rank's; `request_flush`, `wait_flushed` and `drain` any. A process forked from this
-///          one has the object without its thread: there nothing happens.
+/// A thread takes the calls from a queue and makes them. Without a thread, as in a simulation,
+/// calls are made at once. The training loop never waits: if the queue is full, further calls are
+/// dropped and counted. Each distinct error of a call is reported once. Errors:  none; failures are
+/// reported. Threads: the rank's; `request_flush`, `wait_flushed` and `drain` any. In a forked
+/// process, which
+///          does not have the thread, the calls do nothing.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +23,13 @@ namespace accelerate {
 struct TrackerQueueOptions {
   /// Whether it has a thread of its own.
   bool threaded = true;
-  /// Bytes, about, of values that wait.
+  /// The approximate bytes of values that may wait.
   size_t capacity = size_t{256} << 20;
-  /// How long the tracker may hold back what it was told.
+  /// How long the tracker may buffer values.
   absl::Duration flush_interval = absl::Seconds(1);
-  /// How long `finish` waits for the call that is being made when its limit has passed.
+  /// How long `finish` waits for a call in progress after its limit has passed.
   absl::Duration last_call = absl::Seconds(15);
-  /// What the tracker uses; lives as long as it does.
+  /// Lives as long as the tracker, which may use it.
   std::shared_ptr<const void> keep_alive = nullptr;
 };
 
@@ -44,43 +43,45 @@ class TrackerQueue {
  public:
   using Call = std::function<void(GeneralTracker&)>;
 
-  /// `report` is told what is to be said; on any thread.
+  /// `report` gets messages for the user, on any thread.
   TrackerQueue(std::string name, std::unique_ptr<GeneralTracker> tracker,
                std::function<void(std::string_view)> report,
                const TrackerQueueOptions& options = {});
-  /// Finishes it, if nobody did.
+  /// Calls `finish` unless it was called.
   ~TrackerQueue();
   TrackerQueue(const TrackerQueue&) = delete;
   TrackerQueue& operator=(const TrackerQueue&) = delete;
 
   const std::string& name() const;
 
-  /// Local; does not wait. `bytes` is about what the call holds. Nothing happens after the end.
+  /// Local; does not wait. `bytes`: the approximate size of the call's values. Does nothing after
+  /// the end.
   void push(Call call, size_t bytes);
 
-  /// Asks for a flush after all calls so far; what it returns is for `wait_flushed`.
+  /// Requests a flush after all calls so far. Returns an argument for `wait_flushed`.
   uint64_t request_flush();
-  /// Whether that flush came before `limit` had passed.
+  /// Waits for that flush. False if `limit` passes before.
   bool wait_flushed(uint64_t request, absl::Duration limit);
   /// Both.
   bool drain(absl::Duration limit) { return wait_flushed(request_flush(), limit); }
 
-  /// Makes what waits, and `finish` or `abandon` of the tracker, the last calls. Does not wait.
+  /// Accepts no further calls: the waiting ones, then the tracker's `finish` or `abandon`, are the
+  /// last. Does not wait.
   void begin_end(RunEnd end);
-  /// Waits for them. After `limit` what still waits is given up, and a call that does not return
-  /// is left behind; both are reported.
+  /// Waits for the last calls. After `limit`, waiting calls are dropped, and a call that does not
+  /// return is left running; both are reported.
   void finish(absl::Duration limit, RunEnd end = RunEnd::kDone);
 
-  /// Whether `finish` gave up what waits.
+  /// Whether `finish` has dropped waiting calls.
   bool has_given_up() const;
 
-  /// Between calls: after a `drain` and before the next `push`.
+  /// Use it only between calls: after a `drain` and before the next `push`.
   GeneralTracker& tracker();
 
  private:
   struct State;
 
-  // Shared with the thread, which may have to be left behind.
+  // Shared with the thread, which may have to be left running.
   const std::shared_ptr<State> state_;
 };
 

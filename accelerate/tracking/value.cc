@@ -9,7 +9,7 @@
 namespace accelerate {
 namespace {
 
-// PyTorch prints more than that many elements with their middle left out.
+// PyTorch leaves out the middle of larger tensors.
 constexpr size_t kMaxPrinted = 1000;
 
 std::string in_quotes(std::string_view text) {
@@ -39,7 +39,7 @@ std::string element_text(const TensorValue& tensor, double value) {
   return text;
 }
 
-// The elements below the first `depth` indices, which begin at `*next`.
+// The elements below the first `depth` indices, beginning with element `*next`.
 std::string nested_text(const TensorValue& tensor, size_t depth, size_t* next) {
   if (depth == tensor.sizes.size()) {
     return *next < tensor.values.size() ? element_text(tensor, tensor.values[(*next)++]) : "";
@@ -64,7 +64,7 @@ std::string tensor_text(const TensorValue& tensor) {
   return absl::StrCat("tensor(", nested_text(tensor, 0, &next), ")");
 }
 
-// As repr() writes it.
+// The text of repr().
 std::string representation(const TrackerValue& value) {
   const std::string* text = value.get_if<std::string>();
   return text != nullptr ? in_quotes(*text) : value_text(value);

@@ -1,10 +1,10 @@
-/// What is told to trackers: numbers, texts, tensors, and lists and dictionaries of them.
+/// The values that trackers log: numbers, texts, tensors, and lists and dictionaries of them.
 ///
 ///   accelerator.log({{"loss", 0.25}, {"epoch", 3}, {"lr", {{"head", 0.1}, {"body", 0.01}}}});
 ///
-/// A value is a copy of what it was made from, and knows nothing of LibTorch: a tracker is built
-/// without it. Include accelerate/tracking/run/tensor_value.h to make values of tensors.
-/// Threads: as for any value.
+/// A value is a copy and does not depend on LibTorch, so that trackers are built without it.
+/// Include accelerate/tracking/run/tensor_value.h to make values of tensors. Threads: as for any
+/// value.
 #pragma once
 
 #include <concepts>
@@ -23,21 +23,21 @@ namespace accelerate {
 class TrackerValue;
 
 using TrackerList = std::vector<TrackerValue>;
-/// In the order in which it was written. A name that comes twice counts as the last.
+/// Entries in the order in which they were written. The last entry of a name counts.
 using TrackerDict = std::vector<std::pair<std::string, TrackerValue>>;
 
 /// A tensor's elements, in row-major order.
 struct TensorValue {
   /// Empty for a scalar.
   std::vector<int64_t> sizes;
-  /// As PyTorch spells it: "float32", "bfloat16", "int64", "bool", ...
+  /// In PyTorch's spelling: "float32", "bfloat16", "int64", "bool", ...
   std::string dtype;
   std::vector<double> values;
 
   bool operator==(const TensorValue&) const = default;
 };
 
-/// Specialise it with `static TrackerValue make(const T&)` for types that are logged as they are.
+/// Specialise it with `static TrackerValue make(const T&)` for types that can be logged directly.
 template <typename T>
 struct TrackerValueOf;
 
@@ -46,12 +46,12 @@ class TrackerValue {
   using Variant = std::variant<std::monostate, bool, int64_t, double, std::string, TensorValue,
                                TrackerList, TrackerDict>;
 
-  // Values are written in braces, so all of these convert.
+  // Values are written in braces, so the constructors are implicit.
   // NOLINTBEGIN(google-explicit-constructor)
   TrackerValue() = default;
   TrackerValue(std::nullopt_t) {}
   TrackerValue(std::same_as<bool> auto value) : value_(value) {}
-  /// One beyond int64_t is a float.
+  /// An integer beyond int64_t becomes a float.
   template <std::integral Integer>
     requires(!std::same_as<Integer, bool>)
   TrackerValue(Integer value) {
@@ -63,7 +63,7 @@ class TrackerValue {
   }
   template <std::floating_point Float>
   TrackerValue(Float value) : value_(static_cast<double>(value)) {}
-  /// Null is None.
+  /// Null becomes None.
   TrackerValue(const char* text) {
     if (text != nullptr) value_ = std::string(text);
   }
@@ -90,12 +90,12 @@ class TrackerValue {
 
   const Variant& variant() const { return value_; }
   bool is_none() const { return std::holds_alternative<std::monostate>(value_); }
-  /// The T in it, a type of the Variant, or null.
+  /// The T in it, or null; T is a type of the Variant.
   template <typename T>
   const T* get_if() const {
     return std::get_if<T>(&value_);
   }
-  /// Of a bool, an int or a float.
+  /// The number of a bool, an int or a float.
   std::optional<double> number() const;
 
   bool operator==(const TrackerValue& other) const;
@@ -104,12 +104,12 @@ class TrackerValue {
   Variant value_;
 };
 
-/// What the peer calls its type: "NoneType", "bool", "int", "float", "str", "torch.Tensor", "list",
-/// "dict".
+/// The name of its type in HF Accelerate: "NoneType", "bool", "int", "float", "str",
+/// "torch.Tensor", "list", "dict".
 std::string_view type_name(const TrackerValue& value);
 
-/// As Python's str() would write it: "None", "True", "0.5", "tensor([1., 2.])", "{'a': 1}". Tensors
-/// of more than a thousand elements are cut short.
+/// The text of Python's str(): "None", "True", "0.5", "tensor([1., 2.])", "{'a': 1}". Tensors
+/// of more than a thousand elements are shown without their elements.
 std::string value_text(const TrackerValue& value);
 
 /// The value of that name, or null.

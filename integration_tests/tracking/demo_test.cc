@@ -1,7 +1,5 @@
 // The demo's curves are those of the table that it prints.
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
+#include "launch/testing/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -41,8 +40,8 @@ std::map<int64_t, Row> table(const std::string& text) {
 }
 
 void expect_curves_of_table(const std::vector<std::string>& launch) {
-  std::string name = ::testing::TempDir() + "/demoXXXXXX";
-  const std::string folder = mkdtemp(name.data());
+  const launch::testing::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   std::vector<std::string> command = launch;
   for (const char* word :
        {"accelerate/examples/digits/digits", "--data", "accelerate/examples/digits/digits.csv.gz",
@@ -82,7 +81,6 @@ void expect_curves_of_table(const std::vector<std::string>& launch) {
     }
     EXPECT_EQ(seen, 3);
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(DemoCurvesTest, OfOneProcess) { expect_curves_of_table({}); }

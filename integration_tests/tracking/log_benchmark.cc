@@ -1,4 +1,4 @@
-// What a log call costs the training thread:
+// Measures the cost of a log call on the training thread:
 //
 //   log_benchmark
 //
@@ -31,7 +31,7 @@ double micros_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// Its port. Connections wait in its queue for ever.
+// Returns its port. Connections wait in its queue for ever.
 int listen_without_answering() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

@@ -3,7 +3,7 @@
 //   logger TRACKERS DIR COUNT WAY
 //
 // WAY: return, exit, throw, wait (for a signal), fork (and end the child by SIGTERM), or flush:
-// each COUNT steps, flush and say how many there were on standard output, for ever.
+// each COUNT steps, flush and print the number of steps so far, for ever.
 #include <sys/wait.h>
 #include <unistd.h>
 

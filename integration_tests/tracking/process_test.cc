@@ -1,9 +1,8 @@
-// What is on the disk after a process that logs has ended, in whatever way.
+// The files of a process that logs, after it ended in different ways.
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,6 +14,7 @@
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
+#include "launch/testing/temporary_folder.h"
 #include "trackers/testing/wandb_log_reader.h"
 
 namespace accelerate::testing {
@@ -28,12 +28,6 @@ constexpr char kLogger[] = "integration_tests/tracking/logger";
 
 class TrackingProcessTest : public ::testing::Test {
  protected:
-  TrackingProcessTest() {
-    std::string name = ::testing::TempDir() + "/trackingXXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~TrackingProcessTest() override { std::filesystem::remove_all(folder_); }
-
   std::vector<std::string> logger(int count, const std::string& way) const {
     return {kLogger, "tensorboard,jsonl", folder_, std::to_string(count), way};
   }
@@ -48,7 +42,7 @@ class TrackingProcessTest : public ::testing::Test {
     }
   }
 
-  // Of the only file of that name, wherever it is.
+  // The lines of the only file of that name in any folder.
   int64_t lines_in(const std::string& name) const {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
       if (entry.path().filename() != name) continue;
@@ -66,7 +60,8 @@ class TrackingProcessTest : public ::testing::Test {
     return 0;
   }
 
-  std::string folder_;
+  const launch::testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(TrackingProcessTest, WhoForgetsToEndLosesNothing) {
@@ -85,7 +80,7 @@ TEST_F(TrackingProcessTest, AnExceptionLosesNothing) {
   expect_curves(1000);
 }
 
-// Those that keep their curves in forms of their own.
+// Trackers with other file formats.
 TEST_F(TrackingProcessTest, OtherTrackersLoseNothingEither) {
   for (const char* way : {"exit", "throw"}) {
     std::filesystem::remove_all(folder_);
@@ -110,7 +105,7 @@ TEST_F(TrackingProcessTest, OtherTrackersLoseNothingEither) {
 TEST_F(TrackingProcessTest, SignalsEndItAsBeforeAndLoseNothing) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     std::filesystem::remove_all(folder_ + "/run");
-    // Whoever runs the tests may ignore them; UCX, which MPI brings, takes SIGHUP for itself.
+    // The caller of the tests may ignore these signals; UCX, which MPI brings, handles SIGHUP.
     Process process(logger(1000, "wait"),
                     {.environment = {"UCX_DEBUG_SIGNO=SIGUSR2"},
                      .before_exec = [signal] { std::signal(signal, SIG_DFL); }});
@@ -131,7 +126,7 @@ TEST_F(TrackingProcessTest, KilledItLeavesAllUpToTheLastFlush) {
 }
 
 TEST_F(TrackingProcessTest, AFullDiskIsSaidOnceAndStopsNothing) {
-  // Every write to it says that there is no space.
+  // Every write to it fails for lack of space.
   std::filesystem::create_directories(folder_ + "/run");
   std::filesystem::create_symlink("/dev/full", folder_ + "/run/metrics.csv");
   Process process({kLogger, "jsonl,csv", folder_, "1000", "return"});

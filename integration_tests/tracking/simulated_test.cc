@@ -1,4 +1,5 @@
-// Trackers on the ranks of a simulated cluster: who has one, when, and what a fault costs.
+// Trackers on the ranks of a simulated cluster: which ranks have one, the times of calls, and
+// faults.
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,7 +45,7 @@ TrackerClass spy(const std::string& name, bool main_process_only, std::vector<st
       .tracker = [&](const TrackerSetup& setup) { return std::make_unique<Spy>(setup, calls); }};
 }
 
-// What two trackers were told in a run with that seed.
+// The calls of two trackers in a run with that seed.
 std::vector<std::string> told(uint64_t seed) {
   std::vector<std::string> calls;
   simulator::Cluster cluster = simulator::TopologyTest::make_cluster({.seed = seed});
@@ -95,7 +96,7 @@ TEST_P(SimulatedTrackers, AFullDiskIsSaidOnceAndTrainingGoesOn) {
   EXPECT_THAT(console, HasSubstr("records are lost"));
 }
 
-// What the runs below a folder have in that file.
+// The contents of that file in all runs below a folder.
 std::vector<std::string> mlflow_files(FileSystem& files, const std::string& folder,
                                       const std::string& name) {
   std::vector<std::string> texts;

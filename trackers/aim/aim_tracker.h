@@ -1,7 +1,7 @@
-/// Aim, through its Python package aim: a repository in the logging_dir.
+/// Tracks with Aim's Python package aim, in a repository in the logging_dir.
 ///
-/// init_kwargs are those of aim.Run. Every value is tracked under its name, whatever it is. Of
-/// log_images, `kwargs` is a dictionary {"aim_image": of aim.Image, "track": of Run.track}.
+/// init_kwargs are those of aim.Run. Values of all types are tracked under their names. log_images
+/// takes `kwargs`, a dictionary {"aim_image": kwargs of aim.Image, "track": kwargs of Run.track}.
 /// Errors, threads: see trackers/bridge/package_tracker.h.
 /// Mirrors: accelerate tracking.py, AimTracker.
 #pragma once

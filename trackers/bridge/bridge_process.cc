@@ -22,17 +22,17 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kVersion = 1;
-// Of a line that the package prints.
+// The part of a printed line that is shown, in bytes.
 constexpr size_t kMaxLine = 1000;
 
-// bridge.py without its first line, which opens the literal.
+// bridge.py; its first line opens the string literal.
 constexpr std::string_view kBridge =
 #include "trackers/bridge/bridge.py"
     ;
 
 std::string bridge_program() { return std::string(kBridge.substr(kBridge.find('\n'))); }
 
-// Fails where the module is none, or a mere folder of that name.
+// Exits with status 3 if there is no such module; a folder alone is not a module.
 constexpr char kFindModule[] = R"(
 import importlib.util, sys
 try:
@@ -64,9 +64,8 @@ std::string find_module(const TrackerServices& services, const std::string& modu
 }
 
 // Values and calls as bridge.py reads them. None, booleans, numbers, texts and lists are as in
-// JSON. The rest are objects that name their kind: {"float": "nan"}, {"dict": [[name, value],
-// ...]},
-// {"tensor": sizes, "dtype", "values"}, {"png": base64} and {"call": ...}.
+// JSON. The rest are objects that name their kind: {"float": "nan"}, {"png": base64},
+// {"dict": [[name, value], ...]}, {"tensor": sizes, "dtype", "values"} and {"call": ...}.
 
 json to_json(const TrackerValue& value);
 json to_json(const PythonValue& value);
@@ -141,7 +140,7 @@ BridgeProcess::BridgeProcess(std::string name, const TrackerServices& services,
       limits_(limits) {}
 
 void BridgeProcess::start() {
-  if (!services_.is_real) fail("there are no other programs in a simulation");
+  if (!services_.is_real) fail("it cannot run in a simulation, which has no other programs");
   process_ = std::make_unique<PythonProcess>(services_.environment, bridge_program(),
                                              std::vector<std::string>{std::to_string(getpid())});
 }
@@ -237,7 +236,7 @@ void BridgeProcess::flush() {
       wait_until(limits_.call, [&] { return unanswered_.empty() || process_->is_gone(); });
   throw_failure();
   if (process_->is_gone()) fail(that_it_died());
-  // One that is slow goes on while the next calls come.
+  // A slow package goes on working while further calls are queued.
   if (!done && !was_stuck && answers_ == answers) {
     fail(absl::StrCat(unanswered_.begin()->second, " has not returned for ",
                       absl::FormatDuration(limits_.call), "; ", unanswered_.size() - 1,
@@ -253,7 +252,7 @@ void BridgeProcess::finish() {
   absl::StrAppend(&unsent_, "{\"finish\": true}\n");
   bool ended = wait_until(left(), [&] { return unsent_.empty() || process_->is_gone(); });
   if (ended) {
-    // Now it ends by itself, after what packages do at the end of a program.
+    // The process now ends by itself, after the packages' exit handlers.
     process_->close_input();
     stuck_ = false;
     ended = wait_until(left(), [&] { return unanswered_.empty() || process_->is_gone(); }) &&

@@ -1,12 +1,11 @@
-/// A Python package in a process of its own: bridge.py makes the calls that are written to it.
+/// Calls a Python package in a process of its own, which runs bridge.py.
 ///
-/// Calls are written and not waited for; what became of them is known later, and the first failure
-/// is thrown by the next call or by `flush`. What the package prints goes to `services.info`, line
-/// by line. Keys and passwords of the environment and of `kwargs` are masked in all that is said.
-/// A process that died is not started again; one that is not told to finish ends with exit status 1
-/// after what packages do at the end of a program.
-/// Errors:  std::runtime_error naming package, call and exception; for one that died, how it ended
-///          and what it printed last.
+/// Calls are asynchronous: the next call or `flush` throws the first failure. The package's output
+/// goes to `services.info`, line by line. Keys and passwords of the environment and of `kwargs` are
+/// masked in all messages. A process that ended is not started again. Without `finish`, it runs the
+/// packages' exit handlers and ends with exit status 1.
+/// Errors:  std::runtime_error naming package, call and exception; if the process ended, with its
+///          exit status and its last output.
 /// Threads: one.
 #pragma once
 
@@ -28,18 +27,18 @@
 namespace accelerate::trackers {
 
 struct BridgeLimits {
-  /// Of one call or `flush`. Where the package did nothing in that time, none waits any more until
-  /// it does something.
+  /// For one call or `flush`. If the package makes no progress in that time, later calls do not
+  /// wait until it does.
   absl::Duration call = absl::Seconds(10);
-  /// Of `finish`; then the process is killed.
+  /// For `finish`; then the process is killed.
   absl::Duration finish = absl::Seconds(30);
-  /// Bytes that wait for the process; calls beyond that are dropped, with an error.
+  /// Bytes that may wait for the process; further calls are dropped with an error.
   size_t unsent = size_t{16} << 20;
 };
 
 class BridgeProcess : public PythonPackage {
  public:
-  /// `name`: the package, for what is said. `kwargs`: what it may hold of secrets.
+  /// `name`: the package, for messages. `kwargs`: may contain secrets.
   BridgeProcess(std::string name, const TrackerServices& services, const TrackerDict& kwargs,
                 const BridgeLimits& limits = {});
 
@@ -54,10 +53,10 @@ class BridgeProcess : public PythonPackage {
 
  private:
   void request(nlohmann::json line, const std::string& what);
-  // Moves what can be moved without waiting.
+  // Writes and reads as much as is possible without waiting.
   void pump();
   void take(const std::string& answer);
-  // Whether it came true. Gives up when the package does nothing for long.
+  // Whether the condition becomes true within `limit`. Gives up early if the package is stuck.
   template <typename Condition>
   bool wait_until(absl::Duration limit, const Condition& condition);
   void throw_failure();
@@ -71,17 +70,17 @@ class BridgeProcess : public PythonPackage {
   std::unique_ptr<PythonProcess> process_;
   bool finished_ = false;
   std::string unsent_;
-  size_t sent_ = 0;  // bytes of that, all the same
+  size_t sent_ = 0;  // the first bytes of `unsent_`, which were sent
   std::string partial_answer_;
-  std::map<uint64_t, std::string> unanswered_;  // by id, what was asked
+  std::map<uint64_t, std::string> unanswered_;  // the calls' names by id
   uint64_t requests_ = 0;
   uint64_t answers_ = 0;
-  bool stuck_ = false;   // it did nothing for as long as a call may take
-  std::string failure_;  // the first that was not thrown yet
+  bool stuck_ = false;   // no progress for the limit of a call
+  std::string failure_;  // the first one that was not thrown yet
 };
 
-/// Empty if Python and the module are there, else what is missing and how to get it. Asked of the
-/// interpreter once per process.
+/// Empty if Python has the module, else what is missing and how to install it. Each answer of the
+/// interpreter is kept for the process.
 std::string why_unavailable(const TrackerServices& services, const std::string& module);
 
 }  // namespace accelerate::trackers

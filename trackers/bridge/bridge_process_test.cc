@@ -190,7 +190,7 @@ TEST_F(BridgeProcessTest, SaysThatAPackageIsMissing) {
 TEST_F(BridgeProcessTest, SaysThatPythonIsMissing) {
   fake_.environment().set("ACCELERATE_PYTHON", "/no/such/python");
   EXPECT_THAT(error_of([&] { start(); }),
-              "ACCELERATE_PYTHON is /no/such/python, which is no program");
+              "ACCELERATE_PYTHON is /no/such/python, which is not a program");
   fake_.environment().unset("ACCELERATE_PYTHON");
   fake_.environment().set("PATH", fake_.path("nothing"));
   EXPECT_THAT(error_of([&] { start(); }), HasSubstr("there is no python3 on the PATH"));
@@ -470,7 +470,7 @@ TEST_F(BridgeProcessTest, AvailabilityOfAPackage) {
   EXPECT_THAT(why_unavailable(fake_.services(), "no_such_vendor"), is_missing);
   EXPECT_THAT(why_unavailable(fake_.services(), "folder"), is_missing);
   fake_.environment().set("ACCELERATE_PYTHON", "/no/such/python");
-  EXPECT_THAT(why_unavailable(fake_.services(), "vendor"), HasSubstr("which is no program"));
+  EXPECT_THAT(why_unavailable(fake_.services(), "vendor"), HasSubstr("which is not a program"));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void PythonPackage::finish_with(const PythonCall& last) {
     try {
       finish();
     } catch (...) {
-      // What came first says more.
+      // The first failure says more about the cause.
     }
     throw;
   }

@@ -1,9 +1,9 @@
-/// What a tracker asks of a vendor's Python package, in the package's own words.
+/// Calls of a vendor's Python package.
 ///
 ///   package.call({.path = "comet_ml.start", .kwargs = {{"project_name", project}}});
 ///   package.call({.path = "comet_ml.start().log_metric", .args = {"loss", 0.25}});
 ///
-/// A path begins at a module. "f()" in it stands for what the latest call of f returned.
+/// A path begins at a module. "f()" in a path is the result of the latest call of f.
 /// Threads: one.
 #pragma once
 
@@ -26,7 +26,7 @@ class PythonValue;
 using PythonList = std::vector<PythonValue>;
 using PythonDict = std::vector<std::pair<std::string, PythonValue>>;
 
-/// An argument: a value, an image, what a call returns, or a list or dictionary of such.
+/// An argument: a value, an image, the result of a call, or a list or dictionary of these.
 class PythonValue {
  public:
   using Variant = std::variant<TrackerValue, TrackerImage, std::shared_ptr<const PythonCall>,
@@ -52,19 +52,19 @@ struct PythonCall {
   std::string path;
   PythonList args;
   PythonDict kwargs;
-  /// Makes the call only if this path, such as "f()", stands for None.
+  /// Makes the call only if this path, such as "f()", is None.
   std::string if_none;
-  /// Makes no call if the path leads nowhere.
+  /// Skips the call if the path does not exist.
   bool optional = false;
 };
 
-/// As keyword arguments.
+/// The entries as keyword arguments.
 PythonDict to_python(const TrackerDict& dict);
-/// "None" for nothing.
+/// None for an absent step.
 TrackerValue to_value(const std::optional<int64_t>& step);
 
-/// Errors: std::runtime_error naming the call that failed and the package's exception. A call may
-///         return before it is made; then its failure is that of a later one, or of `flush`.
+/// Errors: std::runtime_error naming the call that failed and the package's exception. Calls
+///         may be asynchronous; then a later call, or `flush`, throws the failure.
 class PythonPackage {
  public:
   virtual ~PythonPackage() = default;
@@ -74,12 +74,12 @@ class PythonPackage {
   virtual void set(const std::string& path, const TrackerValue& value) = 0;
   virtual void set_item(const std::string& path, const std::string& key,
                         const TrackerValue& value) = 0;
-  /// Makes the module of a Python file known under the file's name.
+  /// Imports a Python file as the module with the file's name.
   virtual void load(const std::string& file) = 0;
   virtual void flush() {}
-  /// Lets the package end by itself.
+  /// Lets the package end normally.
   virtual void finish() {}
-  /// `finish`, after that call and whatever became of it.
+  /// Makes the call, then `finish`, even if the call failed.
   void finish_with(const PythonCall& last);
 };
 

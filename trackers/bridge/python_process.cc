@@ -30,7 +30,7 @@ constexpr off_t kMaxPrinted = 1 << 20;  // bytes that are kept of what it prints
 constexpr off_t kLastWords = 2000;      // bytes, about
 constexpr size_t kMaxLine = 65536;      // bytes
 constexpr int kJoinPollMilliseconds = 5;
-// What one that nobody waits for any more has for its end.
+// The time that a process has to end by itself before it is killed.
 constexpr absl::Duration kEndLimit = absl::Seconds(2);
 
 bool is_program(const std::string& path) {
@@ -62,7 +62,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   throw std::runtime_error(absl::StrCat(what, ": ", std::strerror(error)));
 }
 
-// What a new process is to be like, for as long as it is being made.
+// Owns the settings of posix_spawn.
 class SpawnSetup {
  public:
   SpawnSetup() {
@@ -86,7 +86,8 @@ std::string find_python(const Environment& environment) {
   const std::string name = environment.get_or("ACCELERATE_PYTHON", "python3");
   if (name.find('/') != name.npos) {
     if (is_program(name)) return name;
-    throw std::runtime_error(absl::StrCat("ACCELERATE_PYTHON is ", name, ", which is no program"));
+    throw std::runtime_error(
+        absl::StrCat("ACCELERATE_PYTHON is ", name, ", which is not a program"));
   }
   const std::string path = environment.get_or("PATH", "/usr/local/bin:/usr/bin:/bin");
   for (const std::string& folder : std::vector<std::string>(absl::StrSplit(path, ':'))) {
@@ -142,7 +143,7 @@ PythonProcess::PythonProcess(const Environment& environment, const std::string& 
 }
 
 PythonProcess::~PythonProcess() {
-  // Its packages keep what they have when it ends by itself. What it answers nobody reads.
+  // Packages save their data when the process ends by itself. Its answers are not read any more.
   shutdown(socket_, SHUT_RDWR);
   if (!join(kEndLimit)) kill();
   close(socket_);
@@ -162,12 +163,13 @@ size_t PythonProcess::write_some(std::string_view text) {
       break;
     }
   }
-  // What it wrote before it went can still be read; `read_some` finds out that it has gone.
+  // The process has ended, which `read_some` finds out after reading what it wrote before.
   return text.size();
 }
 
 std::string PythonProcess::read_some() {
-  // What it forked may hold the socket open. Asked before reading, so that nothing is missed.
+  // The socket may stay open in a process that it forked, so the end is looked up too: before
+  // reading, so that nothing is missed.
   const bool ended = join(absl::ZeroDuration());
   std::string text;
   std::array<char, 65536> buffer;
@@ -204,7 +206,7 @@ bool PythonProcess::join(absl::Duration limit) {
     if (found == pid_) {
       status_ = status;
     } else if (found < 0 && errno != EINTR) {
-      status_ = 0;  // the program that we are in takes no notice of its children
+      status_ = 0;  // this program ignores SIGCHLD, so the status is unknown
     } else if (Clock::now() >= end) {
       return false;
     } else {
@@ -217,7 +219,7 @@ bool PythonProcess::join(absl::Duration limit) {
 void PythonProcess::kill() {
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);
-  // Nothing outlives that but what the kernel itself holds, as on a network file system.
+  // SIGKILL can only be delayed by the kernel, for example during I/O on a network file system.
   join(absl::Seconds(5));
 }
 
@@ -231,12 +233,12 @@ std::vector<std::string> PythonProcess::new_lines() {
   const off_t size = size_of_file(printed_);
   std::string text = text_of_file(printed_, printed_read_, size);
   size_t complete = text.rfind('\n') + 1;
-  // A progress bar goes on without ever ending its line.
+  // A progress bar may never end its line.
   if (complete == 0 && text.size() > kMaxLine) complete = text.size();
   text.resize(complete);
   printed_read_ += static_cast<off_t>(complete);
   if (printed_read_ > kMaxPrinted) {
-    // Gives the memory back. (To cut the file would lose what is printed meanwhile.)
+    // Frees the memory. Truncating the file would lose what is printed at the same time.
     fallocate(printed_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, printed_read_ - kLastWords);
   }
   std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());

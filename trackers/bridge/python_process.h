@@ -1,10 +1,9 @@
-/// A Python program that we talk to, line by line.
+/// A Python process, its input and its output.
 ///
-/// Its standard input and output are one socket, which is also what tells it that we are gone; its
-/// standard error is a file in memory, so that it may print as much as it likes. It has a process
-/// group of its own: a Ctrl-C at the terminal is not for it.
-/// Errors:  std::runtime_error where there is no interpreter or no process can be made.
-/// Threads: one.
+/// Its standard input and output are one socket, which also tells it that this process has ended;
+/// its standard error is a file in memory, so that printing never blocks. It has a process group of
+/// its own, so that Ctrl-C at the terminal does not reach it. Errors:  std::runtime_error if there
+/// is no interpreter, or if no process can be made. Threads: one.
 #pragma once
 
 #include <sys/types.h>
@@ -19,49 +18,50 @@
 
 namespace accelerate::trackers {
 
-/// The path of ACCELERATE_PYTHON or else of python3, as the PATH has it.
-/// Errors: std::runtime_error naming what was looked for.
+/// The path of the interpreter ACCELERATE_PYTHON, else of python3, looked up in PATH.
+/// Errors: std::runtime_error naming the program that is missing.
 std::string find_python(const Environment& environment);
 
 class PythonProcess {
  public:
-  /// `program` is a text; `args` are sys.argv[1:].
+  /// `program`: the source text; `args`: sys.argv[1:].
   PythonProcess(const Environment& environment, const std::string& program,
                 const std::vector<std::string>& args);
-  /// Lets it end by itself for a moment, and then kills it.
+  /// Gives the process two seconds to end by itself, then kills it.
   ~PythonProcess();
   PythonProcess(const PythonProcess&) = delete;
   PythonProcess& operator=(const PythonProcess&) = delete;
 
-  /// Writes what the socket takes at once of `text`; how much that was. All, to one that is gone.
+  /// Writes as much of `text` as the socket takes at once, and returns that number of bytes; all of
+  /// them if the process has ended.
   size_t write_some(std::string_view text);
 
-  /// What came since, maybe nothing.
+  /// The output since the last call; may be empty.
   std::string read_some();
 
-  /// Waits until there is something to read, or, if it is `writing`, room; or it is gone.
+  /// Waits until there is output to read, or room to write if `writing`, or the process has ended.
   void wait(absl::Duration limit, bool writing);
 
-  /// Whether it has ended or closed its end, and all that it ever wrote was read.
+  /// Whether the process has ended or closed its output, and all of it was read.
   bool is_gone() const { return gone_; }
 
-  /// No more comes from us.
+  /// Ends the process's input.
   void close_input();
 
-  /// Waits for its end; whether that came.
+  /// Waits for the end of the process; false if `limit` passes before.
   bool join(absl::Duration limit);
 
-  /// With all that it started and that stayed in its group.
+  /// Kills the process and all processes of its group.
   void kill();
 
   /// After a `join`: "exit status 1", "signal 9".
   std::string how_it_ended() const;
 
-  /// What was printed since the last call, complete lines only; a line that is written over again
-  /// and again counts as the last.
+  /// The complete lines on standard error since the last call; of a line that overwrites itself,
+  /// such as a progress bar, the final text.
   std::vector<std::string> new_lines();
 
-  /// The last few lines that it printed.
+  /// The last few lines on standard error.
   std::string last_words() const;
 
  private:

@@ -34,7 +34,7 @@ PythonDict at_place(const Place& place, const TrackerStep& step) {
   return kwargs;
 }
 
-// As Python formats it: a tensor without dimensions is its number.
+// The text in Python's format; a tensor without dimensions is shown as its number.
 std::string shown(const std::string& name, const TrackerValue& value) {
   const auto* tensor = value.get_if<TensorValue>();
   if (tensor == nullptr || !tensor->sizes.empty() || tensor->values.empty()) {
@@ -92,7 +92,7 @@ void ClearMlTracker::log_images(const TrackerImages& images, const TrackerStep& 
   package_->call({.path = kGetLogger});
   for (const auto& [name, several] : images) {
     for (size_t i = 0; i < several.size(); ++i) {
-      // Those of one series and iteration would replace each other.
+      // Images of one series and iteration would replace each other.
       Place place = place_of(name);
       if (several.size() > 1) absl::StrAppend(&place.series, "/", i);
       PythonDict kwargs = at_place(place, step);
@@ -115,7 +115,7 @@ void ClearMlTracker::log_table(const std::string& name, const TrackerTable& tabl
 }
 
 void ClearMlTracker::finish() {
-  // Only a task of our own is there to be closed.
+  // Closes only a task that this tracker has begun.
   package_->finish_with({.path = "clearml.Task.init().close", .optional = true});
 }
 

@@ -1,10 +1,10 @@
-/// ClearML, through its Python package clearml.
+/// Tracks with ClearML's Python package clearml.
 ///
-/// init_kwargs are those of clearml.Task.init; project and task are named by CLEARML_PROJECT,
-/// CLEARML_TASK or the project's name. A task that is there already, as under an agent, is used and
-/// left open. "train_loss" is series "train" of the plot "loss", and so are eval_ and test_; what
-/// is logged without a step is a single value. What is no number is dropped, with a warning.
-/// Credentials are ClearML's own business: CLEARML_API_* or clearml.conf.
+/// init_kwargs are those of clearml.Task.init; CLEARML_PROJECT and CLEARML_TASK, else the project's
+/// name, name project and task. A task that already exists, for example under an agent, is used and
+/// left open. "train_loss" is the series "train" of the plot "loss"; eval_ and test_ likewise.
+/// Values without a step are single values. Values that are not numbers are dropped with a warning.
+/// ClearML reads its credentials itself: CLEARML_API_* or clearml.conf.
 /// Errors, threads: see trackers/bridge/package_tracker.h.
 /// Mirrors: accelerate tracking.py, ClearMLTracker.
 #pragma once

@@ -1,7 +1,7 @@
-/// Comet, through its Python package comet_ml (3.41 or later).
+/// Tracks with Comet's Python package comet_ml (3.41 or later).
 ///
-/// init_kwargs are those of comet_ml.start. Numbers are metrics, texts are others, dictionaries are
-/// metrics by name; the rest is dropped. The API key is Comet's own business: COMET_API_KEY or
+/// init_kwargs are those of comet_ml.start. Numbers are metrics, texts are "others", dictionaries
+/// are metrics by name; other values are dropped. Comet reads its API key itself: COMET_API_KEY or
 /// .comet.config.
 /// Errors, threads: see trackers/bridge/package_tracker.h.
 /// Mirrors: accelerate tracking.py, CometMLTracker.
@@ -30,7 +30,7 @@ class CometMlTracker : public PackageTracker {
   void finish() override;
 
  private:
-  // Of the experiment.
+  // Calls a method of the experiment.
   void call(const std::string& method, PythonList args, PythonDict kwargs = {});
   void set_step(const TrackerStep& step);
 };

@@ -10,7 +10,7 @@
 namespace accelerate::trackers {
 namespace {
 
-// As much is written without waiting for a flush.
+// This many bytes are written without waiting for a flush.
 constexpr size_t kMuch = size_t{256} << 10;
 
 }  // namespace
@@ -36,12 +36,13 @@ void AppendFile::open() {
 void AppendFile::append(std::string_view record) {
   if (waiting_.size() + record.size() > options_.capacity) {
     ++lost_;
-    throw std::runtime_error(absl::StrCat(path_, ": ", options_.capacity,
-                                          " bytes wait to be written; what comes is lost"));
+    throw std::runtime_error(
+        absl::StrCat(path_, ": ", options_.capacity,
+                     " bytes already wait to be written; further records are lost"));
   }
   waiting_ += record;
   record_sizes_.push_back(record.size());
-  // A disk that failed is asked again by `flush` alone.
+  // After a failure only `flush` writes again.
   if (waiting_.size() >= kMuch && !failed_) flush();
 }
 
@@ -140,7 +141,7 @@ absl::Status AppendFile::write_records() {
     record_sizes_.clear();
     return status;
   }
-  // Those that the disk has room for.
+  // Writes as many whole records as the disk has room for.
   size_t written = 0;
   while (!record_sizes_.empty()) {
     const size_t size = record_sizes_.front();

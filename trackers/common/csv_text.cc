@@ -7,7 +7,7 @@ std::string csv_row(const std::vector<std::string>& fields, char separator, std:
   std::string row;
   for (size_t i = 0; i < fields.size(); ++i) {
     if (i > 0) row += separator;
-    // A record of one empty field would be an empty line.
+    // Without quotes, a record of one empty field would be an empty line.
     const bool empty_line = fields.size() == 1 && fields[0].empty();
     if (fields[i].find_first_of(special) == std::string::npos && !empty_line) {
       row += fields[i];

@@ -11,7 +11,7 @@
 namespace accelerate::trackers {
 namespace {
 
-// Disks take 255 bytes; suffixes and temporary names need some.
+// File systems allow 255 bytes; suffixes and temporary names need some of them.
 constexpr size_t kMaxPart = 180;
 
 uint64_t hash_of(std::string_view text) {  // FNV-1a

@@ -1,4 +1,4 @@
-/// What trackers that write files of their own in a project's folder are told.
+/// Folders, file names and errors of trackers that write files.
 /// Errors:  std::invalid_argument for init_kwargs that are not known.
 /// Threads: pure functions.
 #pragma once
@@ -16,18 +16,18 @@
 namespace accelerate::trackers {
 
 struct FileOptions {
-  /// `dir` of the init_kwargs, see `folder_of_rank`, or <logging_dir>/<project>.
+  /// The init_kwarg `dir`, see `folder_of_rank`, or <logging_dir>/<project>.
   std::string folder;
-  /// `name` of the init_kwargs, or when the run began, in UTC, and four random digits:
+  /// The init_kwarg `name`, or the start time in UTC and four random digits:
   /// "20260102-030405-9f2c".
   std::string run;
 };
 
-/// `tracker`: its name. There must be no other init_kwargs.
+/// `tracker`: its name. Other init_kwargs are errors.
 FileOptions file_options(std::string_view tracker, const TrackerSetup& setup);
 
-/// A folder that all ranks are told, apart for each: rank 0's is the folder, rank 3's
-/// FOLDER/rank_3.
+/// A rank's own folder in a folder that is the same for all ranks: FOLDER itself for rank 0,
+/// FOLDER/rank_3 for rank 3.
 std::string folder_of_rank(const std::string& folder, int rank);
 
 /// Throws std::runtime_error with the status's message, which names the path.
@@ -45,9 +45,10 @@ inline absl::Span<const std::byte> as_bytes(std::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
-/// A relative path that stays below the folder it is put into: "train/loss" is "train/loss". Parts
-/// that would lead elsewhere, characters that no terminal shows, and parts too long for a disk are
-/// written otherwise: "../a" is "%2E./a", a newline "%0A". Never empty: of nothing it is "_".
+/// The name of a metric or project as a relative path below any folder: "train/loss" stays as it
+/// is. Parts that would leave the folder, control characters and parts that are too long are
+/// replaced:
+/// "../a" becomes "%2E./a", a newline "%0A". An empty name becomes "_".
 std::string safe_path(std::string_view name);
 
 }  // namespace accelerate::trackers

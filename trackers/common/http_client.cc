@@ -38,7 +38,7 @@ std::string part(const ParsedUrl& url, CURLUPart which, unsigned flags = 0) {
   return result;
 }
 
-// As errors name it.
+// The URL as errors show it.
 std::string shown(const std::string& text) {
   const ParsedUrl url = parse(text);
   if (!url) return "(no URL)";
@@ -99,7 +99,7 @@ HttpAnswer HttpClient::send(const HttpRequest& request) {
   Handle& handle = *handle_;
   const ParsedUrl url = parse(request.url);
   if (!url) throw HttpError(absl::StrCat(request.method, ": no URL"));
-  // Connections stay.
+  // A reset keeps the connections.
   curl_easy_reset(handle.curl);
   handle.error[0] = '\0';
   handle.set(CURLOPT_ERRORBUFFER, handle.error);
@@ -135,7 +135,7 @@ HttpAnswer HttpClient::send(const HttpRequest& request) {
     handle.set(CURLOPT_PASSWORD, options_.password.c_str());
   }
 
-  // Without the last, libcurl waits for leave to send a long body.
+  // Without this header, libcurl waits for "100 Continue" before it sends a long body.
   Headers headers(curl_slist_append(nullptr, "Expect:"));
   for (const auto& [name, value] : request.headers) {
     curl_slist_append(headers.get(), absl::StrCat(name, ": ", value).c_str());
@@ -182,7 +182,7 @@ HttpUrl parse_http_url(const std::string& text) {
   const ParsedUrl url = parse(text);
   const std::string scheme = url ? part(url, CURLUPART_SCHEME) : "";
   if (scheme != "http" && scheme != "https") {
-    throw std::invalid_argument("it is no URL that begins with http:// or https://");
+    throw std::invalid_argument("it is not a URL that begins with http:// or https://");
   }
   HttpUrl result{.username = part(url, CURLUPART_USER, CURLU_URLDECODE),
                  .password = part(url, CURLUPART_PASSWORD, CURLU_URLDECODE)};

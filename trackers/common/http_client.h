@@ -1,14 +1,14 @@
-/// HTTP requests to one service, one after the other, over connections that are kept.
+/// Sends HTTP requests to one service, one after the other, over persistent connections.
 ///
 ///   HttpClient http({.username = name, .password = password});
 ///   const HttpAnswer answer = http.send({.method = "POST", .url = url, .body = text});
 ///   if (answer.status >= 400) ...
 ///
-/// Certificates are verified, redirects are followed a few times to HTTP and HTTPS only, and the
-/// credentials never go to another host than the request's own. Proxies are those of the process's
-/// environment; this machine is reached without one.
-/// Errors:  HttpError where nothing answered, naming the URL and the reason. No text of this class
-///          holds credentials; `redact` takes them out of others.
+/// Certificates are verified. Redirects are followed a few times, to HTTP and HTTPS only, and the
+/// credentials are sent to the request's own host only. The proxies of the process's environment
+/// are used, except for this machine's own addresses. Errors:  HttpError if there is no answer,
+/// naming the URL and the reason. Errors never contain
+///          credentials; `redact` removes them from other texts.
 /// Threads: one at a time. A request blocks until its time-out at the latest.
 #pragma once
 
@@ -30,16 +30,16 @@ class HttpError : public std::runtime_error {
 };
 
 struct HttpOptions {
-  /// Basic authentication, where one of the two is not empty.
+  /// Basic authentication, if one of the two is not empty.
   std::string username;
   std::string password;
-  /// Bearer authentication, where it is not empty: goes before the other.
+  /// Bearer authentication, if it is not empty; it takes precedence.
   std::string token;
   bool verify_certificates = true;
-  /// A file of certificates to trust; empty: those of the system.
+  /// A file of trusted certificates; empty: the system's.
   std::string certificates;
   absl::Duration connect_timeout = absl::Seconds(5);
-  /// Without a byte either way.
+  /// The longest time without a byte in either direction.
   absl::Duration stall_timeout = absl::Seconds(10);
   int max_redirects = 5;
   size_t max_answer_bytes = size_t{16} << 20;
@@ -49,18 +49,18 @@ struct HttpRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers;
-  /// Not copied: it must stay until `send` returns.
+  /// Not copied: it must live until `send` returns.
   std::string_view body;
-  /// For all of it.
+  /// For the whole request.
   absl::Duration timeout = absl::Seconds(10);
-  /// Whether it carries the credentials.
+  /// Whether the credentials are sent.
   bool authenticate = true;
 };
 
 struct HttpAnswer {
   int status = 0;
   std::string body;
-  /// How long to wait before the next try, where the service says so.
+  /// How long to wait before the next try, if the service asks for it.
   std::optional<absl::Duration> retry_after;
 };
 
@@ -73,7 +73,7 @@ class HttpClient {
 
   HttpAnswer send(const HttpRequest& request);
 
-  /// The text with stars in place of credentials, which a service may have sent back.
+  /// The text, such as an answer of the service, with stars in place of credentials.
   std::string redact(std::string text) const;
 
  private:
@@ -82,8 +82,8 @@ class HttpClient {
   const std::unique_ptr<Handle> handle_;
 };
 
-/// A URL's parts. Errors: std::invalid_argument for what is no http or https URL, without showing
-/// it.
+/// The parts of a URL. Errors: std::invalid_argument if it is not an http or https URL; the message
+/// does not show it.
 struct HttpUrl {
   /// Without name, password, query and fragment, and without a slash at the end.
   std::string url;
@@ -94,13 +94,13 @@ struct HttpUrl {
 };
 HttpUrl parse_http_url(const std::string& text);
 
-/// As in a URL's path or query: all but letters, digits and -._~ is escaped.
+/// Escapes all characters but letters, digits and -._~, for a URL's path or query.
 std::string url_escape(std::string_view text);
-/// The same, with slashes left as they are.
+/// The same, but keeps slashes.
 std::string url_escape_path(std::string_view path);
 
 /// The path on this machine of "file:///a%20b", "file://localhost/a%20b" or "file:/a%20b": "/a b".
-/// A "%" that two hexadecimal digits do not follow is one.
+/// A "%" without two hexadecimal digits behind it stands for itself.
 std::string path_of_file_uri(std::string_view uri);
 
 }  // namespace accelerate::trackers

@@ -1,14 +1,14 @@
-/// Reads what `init_trackers` got for a tracker: by name and type, and nothing else may be there.
+/// Reads a tracker's keyword arguments by name and type, and refuses unknown ones.
 ///
 ///   InitKwargs kwargs("dvclive", setup.init_kwargs);
 ///   folder_ = kwargs.text("dir").value_or("dvclive");
 ///   resume_ = kwargs.boolean("resume").value_or(false);
 ///   kwargs.finish();
 ///
-/// A value of None is as good as none. Ask for every name that is known before `finish`: the names
-/// that were asked for are the known ones.
-/// Errors:  std::invalid_argument naming the tracker, the name, what it must be and what it is.
-///          Values whose names say that they are secret are not shown.
+/// None counts as absent. The names that were read before `finish` are the known ones.
+/// Errors:  std::invalid_argument naming the tracker, the argument, the expected type and the
+/// value.
+///          Secret values are not shown, see secrets.h.
 /// Threads: one.
 #pragma once
 
@@ -24,30 +24,30 @@ namespace accelerate::trackers {
 
 class InitKwargs {
  public:
-  /// `kwargs` must outlive this; `what` is what errors call them.
+  /// `kwargs` outlive this object. Errors call them `what`.
   InitKwargs(std::string_view tracker, const TrackerDict& kwargs,
              std::string_view what = "init_kwargs");
 
   std::optional<bool> boolean(std::string_view name);
-  /// A bool is none.
+  /// A bool is not an integer.
   std::optional<int64_t> integer(std::string_view name);
-  /// Of an int or a float.
+  /// An int or a float.
   std::optional<double> number(std::string_view name);
   std::optional<std::string> text(std::string_view name);
-  /// Of a list of texts, or of one text.
+  /// A list of texts, or one text.
   std::optional<std::vector<std::string>> texts(std::string_view name);
   std::optional<TrackerDict> dict(std::string_view name);
-  /// Whatever it is.
+  /// A value of any type.
   std::optional<TrackerValue> any(std::string_view name);
 
-  /// Says that a value must be something else: "between 1 and 65535".
+  /// Throws: the value must be `wanted`, such as "between 1 and 65535".
   [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const;
 
-  /// Errors: also where there is a name that nobody asked for.
+  /// Errors: also if there is a name that was not read.
   void finish() const;
 
  private:
-  // The value, or null for none; the name is known from now on.
+  // The value, or null if it is absent or None. Marks the name as known.
   const TrackerValue* take(std::string_view name);
   template <typename T>
   std::optional<T> typed(std::string_view name, std::string_view wanted);
@@ -58,11 +58,11 @@ class InitKwargs {
   std::vector<std::string> known_;
 };
 
-/// For trackers that know none of what comes with `log`. Errors: std::invalid_argument where there
-/// is some.
+/// For trackers without log_kwargs. Errors: std::invalid_argument if `kwargs` are not empty.
 void refuse_log_kwargs(std::string_view tracker, const TrackerDict& kwargs);
 
-/// y yes t true on 1 / n no f false off 0, in any case; nothing for another text.
+/// A switch in an environment variable: true for y, yes, t, true, on and 1; false for n, no, f,
+/// false, off and 0; upper or lower case. Nothing for other texts.
 std::optional<bool> yes_or_no(std::string_view text);
 
 }  // namespace accelerate::trackers

@@ -15,7 +15,7 @@ namespace {
 constexpr png_uint_32 kFormats[] = {PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
                                     PNG_FORMAT_RGBA};
 
-// What libpng can count is far more than fits into memory.
+// libpng's own limit is far beyond what fits into memory.
 constexpr int64_t kMaxSide = std::numeric_limits<int32_t>::max() / 8;
 
 void check(const TrackerImage& image) {
@@ -23,7 +23,8 @@ void check(const TrackerImage& image) {
     throw std::invalid_argument(absl::StrCat("an image of ", image.height, " x ", image.width,
                                              " pixels with ", image.channels, " channels ", why));
   };
-  if (image.channels < 1 || image.channels > 4) refuse("is no PNG, which has 1 to 4 channels");
+  if (image.channels < 1 || image.channels > 4)
+    refuse("cannot be a PNG, which has 1 to 4 channels");
   if (image.height < 1 || image.width < 1) refuse("has no pixels");
   if (image.height > kMaxSide || image.width > kMaxSide) refuse("is too large");
   const int64_t row = image.width * image.channels;

@@ -1,8 +1,8 @@
-/// An image as the bytes of a PNG file, which is how all vendors take images.
+/// Encodes images as PNG files, the format that all vendors take.
 ///
 /// Errors:  std::invalid_argument for an image without pixels, with other than 1 to 4 channels, or
-///          whose pixels are not height x width x channels; std::runtime_error with what libpng
-///          says, as for a side of more than a million pixels.
+///          whose pixels are not height x width x channels; std::runtime_error with libpng's
+///          reason, for example for a side of more than a million pixels.
 /// Threads: a pure function.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace accelerate::trackers {
 
-/// Grey, grey and alpha, RGB or RGBA of 8 bits, by the image's channels. Nothing is lost.
+/// Grey, grey and alpha, RGB or RGBA with 8 bits, by the image's channels; lossless.
 std::string encode_png(const TrackerImage& image);
 
 }  // namespace accelerate::trackers

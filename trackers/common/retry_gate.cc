@@ -10,7 +10,7 @@ RetryGate::RetryGate(uint64_t random_bits, const RetryGateOptions& options)
     : options_(options), random_state_(random_bits) {}
 
 void RetryGate::failed(absl::Time now, std::optional<absl::Duration> retry_after) {
-  // Past 2^30 times, `longest` holds anyway.
+  // The shift must not overflow; `longest` is reached long before.
   const absl::Duration delay =
       std::min(options_.longest, options_.first * (int64_t{1} << std::min(failures_, 30)));
   ++failures_;

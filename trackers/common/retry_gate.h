@@ -1,11 +1,10 @@
-/// When a service that was away may be asked again: later each time, and not by all at once.
+/// Decides when to call a service again after failures: exponential back-off with jitter.
 ///
-///   if (!gate.is_open(now)) return;  // what is to be sent waits
+///   if (!gate.is_open(now)) return;  // retry later
 ///   try { send(); gate.succeeded(); } catch (const Away&) { gate.failed(now); throw; }
 ///
-/// Nobody sleeps for it. The n-th failure in a row closes it for `first` times 2^(n-1), at most
-/// `longest`, of which a random part, up to a half, is taken off.
-/// Threads: one.
+/// It never sleeps. The n-th failure in a row closes it for `first` times 2^(n-1), at most
+/// `longest`, minus a random part of up to a half. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@ namespace accelerate::trackers {
 struct RetryGateOptions {
   absl::Duration first = absl::Seconds(1);
   absl::Duration longest = absl::Minutes(1);
-  /// What a service may ask for at most.
+  /// The longest delay that a service may ask for.
   absl::Duration longest_asked_for = absl::Hours(1);
 };
 
@@ -27,13 +26,13 @@ class RetryGate {
   explicit RetryGate(uint64_t random_bits, const RetryGateOptions& options = {});
 
   bool is_open(absl::Time now) const { return now >= next_; }
-  /// When it opens; InfinitePast where it is open.
+  /// When it opens; InfinitePast if it was never closed.
   absl::Time next() const { return next_; }
 
-  /// `retry_after`: what the service asked for, which counts where it is longer.
+  /// `retry_after`: the delay that the service asked for, which counts if it is longer.
   void failed(absl::Time now, std::optional<absl::Duration> retry_after = std::nullopt);
   void succeeded();
-  /// Opens it as after the first failure; what the service asked for still counts.
+  /// Opens it and forgets earlier failures, unless the service asked for a longer delay.
   void hurry();
 
  private:

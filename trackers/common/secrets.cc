@@ -11,13 +11,13 @@
 namespace accelerate::trackers {
 namespace {
 
-// Shorter ones are words like "true", which would mask half of every text.
+// Shorter values are words like "true", and would mask half of every text.
 constexpr size_t kShortest = 6;
 
 bool is_letter(char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)); }
 bool is_upper(char c) { return absl::ascii_isupper(static_cast<unsigned char>(c)); }
 
-// In lower case. "API_KEY", "apiKey" and "api-key-2" end in "key".
+// The last word in lower case: "API_KEY", "apiKey" and "api-key-2" end in "key".
 std::string last_word(std::string_view name) {
   size_t end = name.size();
   while (end > 0 && !is_letter(name[end - 1])) --end;

@@ -1,10 +1,10 @@
-/// What is not to be shown, by its name or by its form.
+/// Keeps keys and passwords out of messages and files, by their names and their forms.
 ///
 ///   is_secret_name("COMET_API_KEY")                      // also "apiKey", "net/db_password"
 ///   without_url_secrets("http://me:pw@host/x")           // "http://***@host/x"
 ///   shown_value("net", {{"lr", 0.1}, {"key", "k"}})      // "{'lr': 0.1, 'key': '***'}"
 ///
-/// Threads: pure functions.
+/// Threads: any, on const objects.
 #pragma once
 
 #include <string>
@@ -18,14 +18,15 @@ namespace accelerate::trackers {
 
 /// Whether the last word of a part of the name between slashes is "key", "pat", or ends in
 /// apikey, accesskey, secretkey, privatekey, token, password, passwd, passphrase, secret or
-/// credential, or the plural of one but token. "max_tokens", "key_size" and "monkey" are none.
+/// credential, or the plural of one of these except token. "max_tokens", "key_size" and "monkey" do
+/// not count.
 bool is_secret_name(std::string_view name);
 
-/// The text with "***" in place of what URLs in it have before the "@" of their host.
+/// The text with "***" in place of the credentials in its URLs.
 std::string without_url_secrets(std::string_view text);
 
-/// The value of that name as text, with "***" in place of secrets, also of those in dictionaries
-/// and lists.
+/// The value of that name as text, with "***" in place of secrets, also within dictionaries and
+/// lists.
 std::string shown_value(std::string_view name, const TrackerValue& value);
 
 class Secrets {
@@ -35,13 +36,13 @@ class Secrets {
   /// is none.
   Secrets(const Environment& environment, const TrackerDict& kwargs);
 
-  /// `text` with "***" in their places, and in place of names and passwords in URLs.
+  /// The text with "***" in place of the secrets and of credentials in URLs.
   std::string mask(std::string_view text) const;
 
  private:
   void add(bool is_secret, const TrackerValue& value);
 
-  std::vector<std::string> values_;  // longest first: one may hold another
+  std::vector<std::string> values_;  // longest first: a value may contain another
 };
 
 }  // namespace accelerate::trackers

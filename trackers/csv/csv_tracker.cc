@@ -43,7 +43,7 @@ std::string text_of(const TrackerValue& value) {
   return value_text(value);
 }
 
-// Dictionaries are gone through; an empty one is a value.
+// Visits the values of nested dictionaries; an empty dictionary counts as a value.
 template <typename Visit>
 void for_each_value(const TrackerDict& values, const std::string& prefix, const Visit& visit) {
   for (const auto& [name, value] : values) {
@@ -56,7 +56,7 @@ void for_each_value(const TrackerDict& values, const std::string& prefix, const 
   }
 }
 
-// Returns what is behind the last whole record.
+// Returns the text behind the last whole record.
 template <typename Visit>
 std::string_view for_each_record(std::string_view contents, const Visit& visit) {
   while (const size_t size = csv_row_size(contents)) {
@@ -66,7 +66,7 @@ std::string_view for_each_record(std::string_view contents, const Visit& visit) 
   return contents;
 }
 
-// Whether a record without end holds others: its quotes are not in pairs then.
+// Whether a record without an end contains further records, because its quotes are not in pairs.
 bool holds_rows(std::string_view record, size_t fields) {
   for (size_t end; (end = record.find('\n')) != record.npos;) {
     record.remove_prefix(end + 1);
@@ -76,7 +76,7 @@ bool holds_rows(std::string_view record, size_t fields) {
   return false;
 }
 
-// What stands for a record that found no room.
+// Whether the line only fills the place of a record that did not fit.
 bool is_filler(std::string_view record) { return record == "\n"; }
 
 }  // namespace
@@ -120,8 +120,9 @@ void CsvTracker::log(const TrackerDict& values, const TrackerStep& step) {
   });
   const size_t bytes = size_of(row);
   if (bytes_ + bytes > kCapacity) {
-    throw std::runtime_error(absl::StrCat(file_.path(), ": ", kCapacity,
-                                          " bytes wait to be written; what comes is lost"));
+    throw std::runtime_error(
+        absl::StrCat(file_.path(), ": ", kCapacity,
+                     " bytes already wait to be written; further records are lost"));
   }
   rows_.push_back(std::move(row));
   bytes_ += bytes;
@@ -153,7 +154,7 @@ void CsvTracker::flush() {
   while (!rows_.empty()) {
     std::vector<std::string> fields(columns_.size());
     for (const auto& [place, text] : rows_.front()) fields[place] = text;
-    // From here on it is the file that keeps it, whatever becomes of the disk.
+    // AppendFile keeps the row from here on, even if the disk fails.
     bytes_ -= size_of(rows_.front());
     rows_.pop_front();
     file_.append(csv_row(fields));

@@ -1,31 +1,31 @@
-/// A table for spreadsheets and pandas.read_csv: a row for each `log`, a column for each value.
+/// Writes a table for spreadsheets and pandas.read_csv: a row for each `log`, a column for each
+/// name.
 ///
 ///   Accelerator accelerator({.log_with = {"csv"}, .project_dir = "logs"});
 ///
 ///   logs/mnist/metrics.csv     run,step,time,loss,lr/head
 ///                              20260102-030405-9f2c,3,1767322999.25,0.5,0.1
 ///   logs/mnist/config.csv      name,value: the configuration of the latest run
-///   logs/mnist/tables/RUN/NAME/STEP-N.csv   what log_table got; N counts those of the run
+///   logs/mnist/tables/RUN/NAME/STEP-N.csv   the tables of log_table; N counts the run's tables
 ///
-/// As RFC 4180 has it: fields are quoted where they must be, all rows have as many fields, lines
-/// end with CR and LF. `time` is in seconds since 1970; what a call did not log is empty, as None
-/// is; numbers that are not finite are nan, inf and -inf; dictionaries are columns with a slash;
-/// tensors and lists are JSON. Values named run, step or time have an underscore in front.
-/// A new name is a new last column: the file is copied with shorter rows made longer and replaces
-/// the old one at once. That is done once for all new names between two flushes, and for 2000
-/// columns at most; who logs ever new names is better served by jsonl. (Rows of a name and a value
-/// each would need no copies, and a pivot before anybody could look at them.)
-/// A later run of the project goes on with the same file; `run` tells them apart. Runs at the same
-/// time need a `dir`, or a project, of their own.
+/// The format is that of RFC 4180: fields are quoted where needed, all rows have the same number of
+/// fields, lines end with CR and LF. `time` is in seconds since 1970. Missing values and None are
+/// empty; numbers that are not finite are nan, inf and -inf; the entries of dictionaries are
+/// columns with a slash; tensors and lists are JSON. Values named run, step or time get an
+/// underscore in front. A new name becomes the last column: the file is copied with longer rows,
+/// and the copy replaces it atomically. This happens once for all new names between two flushes,
+/// and for at most 2000 columns; jsonl suits programs that keep logging new names. (Rows of one
+/// name and one value each would need no copies, but a pivot before they can be read.) A later run
+/// of the project appends to the same file; `run` tells the runs apart. Runs at the same time need
+/// different projects, or a `dir` each.
 ///
 /// init_kwargs: `dir`, a folder instead of <logging_dir>/<project>, DIR/rank_N for ranks other
-///          than 0; `name`, a text instead of the
-///          time and a random number for `run`.
-/// Fails:   rows that the disk has no room for wait, 64 MiB of them at most, and are written when
-///          there is room; until then empty lines may be in their place. What kill -9 leaves are
-///          whole rows up to the last flush and perhaps a part of one, which the next run drops.
-///          A file of the name that is no table of ours, or whose rows or quotes are broken, is an
-///          error of each call and stays as it is. Lines that end with LF alone are taken.
+///          than 0; `name`, a text for `run` instead of the time and a random number.
+/// Fails:   while the disk is full, up to 64 MiB of rows wait; empty lines may be in their place
+///          until they are written. After kill -9 the file has all rows up to the last flush, and
+///          perhaps a part of a row, which the next run drops. If the file is not such a table, or
+///          if its rows or quotes are broken, each call fails and the file stays as it is. Lines
+///          that end with LF alone are accepted.
 /// Threads: as any tracker's.
 #pragma once
 
@@ -69,15 +69,15 @@ class CsvTracker final : public GeneralTracker {
   const TrackerServices& services_;
   const std::string folder_;
   const std::string run_;
-  int64_t tables_ = 0;  // so far
+  int64_t tables_ = 0;  // the number of tables so far
   std::vector<std::string> columns_;
   std::map<std::string, size_t, std::less<>> column_of_;
-  size_t written_columns_ = 0;  // that the file's header has
-  bool opened_ = false;         // an earlier file, if there was one
+  size_t written_columns_ = 0;  // the columns of the file's header
+  bool opened_ = false;         // whether an earlier file was looked for
   bool said_full_ = false;
-  std::deque<Row> rows_;  // that wait for their columns
-  size_t bytes_ = 0;      // of those
-  bool failed_ = false;   // the last flush did
+  std::deque<Row> rows_;  // waiting for the next flush
+  size_t bytes_ = 0;      // of the waiting rows
+  bool failed_ = false;   // whether the last flush failed
   AppendFile file_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kName[] = "dvclive";
 
-// Different warnings that are remembered.
+// The number of different warnings that are given.
 constexpr size_t kMaxSaid = 1000;
 
 const TrackerRegistration kRegistration({.name = kName,

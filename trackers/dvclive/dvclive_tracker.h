@@ -1,14 +1,37 @@
-/// DVCLive's files, which `dvc metrics`, `dvc plots`, `dvc exp` and the DVC extension of VS Code
-/// read: see trackers/dvclive/live_files.h for what they are and for the init_kwargs.
+/// Writes DVCLive's files without DVC, for `dvc metrics`, `dvc plots`, `dvc exp` and the DVC
+/// extension of VS Code.
 ///
 ///   accelerator.init_trackers("mnist", config, {{"dvclive", {{"dir", "results"}}}});
 ///
-/// A `log` is a step of DVCLive: its numbers are metrics, and what is no number is dropped with a
-/// warning. log_kwargs: `timestamp` (a column with milliseconds since 1970), `plot` (False: in the
-/// summary only).
+///   dvclive/metrics.json                the latest value of each metric, nested at the slashes of
+///                                       names, and `step`
+///   dvclive/plots/metrics/a/loss.tsv    all values of a/loss: "step<tab>loss", or
+///                                       "timestamp<tab>step<tab>loss", as the first row says
+///   dvclive/plots/images/a/3.png        images
+///   dvclive/params.yaml                 the configuration
+///   dvc.yaml                            tells DVC about these files
+///
+/// If every rank has the tracker, ranks other than 0 write below dvclive/rank_N, dvc.yaml included.
+/// Each `log` is a step of DVCLive: numbers are metrics, other values are dropped with a warning.
+/// Metrics that are not finite are "nan", "inf" and "-inf". Files of earlier runs in the folder are
+/// removed first. With `resume` they are kept, and metrics continue with the step after the last.
+///
+/// init_kwargs: `dir` ("dvclive"); `resume` (False; DVCLIVE_RESUME also sets it); `dvcyaml`
+///          ("dvc.yaml"; another path to a file of that name, or False or None for no such file).
+///          DVCLive's `save_dvc_exp`, `exp_name`, `exp_message`, `cache_images`, `report` and
+///          `monitor_system` need DVC itself: they have no effect, and a warning says so.
+/// log_kwargs: `timestamp` (adds a column with milliseconds since 1970), `plot` (False: only in
+///          metrics.json).
+/// Differs: a dvc.yaml or params.yaml that another program wrote, as its first line tells, is left
+///          alone with a warning. `resume` keeps the entries of params.yaml that are not new.
+///          metrics.json is written when the tracker flushes, about each second, and at the end.
+///          At most 200 metric files are kept open: the rows of further metrics are written once a
+///          minute and before the process ends. Images are ours: DVCLive has them, but HF
+///          Accelerate's tracker does not.
+/// Fails:   rows wait while the disk is full; metrics.json and the other files keep their contents.
+///          After kill -9 the files have all flushed values.
 /// Threads: as any tracker's.
-/// Mirrors: accelerate tracking.py, DVCLiveTracker. Images are ours: DVCLive has them, its tracker
-///          does not.
+/// Mirrors: accelerate tracking.py, DVCLiveTracker; dvclive.Live of DVCLive 3.
 #pragma once
 
 #include <memory>
@@ -28,15 +51,15 @@ class DvcliveTracker final : public GeneralTracker {
   void start() override;
   void store_init_configuration(const TrackerDict& values) override;
   void log(const TrackerDict& values, const TrackerStep& step) override;
-  /// NAME/STEP.png, or NAME/I/STEP.png where there are several: DVC shows those of all steps of a
-  /// folder with a slider.
+  /// NAME/STEP.png, or NAME/I/STEP.png for several images: DVC shows all steps of a folder with a
+  /// slider.
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
   void flush() override;
   void finish() override;
   void abandon() override;
 
  private:
-  // That it is dropped; once for a name and type.
+  // Warns that the value is dropped, once for each name and type.
   void warn_of(const std::string& name, const TrackerValue& value);
 
   const TrackerServices& services_;

@@ -195,7 +195,7 @@ TEST(DvcliveTrackerTest, ABrokenSummaryDoesNotStopAResume) {
   tracker.log({{"loss", 1}}, world.step());
   tracker.finish();
   EXPECT_EQ(world.file(in("plots/metrics/loss.tsv")), "step\tloss\n0\t1\n");
-  EXPECT_THAT(world.warnings, ElementsAre(HasSubstr("is no JSON object")));
+  EXPECT_THAT(world.warnings, ElementsAre(HasSubstr("is not a JSON object")));
 }
 
 TEST(DvcliveTrackerTest, LeavesTheDvcYamlOfOthersAlone) {

@@ -1,4 +1,4 @@
-/// What the DVCLive tracker asks of DVCLive, in the words of its Python package.
+/// The functions of DVCLive's Python package that the DVCLive tracker uses.
 /// Errors:  std::runtime_error naming the file.
 /// Threads: one.
 /// Mirrors: dvclive.Live.
@@ -16,7 +16,7 @@ class Live {
  public:
   virtual ~Live() = default;
 
-  /// Begins. Once, before all else; the peer's constructor.
+  /// The first call, made once: the constructor of the Python class.
   virtual void open() = 0;
   virtual void log_params(const TrackerDict& params) = 0;
   virtual void set_step(int64_t step) = 0;
@@ -24,12 +24,12 @@ class Live {
   /// `value`: a bool, an int or a float. `kwargs`: `timestamp`, `plot`.
   virtual void log_metric(const std::string& name, const TrackerValue& value,
                           const TrackerDict& kwargs) = 0;
-  /// `name`: of a file, with its suffix.
+  /// `name`: a file's name with its suffix.
   virtual void log_image(const std::string& name, const TrackerImage& image) = 0;
   virtual void next_step() = 0;
-  /// Brings the files up to date.
+  /// Writes all files.
   virtual void flush() = 0;
-  /// The same, with all that is held back: there may be no other call.
+  /// The same for all buffered values: there may be no other call.
   virtual void flush_all() { flush(); }
   virtual void end() = 0;
 };

@@ -30,14 +30,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Files of metrics that are kept open.
+// The number of metric files that are kept open.
 constexpr size_t kMaxOpen = 200;
 constexpr absl::Duration kOverflowInterval = absl::Minutes(1);
 
-// By which a dvc.yaml or params.yaml of ours is known.
+// The first line of each dvc.yaml and params.yaml that this tracker writes.
 constexpr char kMark[] = "# Of the dvclive tracker, which replaces this file.\n";
 
-// As DVCLive reads variables.
+// Whether a variable is set in DVCLive's sense.
 bool is_set(const Environment& environment, const char* variable) {
   const std::string value = environment.get_or(variable, "");
   return value.find_first_of("1yY") != value.npos || value == "true" || value == "True" ||
@@ -53,7 +53,7 @@ ordered_json metric_json(const TrackerValue& value) {
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-// Whether there is a file without our mark.
+// Whether there is a file that this tracker did not write.
 bool is_of_others(FileSystem& files, const std::string& path) {
   const absl::StatusOr<std::string> text = read_file(files, path);
   if (absl::IsNotFound(text.status())) return false;
@@ -61,7 +61,7 @@ bool is_of_others(FileSystem& files, const std::string& path) {
   return !text->empty() && !text->starts_with(kMark);
 }
 
-// What `yaml_text` wrote, without the entries that `params` has.
+// The text of `yaml_text` without the entries that `params` has.
 std::string other_entries(std::string_view yaml, const TrackerDict& params) {
   std::vector<std::string> beginnings;
   for (const auto& [name, value] : params) {
@@ -84,7 +84,7 @@ std::string other_entries(std::string_view yaml, const TrackerDict& params) {
   return others;
 }
 
-// From the folder of `file`, where both are absolute or neither is.
+// The path relative to the folder of `file`, if both are absolute or neither is.
 std::string relative(const std::string& path, const std::string& file) {
   const std::filesystem::path from = std::filesystem::path(file).parent_path();
   const std::filesystem::path shorter =
@@ -133,7 +133,7 @@ class LiveFiles final : public Live {
     if (!no_effect_.empty()) {
       services_.warn(
           absl::StrCat("tracker dvclive: ", absl::StrJoin(no_effect_, ", "),
-                       " of its init_kwargs has no effect: it writes DVCLive's files and "
+                       " in init_kwargs has no effect: this tracker writes DVCLive's files and "
                        "does not call DVC; `dvc exp save` keeps them as an experiment"));
     }
     if (resume_) {
@@ -148,9 +148,10 @@ class LiveFiles final : public Live {
     params_.insert(params_.end(), params.begin(), params.end());
     const std::string file = path("params.yaml");
     if (is_of_others(services_.files, file)) {
-      services_.warn(absl::StrCat("tracker dvclive: ", file,
-                                  " is somebody else's and is left alone; the configuration is not "
-                                  "kept"));
+      services_.warn(absl::StrCat(
+          "tracker dvclive: ", file,
+          " was written by another program and is left alone; the configuration is not "
+          "kept"));
       return;
     }
     has_params_ = true;
@@ -250,7 +251,7 @@ class LiveFiles final : public Live {
     ordered_json summary = ordered_json::parse(*text, nullptr, false);
     if (!summary.is_object()) {
       services_.warn(absl::StrCat("tracker dvclive: ", path("metrics.json"),
-                                  " is no JSON object; the run begins with step 0"));
+                                  " is not a JSON object; the run begins with step 0"));
       return;
     }
     const auto step = summary.find("step");
@@ -326,11 +327,11 @@ class LiveFiles final : public Live {
     if (earlier.ok() && !earlier->empty() && !earlier->starts_with(kMark)) {
       dvc_yaml_is_ours_ = false;
       if (earlier->find(from_here("metrics.json")) != earlier->npos) return;
-      services_.warn(
-          absl::StrCat("tracker dvclive: ", dvc_yaml_,
-                       " is somebody else's and is left alone; for DVC to show this run, "
-                       "add to it:\n",
-                       yaml_text(content)));
+      services_.warn(absl::StrCat(
+          "tracker dvclive: ", dvc_yaml_,
+          " was written by another program and is left alone; for DVC to show this run, "
+          "add to it:\n",
+          yaml_text(content)));
       return;
     }
     throw_if_error(write_file(services_.files, dvc_yaml_, text));

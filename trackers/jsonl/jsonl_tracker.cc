@@ -25,7 +25,7 @@ const TrackerRegistration kRegistration({.name = kName,
                                          .main_process_only = true,
                                          .tracker = make_tracker<JsonlTracker>});
 
-// A line without values, or empty ones where there is no room for its braces.
+// A line without values, or empty lines if its braces do not fit.
 std::string filler(size_t size) {
   if (size < 3) return std::string(size, '\n');
   return absl::StrCat("{}", std::string(size - 3, ' '), "\n");
@@ -94,7 +94,7 @@ void JsonlTracker::log_histograms(const TrackerDict& tensors, const TrackerStep&
     const auto* const tensor = value.get_if<TensorValue>();
     if (tensor == nullptr) {
       throw std::invalid_argument(absl::StrCat("tracker jsonl: log_histograms: `", name,
-                                               "` is no tensor but ", shown_value(name, value)));
+                                               "` is not a tensor but ", shown_value(name, value)));
     }
     const Histogram histogram = make_histogram(tensor->values);
     ordered_json edges = ordered_json::array();

@@ -1,4 +1,4 @@
-/// One line of JSON for each call: what scripts, jq and pandas.read_json(lines=True) read.
+/// Writes one line of JSON for each call, for scripts, jq and pandas.read_json(lines=True).
 ///
 ///   Accelerator accelerator({.log_with = {"jsonl"}, .project_dir = "logs"});
 ///   accelerator.init_trackers("mnist", TrackerDict{{"lr", 0.1}});
@@ -7,25 +7,24 @@
 ///   logs/mnist/metrics.jsonl
 ///       {"_run":"20260102-030405-9f2c","_step":3,"_timestamp":1.5,"loss":0.25}
 ///   logs/mnist/config.json   the configuration of the latest run, nested as it was given
-///   logs/mnist/media/RUN/NAME/STEP-N.png   images; N counts those of the run
+///   logs/mnist/media/RUN/NAME/STEP-N.png   images; N counts the run's images
 ///
-/// `_step` is null where none was given; `_timestamp` is in seconds since 1970. Values are as in
-/// trackers/common/json_value.h: dictionaries nest, tensors are lists, NaN is "NaN". Names of
-/// values that are one of the three have another underscore in front. Other values are objects with
-/// a `_type`:
+/// `_step` is null if none was given; `_timestamp` is in seconds since 1970. Values are converted
+/// by trackers/common/json_value.h: dictionaries nest, tensors are lists, NaN is "NaN". Values that
+/// have one of these three names get another underscore in front. Images, tables and histograms are
+/// objects with a `_type`:
 ///   {"_type":"images","paths":["media/RUN/NAME/3-0.png"]}     paths from the folder of the file
 ///   {"_type":"table","columns":[...],"rows":[[...],...]}
 ///   {"_type":"histogram","edges":[...],"counts":[...],"nan":0,"infinite":0}
-/// A later run of the project goes on with the same file; `_run` tells them apart. Runs at the same
-/// time need a `dir`, or a project, of their own.
+/// A later run of the project appends to the same file; `_run` tells the runs apart. Runs at the
+/// same time need different projects, or a `dir` each.
 ///
 /// init_kwargs: `dir`, a folder instead of <logging_dir>/<project>, DIR/rank_N for ranks other
-///          than 0; `name`, a text instead of the
-///          time and a random number for `_run`.
-/// Fails:   a line that the disk has no room for waits, 64 MiB of them at most, and is written when
-///          there is room; until then an empty object and spaces may be in its place. What kill -9
-///          leaves are whole lines up to the last flush and perhaps a part of one, which the next
-///          run drops.
+///          than 0; `name`, a text for `_run` instead of the time and a random number.
+/// Fails:   while the disk is full, up to 64 MiB of lines wait; an empty object and spaces may be
+/// in
+///          their place until they are written. After kill -9 the file has all lines up to the last
+///          flush, and perhaps a part of a line, which the next run drops.
 /// Threads: as any tracker's.
 #pragma once
 
@@ -62,7 +61,7 @@ class JsonlTracker final : public GeneralTracker {
   FileSystem& files_;
   const std::string folder_;
   const std::string run_;
-  int64_t images_ = 0;  // so far
+  int64_t images_ = 0;  // the number of images so far
   AppendFile lines_;
 };
 

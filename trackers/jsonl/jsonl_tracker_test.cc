@@ -122,9 +122,9 @@ TEST(JsonlTrackerTest, TablesAndHistograms) {
       {{"grad", TensorValue{.sizes = {3}, .dtype = "float32", .values = {0, 64, std::nan("")}}}},
       world.step(2));
   EXPECT_THAT(error_of([&] { tracker.log_histograms({{"x", "y"}}, world.step(2)); }),
-              HasSubstr("`x` is no tensor"));
+              HasSubstr("`x` is not a tensor"));
   EXPECT_THAT(error_of([&] { tracker.log_histograms({{"token", "y"}}, world.step(2)); }),
-              HasSubstr("`token` is no tensor but ***"));
+              HasSubstr("`token` is not a tensor but ***"));
   tracker.finish();
   const auto read = lines(world);
   ASSERT_EQ(read.size(), 2u);

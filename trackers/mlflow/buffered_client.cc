@@ -30,7 +30,7 @@
 namespace accelerate::trackers {
 namespace {
 
-// A program with a new name at each step is not to be told of it for ever.
+// Bounded, since a program may log a new name at each step.
 constexpr size_t kMaxBadNames = 1000;
 
 size_t bytes_of(const std::vector<MlflowText>& texts) {
@@ -75,12 +75,13 @@ size_t item_size(const Item& item) {
 }
 
 class BufferedClient final : public MlflowClient {
-  // Asks the store, if it may be asked now.
+  // Calls the store. Errors: MlflowAway if it failed a moment ago.
 
   template <typename Function>
   auto ask(Function&& function) {
     const absl::Time now = services_.now();
-    if (!gate_.is_open(now)) throw MlflowAway(store_->place() + " was away a moment ago");
+    if (!gate_.is_open(now))
+      throw MlflowAway(store_->place() + " could not be reached a moment ago");
     store_->set_call_limit(std::clamp(end_ - now, std::min(absl::Seconds(1), options_.call_limit),
                                       options_.call_limit));
     try {
@@ -280,11 +281,11 @@ class BufferedClient final : public MlflowClient {
     }
     add(Contents{.path = path, .bytes = std::move(bytes)});
   }
-  // Metrics, other items, and bytes of these.
+  // The number of metrics, of other items, and their bytes.
   std::array<size_t, 3> waiting() const {
     return {metrics_.size() - sent_metrics_, items_.size(), item_bytes_};
   }
-  // Each hands on some of what waits first.
+  // Each sends some of the oldest waiting entries.
 
   void send_item() {
     Item& item = items_.front();
@@ -318,7 +319,7 @@ class BufferedClient final : public MlflowClient {
       remove();
       throw;
     } catch (const std::exception&) {
-      // Of texts, those that were not refused are still to be sent.
+      // Texts behind the refused ones are still to be sent.
       const bool is_file =
           std::holds_alternative<Contents>(item) || std::holds_alternative<LocalFile>(item);
       if (is_file) ++lost_others_;
@@ -333,7 +334,7 @@ class BufferedClient final : public MlflowClient {
     const auto waiting = absl::MakeConstSpan(metrics_).subspan(sent_metrics_);
     const auto forget = [&](size_t count) {
       sent_metrics_ += count;
-      // Room is given back now and then: each metric moves about once.
+      // The memory is freed from time to time, so that each metric moves about once.
       if (sent_metrics_ * 2 < metrics_.size()) return;
       metrics_.erase(metrics_.begin(), metrics_.begin() + static_cast<int64_t>(sent_metrics_));
       sent_metrics_ = 0;
@@ -373,7 +374,7 @@ class BufferedClient final : public MlflowClient {
       if (refused) throw std::runtime_error(*refused);
     }
   }
-  // Those whose names are good.
+  // The entries with valid names.
 
   std::vector<MlflowText> checked(const TrackerDict& dict, const std::string& what) {
     std::vector<MlflowText> texts;
@@ -401,7 +402,7 @@ class BufferedClient final : public MlflowClient {
     lost_others_ += static_cast<int64_t>(wanted - texts.size());
     add(Item{std::move(texts)});
   }
-  // Whether it may be sent; else says so, once for each name.
+  // Whether the name is valid; warns once for each name that is not.
 
   bool is_good_name(const std::string& name, const std::string& what) {
     const std::string error = mlflow_name_error(name);
@@ -419,7 +420,7 @@ class BufferedClient final : public MlflowClient {
   std::optional<MlflowRun> run_;
   std::deque<Item> items_;
   size_t item_bytes_ = 0;
-  // Those before sent_metrics_ were handed on.
+  // The first sent_metrics_ of them were sent.
   std::vector<MlflowMetric> metrics_;
   size_t sent_metrics_ = 0;
   int64_t lost_metrics_ = 0;

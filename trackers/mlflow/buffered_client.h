@@ -21,16 +21,17 @@
 namespace accelerate::trackers {
 
 struct BufferedClientOptions {
-  /// Metrics that wait, at most.
+  /// The largest number of waiting metrics.
   size_t max_metrics = 500000;
-  /// Bytes of params, tags, images and texts that wait, at most. Files wait where they are.
+  /// The largest number of bytes of waiting params, tags, images and texts. Files stay where they
+  /// are while they wait.
   size_t max_bytes = size_t{64} << 20;
-  /// For one call of the store.
+  /// The limit of one call of the store.
   absl::Duration call_limit = absl::Seconds(10);
-  /// For one flush; the rest waits for the next.
+  /// The limit of one flush; the rest waits for the next one.
   absl::Duration flush_limit = absl::Seconds(5);
   RetryGateOptions retry = {};
-  /// Waits that long, at the end of training only. Empty: blocks the thread.
+  /// Waits for that long; called at the end of training only. Empty: blocks the thread.
   std::function<void(absl::Duration)> wait = nullptr;
 };
 

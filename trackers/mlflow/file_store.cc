@@ -23,12 +23,12 @@
 namespace accelerate::trackers {
 namespace {
 
-// A process may open about a thousand.
+// A process may open about a thousand files.
 constexpr size_t kMaxOpenFiles = 200;
-// Of metrics that have no open file.
+// The limits of metrics without an open file.
 constexpr absl::Duration kHeldInterval = absl::Minutes(1);
 constexpr size_t kMaxHeld = size_t{16} << 20;  // bytes, about
-// As MLflow numbers them.
+// MLflow's numbers of states and source types.
 constexpr int kRunning = 1;
 constexpr int kFinished = 3;
 constexpr int kLocalSource = 4;
@@ -50,7 +50,8 @@ Value check(absl::StatusOr<Value> value) {
   return *std::move(value);
 }
 
-// What one entry is to blame for is no reason to wait: its name may be another's folder.
+// Turns a failure of one entry into MlflowRefused: retrying does not help, for example, if the name
+// of a metric is also the folder of another.
 template <typename Function>
 void or_refuse(Function&& function) {
   try {
@@ -72,7 +73,7 @@ std::string file_uri(const std::string& path) {
   return absl::StrCat("file://", url_escape_path(path));
 }
 
-// A file's entries; none where it is no YAML, which is for those who wrote it to mend.
+// A file's entries; none if the file is not valid YAML.
 YAML::Node read_yaml(FileSystem& files, const std::string& path) {
   try {
     YAML::Node node = YAML::Load(check(read_file(files, path)));
@@ -87,7 +88,7 @@ std::string text_at(const YAML::Node& node, const char* name) {
   return value.IsDefined() && value.IsScalar() ? value.Scalar() : std::string();
 }
 
-// The value of a line that begins with the name, put in place of the one that is there.
+// Replaces the value of the line that begins with the name, or appends such a line.
 std::string with_line(const std::string& yaml, const std::string& name, const std::string& value) {
   std::string result;
   bool replaced = false;
@@ -119,8 +120,6 @@ size_t line_count(const std::string& text) {
 // A run that is resumed loses lines of metrics that are not whole.
 class FileStore final : public MlflowStore {
  public:
-  // `folder`: need not exist. Touches nothing yet. The services outlive it.
-
   FileStore(std::string folder, const TrackerServices& services, uint64_t random_bits)
       : folder_(std::move(folder)),
         services_(services),
@@ -158,7 +157,7 @@ class FileStore final : public MlflowStore {
       try {
         or_refuse([&] { write(join_path(join_path(join_path(folder_, id), "tags"), key), value); });
       } catch (const MlflowRefused&) {
-        continue;  // said of the run, which has the same
+        continue;  // the run has the same tags, and its failure is reported
       }
     }
     write_experiment(id, name, artifact_location.value_or(location(id)), now);
@@ -192,7 +191,7 @@ class FileStore final : public MlflowStore {
         result.unset_tags.push_back(tag);
       }
     }
-    // Last: without it there is no run.
+    // Written last, since a run exists only with this file.
     write(
         join_path(folder, kMeta),
         absl::StrCat("artifact_uri: ", yaml_text(result.artifact_uri),
@@ -208,7 +207,7 @@ class FileStore final : public MlflowStore {
   MlflowRun resume_run(const std::string& run_id) override {
     if (const std::string error = mlflow_path_error(run_id);
         !error.empty() || absl::StrContains(run_id, '/')) {
-      throw std::runtime_error(absl::StrCat("run_id \"", run_id, "\" is no name of a run"));
+      throw std::runtime_error(absl::StrCat("run_id \"", run_id, "\" is not a valid run id"));
     }
     const bool there = check(exists(files_, folder_));
     for (const std::string& entry :
@@ -231,7 +230,7 @@ class FileStore final : public MlflowStore {
 
   size_t log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) override {
     if (held_bytes_ > kMaxHeld) write_held();
-    // Up to one that cannot have a file.
+    // Stops at the first metric that cannot have a file.
     std::map<std::string, std::string> lines;
     std::map<std::string, std::string> held;
     size_t count = 0;
@@ -247,7 +246,7 @@ class FileStore final : public MlflowStore {
       (is_open ? lines : held)[path] += metric_line(metric);
       ++count;
     }
-    // All or nothing: sizes grow when everything is written, and what comes again goes over it.
+    // All or nothing: the sizes grow only after everything is written, and a retry overwrites.
     for (const auto& [path, text] : lines) {
       MetricFile& target = metric_files_.at(path);
       const absl::Status status = target.file->write_at(target.size, as_bytes(text));
@@ -325,7 +324,7 @@ class FileStore final : public MlflowStore {
   }
 
  private:
-  // A metric's file: what is behind `size` does not count.
+  // A metric's file. Bytes behind `size` are overwritten.
   struct MetricFile {
     std::unique_ptr<WritableFile> file;
     int64_t size = 0;
@@ -334,7 +333,7 @@ class FileStore final : public MlflowStore {
   std::string run_folder(const MlflowRun& run) const {
     return join_path(join_path(folder_, run.experiment_id), run.run_id);
   }
-  // It, where it is open or may stay so; else null.
+  // The metric's file if it is open or can be kept open, else null.
 
   MetricFile* metric_file(const std::string& path) {
     const auto found = metric_files_.find(path);
@@ -344,8 +343,7 @@ class FileStore final : public MlflowStore {
   }
 
   MetricFile open_metric_file(const std::string& path) {
-    // A file cannot be opened to be continued, so its lines move to a new one, which takes its
-    // name.
+    // FileSystem cannot append, so the lines move to a new file that takes the name.
     MetricFile opened;
     std::string lines;
     if (check(exists(files_, path))) {

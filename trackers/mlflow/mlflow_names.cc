@@ -14,8 +14,8 @@ struct Range {
   char32_t first;
   char32_t last;
 };
-// Of what Python's \w takes, which is what MLflow asks of a name, letters of many scripts. One that
-// MLflow does not take would have all that is sent with it refused.
+// Letters of many scripts, all within Python's \w, which MLflow requires. MLflow refuses a whole
+// request for one name with another character.
 constexpr Range kLetters[] = {
     {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},     // Latin
     {0x388, 0x38a},   {0x38e, 0x3a1},   {0x3a3, 0x3f5},    // Greek
@@ -32,7 +32,7 @@ bool is_letter(char32_t c) {
                      [&](const Range& range) { return range.first <= c && c <= range.last; });
 }
 
-// The size of the letter that it begins with in UTF-8; 0: none.
+// The bytes of the valid UTF-8 letter at the beginning; 0 if there is none.
 size_t letter_size(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (absl::ascii_isalnum(byte(0)) || absl::StrContains("_-. :/", text[0])) return 1;
@@ -61,7 +61,7 @@ std::string mlflow_path_error(std::string_view path) {
     const std::string_view name = path.substr(begin, end - begin);
     begin = end + 1;
     if (name.empty() || name == "." || name == "..") {
-      return "it is no relative path in its shortest form";
+      return "it is not a relative path in its shortest form";
     }
   }
   return {};

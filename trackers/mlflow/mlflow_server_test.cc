@@ -234,7 +234,7 @@ TEST_F(MlflowServerTest, AServerThatComesUpLateGetsTheWholeRun) {
   const auto tracker = make(server);
   const std::string error = error_of([&] { tracker->start(); });
   EXPECT_THAT(error, HasSubstr(server.url()));
-  EXPECT_THAT(error, HasSubstr("tried again"));
+  EXPECT_THAT(error, HasSubstr("will be retried"));
   tracker->store_init_configuration({{"lr", 0.1}});
   for (int step = 0; step < 10; ++step) {
     tracker->log({{"loss", step}}, world_.step(step));
@@ -400,7 +400,8 @@ TEST_F(MlflowServerTest, AnswersThatAreNotMlflowsAreNoSuccess) {
       MlflowServer server;
       server.set_hook(answer_with(path, {.status = 200, .body = body}));
       const auto tracker = make(server);
-      EXPECT_THAT(error_of([&] { tracker->start(); }), HasSubstr("tried again")) << path << body;
+      EXPECT_THAT(error_of([&] { tracker->start(); }), HasSubstr("will be retried"))
+          << path << body;
       server.set_hook(nullptr);
       world_.now += absl::Minutes(1);
       tracker->log({{"loss", 1}}, world_.step(1));

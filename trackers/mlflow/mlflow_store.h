@@ -1,9 +1,8 @@
-/// Where MLflow keeps runs: behind a server, or in a folder.
+/// Stores MLflow runs: on a server, or in a folder.
 ///
-/// Each call is made at once and once. Entities are numbers and texts as MLflow knows them, whose
-/// names `mlflow_name_error` has nothing against.
-/// Errors:  MlflowAway where another try may help. Else MlflowRefused, where a part of what was
-///          given is to blame, and std::runtime_error; texts name URL or path, and MLflow's reason.
+/// Calls are made at once, without retries. Names must be valid for `mlflow_name_error`.
+/// Errors:  MlflowAway if a retry may help; MlflowRefused if some of the entries are to blame;
+///          std::runtime_error otherwise. Messages have the URL or path and MLflow's reason.
 /// Threads: one at a time.
 #pragma once
 
@@ -41,20 +40,20 @@ struct MlflowRun {
   std::string experiment_id;
   std::string run_id;
   std::string artifact_uri;
-  /// Those that `create_run` could not set, for `set_tags` to say why.
+  /// Tags that `create_run` could not set; `set_tags` reports why.
   std::vector<MlflowText> unset_tags;
 };
 
 struct MlflowNewRun {
   std::string experiment_id;
-  /// Empty: MLflow finds one.
+  /// Empty: MLflow chooses a name.
   std::string name;
   std::vector<MlflowText> tags;
   /// In ms since 1970.
   int64_t start_time = 0;
 };
 
-/// The first `count` of what was given are refused; another try will not help.
+/// The first `count` entries are refused; a retry does not help.
 class MlflowRefused : public std::runtime_error {
  public:
   MlflowRefused(const std::string& text, size_t count) : std::runtime_error(text), count(count) {}
@@ -68,35 +67,34 @@ class MlflowStore {
   /// The server's address or the folder, without credentials.
   virtual std::string place() const = 0;
 
-  /// Those that are not deleted.
+  /// The ids of the experiments that are not deleted.
   virtual std::vector<std::string> find_experiments(const std::string& name) = 0;
   virtual std::string create_experiment(const std::string& name,
                                         const std::optional<std::string>& artifact_location,
                                         const std::vector<MlflowText>& tags, int64_t now) = 0;
   virtual MlflowRun create_run(const MlflowNewRun& run) = 0;
-  /// Its end time is unset, and it runs again.
+  /// Unsets the end time and marks the run as running.
   virtual MlflowRun resume_run(const std::string& run_id) = 0;
 
-  // Keep some from the front, one at least, and return how many; of metrics, a store may hold back
-  // some until `flush`. Params and tags that are there
-  // with the same value may come again. Metrics that were given before a failure may be given
-  // again, in the same order and with more behind them.
+  // Each keeps at least one entry from the front and returns how many. A store may buffer metrics
+  // until `flush`. Params and tags that exist with the same value may be given again; after a
+  // failure, so may metrics, in the same order and with further ones behind them.
   virtual size_t log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) = 0;
   virtual size_t log_params(const MlflowRun& run, absl::Span<const MlflowText> params) = 0;
   virtual size_t set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) = 0;
 
-  /// Keeps what is held back, if that is due or `all` of it is to be kept now. MlflowRefused says
-  /// how many metrics are lost.
+  /// Writes buffered metrics, if that is due or if `all` is set. MlflowRefused has the number of
+  /// lost metrics.
   virtual void flush(const MlflowRun& /*run*/, bool /*all*/) {}
-  /// Metrics that are held back.
+  /// The number of buffered metrics.
   virtual size_t held() const { return 0; }
 
-  /// `path`: as `mlflow_path_error` likes it, below the run's artifacts.
+  /// `path`: a valid path for `mlflow_path_error`, below the run's artifacts.
   virtual void put_artifact(const MlflowRun& run, const std::string& path,
                             std::string_view contents) = 0;
   virtual void end_run(const MlflowRun& run, int64_t end_time) = 0;
 
-  /// How long a call may take from now on.
+  /// Limits the time of later calls.
   void set_call_limit(absl::Duration limit) { call_limit_ = limit; }
 
  protected:

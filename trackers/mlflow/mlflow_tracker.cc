@@ -27,9 +27,9 @@ using nlohmann::json;
 
 // How long the end of training waits for MLflow.
 constexpr absl::Duration kFinishLimit = absl::Seconds(30);
-// A program that logs a text at each step is not to be told of it for ever.
+// Bounded, since a program may log a new text at each step.
 constexpr size_t kMaxWarnings = 1000;
-constexpr char kAway[] = "the server, or the disk, is away";
+constexpr char kAway[] = "the server or the disk cannot be reached";
 
 TrackerDict tags_of_json(const std::string& text) {
   const json tags = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -98,7 +98,7 @@ std::unique_ptr<MlflowClient> open_client(const TrackerSetup& setup,
     store = make_file_store(folder_of(setup, tracking_uri), setup.services, setup.random_bits);
   } else if (!setup.services.is_real) {
     throw std::invalid_argument(
-        "mlflow: in a simulation there is no server; let the tracking URI "
+        "mlflow: a simulation has no server; let the tracking URI "
         "be a folder");
   } else {
     try {
@@ -156,7 +156,8 @@ MlflowTracker::MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowCl
   if (const auto nested = environment.get_or("MLFLOW_NESTED_RUN", ""); !nested.empty()) {
     const std::optional<bool> truth = yes_or_no(nested);
     if (!truth) {
-      throw std::invalid_argument(absl::StrCat("MLFLOW_NESTED_RUN is no yes or no: ", nested));
+      throw std::invalid_argument(
+          absl::StrCat("MLFLOW_NESTED_RUN must be yes or no, not ", nested));
     }
     run_.nested = *truth;
   }
@@ -198,9 +199,9 @@ void MlflowTracker::while_there(Function&& function) {
   } catch (const MlflowAway& error) {
     if (std::exchange(away_, true)) return;
     throw std::runtime_error(
-        absl::StrCat(error.what(), "; it is tried again, and what is logged waits"));
+        absl::StrCat(error.what(), "; it will be retried, and logged values wait"));
   }
-  if (std::exchange(away_, false)) services_.info("mlflow: it is there again");
+  if (std::exchange(away_, false)) services_.info("mlflow: the server or the disk works again");
 }
 
 void MlflowTracker::warn_once(const std::string& about, const std::function<std::string()>& text) {
@@ -318,7 +319,7 @@ void MlflowTracker::finish() {
       } catch (const MlflowAway&) {
         throw;
       } catch (const std::exception& error) {
-        refused = error.what();  // of a part: the run ends all the same
+        refused = error.what();  // a part was refused; the run ends nevertheless
       }
       client_->end_run({.time = services_.now()});
       reason = refused;

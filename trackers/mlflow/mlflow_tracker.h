@@ -1,24 +1,25 @@
-/// MLflow runs, on a server or in a folder.
+/// Keeps MLflow runs, on a server or in a folder.
 ///
 ///   Accelerator accelerator({.log_with = {"mlflow"}});
 ///   accelerator.init_trackers("digits", config, {{"mlflow", {{"run_name", "first"}}}});
 ///
 /// `init_kwargs`: run_id, run_name, tags (a dictionary, or one as JSON), nested_run, description,
-/// logging_dir (where a new experiment's artifacts go), and `tracking_uri`, which the peer lacks.
-/// MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS and MLFLOW_NESTED_RUN
-/// have priority over arguments. Without a tracking URI runs go to the folder `mlruns` of the
-/// Accelerator's logging_dir, or of the working directory.
+/// logging_dir (where a new experiment's artifacts go), and `tracking_uri`, which HF Accelerate
+/// lacks. MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS and
+/// MLFLOW_NESTED_RUN take precedence over arguments. Without a tracking URI runs go to the folder
+/// `mlruns` of the Accelerator's logging_dir, or of the working directory.
 ///
-/// Credentials are MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN, or those in the URI; they
-/// are in no message. MLFLOW_TRACKING_INSECURE_TLS and _SERVER_CERT_PATH say whom to trust.
+/// Credentials are MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN, or those in the URI; no
+/// message contains them. MLFLOW_TRACKING_INSECURE_TLS and _SERVER_CERT_PATH configure the trusted
+/// certificates.
 ///
-/// A server that is away, says 429 or 5xx, or a disk that is full is tried again, later each time;
-/// up to half a million metrics wait meanwhile. What the server refuses otherwise is lost, and so
-/// is what remains half a minute after the end; how much is said. What the server did without being
-/// able to say so is asked for again: params, tags and experiments then are as they were; metrics
-/// too, on servers with a database; and a run that was begun so stays behind, empty.
+/// If the server cannot be reached or answers 429 or 5xx, or if the disk is full, calls are retried
+/// with growing delays, and up to half a million metrics wait. Values that the server refuses, and
+/// values that still wait half a minute after the end, are lost; a warning has their number. If an
+/// answer of the server is lost, the request is repeated. This changes nothing for params, tags,
+/// experiments, and metrics on servers with a database, but may leave an empty run behind.
 ///
-/// `nested_run` has no effect: there is no other run in this process that could be the parent.
+/// `nested_run` has no effect: no other run in this process could be the parent.
 /// Errors:  std::invalid_argument for `init_kwargs`; others std::runtime_error, reported once.
 /// Threads: as any tracker's.
 /// Mirrors: accelerate tracking.py, MLflowTracker.
@@ -38,26 +39,26 @@ namespace accelerate::trackers {
 class MlflowTracker final : public GeneralTracker {
  public:
   explicit MlflowTracker(const TrackerSetup& setup);
-  /// On a client of one's own; null: the one that the tracking URI stands for.
+  /// With another client; null: the client for the tracking URI.
   MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowClient> client);
 
   void start() override;
-  /// As parameters: each value as text. Those longer than 500 characters are dropped.
+  /// Logs each value as a parameter with its text. Texts of more than 500 characters are dropped.
   void store_init_configuration(const TrackerDict& values) override;
-  /// As metrics: bools, ints and floats. Others are dropped. kwargs: `timestamp` in ms.
+  /// Logs bools, ints and floats as metrics and drops other values. kwargs: `timestamp` in ms.
   void log(const TrackerDict& values, const TrackerStep& step) override;
-  /// As the files images/NAME_step_STEP_INDEX.png; no step is 0.
+  /// Writes the files images/NAME_step_STEP_INDEX.png; without a step, STEP is 0.
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  /// As the file tables/NAME_step_STEP.json: {"columns": [...], "data": [[...], ...]}.
+  /// Writes the file tables/NAME_step_STEP.json: {"columns": [...], "data": [[...], ...]}.
   void log_table(const std::string& name, const TrackerTable& table,
                  const TrackerStep& step) override;
   void flush() override;
   void finish() override;
-  /// The run stays one that is running; what is lost is said.
+  /// Leaves the run in the state "running"; warns about lost values.
   void abandon() override;
 
-  /// For `unwrap<MlflowTracker>()`: files of the run. Paths as the setup's FileSystem knows them;
-  /// a local file must stay as it is until the next flush.
+  /// For `unwrap<MlflowTracker>()`: files of the run. Local paths are those of the setup's
+  /// FileSystem; a local file must not change until the next flush.
   void log_figure(const TrackerImage& figure, const std::string& artifact_file);
   void log_artifact(const std::string& local_path, const std::string& artifact_path = "");
   void log_artifacts(const std::string& local_dir, const std::string& artifact_path = "");
@@ -66,10 +67,10 @@ class MlflowTracker final : public GeneralTracker {
  private:
   void begin();
   void flush(bool all);
-  // Says that the service is away when that begins, and else that it goes on.
+  // Reports when the service becomes unavailable, and when it is available again.
   template <typename Function>
   void while_there(Function&& function);
-  // Once for all that it is `about`, whatever the values.
+  // Warns once for each `about`.
   void warn_once(const std::string& about, const std::function<std::string()>& text);
 
   const TrackerServices& services_;
@@ -78,7 +79,7 @@ class MlflowTracker final : public GeneralTracker {
   MlflowStartRun run_;
   std::unique_ptr<MlflowClient> client_;
   bool begun_ = false;
-  // Why there will be no run; empty: there may be.
+  // The reason why there will be no run; empty otherwise.
   std::string given_up_;
   bool away_ = false;
   std::set<std::string> warned_;

@@ -228,7 +228,7 @@ TEST_F(MlflowTrackerTest, SaysWhyARunIsNotEnded) {
   tracker.finish();
   EXPECT_EQ(asked_.ended, 0);
   EXPECT_THAT(world_.warnings,
-              ElementsAre("mlflow: 3 metrics are lost: the server, or the disk, is away"));
+              ElementsAre("mlflow: 3 metrics are lost: the server or the disk cannot be reached"));
 }
 
 TEST_F(MlflowTrackerTest, ARunThatFailedSaysWhatIsLost) {

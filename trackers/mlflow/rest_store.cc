@@ -25,9 +25,9 @@ namespace {
 
 using nlohmann::json;
 
-// Of a server's own words, in an error.
+// The part of a server's message that an error quotes, in bytes.
 constexpr size_t kMaxQuoted = 500;
-// What a long artifact gets besides.
+// Added to the time-out of a long artifact.
 constexpr absl::Duration kPerArtifactMegabyte = absl::Seconds(1);
 
 HttpOptions options_of(const HttpUrl& url, const Environment& environment) {
@@ -42,7 +42,7 @@ HttpOptions options_of(const HttpUrl& url, const Environment& environment) {
     options.username = url.username;
     options.password = url.password;
   } else {
-    options.token.clear();  // as MLflow has it
+    options.token.clear();  // MLflow prefers the password, too
   }
   return options;
 }
@@ -51,7 +51,7 @@ std::string text_of(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// As the mapping of protocol buffers to JSON writes a double.
+// A double in the JSON mapping of protocol buffers.
 json number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -69,13 +69,13 @@ std::string text_at(const json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// A body of runs/log-batch that holds a part of a list.
+// The body of a runs/log-batch request with as many entries as fit.
 class BatchBody {
  public:
   BatchBody(const std::string& run_id, const char* kind)
       : text_(absl::StrCat("{\"run_id\":", text_of(run_id), ",\"", kind, "\":[")) {}
 
-  // Whether there was room.
+  // False if the entry does not fit.
   bool add(const json& entry) {
     const std::string text = text_of(entry);
     if (count_ > 0 && text_.size() + text.size() + 3 > kMlflowMaxBytes) return false;
@@ -156,7 +156,7 @@ class RestStore final : public MlflowStore {
     const std::optional<json> answer =
         call_unless("RESOURCE_ALREADY_EXISTS", "POST", "experiments/create", text_of(body));
     if (!answer) {
-      // Somebody else was faster, or an answer was lost.
+      // Another process has made it in the meantime, or an answer of the server was lost.
       const std::vector<std::string> found = find_experiments(name);
       if (found.empty()) {
         throw MlflowAway(absl::StrCat(url_.url, " has experiment \"", name, "\", and has not"));
@@ -173,7 +173,7 @@ class RestStore final : public MlflowStore {
     std::vector<MlflowText> tags = run.tags;
     if (!run.name.empty()) {
       body["run_name"] = run.name;
-      tags.emplace_back("mlflow.runName", run.name);  // servers before 2.0 know the tag alone
+      tags.emplace_back("mlflow.runName", run.name);  // servers before 2.0 use the tag alone
     }
     for (const auto& [key, value] : tags) {
       if (key == "mlflow.user") body["user_id"] = value;
@@ -235,7 +235,7 @@ class RestStore final : public MlflowStore {
               .headers = {{"Content-Type", "application/octet-stream"}},
               .body = contents,
               .timeout = call_limit_ + kPerArtifactMegabyte * (contents.size() >> 20),
-              // Another host than the one they are for does not get the credentials.
+              // Only the tracking server gets the credentials.
               .authenticate = url.origin == url_.origin});
     if (answer.status / 100 == 2) return;
     throw std::runtime_error(absl::StrCat("PUT ", url.url, " answers HTTP ", answer.status, ": ",
@@ -248,7 +248,7 @@ class RestStore final : public MlflowStore {
   }
 
  private:
-  // The answer, whatever its status; the server is there.
+  // The answer. Errors: MlflowAway if the server is down or overloaded.
 
   HttpAnswer send(const HttpRequest& request) {
     HttpAnswer answer;
@@ -262,12 +262,12 @@ class RestStore final : public MlflowStore {
     }
     return answer;
   }
-  // What the server answers to a call of the API.
+  // The server's answer to a call of the API.
 
   json call(const std::string& method, const std::string& path, const std::string& body) {
     return call_unless("", method, path, body).value();
   }
-  // The same; nothing where it refuses with that error_code.
+  // The same; nothing if the server refuses with this error_code.
 
   std::optional<json> call_unless(const std::string& error_code, const std::string& method,
                                   const std::string& path, const std::string& body) {
@@ -284,7 +284,7 @@ class RestStore final : public MlflowStore {
     const std::string shown = absl::StrCat(method, " ", url.substr(0, url.find('?')));
     if (answer.status / 100 == 2) {
       if (content.is_object()) return content;
-      // It is not MLflow that speaks so, but something before it.
+      // The answer is not MLflow's but a proxy's.
       throw MlflowAway(absl::StrCat(shown, " answers HTTP ", answer.status, ", but no JSON"));
     }
     const std::string code = content.is_object() ? text_at(content, "error_code") : "";
@@ -295,7 +295,7 @@ class RestStore final : public MlflowStore {
                                           code.empty() ? "" : " ", code, reason.empty() ? "" : ": ",
                                           reason));
   }
-  // Sends a body of so many entries, and returns that number.
+  // Sends a body with `count` entries and returns `count`.
 
   size_t log_batch(const std::string& body, size_t count) {
     try {

@@ -70,10 +70,10 @@ Descriptor listen_at(const std::string& address, int port) {
   const auto fail = [&](const char* why) -> Descriptor {
     throw std::runtime_error(
         absl::StrCat("cannot serve metrics at ", address, " port ", port, ": ", why,
-                     errno == EADDRINUSE ? "; choose another `port`, or 0 for any" : ""));
+                     errno == EADDRINUSE ? "; choose another `port`, or 0 for any free port" : ""));
   };
   const AddressList list(address, port);
-  if (list.first == nullptr) return fail("it is no address");
+  if (list.first == nullptr) return fail("it is not an address");
   Descriptor listener(
       ::socket(list.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
@@ -104,7 +104,7 @@ std::string answer(const std::string& request, const std::function<std::string()
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
   if (first == line.npos || first == last || !line.substr(last + 1).starts_with("HTTP/")) {
-    return response("400 Bad Request", "this is no HTTP\n");
+    return response("400 Bad Request", "this is not HTTP\n");
   }
   const std::string method = line.substr(0, first);
   std::string path = line.substr(first + 1, last - first - 1);
@@ -123,7 +123,7 @@ struct Client {
   std::string request;
   std::string response;
   size_t sent = 0;
-  bool answered = false;  // and told so; what it still says is not heard
+  bool answered = false;  // further bytes of the client are ignored
   bool gone = false;
 };
 
@@ -141,7 +141,7 @@ class MetricsServer::Loop {
     ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size);
     port_ = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
                                               : reinterpret_cast<sockaddr_in&>(bound).sin_port);
-    // Signals are for the program's own threads.
+    // Signals must reach the program's own threads only.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -191,7 +191,7 @@ class MetricsServer::Loop {
   void accept() {
     Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.get() < 0) {
-      // A process without descriptors left must not be asked again at once.
+      // Without free descriptors, retrying at once would spin.
       if (errno == EMFILE || errno == ENFILE) pause_ = Clock::now() + std::chrono::seconds(1);
       return;
     }
@@ -231,7 +231,7 @@ class MetricsServer::Loop {
     }
     client.sent += static_cast<size_t>(sent);
     if (client.sent < client.response.size()) return;
-    // To close now might take the answer back from a client that is still talking.
+    // Closing now would reset the connection of a client that is still sending.
     client.answered = true;
     ::shutdown(client.socket.get(), SHUT_WR);
   }
@@ -241,7 +241,7 @@ class MetricsServer::Loop {
   const Descriptor wake_;
   int port_ = 0;
   std::deque<Client> clients_;  // the oldest first
-  Clock::time_point pause_;     // until when nobody is let in
+  Clock::time_point pause_;     // no client is accepted before
   std::thread thread_;          // last: it uses the others
 };
 

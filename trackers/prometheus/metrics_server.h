@@ -1,9 +1,8 @@
-/// Answers GET /metrics on a port of its own, and nothing else: the smallest HTTP server that
-/// Prometheus scrapes.
+/// A minimal HTTP server for Prometheus, which answers only GET /metrics.
 ///
-/// One thread serves all clients without waiting for any. A client that is slow, says much or says
-/// nothing is cut off: after 5 s, 8 KiB of request, or when 32 others came after it.
-/// Errors:  std::runtime_error naming address and port where they cannot be had.
+/// One thread serves all clients without waiting for any. A client is disconnected after 5 s, after
+/// 8 KiB of request, or when 32 others have connected after it.
+/// Errors:  std::runtime_error naming address and port if it cannot listen there.
 /// Threads: `page` is called on the server's own.
 #pragma once
 
@@ -15,16 +14,16 @@ namespace accelerate::trackers {
 
 class MetricsServer {
  public:
-  /// `address`: of an interface, in numbers, of IPv4 or IPv6. `port`: 0 for one that is free.
+  /// `address`: the numeric IPv4 or IPv6 address of an interface. `port`: 0 for any free port.
   MetricsServer(const std::string& address, int port, std::function<std::string()> page);
-  /// Clients that are not served yet are cut off.
+  /// Disconnects clients that are not served yet.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
   int port() const;
 
-  /// Whether `address` can be one at all.
+  /// Whether the text is a numeric address.
   static bool is_address(const std::string& address);
 
  private:

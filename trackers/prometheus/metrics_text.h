@@ -1,4 +1,4 @@
-/// The latest values of metrics, as the text format 0.0.4 of Prometheus has them.
+/// The latest values of metrics in the text format 0.0.4 of Prometheus.
 ///
 ///   # HELP accelerate_train_loss train/loss
 ///   # TYPE accelerate_train_loss gauge
@@ -23,11 +23,11 @@ class MetricsText {
   /// Names begin with `prefix`; all metrics have `labels`.
   MetricsText(std::string prefix, Labels labels);
 
-  /// Of any name. Characters that Prometheus does not take are underscores; where two names become
-  /// one, the later has "_2" behind it. False where there are too many names to take another.
+  /// Takes any name. Characters that Prometheus does not allow become underscores; if two names
+  /// become the same, the later one ends with "_2". False if there are too many names already.
   bool set(const std::string& name, double value);
 
-  /// A metric of value 1 whose labels say something. Values are cut to 200 bytes.
+  /// Sets a metric of value 1 with these labels, whose values are cut to 200 bytes.
   void set_info(const std::string& name, const Labels& labels);
 
   std::string text() const;
@@ -42,9 +42,9 @@ class MetricsText {
 
   const std::string prefix_;
   const Labels labels_;
-  mutable std::mutex mutex_;                    // of all below
-  std::map<std::string, Metric> metrics_;       // by the name that Prometheus sees
-  std::map<std::string, std::string> name_of_;  // that, by the name that was logged
+  mutable std::mutex mutex_;                    // guards the members below
+  std::map<std::string, Metric> metrics_;       // by their names in Prometheus
+  std::map<std::string, std::string> name_of_;  // these names, by logged names
 };
 
 }  // namespace accelerate::trackers

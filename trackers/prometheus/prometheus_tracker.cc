@@ -17,15 +17,14 @@ constexpr char kName[] = "prometheus";
 constexpr int kDefaultPort = 9499;
 constexpr size_t kMaxSaid = 100;
 
-const TrackerRegistration kRegistration({.name = kName,
-                                         .requires_logging_directory = false,
-                                         .main_process_only = true,
-                                         .tracker = make_tracker<PrometheusTracker>,
-                                         .unavailable =
-                                             [](const TrackerServices& services) -> std::string {
-                                           return services.is_real ? ""
-                                                                   : "nobody scrapes a simulation";
-                                         }});
+const TrackerRegistration kRegistration(
+    {.name = kName,
+     .requires_logging_directory = false,
+     .main_process_only = true,
+     .tracker = make_tracker<PrometheusTracker>,
+     .unavailable = [](const TrackerServices& services) -> std::string {
+       return services.is_real ? "" : "Prometheus cannot scrape a simulation";
+     }});
 
 template <typename Visit>
 void for_each_value(const TrackerDict& values, const std::string& prefix, const Visit& visit) {
@@ -52,7 +51,7 @@ PrometheusTracker::Options::Options(const TrackerSetup& setup) {
   } else if (textfile.empty()) {
     port = kDefaultPort;
   }
-  // Ranks of one machine must not be in each other's way.
+  // Each rank of a machine has its own port and file.
   if (const int rank = setup.services.rank; rank > 0) {
     if (port && *port > 0) *port += rank;
     if (port && *port > 65535) {
@@ -73,7 +72,7 @@ PrometheusTracker::PrometheusTracker(const TrackerSetup& setup)
       options_(setup),
       metrics_(options_.prefix,
                {{"run", setup.project_name}, {"rank", absl::StrCat(setup.services.rank)}}) {
-  // Names that are ours before any that is logged.
+  // Takes the tracker's own name before a logged value can.
   metrics_.set("last_log_timestamp_seconds", unix_seconds(setup.time));
 }
 
@@ -100,7 +99,7 @@ void PrometheusTracker::log(const TrackerDict& values, const TrackerStep& step) 
   if (step.step) metrics_.set("step", static_cast<double>(*step.step));
   metrics_.set("last_log_timestamp_seconds", unix_seconds(step.time));
   for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
-    // A metric of the user's may be called like ours.
+    // The user's metric may have the same name as one of the tracker's own.
     set(name == "step" || name == "last_log_timestamp_seconds" || name == "config_info"
             ? absl::StrCat("logged_", name)
             : name,
@@ -126,7 +125,8 @@ void PrometheusTracker::set(const std::string& name, const TrackerValue& value) 
   const auto* const tensor = value.get_if<TensorValue>();
   if (tensor != nullptr && tensor->values.size() == 1) number = tensor->values[0];
   if (!number) {
-    leave_out(name, absl::StrCat("is of type ", std::string(type_name(value)), " and no number"));
+    leave_out(name, absl::StrCat("is of type ", std::string(type_name(value)),
+                                 ", which is not a number"));
   } else if (!metrics_.set(name, *number)) {
     leave_out(name, "is one name too many");
   }

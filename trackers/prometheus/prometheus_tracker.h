@@ -1,4 +1,4 @@
-/// The latest value of each metric, where Prometheus scrapes it.
+/// Serves the latest value of each metric to Prometheus.
 ///
 ///   accelerator.init_trackers("mnist", config, {{"prometheus", {{"port", 9499}}}});
 ///
@@ -7,22 +7,21 @@
 ///   # TYPE accelerate_train_loss gauge
 ///   accelerate_train_loss{run="mnist",rank="0"} 0.25
 ///
-/// Besides what is logged there are accelerate_step, the latest step that was given;
+/// Besides logged values there are accelerate_step, the latest given step;
 /// accelerate_last_log_timestamp_seconds; and accelerate_config_info, whose labels are the
-/// configuration, but for names of secrets (trackers/common/secrets.h). `run` is the project.
-/// Of what is logged, numbers, bools and tensors of one element are gauges, and dictionaries are
-/// gone through ("lr/head" is accelerate_lr_head); other values are left out, which is said once
-/// for each name.
+/// configuration without secret values (trackers/common/secrets.h). `run` is the project.
+/// Numbers, bools and tensors of one element are gauges. The values of dictionaries are gauges, too
+/// ("lr/head" is accelerate_lr_head). Other values are left out with one warning for each name.
 ///
-/// init_kwargs: `port` (9499 unless there is a `textfile`; 0: one that is free, which is said in
-///          the log); `address` ("127.0.0.1": only this machine sees it; "0.0.0.0": all that reach
-///          it do); `textfile`, a path that ends with .prom, which is replaced about each second
-///          where something changed, for the textfile collector of node_exporter; `prefix`
+/// init_kwargs: `port` (9499 unless there is a `textfile`; 0: any free port, which the log
+///          shows); `address` ("127.0.0.1": only for this machine; "0.0.0.0": for all networks);
+///          `textfile`, a path that ends with .prom, which is replaced about each second if values
+///          changed, for the textfile collector of node_exporter; `prefix`
 ///          ("accelerate_").
-///          Where every rank has the tracker, rank N serves port + N and writes X.rank_N.prom.
-/// Fails:   a port that is in use is an error of the start, and nothing is served then. The
-///          port is closed at the end; the file stays with the last values.
-/// Threads: as any tracker's; the port is served by a thread of its own, see
+///          If every rank has the tracker, rank N serves port + N and writes X.rank_N.prom.
+/// Fails:   `start` fails if the port is in use, and nothing is served then. The port is closed at
+///          the end; the file stays with the last values.
+/// Threads: as any tracker's; a thread of its own serves the port, see
 ///          trackers/prometheus/metrics_server.h.
 #pragma once
 
@@ -47,7 +46,7 @@ class PrometheusTracker final : public GeneralTracker {
   void flush() override;
   void finish() override;
 
-  /// 0 where none is served.
+  /// 0 if no port is served.
   int port() const { return server_ ? server_->port() : 0; }
 
  private:
@@ -66,7 +65,7 @@ class PrometheusTracker final : public GeneralTracker {
   const TrackerServices& services_;
   const Options options_;
   MetricsText metrics_;
-  bool is_new_ = false;         // something since the file was written
+  bool is_new_ = false;         // whether values changed since the file was written
   std::set<std::string> said_;  // names that were left out
   std::unique_ptr<MetricsServer> server_;
 };

@@ -186,8 +186,9 @@ TEST_F(PrometheusTrackerTest, SaysOnceWhatIsNoNumber) {
     tracker_->log({{"text", "x"}, {"list", TrackerList{1}}}, world_.step());
   EXPECT_THAT(
       world_.warnings,
-      ElementsAre("tracker prometheus: `text` is of type str and no number; it is left out",
-                  "tracker prometheus: `list` is of type list and no number; it is left out"));
+      ElementsAre(
+          "tracker prometheus: `text` is of type str, which is not a number; it is left out",
+          "tracker prometheus: `list` is of type list and no number; it is left out"));
 }
 
 TEST(PrometheusTextfileTest, IsReplacedAsAWhole) {

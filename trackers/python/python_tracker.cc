@@ -28,7 +28,7 @@ std::unique_ptr<GeneralTracker> make(const std::string& name, const PythonTracke
 
 std::string why_not(const TrackerServices& services, const std::string& module) {
   if (!services.is_real || !is_file(module)) return why_unavailable(services, module);
-  // What only Python itself can say of a file, it says when the tracker starts.
+  // Whether a file can be loaded is only known when the tracker starts.
   return why_unavailable(services, "importlib");
 }
 
@@ -75,7 +75,7 @@ PythonTracker::PythonTracker(const std::string& name, const TrackerSetup& setup,
       object_(absl::StrCat(class_path_, "()")),
       logging_dir_(setup.logging_dir) {
   if (options_.module.empty() || options_.class_name.empty()) {
-    throw std::invalid_argument("a Python tracker wants the names of a module and a class");
+    throw std::invalid_argument("a Python tracker needs the names of a module and a class");
   }
 }
 

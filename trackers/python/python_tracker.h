@@ -1,19 +1,19 @@
-/// A tracker that is written in Python: a class with the methods of the peer's GeneralTracker.
+/// Trackers that are written in Python: classes with the methods of HF Accelerate's GeneralTracker.
 ///
 ///   Accelerator accelerator({.log_with = {python_tracker(
 ///       "neptune", {.module = "trackers/neptune_tracker.py", .class_name = "NeptuneTracker"})}});
 ///
-/// The class is called with the project's name, the logging_dir if it requires one, and the
-/// init_kwargs; then come its `start`, `store_init_configuration(values)`,
-/// `log(values, step=..., **kwargs)`, `log_images` and `log_table(table_name, columns=...,
-/// data=..., step=..., **kwargs)` likewise, and `finish`. It needs those that are called, and
-/// `start` and `finish` if it likes.
+/// The class is constructed with the project's name, the logging_dir if it requires one, and the
+/// init_kwargs. Then `start`, `store_init_configuration(values)`, `log(values, step=...,
+/// **kwargs)`, `log_images` likewise, `log_table(table_name, columns=..., data=..., step=...,
+/// **kwargs)` and `finish` are called. `start` and `finish` are optional; the class needs the other
+/// methods that the program calls.
 ///
-/// A program that knows of none has the tracker "python" if the variable ACCELERATE_PYTHON_TRACKER
-/// names one: MODULE:CLASS or FILE.py:CLASS.
-/// Errors:  std::runtime_error of a call naming the tracker: the module or class is not there, or
-///          what it raised. See trackers/bridge/bridge_process.h.
-/// Threads: as any tracker's; the class is in a process of its own.
+/// Every program also has the tracker "python" if the variable ACCELERATE_PYTHON_TRACKER names a
+/// class: MODULE:CLASS or FILE.py:CLASS. Errors:  std::runtime_error of a call naming the tracker:
+/// the module or class does not exist,
+///          or the raised exception. See trackers/bridge/bridge_process.h.
+/// Threads: as any tracker's; the class runs in a process of its own.
 /// Mirrors: accelerate tracking.py, GeneralTracker, for classes of users.
 #pragma once
 
@@ -26,7 +26,7 @@
 namespace accelerate::trackers {
 
 struct PythonTrackerOptions {
-  /// As `import` takes it, or the path of a file whose name ends in ".py".
+  /// A module's name as in `import`, or the path of a file that ends with ".py".
   std::string module;
   std::string class_name;
   bool requires_logging_directory = false;
@@ -52,7 +52,7 @@ class PythonTracker : public PackageTracker {
  private:
   const PythonTrackerOptions options_;
   const std::string class_path_;
-  const std::string object_;  // the path of what the class made
+  const std::string object_;  // the path of the instance
   const std::string logging_dir_;
 };
 

@@ -1,9 +1,8 @@
-/// SwanLab, through its Python package swanlab.
+/// Tracks with SwanLab's Python package swanlab.
 ///
-/// init_kwargs are those of swanlab.init. What is logged is passed on as it is. Every rank has one;
-/// with the init_kwarg {"main_process_only", true}, rank 0 alone.
-/// The API key is SwanLab's own business: SWANLAB_API_KEY or `swanlab login`.
-/// Errors, threads: see trackers/bridge/package_tracker.h.
+/// init_kwargs are those of swanlab.init. Values are passed on unchanged. Every rank has a run;
+/// with the init_kwarg {"main_process_only", true}, rank 0 alone. SwanLab reads its API key itself:
+/// SWANLAB_API_KEY or `swanlab login`. Errors, threads: see trackers/bridge/package_tracker.h.
 /// Mirrors: accelerate tracking.py, SwanLabTracker.
 #pragma once
 

@@ -22,7 +22,7 @@ constexpr char kFileVersion[] = "brain.Event:2";
 constexpr size_t kSecondsDigits = 10;
 constexpr int64_t kMaxSeconds = 9'999'999'999;
 
-// Written without being asked to, and what may wait for a place on the disk.
+// Bytes that are written without a flush, and bytes that may wait while the disk is full.
 constexpr size_t kManyBytes = size_t{1} << 20;
 constexpr size_t kMaxUnwritten = size_t{16} << 20;
 constexpr absl::Duration kRetryInterval = absl::Seconds(1);
@@ -42,7 +42,7 @@ void append_record(std::string* out, std::string_view event) {
   append_checksum(out, event);
 }
 
-// The latest time in the names of a folder's files.
+// The latest time in the names of a folder's event files.
 absl::StatusOr<int64_t> latest_seconds(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
   if (!names.ok()) return names.status();
@@ -90,8 +90,8 @@ void EventFile::add(std::string_view event) {
   }
   if (last_failure_ && waiting_ > 0 && unwritten_.size() + record.size() > kMaxUnwritten) {
     ++lost_;
-    throw std::runtime_error(
-        absl::StrCat("too much waits for a place in ", options_.folder, ": an event is lost"));
+    throw std::runtime_error(absl::StrCat("too many events wait to be written to ", options_.folder,
+                                          ": an event is lost"));
   }
   if (file_ == nullptr && unwritten_.empty()) begin();
   unwritten_ += record;
@@ -119,7 +119,7 @@ void EventFile::release() {
   throw_if_error(end_file());
 }
 
-// Not where the clock was set back.
+// False if the clock was set back.
 bool EventFile::is_too_early(absl::Time now) const {
   return last_failure_ && now >= *last_failure_ && now < *last_failure_ + kRetryInterval;
 }

@@ -1,18 +1,18 @@
-/// The event files of one run: records in a folder, one file after the other.
+/// Writes the event files of one run: records in a folder, one file after the other.
 ///
 /// Files are named `events.out.tfevents.SECONDS.OWNER.N`. TensorBoard reads a folder's files in the
-/// order of their names, each to its end; so each new one gets a later time than all that are
-/// there, and none is written to after the next one was begun. A file that is there is never
-/// touched.
+/// order of their names, each to its end; so each new file gets a later time than all
+/// existing ones, and a file is not written to after the next one was begun. Existing files are
+/// never changed.
 ///
-/// What could not be written, as on a full disk, is kept and written to the same place once that
-/// can be done: a reader finds all whole records up to there and, later, the rest. An attempt is
-/// made once a second at most. Meanwhile up to 16 MiB wait; what comes beyond is lost and counted.
-/// Flushed records outlive the process; from a loss of power they are safe after `sync_interval`.
+/// If a write fails, for example on a full disk, the records wait and are later written to the same
+/// place, so that a reader always finds whole records. It is retried once a second at most. Up to
+/// 16 MiB wait; further events are lost and counted. Flushed records survive the end of the
+/// process, and a loss of power after `sync_interval`.
 ///
-/// Record: the length in 8 bytes, a checksum of these, the event, a checksum of it. Numbers are
-/// little-endian, checksums CRC-32C turned by 15 bits with a constant added.
-/// Errors:  std::runtime_error naming the file; the record is kept, except as above.
+/// A record is the length in 8 bytes, its checksum, the event, and its checksum. Numbers are
+/// little-endian; checksums are CRC-32C, rotated by 15 bits, plus a constant.
+/// Errors:  std::runtime_error naming the file; the record waits, except as above.
 /// Threads: one.
 #pragma once
 
@@ -32,7 +32,7 @@ namespace accelerate::trackers {
 
 struct EventFileOptions {
   std::string folder;
-  /// Whose files they are, such as HOST.PID.
+  /// The writer in the files' names, such as HOST.PID.
   std::string owner;
   std::string filename_suffix;
   /// See SummaryWriterOptions.
@@ -54,17 +54,17 @@ class EventFile {
   /// `event`: a serialised Event.
   void add(std::string_view event);
   void flush();
-  /// Flushes, and has no file open until there is more to be written; that comes to a new one.
+  /// Flushes and closes the file; further events go to a new one.
   void release();
-  /// Last. Makes all durable.
+  /// The last call. Syncs all records to the disk.
   void close();
 
  private:
-  // What each file begins with.
+  // Adds the first record of a file.
   void begin();
-  // Whether a write failed just now.
+  // Whether a write failed less than a second ago.
   bool is_too_early(absl::Time now) const;
-  // Writes what waits, into a new file if there is none.
+  // Writes the waiting records, to a new file if none is open.
   absl::Status write();
   absl::Status create();
   absl::Status end_file();
@@ -72,16 +72,16 @@ class EventFile {
   FileSystem& files_;
   const EventFileOptions options_;
   int64_t files_made_ = 0;
-  std::unique_ptr<WritableFile> file_;  // null: none yet
+  std::unique_ptr<WritableFile> file_;  // null if none is open
   std::string path_;
-  int64_t written_ = 0;    // bytes of the file that are as they should be
-  std::string unwritten_;  // what follows
-  int64_t events_ = 0;     // of the file, with those that wait
-  int64_t waiting_ = 0;    // of those
-  int64_t lost_ = 0;       // events
+  int64_t written_ = 0;    // bytes of the file that were written
+  std::string unwritten_;  // the bytes behind them
+  int64_t events_ = 0;     // of the file, including waiting ones
+  int64_t waiting_ = 0;    // waiting events
+  int64_t lost_ = 0;       // lost events
   bool is_synced_ = true;
   absl::Time last_sync_;
-  std::optional<absl::Time> last_failure_;  // of writing, until it worked again
+  std::optional<absl::Time> last_failure_;  // of a write, until one succeeds
 };
 
 }  // namespace accelerate::trackers

@@ -38,17 +38,18 @@ using tensorboard::Summary;
 constexpr char kTracker[] = "tensorboard";
 constexpr int64_t kImagesInRow = 8;
 
-// Runs whose files are kept open. Those beyond them are written once in a while, to a new file.
+// The number of runs whose files are kept open. Further runs are written at intervals, each time to
+// a new file.
 constexpr size_t kMaxOpen = 128;
 constexpr absl::Duration kOverflowInterval = absl::Minutes(1);
 
-// What the plug-in for hyperparameters looks for.
+// The names that TensorBoard's HPARAMS plug-in looks for.
 constexpr char kHparamsPlugin[] = "hparams";
 constexpr char kExperimentTag[] = "_hparams_/experiment";
 constexpr char kSessionStartTag[] = "_hparams_/session_start_info";
 constexpr char kSessionEndTag[] = "_hparams_/session_end_info";
 
-// The number of a value that has one.
+// The number of a number or of a tensor with one element.
 std::optional<double> number_of(const TrackerValue& value) {
   if (const auto* tensor = value.get_if<TensorValue>()) {
     if (tensor->values.size() == 1) return tensor->values[0];
@@ -57,7 +58,7 @@ std::optional<double> number_of(const TrackerValue& value) {
   return value.number();
 }
 
-// An event of that time and step with one value. The functions' own kwargs are asked for before.
+// An event with that time and step. The caller reads its own kwargs before.
 Event new_event(const TrackerStep& when, InitKwargs& kwargs) {
   const std::optional<double> walltime = kwargs.number("walltime");
   kwargs.finish();
@@ -74,7 +75,7 @@ Event new_event(const TrackerStep& when) {
 
 Summary::Value& add_value(Event& event, const std::string& tag) {
   Summary::Value& value = *event.mutable_summary()->add_value();
-  // A reader refuses a whole file for one text that is no UTF-8.
+  // A reader refuses the whole file for one text that is not UTF-8.
   value.set_tag(valid_utf8(tag));
   return value;
 }
@@ -98,7 +99,7 @@ bool are_alike(const TrackerImage& a, const TrackerImage& b) {
          a.pixels.size() == b.pixels.size();
 }
 
-// Images that are alike, in rows; places that are left are black.
+// Images of one size in rows; the rest of the last row is black.
 TrackerImage grid(const std::vector<TrackerImage>& images) {
   const auto count = static_cast<int64_t>(images.size());
   const TrackerImage& first = images[0];
@@ -118,7 +119,7 @@ TrackerImage grid(const std::vector<TrackerImage>& images) {
   return all;
 }
 
-// Ends of buckets, in order: they grow by a tenth from 1e-12 to 1e20, and the same below zero.
+// The ends of buckets in order: they grow by a tenth from 1e-12 to 1e20, and likewise below zero.
 const std::vector<double>& bucket_limits() {
   static const absl::NoDestructor<std::vector<double>> limits([] {
     std::vector<double> upper;
@@ -133,10 +134,10 @@ const std::vector<double>& bucket_limits() {
   return *limits;
 }
 
-// Values that are not finite are left out. Errors: std::invalid_argument if there are no others.
+// Skips values that are not finite. Errors: std::invalid_argument if no value is finite.
 tensorboard::HistogramProto exponential_histogram(const std::vector<double>& values) {
   const std::vector<double>& limits = bucket_limits();
-  std::vector<int64_t> counts(limits.size());  // of what is below limits[i]
+  std::vector<int64_t> counts(limits.size());  // of values below limits[i]
   tensorboard::HistogramProto histogram;
   int64_t num = 0;
   double sum = 0;
@@ -159,7 +160,7 @@ tensorboard::HistogramProto exponential_histogram(const std::vector<double>& val
   histogram.set_num(static_cast<double>(num));
   histogram.set_sum(sum);
   histogram.set_sum_squares(sum_squares);
-  // From the empty bucket before the first that is not empty, which says where that begins.
+  // Begins with the empty bucket before the first full one, whose end is where that one begins.
   const auto has_any = [](int64_t count) { return count > 0; };
   const auto first = std::find_if(counts.begin(), counts.end(), has_any) - counts.begin();
   const auto last = counts.rend() - std::find_if(counts.rbegin(), counts.rend(), has_any) - 1;
@@ -237,7 +238,7 @@ class EventFileWriter final : public SummaryWriter {
     const bool double_precision = kwargs.boolean("double_precision").value_or(false);
     Event event = new_event(when, kwargs);
     const std::optional<double> number = number_of(scalar_value);
-    if (!number) throw std::invalid_argument(absl::StrCat("`", tag, "` is no number"));
+    if (!number) throw std::invalid_argument(absl::StrCat("`", tag, "` is not a number"));
     Summary::Value& value = add_value(event, tag);
     if (!new_style) {
       value.set_simple_value(static_cast<float>(*number));
@@ -271,7 +272,7 @@ class EventFileWriter final : public SummaryWriter {
     }
     if (!refused.empty()) {
       throw std::invalid_argument(
-          absl::StrCat("`", refused[0], "` of `", main_tag, "` is no number"));
+          absl::StrCat("`", refused[0], "` of `", main_tag, "` is not a number"));
     }
   }
 
@@ -299,7 +300,7 @@ class EventFileWriter final : public SummaryWriter {
     if (images.size() == 1) {
       set_image(add_value(event, tag), images[0]);
     } else if (alike) {
-      encode_png(images[0]);  // says what is wrong with them
+      encode_png(images[0]);  // throws if the images are invalid
       set_image(add_value(event, tag), grid(images));
     } else {
       for (size_t i = 0; i < images.size(); ++i) {
@@ -347,7 +348,7 @@ class EventFileWriter final : public SummaryWriter {
     sessions_.push_back(run_name);
     for (const auto& [name, value] : metric_dict) {
       const std::optional<double> number = number_of(value);
-      if (!number) throw std::invalid_argument(absl::StrCat("`", name, "` is no number"));
+      if (!number) throw std::invalid_argument(absl::StrCat("`", name, "` is not a number"));
       Event event = new_event({.time = now});
       add_value(event, name).set_simple_value(static_cast<float>(*number));
       add(event, run_name);
@@ -391,7 +392,7 @@ class EventFileWriter final : public SummaryWriter {
     bool stays_open = true;
   };
 
-  // The run in a folder below log_dir, "" for that itself.
+  // The run in the folder `name` below log_dir; "" is the run in log_dir itself.
 
   EventFile& run(const std::string& name) {
     const std::string folder = name.empty() ? log_dir_ : join_path(log_dir_, safe_path(name));
@@ -417,7 +418,7 @@ class EventFileWriter final : public SummaryWriter {
     if (!event.SerializeToString(&bytes)) throw std::runtime_error("an event is larger than 2 GiB");
     run(run_name).add(bytes);
   }
-  // Does it for all runs, then throws what the first of them threw.
+  // Calls it for all runs, then throws the first failure.
 
   void for_each_run(const std::function<void(const Run&)>& call) {
     FirstFailure failure;

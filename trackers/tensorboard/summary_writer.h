@@ -1,12 +1,10 @@
-/// What the TensorBoard tracker asks for, in the words of PyTorch's SummaryWriter; who implements
-/// it writes the event files.
+/// The interface of PyTorch's SummaryWriter, as far as the TensorBoard tracker needs it.
 ///
-/// `when` has the step of an event (0 where there is none), its time unless the kwarg `walltime`
-/// (seconds since 1970) says otherwise, and further kwargs of the function.
-/// Errors:  std::invalid_argument for kwargs that a function does not know and values that it
-/// cannot
-///          keep; std::runtime_error naming the file where something could not be written: nothing
-///          is lost by it, and the next call tries again.
+/// `when` has the step of an event (0 if none), its time and the function's kwargs. The kwarg
+/// `walltime` (seconds since 1970) overrides the time.
+/// Errors:  std::invalid_argument for unknown kwargs and for values that cannot be kept;
+///          std::runtime_error naming a file that cannot be written: the event is kept, and the
+///          next call tries again.
 /// Threads: one.
 /// Mirrors: torch.utils.tensorboard.SummaryWriter.
 #pragma once
@@ -24,17 +22,17 @@
 namespace accelerate::trackers {
 
 struct SummaryWriterOptions {
-  /// Kept for those who pass it: it is part of the name of a folder that nobody named.
+  /// Has no effect: in PyTorch it is part of a default folder's name.
   std::string comment = "";
-  /// Events of this step and later ones that earlier runs left in the folder are hidden.
+  /// Hides earlier runs' events of this step and later ones in the folder.
   std::optional<int64_t> purge_step = std::nullopt;
-  /// Events that wait before they are written without a flush; 0: any number.
+  /// The number of events that wait before they are written without a flush; 0: any number.
   int64_t max_queue = 10;
-  /// How often what was flushed is made safe from a loss of power, too.
+  /// How often flushed events are synced to the disk, for a loss of power.
   absl::Duration flush_secs = absl::Seconds(120);
-  /// Ends the name of each file.
+  /// The end of each file's name.
   std::string filename_suffix = "";
-  /// A file that would grow beyond this is followed by the next one.
+  /// A new file begins before a file would exceed this size.
   std::optional<int64_t> max_file_bytes = std::nullopt;
 };
 
@@ -45,32 +43,33 @@ class SummaryWriter {
  public:
   virtual ~SummaryWriter() = default;
 
-  /// First, once, also where it fails. `kwargs`: of summary_writer_options.
+  /// The first call, made once even if it fails. `kwargs`: see summary_writer_options.
   virtual void open(const std::string& log_dir, const TrackerDict& kwargs) = 0;
 
   /// A bool, an int or a float. Kwargs: `new_style`, `double_precision`.
   virtual void add_scalar(const std::string& tag, const TrackerValue& scalar_value,
                           const TrackerStep& when) = 0;
-  /// Each in a run of its own, so that they share a chart.
+  /// Writes each scalar to a run of its own, so that they share a chart.
   virtual void add_scalars(const std::string& main_tag, const TrackerDict& tag_scalar_dict,
                            const TrackerStep& when) = 0;
   /// Markdown.
   virtual void add_text(const std::string& tag, const std::string& text_string,
                         const TrackerStep& when) = 0;
-  /// Images of one size are shown as one, eight in a row. Kwargs: `dataformats`, which says how
-  /// tensors were laid out and means nothing any more.
+  /// Images of one size are shown as one, eight in a row. Kwargs: `dataformats`, which
+  /// has no effect on images.
   virtual void add_images(const std::string& tag, const std::vector<TrackerImage>& images,
                           const TrackerStep& when) = 0;
-  /// How the values are distributed; those that are not finite are left out.
+  /// The distribution of the finite values.
   virtual void add_histogram(const std::string& tag, const std::vector<double>& values,
                              const TrackerStep& when) = 0;
-  /// As a session of that name. Dictionaries become `a/b`, lists and tensors texts, None nothing.
+  /// Adds a session with that name. Entries of dictionaries become `a/b`, lists and tensors become
+  /// texts, None is left out.
   virtual void add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
                            const std::string& run_name) = 0;
   virtual void flush() = 0;
-  /// The same, of all that is held back: there may be no other call.
+  /// The same for all buffered events: there may be no other call.
   virtual void flush_all() { flush(); }
-  /// Last, once.
+  /// The last call, made once.
   virtual void close() = 0;
 };
 

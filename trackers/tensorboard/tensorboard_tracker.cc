@@ -59,7 +59,7 @@ TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
 void TensorBoardTracker::start() { writer_->open(log_dir_, init_kwargs_); }
 
 void TensorBoardTracker::store_init_configuration(const TrackerDict& values) {
-  // A folder of its own, also where an earlier one was made in the same microsecond.
+  // The folder must be new, even if another was made in the same microsecond.
   absl::Time now = services_.now();
   std::string run;
   std::string folder;

@@ -1,4 +1,4 @@
-/// The TensorBoard tracker: curves, texts, images, histograms and hyperparameters as event files.
+/// Writes curves, texts, images, histograms and hyperparameters to TensorBoard's event files.
 ///
 ///   Accelerator accelerator({.log_with = {"tensorboard"}, .project_dir = "out"});
 ///   accelerator.init_trackers("mnist", TrackerDict{{"lr", 0.1}});
@@ -8,26 +8,25 @@
 ///
 /// Files, below LOGGING_DIR/PROJECT:
 ///
-///   events.out.tfevents.*           what is logged
-///   CHART_CURVE/events.out...*      one for each curve of a dictionary's chart, a run of its own
+///   events.out.tfevents.*           logged values
+///   CHART_CURVE/events.out...*      each curve of a dictionary's chart, as a run of its own
 ///   TIME/events.out.tfevents.*      the hyperparameters, for the HPARAMS page; TIME is when they
 ///   TIME/hparams.yml                were stored, in seconds since 1970
 ///
-/// What is kept, by `log`: bools, ints, floats and tensors without dimensions as scalars (float32,
-/// also those that are not finite); texts; dictionaries of numbers as charts of several curves.
-/// Lists, None and other tensors are left out without a word. An event that was logged without a
-/// step has step 0. A nested configuration becomes `optimizer/lr`, a list in it a text. Images are
-/// PNG, those of one size in one image, eight in a row; a table is a text in Markdown.
+/// `log` keeps bools, ints, floats and tensors without dimensions as scalars (float32, also if they
+/// are not finite), texts, and dictionaries of numbers as charts of several curves. Lists, None and
+/// other tensors are left out without a warning. Events without a step have step 0. Nested
+/// configurations become `optimizer/lr`; lists in them become texts. Images are PNG; images of one
+/// size become one image, eight in a row. Tables are texts in Markdown.
 ///
 /// init_kwargs: purge_step, max_queue, flush_secs, filename_suffix, comment and max_file_bytes, as
-/// in SummaryWriterOptions. A run that goes on after a checkpoint of step 500 says
-/// `{"purge_step", 501}`, so that TensorBoard forgets what came after it. log_kwargs: walltime (of
-/// all); new_style and double_precision (of logs that have scalars only).
+/// in SummaryWriterOptions. A run that continues from a checkpoint of step 500 sets
+/// `{"purge_step", 501}`, so that TensorBoard hides later events. log_kwargs: walltime;
+/// new_style and double_precision (only for logs of scalars).
 ///
-/// Failures: each call ends with all it was told in the operating system's hands, where the end of
-/// the process does not hurt it. A full disk leaves files that can be read up to the last whole
-/// event, and are continued when there is room again; event_file.h has the limits. Runs that are
-/// there are never written to.
+/// Failures: when a call returns, its values have been written and survive the end of the process.
+/// On a full disk, files can be read up to the last whole event, and are continued when there is
+/// room; event_file.h has the limits. Files of earlier runs are never changed.
 /// Errors:  std::invalid_argument for init_kwargs that it does not know.
 /// Threads: see GeneralTracker.
 /// Mirrors: accelerate tracking.py, TensorBoardTracker.
@@ -57,7 +56,7 @@ class TensorBoardTracker final : public GeneralTracker {
   void finish() override;
   void abandon() override;
 
-  /// For what the tracker does not offer.
+  /// For functions that the tracker does not offer.
   SummaryWriter& writer() { return *writer_; }
 
  private:

@@ -124,7 +124,7 @@ TEST(TensorBoardTracker, DrawsCurvesOfADictionaryInRunsOfTheirOwn) {
                       {{"acc/top1", {{"text", "x"}, {"train", 9}, {"../../a", 1}}}, {"b", 2}},
                       world.step(3));
                 }),
-                HasSubstr("`text` of `acc/top1` is no number"));
+                HasSubstr("`text` of `acc/top1` is not a number"));
   });
   EXPECT_THAT(folders(world), ElementsAre("acc_top1_..", "acc_top1_test", "acc_top1_train"));
   EXPECT_THAT(folders(world, "/sim"), ElementsAre("logs"));

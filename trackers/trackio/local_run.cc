@@ -44,10 +44,10 @@ constexpr const char* kNouns[] = {"anchor",  "bay",    "canyon", "dune",   "embe
                                   "kelp",    "lagoon", "marsh",  "nebula", "orchard",
                                   "prairie", "quarry", "ridge",  "summit", "tundra"};
 
-// Of what `log` takes, names that Trackio has a meaning of its own for.
+// Names of logged values that Trackio reserves.
 constexpr std::string_view kReserved[] = {"project", "run", "timestamp", "step", "time", "metrics"};
 
-// Arguments of trackio.init for what is not here.
+// Arguments of trackio.init that have no effect here.
 constexpr const char* kUnused[] = {
     "space_id",     "server_url",       "space_storage", "dataset_id",       "bucket_id",
     "settings",     "private",          "embed",         "auto_log_gpu",     "gpu_log_interval",
@@ -208,7 +208,7 @@ class LocalRun final : public TrackioRun {
   }
 
   void log_images(const TrackerImages& images, const TrackerStep& step) override {
-    open();  // the run's name is in the files' names
+    open();  // the paths contain the run's name
     const std::string folder =
         absl::StrCat(project_, "/", safe_path(name_), "/", step.step.value_or(next_step_));
     ordered_json metrics = ordered_json::object();
@@ -245,7 +245,7 @@ class LocalRun final : public TrackioRun {
       const auto* const tensor = value.get_if<TensorValue>();
       if (tensor == nullptr) {
         throw std::invalid_argument(
-            absl::StrCat("trackio: ", name, " is no tensor, and has no histogram"));
+            absl::StrCat("trackio: ", name, " is not a tensor, so it has no histogram"));
       }
       metrics[name] = histogram_json(tensor->values);
     }
@@ -305,15 +305,16 @@ class LocalRun final : public TrackioRun {
     }
     kwargs.finish();
   }
-  // Makes the database and the run, if that is still to be done.
+  // Makes the database and the run unless that is done.
 
   void open() {
     if (database_) return;
     if (!services_.is_real) {
-      throw std::runtime_error("trackio: its database cannot be in a simulation");
+      throw std::runtime_error("trackio: its database cannot be used in a simulation");
     }
     if (folder_.empty()) {
-      throw std::runtime_error("trackio: neither TRACKIO_DIR nor HOME says where runs are kept");
+      throw std::runtime_error(
+          "trackio: neither TRACKIO_DIR nor HOME is set, so there is no folder for runs");
     }
     throw_if_error(services_.files.make_directories(folder_));
     database_.emplace(join_path(folder_, absl::StrCat(project_, ".db")));
@@ -375,7 +376,7 @@ class LocalRun final : public TrackioRun {
     if (!row.step) row.step = next_step_;
     next_step_ = std::max(next_step_, *row.step + 1);
   }
-  // Writes what waits, and commits.
+  // Writes the waiting rows and commits.
 
   void write(SqliteTransaction& transaction) {
     if (config_changed_) {
@@ -387,7 +388,7 @@ class LocalRun final : public TrackioRun {
     uint64_t number = logged_;
     for (Row& row : rows_) {
       settle(row);
-      // The id keeps Trackio from taking a row twice when it sends runs elsewhere.
+      // With the id, Trackio does not take a row twice when it uploads runs.
       database_->run(
           "INSERT INTO metrics (timestamp, run_id, run_name, step, metrics, log_id) "
           "VALUES (?, ?, ?, ?, ?, ?)",
@@ -415,8 +416,8 @@ class LocalRun final : public TrackioRun {
           std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved);
       if (is_reserved && !std::exchange(said_reserved_, true)) {
         services_.warn(absl::StrCat("trackio: ", name,
-                                    " is a name of Trackio's own, and is logged as __", name,
-                                    "; so are all such."));
+                                    " is reserved by Trackio and is logged as __", name,
+                                    "; so are all other reserved names."));
       }
       renamed[is_reserved ? absl::StrCat("__", name) : name] = value;
     }

@@ -44,31 +44,31 @@ void SqliteDatabase::Closer::operator()(sqlite3_stmt* statement) const {
   sqlite3_finalize(statement);
 }
 
-SqliteDatabase::SqliteDatabase(std::string path, absl::Duration patience) : path_(std::move(path)) {
-  open(patience);
-  // A disk that cannot keeps its older mode, which is as safe; and so it is while others are there
-  // that use that mode.
+SqliteDatabase::SqliteDatabase(std::string path, absl::Duration timeout) : path_(std::move(path)) {
+  open(timeout);
+  // The older mode is as safe. It stays if the disk does not support WAL, or while other processes
+  // use it.
   const char* const wal = "PRAGMA journal_mode = WAL";
   const int code = sqlite3_exec(database_.get(), wal, nullptr, nullptr, nullptr);
   if (code != SQLITE_OK && (code & 0xff) != SQLITE_BUSY) fail("open");
-  // A commit survives the process; the machine's failure may take the latest.
+  // A commit survives the process. If the machine fails, the latest commits may be lost.
   execute("PRAGMA synchronous = NORMAL");
 }
 
-void SqliteDatabase::open(absl::Duration patience) {
+void SqliteDatabase::open(absl::Duration timeout) {
   sqlite3* database = nullptr;
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
   const int code = sqlite3_open_v2(path_.c_str(), &database, flags, nullptr);
-  database_.reset(database);  // also where it is not open: it has the error
+  database_.reset(database);  // also on failure, since it holds the error
   if (code != SQLITE_OK) fail("open");
   sqlite3_extended_result_codes(database, 1);
-  sqlite3_busy_timeout(database, static_cast<int>(absl::ToInt64Milliseconds(patience)));
+  sqlite3_busy_timeout(database, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
 }
 
 void SqliteDatabase::fail(const std::string& doing) {
   const int code = database_ == nullptr ? SQLITE_NOMEM : sqlite3_extended_errcode(database_.get());
   const std::string text =
-      database_ == nullptr ? "there is no memory" : sqlite3_errmsg(database_.get());
+      database_ == nullptr ? "not enough memory" : sqlite3_errmsg(database_.get());
   throw std::runtime_error(absl::StrCat("cannot ", doing, " the database ", path_, ": ", text,
                                         " (SQLite's code ", code, ")"));
 }
@@ -98,7 +98,7 @@ std::vector<SqlRow> SqliteDatabase::run(const std::string& sql,
     for (int i = 0; i < sqlite3_column_count(statement); ++i) row.push_back(column(statement, i));
   }
   if (code != SQLITE_DONE) {
-    // Resetting keeps the code and the text.
+    // The error code and text survive the reset.
     sqlite3_reset(statement);
     fail("use");
   }
@@ -112,7 +112,7 @@ void SqliteDatabase::execute(const std::string& script) {
 }
 
 SqliteTransaction::SqliteTransaction(SqliteDatabase& database) : database_(database) {
-  // At once the writer: one that becomes it later cannot wait for others.
+  // Takes the write lock now: a reader that becomes a writer later cannot wait for other writers.
   database_.run("BEGIN IMMEDIATE");
 }
 
@@ -121,7 +121,7 @@ SqliteTransaction::~SqliteTransaction() {
   try {
     database_.run("ROLLBACK");
   } catch (const std::runtime_error&) {
-    // SQLite has rolled back by itself, as on a full disk.
+    // SQLite has already rolled back by itself, for example on a full disk.
   }
 }
 

@@ -1,14 +1,14 @@
-/// A database of SQLite in a file, as far as a writer needs one.
+/// An SQLite database in a file, for writers.
 ///
 ///   SqliteDatabase database("/logs/project.db");
 ///   SqliteTransaction transaction(database);
 ///   database.run("INSERT INTO metrics (step) VALUES (?)", {step});
 ///   transaction.commit();
 ///
-/// It is in WAL mode where the disk can: readers and one writer do not wait for each other, and a
-/// process that dies leaves what was committed. Writers of several processes wait for each other,
-/// up to `patience`.
-/// Errors:  std::runtime_error naming the file, what SQLite says and its code.
+/// It uses WAL mode if the disk supports it: readers and a writer do not wait for each other, and
+/// committed rows survive the end of the process. Writers of several processes wait for each other,
+/// up to `timeout`.
+/// Errors:  std::runtime_error with the file, SQLite's message and its code.
 /// Threads: one at a time.
 #pragma once
 
@@ -32,15 +32,15 @@ using SqlRow = std::vector<SqlValue>;
 
 class SqliteDatabase {
  public:
-  /// Makes the file if there is none; the folder must be there.
-  explicit SqliteDatabase(std::string path, absl::Duration patience = absl::Seconds(5));
+  /// Makes the file if there is none; its folder must exist.
+  explicit SqliteDatabase(std::string path, absl::Duration timeout = absl::Seconds(5));
 
   const std::string& path() const { return path_; }
 
-  /// One statement, with its question marks replaced; its rows. Blobs are texts.
+  /// Runs one statement with `values` for its question marks. Returns its rows; blobs are texts.
   std::vector<SqlRow> run(const std::string& sql, std::initializer_list<SqlValue> values = {});
 
-  /// Statements without question marks or rows.
+  /// Runs statements without question marks or rows.
   void execute(const std::string& script);
 
  private:
@@ -49,7 +49,7 @@ class SqliteDatabase {
     void operator()(sqlite3_stmt* statement) const;
   };
 
-  void open(absl::Duration patience);
+  void open(absl::Duration timeout);
   sqlite3_stmt* prepared(const std::string& sql);
   [[noreturn]] void fail(const std::string& doing);
 
@@ -58,8 +58,8 @@ class SqliteDatabase {
   std::map<std::string, std::unique_ptr<sqlite3_stmt, Closer>> statements_;
 };
 
-/// All or nothing of what is run while it is there; nothing unless it is committed. Others do not
-/// write meanwhile.
+/// Statements that run while it exists take effect when it is committed, all or none of them. Other
+/// writers wait for its end.
 class SqliteTransaction {
  public:
   explicit SqliteTransaction(SqliteDatabase& database);

@@ -1,7 +1,8 @@
-/// A Trackio run, in the words of Trackio's own package.
+/// A Trackio run with the functions of Trackio's own package.
 ///
-/// Errors:  std::runtime_error naming what went wrong; std::invalid_argument for keyword arguments
-///          of `log`, which has none but `step`.
+/// Errors:  std::runtime_error naming the failed action; std::invalid_argument for keyword
+/// arguments
+///          of `log` other than `step`.
 /// Threads: one.
 /// Mirrors: trackio.Run.
 #pragma once
@@ -26,8 +27,8 @@ class TrackioRun {
   /// `run.log(values, step=step, **kwargs)`
   virtual void log(const TrackerDict& values, const TrackerStep& step) = 0;
 
-  /// `run.log({name: trackio.Image(image), ...}, step=step, **kwargs)`; of several images of a name
-  /// the names are NAME/0, NAME/1, ...
+  /// `run.log({name: trackio.Image(image), ...}, step=step, **kwargs)`; several images
+  /// of one name are called NAME/0, NAME/1, ...
   virtual void log_images(const TrackerImages& images, const TrackerStep& step) = 0;
 
   /// `run.log({name: trackio.Table(columns=columns, data=rows)}, step=step, **kwargs)`

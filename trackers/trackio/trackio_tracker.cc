@@ -5,15 +5,14 @@
 namespace accelerate::trackers {
 namespace {
 
-const TrackerRegistration kRegistration({.name = "trackio",
-                                         .requires_logging_directory = false,
-                                         .main_process_only = false,
-                                         .tracker = make_tracker<TrackioTracker>,
-                                         .unavailable = [](const TrackerServices& services) {
-                                           return services.is_real
-                                                      ? ""
-                                                      : "its database cannot be in a simulation";
-                                         }});
+const TrackerRegistration kRegistration(
+    {.name = "trackio",
+     .requires_logging_directory = false,
+     .main_process_only = false,
+     .tracker = make_tracker<TrackioTracker>,
+     .unavailable = [](const TrackerServices& services) {
+       return services.is_real ? "" : "its database cannot be used in a simulation";
+     }});
 
 }  // namespace
 

@@ -1,12 +1,27 @@
-/// Tracks with Trackio: into its local database, which `trackio show` reads.
+/// Keeps runs in Trackio's local files, which `trackio show` reads.
 ///
 ///   accelerator.init_trackers("my_project", config, {{"trackio", {{"name", "first"}}}});
 ///   // trackio show --project my_project
 ///
-/// Every rank has a run; with the init_kwarg {"main_process_only", true}, rank 0 alone. Not in a
-/// simulation, as the database is a file of SQLite's own making. See local_run.h for the arguments
-/// of `init_trackers` and for what is written.
-/// Threads: as any tracker.
+///   DIR/PROJECT.db                           metrics and configurations of all runs of a project
+///   DIR/media/PROJECT/RUN/STEP/HASH.png      images
+///
+/// DIR is TRACKIO_DIR, else HF_HOME/trackio, else XDG_CACHE_HOME/huggingface/trackio, else
+/// ~/.cache/huggingface/trackio. Every rank has a run; with the init_kwarg
+/// {"main_process_only", true}, rank 0 alone. Tensors of up to 32 elements are lists, larger ones
+/// histograms. Values are buffered until `flush`, which is one transaction; rows of a failed
+/// transaction are written by the next one, up to 64 MiB. Several processes may write to one
+/// project at the same time. Not available in a simulation, since SQLite opens the file itself.
+///
+/// init_kwargs: `name`, `group`, `config` and `resume` ("never", "allow" or "must"). Other
+/// arguments
+///          of `trackio.init` have no effect, and a warning says so.
+/// Differs: the configuration is written at the start and again whenever it changes; a resumed
+/// run's
+///          configuration is extended. The machine's own metrics are not logged.
+/// Errors:  std::invalid_argument for kwargs, see init_kwargs.h, and for project names that Trackio
+///          reserves; std::runtime_error naming the file, see sqlite_database.h.
+/// Threads: as any tracker's.
 /// Mirrors: accelerate tracking.py, TrackioTracker.
 #pragma once
 
@@ -20,9 +35,8 @@ namespace accelerate::trackers {
 
 class TrackioTracker final : public GeneralTracker {
  public:
-  /// Errors: see local_run.h.
   explicit TrackioTracker(const TrackerSetup& setup);
-  /// With a run of another kind.
+  /// With another implementation of the run.
   explicit TrackioTracker(std::unique_ptr<TrackioRun> run);
 
   void start() override;

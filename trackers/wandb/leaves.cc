@@ -37,7 +37,7 @@ TrackerValue plain(const TensorValue& tensor) {
   return listify(TrackerValue(TensorValue{.dtype = tensor.dtype, .values = tensor.values}));
 }
 
-// An object of all paths from `next` on that agree with it in the first `depth` names.
+// Writes an object of all paths from `next` on that share its first `depth` names.
 void add_object(const std::map<Leaves::Path, std::string>& leaves, size_t depth,
                 std::map<Leaves::Path, std::string>::const_iterator& next, std::string& out) {
   const Leaves::Path& first = next->first;

@@ -1,4 +1,4 @@
-/// Values as W&B keeps them: JSON at the end of a path of names.
+/// Values in W&B's form: JSON at paths of names.
 ///
 /// Dictionaries are paths: {"lr": {"head": 0.1}} is 0.1 at "lr", "head". Tensors of one element
 /// are numbers, of up to 32 lists, and larger ones histograms.
@@ -15,24 +15,24 @@
 
 namespace accelerate::trackers {
 
-/// How numbers that JSON does not have are written.
+/// How numbers that are not finite are written.
 enum class NotANumber {
-  /// NaN, Infinity and -Infinity, as Python does and W&B's own readers take it.
+  /// NaN, Infinity and -Infinity, as Python writes them and W&B's readers accept them.
   kLiteral,
   kNull,
 };
 
 std::string to_json(const TrackerValue& value, NotANumber not_a_number = NotANumber::kLiteral);
 
-/// What W&B shows as a histogram. Without values that are not finite.
+/// A histogram of the finite values, in W&B's form.
 TrackerDict to_histogram(const std::vector<double>& values, int bins);
 
 class Leaves {
  public:
   using Path = std::vector<std::string>;
 
-  /// Sets what is in a dictionary one by one; an empty one sets nothing. A value takes the place
-  /// of all that was at, below or above its path.
+  /// Sets the entries of a dictionary one by one; an empty dictionary sets nothing. A value
+  /// replaces all values at, below or above its path.
   void set(const Path& path, const TrackerValue& value);
   void set(std::string_view name, const TrackerValue& value) {
     set(Path{std::string(name)}, value);
@@ -49,7 +49,7 @@ class Leaves {
   std::map<Path, std::string> json_;
 };
 
-/// All of it as one JSON object.
+/// All values as one JSON object.
 std::string to_json(const Leaves& leaves);
 
 }  // namespace accelerate::trackers

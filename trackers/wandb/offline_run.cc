@@ -61,7 +61,7 @@ void add_items(const Leaves& leaves, google::protobuf::RepeatedPtrField<wandb::I
   }
 }
 
-// As the name of a file that is announced, which is a pattern.
+// A file name without the characters that `wandb sync` reads as a pattern.
 std::string media_name(const std::string& name) {
   std::string safe = safe_path(name);
   for (char& c : safe) {
@@ -71,7 +71,7 @@ std::string media_name(const std::string& name) {
 }
 
 bool commit_of(const TrackerStep& step) {
-  // A step that is named stays open until the next.
+  // A given step stays open until the next one.
   bool commit = !step.step.has_value();
   for (const auto& [name, value] : step.kwargs) {
     if (name != "commit") {
@@ -168,7 +168,7 @@ class OfflineRun final : public Run {
       const auto* const tensor = value.get_if<TensorValue>();
       if (tensor == nullptr) {
         throw std::invalid_argument(
-            absl::StrCat("wandb: ", name, " is no tensor, and has no histogram"));
+            absl::StrCat("wandb: ", name, " is not a tensor, so it has no histogram"));
       }
       histograms.emplace_back(name, to_histogram(tensor->values, kHistogramBins));
     }
@@ -213,7 +213,7 @@ class OfflineRun final : public Run {
     std::string sha256;
   };
 
-  // Whether anything is; begins the log where that did not succeed before.
+  // False if the run is disabled or finished. Begins the log if that failed before.
 
   bool is_kept() {
     if (settings_.disabled || finished_) return false;
@@ -275,7 +275,7 @@ class OfflineRun final : public Run {
 
   void append(wandb::Record record) {
     if (open_is_last_) {
-      // The open step moves behind it.
+      // The open step's record moves behind this one.
       replace_last(std::move(record));
       open_changed_ = true;
       return;
@@ -313,7 +313,7 @@ class OfflineRun final : public Run {
       item.set_value_json(to_json(value));
     }
     append(std::move(record));
-    // JSON is YAML.
+    // JSON is valid YAML.
     std::string yaml = "wandb_version: 1\n\n";
     for (const auto& [name, value] : config_) {
       absl::StrAppend(&yaml, to_json(TrackerValue(name)),
@@ -359,7 +359,7 @@ class OfflineRun final : public Run {
 
   void close_step(int64_t next) {
     if (open_changed_) changed_.set_all(open_leaves());
-    // One that finds no room is lost, and stands in the way of no other.
+    // A step that cannot be written is dropped, so that later steps can be.
     const absl::Cleanup close = [&] {
       open_is_last_ = false;
       open_changed_ = false;
@@ -368,16 +368,16 @@ class OfflineRun final : public Run {
     };
     write_open_step();
   }
-  // Makes the step the open one. False if it has passed.
+  // Makes `step` the open step. False if it is smaller than the open one.
 
   bool open_step(const TrackerStep& step) {
     commit_of(step);
     if (!step.step) return true;
     if (*step.step < step_) {
       if (!std::exchange(said_dropped_, true)) {
-        services_.warn(absl::StrCat("wandb: what was logged at step ", *step.step,
-                                    " is dropped, as the run is at step ", step_,
-                                    " already; so will be all that is as late."));
+        services_.warn(absl::StrCat("wandb: the values of step ", *step.step,
+                                    " are dropped, as the run is at step ", step_,
+                                    " already; further late values are dropped, too."));
       }
       return false;
     }
@@ -431,7 +431,7 @@ class OfflineRun final : public Run {
   Leaves open_;
   absl::Time open_time_;
   bool open_changed_ = false;  // since it was written
-  bool open_is_last_ = false;  // in the log, where more of it may take its place
+  bool open_is_last_ = false;  // its record is the log's last, and can be replaced
   bool said_dropped_ = false;
   bool finished_ = false;
 };

@@ -1,11 +1,11 @@
-/// W&B's transaction log as a file: records of bytes, framed and checked.
+/// Writes W&B's transaction log: framed records with checksums.
 ///
-/// The file begins with ":W&B", a magic number and a version. After it come LevelDB's log blocks
-/// of 32 KiB: a record is cut where a block ends, and each piece has the CRC-32 (zlib's, not
-/// LevelDB's) of its type and bytes, its length and its type. A file that ends in the middle of a
-/// piece is good up to the record before.
-/// Errors:  std::runtime_error naming the file. What could not be written is written by the next
-///          `flush`, up to 64 MiB of it; records beyond are lost.
+/// The file begins with ":W&B", a magic number and a version. It continues with LevelDB's log
+/// blocks of 32 KiB: a record is split at the end of a block, and each piece has the CRC-32
+/// (zlib's, not LevelDB's) of its type and bytes, its length and its type. If a file ends in the
+/// middle of a piece, the records before are valid. Errors:  std::runtime_error naming the file.
+/// The next `flush` writes bytes that could
+///          not be written, up to 64 MiB; further records are lost.
 /// Threads: one.
 /// Mirrors: wandb sdk/internal/datastore.py, DataStore.
 #pragma once
@@ -24,19 +24,19 @@ class RecordLog {
  public:
   static constexpr size_t kBlockBytes = 32768;
 
-  /// `file`: an empty one, at `path`.
+  /// `file`: an empty file at `path`.
   RecordLog(std::unique_ptr<WritableFile> file, std::string path);
 
   void append(std::string_view record);
 
-  /// Writes another record over the last one. `record`: at least as long.
+  /// Overwrites the last record. `record` must be at least as long.
   void replace_last(std::string_view record);
   size_t last_size() const { return last_size_; }
 
-  /// Returns when a process that dies loses nothing any more.
+  /// Returns when all records survive the end of the process.
   void flush();
 
-  /// Flushes, and waits for the disk. Last.
+  /// Flushes and syncs. The last call.
   void close();
 
  private:

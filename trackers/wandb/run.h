@@ -1,7 +1,7 @@
-/// A W&B run, in the words of W&B's own package.
+/// A W&B run with the functions of W&B's own package.
 ///
-/// Errors:  std::runtime_error naming what went wrong; std::invalid_argument for keyword arguments
-///          of `log` that it does not know.
+/// Errors:  std::runtime_error naming the failed action; std::invalid_argument for unknown keyword
+///          arguments of `log`.
 /// Threads: one.
 /// Mirrors: wandb.Run.
 #pragma once

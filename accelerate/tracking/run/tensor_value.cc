@@ -53,8 +53,8 @@ TrackerValue TrackerValueOf<c10::Scalar>::make(const c10::Scalar& scalar) {
 std::vector<TrackerImage> tracker_images(const at::Tensor& tensor, std::string_view dataformats) {
   TORCH_CHECK_VALUE(tensor.defined(), "log_images: a tensor is undefined");
   const auto refuse = [&](const char* reason) {
-    TORCH_CHECK_VALUE(false, "log_images: a tensor of sizes ", tensor.sizes(), " is no \"",
-                      std::string(dataformats), "\": ", reason);
+    TORCH_CHECK_VALUE(false, "log_images: a tensor of sizes ", tensor.sizes(),
+                      " is not of the format \"", std::string(dataformats), "\": ", reason);
   };
   std::string letters(dataformats);
   std::sort(letters.begin(), letters.end());

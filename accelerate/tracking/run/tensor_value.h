@@ -1,8 +1,8 @@
-/// Tensors as values and images of trackers: include it, and tensors convert.
+/// Converts tensors to values and images of trackers; include it to log tensors directly.
 ///
-///   accelerator.log({{"loss", loss}});  // of any device and type
+///   accelerator.log({{"loss", loss}});  // a tensor of any device and dtype
 ///
-/// A tensor is copied to the CPU when the value is made, which waits for what computes it.
+/// Making a value copies the tensor to the CPU, and so waits for its computation.
 /// Threads: the rank's thread.
 #pragma once
 
@@ -23,15 +23,15 @@ struct TrackerValueOf<at::Tensor> {
   static TrackerValue make(const at::Tensor& tensor);
 };
 
-/// What `tensor.item()` gives.
+/// The result of `tensor.item()`.
 template <>
 struct TrackerValueOf<c10::Scalar> {
   static TrackerValue make(const c10::Scalar& scalar);
 };
 
-/// The images in a tensor whose dimensions are, in order, those of `dataformats`: N (images), C
-/// (1, 2, 3 or 4 channels), H and W; without C they are grey. Bytes are taken as they are, and
-/// floats from 0 to 1 become 0 to 255. Errors: c10::ValueError naming shape and format.
+/// The images of a tensor. `dataformats` names its dimensions in order: N (images, optional), C (1
+/// to 4 channels, optional; without it, images are grey), H and W. Bytes are kept; floats from 0 to
+/// 1 are scaled to 0 to 255. Errors: c10::ValueError naming shape and format.
 std::vector<TrackerImage> tracker_images(const at::Tensor& tensor,
                                          std::string_view dataformats = "CHW");
 

@@ -74,8 +74,9 @@ TEST(TrackerImagesTest, RefusesWhatIsNoImage) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(error_of(at::zeros({3, 2, 2}), "NCHW"),
-              HasSubstr("a tensor of sizes [3, 2, 2] is no \"NCHW\": dimensions differ"));
+  EXPECT_THAT(
+      error_of(at::zeros({3, 2, 2}), "NCHW"),
+      HasSubstr("a tensor of sizes [3, 2, 2] is not of the format \"NCHW\": dimensions differ"));
   EXPECT_THAT(error_of(at::zeros({5, 2, 2}), "CHW"), HasSubstr("1 to 4 channels"));
   EXPECT_THAT(error_of(at::zeros({3, 2, 2}), "CWX"), HasSubstr("must have an H and a W"));
   EXPECT_THAT(error_of(at::zeros({3, 0, 2}), "CHW"), HasSubstr("no pixels"));

@@ -21,16 +21,16 @@ namespace {
 
 // How long the end of training waits for a service that is slow or away.
 constexpr absl::Duration kEndLimit = absl::Minutes(1);
-// And how long where training failed, which somebody waits to hear of: so long, and 2 s for calls
-// that are being made, all trackers together.
+// The same where training failed, so that the failure is reported soon. All trackers share it;
+// calls that have begun get 2 s more.
 constexpr absl::Duration kFailureLimit = absl::Seconds(5);
 
-// An init_kwarg of every tracker.
+// Every tracker has this init_kwarg.
 constexpr char kMainProcessOnly[] = "main_process_only";
 
 Logger logger(Runtime& runtime) { return get_logger("accelerate.tracking", {}, runtime); }
 
-// About what a value holds.
+// The approximate memory of a value.
 size_t bytes_of(const TrackerValue& value);
 size_t bytes_of(const TrackerDict& dict) {
   size_t bytes = 0;
@@ -72,7 +72,7 @@ void check(const TrackerTable& table) {
   }
 }
 
-// What `kwargs` has for the tracker of that name.
+// The entry of `kwargs` for the tracker `name`.
 TrackerDict kwargs_of(const TrackerDict& kwargs, const std::string& name, const char* what) {
   const TrackerValue* const found = find(kwargs, name);
   if (found == nullptr || found->is_none()) return {};
@@ -82,7 +82,7 @@ TrackerDict kwargs_of(const TrackerDict& kwargs, const std::string& name, const 
   return *dict;
 }
 
-// With LibTorch's errors for those of code that does not know it.
+// Converts std::invalid_argument, which code without LibTorch throws, to c10::ValueError.
 template <typename Function>
 auto with_value_errors(Function&& function) {
   try {
@@ -115,7 +115,7 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
 
 }  // namespace
 
-// What trackers said on their threads, until the rank's thread reads it.
+// Messages that trackers put there on their threads, until the rank's thread reads them.
 struct internal::TrackerMailbox {
   void put(LogLevel level, std::string_view text) {
     const std::lock_guard lock(mutex);
@@ -129,7 +129,7 @@ struct internal::TrackerMailbox {
     said.clear();
   }
 
-  // Warnings go to the log, of each rank that has a tracker; the rest is for whoever looks on.
+  // Warnings go to the log of each rank that has a tracker, other messages to the console.
   void read(Runtime& runtime) {
     if (!full.exchange(false, std::memory_order_acquire)) return;
     std::vector<std::pair<LogLevel, std::string>> all;
@@ -146,7 +146,7 @@ struct internal::TrackerMailbox {
     }
   }
 
-  // A tracker with a new warning for each value is not listened to for ever.
+  // Bounded, since a tracker may have a new warning for each value.
   bool is_new(std::string_view text) { return said.size() < kMaxSaid && said.emplace(text).second; }
 
   static constexpr size_t kMaxSaid = 1000;
@@ -270,7 +270,7 @@ Trackers::~Trackers() {
   try {
     end(/*failed=*/std::uncaught_exceptions() > exceptions_);
   } catch (...) {
-    // A simulated rank that was killed has no log any more.
+    // A simulated rank that was killed no longer has a log.
   }
 }
 
@@ -284,7 +284,7 @@ void Trackers::init(const std::string& project_name, const TrackerDict& config,
                     const TrackerDict& init_kwargs) {
   TORCH_CHECK_VALUE(!begun_, "init_trackers was called already; end_training comes before another");
   check_names(init_kwargs, "init_kwargs");
-  // All are made before the first one begins.
+  // All trackers are made before the first one starts.
   std::vector<std::unique_ptr<GeneralTracker>> made;
   for (const TrackerClass& tracker_class : classes_) {
     made.push_back(make_tracker(tracker_class, project_name,
@@ -323,7 +323,7 @@ std::unique_ptr<GeneralTracker> Trackers::make_tracker(const TrackerClass& track
   if (const TrackerValue* const asked = find(init_kwargs, kMainProcessOnly)) {
     const bool* const truth = asked->get_if<bool>();
     TORCH_CHECK_VALUE(truth != nullptr, tracker_class.name, ": main_process_only must be a bool");
-    // What was made for one rank keeps its files apart from those of others.
+    // A tracker that is meant for one rank would write the same files on every rank.
     if (main_process_only && !*truth && !logging_dir.empty()) {
       logging_dir = join_path(logging_dir, absl::StrCat("rank_", rank));
     }
@@ -394,7 +394,7 @@ void Trackers::end(bool failed) {
     if (!member.queue) continue;
     const absl::Duration spent = absl::FromChrono(std::chrono::steady_clock::now() - start);
     member.queue->finish((failed ? kFailureLimit : kEndLimit) - spent, how);
-    // Until here a signal waits for what finish does.
+    // Up to this point a signal waits for `finish`.
     member.flush_on_exit.reset();
   }
   members_.clear();
@@ -412,7 +412,7 @@ void Trackers::for_each(const TrackerDict& log_kwargs,
   if (classes_.empty()) return;
   if (!begun_) {
     logger(runtime_).warning_once(
-        "nothing is kept of what is logged before init_trackers, or after end_training");
+        "values that are logged before init_trackers or after end_training are not kept");
     return;
   }
   if (!log_kwargs.empty()) check_names(log_kwargs, "log_kwargs");
@@ -428,9 +428,9 @@ bool Trackers::was_asked_for(const std::string& name) const {
 
 void Trackers::check_names(const TrackerDict& kwargs, const char* what) const {
   for (const auto& [name, value] : kwargs) {
-    TORCH_CHECK_VALUE(
-        was_asked_for(name), what, " for ", name,
-        ", which is no tracker of this Accelerator; it has: ", absl::StrJoin(asked_for_, ", "));
+    TORCH_CHECK_VALUE(was_asked_for(name), what, " for ", name,
+                      ", which is not a tracker of this Accelerator; its trackers are: ",
+                      absl::StrJoin(asked_for_, ", "));
   }
 }
 

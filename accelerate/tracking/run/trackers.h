@@ -1,7 +1,7 @@
-/// The trackers of an Accelerator: who is asked for, made, told and ended.
+/// The trackers of an Accelerator: selects, makes, calls and ends them.
 ///
-/// A rank that has no tracker of a name, because the main process alone has it, does nothing.
-/// Errors:  c10::ValueError for arguments; whatever happens to a tracker afterwards is a warning.
+/// Calls do nothing on ranks without the tracker, such as all but the main process.
+/// Errors:  c10::ValueError for arguments. Failures of trackers are warnings in the log.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate accelerator.py, init_trackers, log, get_tracker, end_training.
 #pragma once
@@ -24,14 +24,14 @@ namespace accelerate {
 
 class TrackerQueue;
 
-/// Images by name: tensors of the layout that `dataformats` says.
+/// Images by name: tensors with the dimensions of `dataformats`.
 using ImageTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct LogImagesOptions {
   std::optional<int64_t> step = std::nullopt;
   /// See tracker_images.
   std::string dataformats = "CHW";
-  /// By tracker.
+  /// By the tracker's name.
   TrackerDict log_kwargs = {};
 };
 
@@ -39,15 +39,15 @@ namespace internal {
 struct TrackerMailbox;
 }  // namespace internal
 
-/// One tracker, for calls of its own. Does nothing where this rank has none, and after the end of
-/// the run. The Runtime outlives it.
+/// Calls one tracker. Does nothing on ranks without the tracker, and after the end of the run. The
+/// Runtime outlives it.
 class TrackerHandle {
  public:
   const std::string& name() const { return name_; }
-  /// Whether this rank has it.
+  /// Whether this rank has the tracker.
   explicit operator bool() const { return queue_ != nullptr; }
 
-  /// Like the Accelerator's, for this tracker alone; kwargs are its own.
+  /// The same as the Accelerator's functions, for this tracker alone; `kwargs` are its log_kwargs.
   void store_init_configuration(const TrackerDict& values) const;
   void log(const TrackerDict& values, std::optional<int64_t> step = std::nullopt,
            const TrackerDict& kwargs = {}) const;
@@ -56,11 +56,11 @@ class TrackerHandle {
                  std::optional<int64_t> step = std::nullopt, const TrackerDict& kwargs = {}) const;
   void log_histograms(const TrackerDict& tensors, std::optional<int64_t> step = std::nullopt,
                       const TrackerDict& kwargs = {}) const;
-  /// Returns when it has kept all that it was told.
+  /// Returns when the tracker has kept all values so far.
   void flush() const;
 
-  /// The tracker itself, which has kept all that it was told: use it before the next call of the
-  /// handle or the Accelerator. Null where this rank has none, or one of another class.
+  /// The tracker itself, after a flush: use it before the next call of the handle or the
+  /// Accelerator. Null if this rank does not have the tracker, or if its class differs.
   template <typename Tracker>
   Tracker* unwrap() const {
     return dynamic_cast<Tracker*>(drained());
@@ -83,19 +83,20 @@ class Trackers {
  public:
   /// Errors: c10::ValueError as filter_trackers.
   Trackers(const std::vector<TrackerChoice>& log_with, std::string logging_dir, Runtime& runtime);
-  /// Ends them, if end_training did not; while an exception leaves the scope as runs that failed,
-  /// and for 5 s at most.
+  /// Ends the trackers unless end_training did. If an exception leaves the scope, the runs end as
+  /// failed ones, within 5 s.
   ~Trackers();
   Trackers(const Trackers&) = delete;
   Trackers& operator=(const Trackers&) = delete;
 
-  /// The names of those that were asked for, whether this rank has them or not.
+  /// The names of the selected trackers, whether or not this rank has them.
   std::vector<std::string> names() const;
 
-  /// `init_kwargs`: by tracker, what it takes; and for each `main_process_only`, in place of its
-  /// class's: false gives every rank one, with files below logging_dir/rank_N.
-  /// Errors: c10::ValueError for arguments that a tracker refuses, for kwargs of one that was not
-  ///         asked for, and on a second call without an `end` in between.
+  /// `init_kwargs`: a dictionary of arguments for each tracker. For all trackers,
+  /// `main_process_only` overrides the class's setting; false gives every rank a tracker, with
+  /// files below logging_dir/rank_N. Errors: c10::ValueError for arguments that a tracker refuses,
+  /// for kwargs of a tracker that is
+  ///         not in `log_with`, and on a second call without an `end` in between.
   void init(const std::string& project_name, const TrackerDict& config,
             const TrackerDict& init_kwargs);
   void log(const TrackerDict& values, std::optional<int64_t> step, const TrackerDict& log_kwargs);
@@ -104,15 +105,15 @@ class Trackers {
                  const TrackerDict& log_kwargs);
   void log_histograms(const TrackerDict& tensors, std::optional<int64_t> step,
                       const TrackerDict& log_kwargs);
-  /// Errors: c10::ValueError for one that was not asked for.
+  /// Errors: c10::ValueError for a tracker that is not in `log_with`.
   TrackerHandle get(const std::string& name) const;
   void end();
 
  private:
-  struct World;   // what trackers use, as long as any of them lives
-  struct Member;  // one of classes_, as this rank has it
+  struct World;   // the trackers' services, which live as long as any tracker
+  struct Member;  // this rank's tracker of one of classes_
 
-  // Null where this rank has none.
+  // Null if this rank does not have the tracker.
   std::unique_ptr<GeneralTracker> make_tracker(const TrackerClass& tracker_class,
                                                const std::string& project_name,
                                                TrackerDict init_kwargs);
@@ -125,22 +126,22 @@ class Trackers {
 
   Runtime& runtime_;
   const std::string logging_dir_;
-  const int exceptions_;  // that were on their way when this was made
+  const int exceptions_;  // uncaught ones at construction
   const std::shared_ptr<internal::TrackerMailbox> mailbox_;
   const std::shared_ptr<const World> world_;
-  std::vector<std::string> asked_for_;  // by name; what cannot be used is in no other list
+  std::vector<std::string> asked_for_;  // the names in log_with, usable or not
   bool asked_for_all_ = false;
   std::vector<TrackerClass> classes_;
   std::vector<Member> members_;  // one per class after `init`
   bool begun_ = false;
 };
 
-/// Makes a class of trackers known on this Runtime, for `log_with`; one of that name is replaced,
-/// with a warning. Local; call it on all ranks, before the Accelerator.
+/// Registers a class of trackers on this Runtime, for `log_with`. A class of the same name is
+/// replaced with a warning. Local; call it on all ranks, before making the Accelerator.
 /// Errors: c10::NotImplementedError naming the members that are missing.
 void register_tracker_class(TrackerClass tracker_class, Runtime& runtime = Runtime::current());
 
-/// The names of those that `log_with` = "all" stands for. Local.
+/// The names of the trackers that `log_with` = "all" stands for. Local.
 std::vector<std::string> get_available_trackers(Runtime& runtime = Runtime::current());
 
 }  // namespace accelerate

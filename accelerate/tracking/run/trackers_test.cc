@@ -156,7 +156,7 @@ TEST_F(TrackersTest, OutsideOfARunItOnlyWarnsOnce) {
   Trackers trackers({spy()}, "", runtime_);
   trackers.log({{"x", 1}}, {}, {});
   trackers.log({{"x", 1}}, {}, {});
-  EXPECT_THAT(runtime_.console, HasSubstr("nothing is kept"));
+  EXPECT_THAT(runtime_.console, HasSubstr("are not kept"));
   EXPECT_EQ(std::count(runtime_.console.begin(), runtime_.console.end(), '\n'), 1);
   EXPECT_FALSE(trackers.get("spy"));
   EXPECT_EQ(trackers.get("spy").unwrap<Spy>(), nullptr);
