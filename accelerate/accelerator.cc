@@ -13,9 +13,9 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/checkpoint/folder/state_saver.h"
+#include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
-#include "accelerate/optim/fused_backward_optimizer.h"
-#include "accelerate/optim/optimizer_state.h"
+#include "accelerate/optim/lomo.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/parallel/fp8_gradients.h"

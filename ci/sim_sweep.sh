@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 #
-# ci/sim_sweep.sh [BAZEL TEST ARGUMENTS]: the tests tagged sim_sweep, each with 50 seeds.
+# ci/sim_sweep.sh [BAZEL TEST ARGUMENTS]: the topology tests, on all shapes and with 50 seeds each.
 #
-# Run n of a test has TEST_RANDOM_SEED=n, which Cluster::from_test_env takes as its seed, so a
-# failing run's number is the seed that repeats it. --runs_per_test=500 sweeps further.
+# The shapes are kAllTopologies of simulator/testing/topology_suite.h; every other test run takes
+# kShortTopologies. Run n adds n - 1 to the seed of each cluster, and a failed cluster's message has
+# the command that repeats it. Later arguments win: --runs_per_test=500 sweeps further, and
+# --test_env=ACCELERATE_TEST_TOPOLOGIES="4x8 2x3:h100" takes other shapes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-exec tools/dev test --build_tests_only --test_tag_filters=sim_sweep --runs_per_test=50 "$@"
+exec tools/dev test --build_tests_only --test_tag_filters=sim_sweep --runs_per_test=50 \
+  --test_env=ACCELERATE_TEST_TOPOLOGIES=all --test_timeout=3600 "$@"

@@ -15,15 +15,18 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/invocation.h"
 #include "launch/commands/launch.h"
 #include "launch/process/version.h"
 #include "launch/settings/flags.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch {
+
+using commands::Command;
+using commands::finish;
+using commands::Invocation;
 namespace {
 
 // A standard stream that the launcher was started without would be the number of the next file it
@@ -43,21 +46,21 @@ int bad_command_line(Invocation& invocation, const std::string& message,
                      const std::string& command = "") {
   invocation.err << "accelerate" << (command.empty() ? "" : " ") << command << ": "
                  << one_line(message) << "\n";
-  return kExitBadCommandLine;
+  return commands::kExitBadCommandLine;
 }
 
 int run_command(const Command& command, std::vector<std::string> words, Invocation& invocation) {
   CLI::App app(command.summary, absl::StrCat("accelerate ", command.name));
-  const RunCommand run = command.declare(app);
-  if (command.name == absl::string_view(kLaunch.name)) {
-    absl::StatusOr<LaunchWords> split = split_launch_words(app, words);
+  const commands::RunCommand run = command.declare(app);
+  if (command.name == absl::string_view(commands::kLaunch.name)) {
+    absl::StatusOr<settings::LaunchWords> split = settings::split_launch_words(app, words);
     if (!split.ok()) {
       return bad_command_line(invocation, std::string(split.status().message()), command.name);
     }
     words = std::move(split->options);
     invocation.program = std::move(split->program);
   } else {
-    words = with_canonical_names(app, std::move(words));
+    words = commands::with_canonical_names(app, std::move(words));
   }
   try {
     // CLI11 takes its words from the back.
@@ -77,10 +80,10 @@ std::string help() {
       "Accelerate for C++: starts training programs, here and on other machines.\n"
       "Usage: accelerate COMMAND [OPTIONS] ...\n\nCommands:\n";
   size_t width = 0;
-  for (const Command& command : commands()) {
+  for (const Command& command : commands::all_commands()) {
     width = std::max(width, std::string(command.name).size());
   }
-  for (const Command& command : commands()) {
+  for (const Command& command : commands::all_commands()) {
     const std::string name = command.name;
     absl::StrAppend(&text, "  ", name, std::string(width + 2 - name.size(), ' '), command.summary,
                     "\n");
@@ -93,7 +96,7 @@ std::string help() {
 int run(const std::vector<std::string>& args, Invocation& invocation) {
   if (args.empty()) return bad_command_line(invocation, "no command given; see accelerate --help");
   if (args[0] == "--version") {
-    invocation.out << "accelerate " << kVersion << "\n";
+    invocation.out << "accelerate " << process::kVersion << "\n";
     return finish(invocation);
   }
   if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
@@ -101,7 +104,7 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
     return finish(invocation);
   }
   std::vector<std::string> names;
-  for (const Command& command : commands()) {
+  for (const Command& command : commands::all_commands()) {
     if (args[0] == command.name) {
       return run_command(command, std::vector<std::string>(args.begin() + 1, args.end()),
                          invocation);
@@ -109,23 +112,23 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
     names.push_back(command.name);
   }
   const bool is_option = absl::StartsWith(args[0], "-");
-  const std::string near = is_option ? "" : nearest_word(args[0], names);
   return bad_command_line(
-      invocation, absl::StrCat("unknown ", is_option ? "option " : "command ", args[0],
-                               near.empty() ? "" : absl::StrCat("; did you mean ", near, "?"),
-                               "; see accelerate --help"));
+      invocation,
+      absl::StrCat("unknown ", is_option ? "option " : "command ", args[0],
+                   is_option ? "" : did_you_mean(args[0], names), "; see accelerate --help"));
 }
 
 }  // namespace
 }  // namespace accelerate::launch
 
 int main(int argc, char** argv) {
-  using accelerate::launch::Invocation;
+  using accelerate::launch::commands::Invocation;
   accelerate::launch::open_missing_standard_streams();
   Invocation invocation{std::cin, std::cout, std::cerr, {}, false};
   for (char** word = environ; *word != nullptr; ++word) invocation.environment.emplace_back(*word);
   invocation.is_interactive = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   return accelerate::launch::run(
-      accelerate::launch::expand_arguments(argc > 0 ? argv[0] : "accelerate", args), invocation);
+      accelerate::launch::commands::expand_arguments(argc > 0 ? argv[0] : "accelerate", args),
+      invocation);
 }

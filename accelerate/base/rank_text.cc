@@ -6,16 +6,20 @@
 
 namespace accelerate {
 
-std::string rank_list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+std::string rank_ranges(absl::Span<const int> ranks, absl::string_view separator) {
+  std::string text;
   for (size_t first = 0; first < ranks.size();) {
     size_t last = first;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    absl::StrAppend(&text, first == 0 ? "" : ", ", ranks[first]);
+    absl::StrAppend(&text, first == 0 ? "" : separator, ranks[first]);
     if (last > first) absl::StrAppend(&text, "-", ranks[last]);
     first = last + 1;
   }
   return text;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks, ", "));
 }
 
 std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts) {

@@ -7,7 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
 namespace accelerate {
+
+/// Runs of consecutive ranks, in the given order: "0-3,8".
+std::string rank_ranges(absl::Span<const int> ranks, absl::string_view separator = ",");
 
 /// "rank 3" or "ranks 0-2, 5".
 std::string rank_list(const std::vector<int>& ascending_ranks);

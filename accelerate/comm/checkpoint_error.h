@@ -1,7 +1,5 @@
-/// What is thrown where a checkpoint cannot be written, or is not what it should be: it names the
-/// file, and the tensor where there is one.
-///
-/// Folders and arguments that are wrong are c10::ValueError, as everywhere.
+/// The error of a checkpoint that cannot be written, or is damaged: it names the file, and the
+/// tensor if there is one. Wrong folders and arguments are c10::ValueError, as everywhere.
 #pragma once
 
 #include <string>
@@ -17,7 +15,7 @@ namespace accelerate {
 
 namespace internal {
 
-/// Whether a file is not what it should be, rather than out of reach.
+/// Whether a file is damaged, rather than unreachable.
 inline bool is_damage(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kPermissionDenied:
@@ -39,8 +37,8 @@ class CheckpointError : public c10::Error {
   explicit CheckpointError(const absl::Status& status)
       : CheckpointError(std::string(status.message()), internal::is_damage(status)) {}
 
-  /// False where a file could not be had just now (no permission, too many open files, a server
-  /// that is away): it may be as good as ever.
+  /// False if the file was unreachable (no permission, too many open files, a server that does not
+  /// answer): its contents may be intact.
   bool is_damage() const { return is_damage_; }
 
  private:

@@ -1,7 +1,7 @@
 /// Batches as rows: counting, cutting and joining them, whatever they are made of.
 ///
-/// A row is one sample's share: row i of each tensor in the batch (see util/tree.h), and entry i of
-/// each list (a std::vector of what holds no tensors). A batch that is a std::vector of
+/// A row is one sample's share: row i of each tensor in the batch (see tensors/tree.h), and entry i
+/// of each list (a std::vector of what holds no tensors). A batch that is a std::vector of
 /// torch::data's examples is a list of samples itself: it was not stacked. Other leaves belong to
 /// the batch as a whole. Threads: functions of their arguments.
 #pragma once

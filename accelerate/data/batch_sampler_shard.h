@@ -8,33 +8,33 @@
 ///
 ///     round g:  [ rank 0: p | rank 1: p | ... | rank W-1: p ]      at order[g * T]
 ///
-/// Only the last round can be short. It is left out if the sampler drops its last batch; filled up
-/// with the pass's first samples if `even_batches`; else ranks get what there is of their slice,
-/// and those whose slice is empty have one batch fewer.
-/// Filling goes round and round through the first min(N, T) samples. Concatenating the ranks'
-/// last batches hence gives the real samples first and the filling after them.
+/// Only the last round can be short. It is left out if the sampler drops its last batch, and padded
+/// with the pass's first samples if `even_batches`; otherwise ranks get the existing part of their
+/// slice, and those whose slice is empty have one batch fewer.
+/// The padding repeats the first min(N, T) samples. Concatenating the ranks' last batches hence
+/// gives the real samples first and the padding after them.
 ///
 /// Where batches differ in length (the sampler has no batch_size, or does not keep to it), rank r
 /// takes batches r, r + W, ...; ranks that miss one in the last round repeat the pass's first ones.
 ///
-/// A pass may begin in the middle, after so many units that were taken before, by whatever number
-/// of ranks: samples, or batches where they differ in length.
+/// A pass may begin in the middle, after the units that any number of ranks took before: samples,
+/// or batches where they differ in length.
 /// Threads: one, as samplers.
 /// Mirrors: accelerate data_loader.py, BatchSamplerShard.
-/// Differs: size() tells the number of batches really given, also when splitting unevenly; batches
-///          that do not keep to the batch size are given out, not lost.
+/// Differs: size() is the true number of batches, also when splitting unevenly; batches of other
+///          lengths than the batch size are returned, not lost.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 
-#include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/index_batches.h"
+#include "accelerate/data/sampler.h"
 
 namespace accelerate {
 
-/// Whose share, and how it is cut.
+/// The rank of the share, and how batches are cut.
 struct BatchShardOptions {
   int rank = 0;
   int world_size = 1;
@@ -58,12 +58,12 @@ struct ShardedPass {
 
   /// Rounds of all ranks; this rank's batch i is of round i.
   int64_t rounds = 0;
-  /// What the pass began after, what a round takes and what there is, in units.
+  /// The position at which the pass began, the size of a round, and that of the dataset, in units.
   int64_t begin = 0;
   int64_t units_per_round = 1;
   int64_t units = 0;
 
-  /// What is taken once this rank has had `count` batches.
+  /// The units taken once this rank has had `count` batches.
   int64_t taken_after(int64_t count) const;
 };
 
@@ -85,12 +85,12 @@ class BatchSamplerShard : public BatchSampler {
   std::optional<int64_t> batch_size() const override;
   bool drop_last() const override { return batch_sampler_->drop_last(); }
   int64_t size() const override { return size_after(0); }
-  /// How many batches are left when so many units were taken.
+  /// How many batches are left after `taken` units.
   int64_t size_after(int64_t taken) const;
 
   IndexBatches begin_pass() override { return begin_pass_after(0).batches; }
-  /// The pass from where `taken` units were taken. Errors: c10::ValueError if there are not so
-  /// many, and if splitting and batches differ in length.
+  /// The pass after `taken` units. Errors: c10::ValueError if there are fewer units, and if
+  /// splitting while batches differ in length.
   ShardedPass begin_pass_after(int64_t taken);
 
   void end_pass() override { batch_sampler_->end_pass(); }

@@ -1,4 +1,4 @@
-#include "accelerate/data/batch_sampler.h"
+#include "accelerate/data/sampler.h"
 
 #include <memory>
 #include <vector>

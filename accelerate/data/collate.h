@@ -7,7 +7,7 @@
 ///     torch::data::Example             an Example of what data and target give
 ///     anything else                    a std::vector of the samples
 ///
-/// A tree is what util/tree.h says, with tensors only: a user's struct among them.
+/// A tree is one of tensors/tree.h with tensors only, such as a user's struct.
 /// Threads: functions of their arguments.
 /// Mirrors: torch.utils.data.default_collate
 /// Differs: float stays float32.

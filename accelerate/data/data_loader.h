@@ -1,26 +1,25 @@
-/// Walks a dataset in batches, pass by pass; on its own, or as one rank's share.
+/// Iterates over a dataset in batches, pass by pass; all of it, or one rank's share.
 ///
 ///     DataLoader loader(make_tensor_dataset(images, labels), {.batch_size = 32, .shuffle = true});
 ///     for (auto& [images, labels] : loader) { ... }
 ///
-/// Datasets are map-style or streams (see dataset.h). What `get_batch` gives is the batch; samples
-/// are collated (see collate.h), or by a callable of one's own, the third argument, which also gets
-/// what `get_batch` gives. A batch is any tree (see util/tree.h).
+/// Datasets are map-style or streams (see dataset.h). The result of `get_batch` is a batch; samples
+/// are collated (see collate.h). A callable as third argument replaces the collation, and also gets
+/// the results of `get_batch`. A batch is any tree (see tensors/tree.h).
 ///
 /// A pass begins with begin(). Only a complete pass advances the epoch; leaving a loop early
 /// repeats the epoch next time. The share of a rank (see shard()) further moves batches to the
-/// device and, while an iterator lives, registers with the rank's GradientState. Errors: what a
-/// dataset throws leaves the loop as DatasetError (c10::Error stays what it is) with
-///         rank, batch and samples; the iterator has then ended, its threads too, and the loader
-///         can be iterated again.
-///         After a time-out the worker that hangs is left behind: a dataset that two threads cannot
-///         read must not be read again before that one returns.
-/// Ownership: a loader is a handle; copies share the dataset, the epoch and all else.
+/// device and, while an iterator lives, registers with the rank's GradientState.
+/// Errors:    a dataset's exception leaves the loop as a DatasetError (or stays a c10::Error) that
+///            names rank, batch and samples; the iterator and its threads have then ended, and the
+///            loader can be iterated again. After a time-out the hanging worker's thread remains: a
+///            dataset that two threads cannot read must not be read again before it returns.
+/// Ownership: a loader is a handle; copies share everything, such as the dataset and the epoch.
 /// Threads:   one consumer.
 /// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard and
 ///            DataLoaderDispatcher; torchdata's StatefulDataLoader.
-/// Differs:   the last batch of map-style data is known by its number, so none is read ahead of the
-///            one in the user's hands; an iterator that dies takes its registration with it.
+/// Differs:   the last batch of map-style data is known by its number, so no batch is read ahead;
+///            the destructor of an iterator ends its registration.
 #pragma once
 
 #include <concepts>
@@ -37,14 +36,12 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/data/batch_reader.h"
 #include "accelerate/data/collate.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dispatch_reader.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/map_reader.h"
-#include "accelerate/data/self_shard_reader.h"
 #include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/tree_operations.h"
@@ -84,10 +81,11 @@ class DataLoader {
     auto state = std::make_shared<State>(state_->dataset, state_->collate);
     state->core = state_->core->shard(options);
     state->slice = std::move(slice);
-    TORCH_CHECK_VALUE(state->core->mode() != internal::LoaderMode::kDispatch ||
-                          options.world_size == 1 || kCanDispatch,
-                      "dispatch_batches: these batches hold what cannot travel between ranks (see "
-                      "accelerate/tensors/portable.h)");
+    TORCH_CHECK_VALUE(
+        state->core->mode() != internal::LoaderMode::kDispatch || options.world_size == 1 ||
+            kCanDispatch,
+        "dispatch_batches: these batches hold types that cannot be sent between ranks (see "
+        "accelerate/tensors/portable.h)");
     return DataLoader(std::move(state), skip_);
   }
   bool is_prepared() const { return core().shard_options().has_value(); }
@@ -135,16 +133,16 @@ class DataLoader {
 
   /// The number of the next pass, and how many complete ones there were unless it was set.
   int64_t epoch() const { return core().epoch(); }
-  /// Takes effect with the next pass, of which sampler and dataset are told if they have set_epoch.
-  /// Inside a pass it is the running one's number, which a complete pass adds one to.
+  /// Takes effect with the next pass, whose number the sampler and the dataset get if they have
+  /// set_epoch. During a pass it sets the number of that pass, which its end increments.
   void set_epoch(int64_t epoch) { core().set_epoch(epoch); }
 
-  /// A JSON object that says where the loop stands. A loader over the same data that loads it goes
-  /// on with the sample after the last one that was handed out, in the same order, also when there
-  /// are more ranks or fewer. Ask between batches, on any rank: with even batches ranks agree;
-  /// without, ask rank 0, which is never done before the others. Each rank of a stream that shards
-  /// itself has a position of its own, of that number of ranks. When the last batch was handed out
-  /// the epoch counts as complete, though a loop that is left there repeats it.
+  /// The position of the loop as a JSON object. A loader over the same data that loads it continues
+  /// with the sample after the last one that was returned, in the same order, with any number of
+  /// ranks. Call it between batches: with even batches it is equal on all ranks; without them take
+  /// rank 0's, which never ends before the others. Each rank of a stream that shards itself has a
+  /// position of its own, valid for that number of ranks. After the last batch the epoch counts as
+  /// complete, though a loop that is left there repeats it.
   /// Errors: c10::ValueError if the state is of another kind of loader or of other data.
   /// Its caller includes <nlohmann/json.hpp>.
   template <typename Json = nlohmann::json>
@@ -158,7 +156,7 @@ class DataLoader {
 
   /// Whether it was not reset.
   explicit operator bool() const { return state_ != nullptr; }
-  /// Lets go of dataset and workers; the loader is of no use afterwards.
+  /// Releases the dataset and the workers; the loader cannot be used afterwards.
   void reset() { state_.reset(); }
 
   /// For the library.
@@ -338,7 +336,7 @@ class DataLoader<Dataset, Collate>::Iterator {
   Batch* operator->() const { return &pass_->batch(); }
 
   Iterator& operator++() {
-    // While it advances the pass is held here: however it ends, it is over and unregistered.
+    // The pass is held here while it advances: if it throws, it ends and unregisters.
     std::unique_ptr<Pass> pass = std::move(pass_);
     if (pass->advance()) pass_ = std::move(pass);
     return *this;

@@ -1,4 +1,4 @@
-/// What one can ask of a DataLoader, of its sharded form, and of all loaders an Accelerator
+/// The options of a DataLoader, of its sharded form, and of all loaders that an Accelerator
 /// prepares.
 #pragma once
 
@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "accelerate/base/fields.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/sampler.h"
 #include "accelerate/data/worker.h"
 
@@ -32,7 +31,7 @@ struct DataLoaderOptions {
   bool shuffle = false;
   /// Leaves out a last batch that would be short.
   bool drop_last = false;
-  /// Of the shuffling, and of the base seed that each pass draws for its workers. Undefined:
+  /// Draws the shuffling, and each pass's base seed for its workers. Undefined:
   /// LibTorch's default CPU generator.
   at::Generator generator = {};
   /// The order, instead of `shuffle`. Map-style datasets only.
@@ -40,20 +39,20 @@ struct DataLoaderOptions {
   /// The batches, instead of `sampler`, `batch_size` and `drop_last`. Map-style datasets only.
   std::shared_ptr<BatchSampler> batch_sampler = nullptr;
   /// Threads that read and collate batches ahead of the loop; 0: the loop's own thread does. A
-  /// stream is one sequence and gets one thread, which reads as far ahead as so many workers would.
+  /// stream is one sequence and gets one thread, which reads as far ahead as all workers would.
   int num_workers = 0;
   /// Batches that each worker may be ahead. Positive.
   int prefetch_factor = 2;
-  /// Puts batches into page-locked memory, from which devices copy asynchronously. Without a device
-  /// that profits it does nothing.
+  /// Puts batches into page-locked memory, from which devices copy asynchronously. It does
+  /// nothing without such a device.
   bool pin_memory = false;
-  /// How long the loop waits for a worker's batch; zero: for ever.
+  /// The loop's time-out for a worker's batch; zero: none.
   absl::Duration timeout = absl::ZeroDuration();
   /// Called on each worker's thread before its first batch.
   std::function<void(const WorkerInfo&)> worker_init = nullptr;
 };
 
-/// Which share of a loader's batches a rank gets, and what happens to them.
+/// A rank's share of a loader's batches, and their way to the device.
 struct ShardOptions {
   /// Position among the ranks that read different samples, and their number.
   int rank = 0;
@@ -62,27 +61,27 @@ struct ShardOptions {
   c10::intrusive_ptr<c10d::ProcessGroup> group = {};
   /// The loader's batch size is that of all ranks together, instead of each rank's.
   bool split_batches = false;
-  /// Only rank 0 reads; it hands the others their rows. Absent: for streams that are placed on the
-  /// device.
+  /// Only rank 0 reads and sends the other ranks their rows. Absent: true for streams that are
+  /// placed on the device.
   std::optional<bool> dispatch_batches = std::nullopt;
-  /// Fills the last round up with the pass's first samples, so that all ranks get equally many
-  /// batches of equal size.
+  /// Pads the last round with the pass's first samples, so that all ranks get equally many batches
+  /// of equal size.
   bool even_batches = true;
   /// Shuffles by SeedableRandomSampler, with this seed (absent: the one that rank 0's default
   /// generator was seeded with).
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = std::nullopt;
-  /// What is set to rank 0's state at the start of each pass; kGenerator is the sampler's.
+  /// The generators that are set to rank 0's state at the start of each pass; kGenerator is the
+  /// sampler's.
   std::vector<RNGType> rng_types = {RNGType::kGenerator};
   /// Where batches go if `device_placement`, and whether the host waits for the copy.
   c10::Device device = c10::kCPU;
   bool device_placement = true;
   bool non_blocking = false;
-  /// So many batches are on their way to the device while the loop has one. A worker reads them
-  /// even if the loader asked for none, and the copies run on the device's side: the loop only
-  /// says when.
+  /// The number of batches that are copied to the device while the loop uses one. A worker reads
+  /// them even if num_workers is 0, and the copies run asynchronously on the device.
   int device_prefetch = 0;
-  /// Told about every pass; may be null. Must outlive the loader.
+  /// Every pass registers with it; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
 };
 
@@ -96,7 +95,7 @@ struct DataLoaderConfiguration {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = std::nullopt;
   bool non_blocking = false;
-  /// Loaders can always tell and restore their position; this one has them saved in checkpoints.
+  /// Saves the loaders' positions in checkpoints; loaders can save and restore them in any case.
   bool use_stateful_dataloader = false;
 };
 

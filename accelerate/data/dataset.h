@@ -1,4 +1,4 @@
-/// What a DataLoader can read.
+/// The datasets that a DataLoader can read.
 ///
 /// Map-style: samples by index. One of
 ///     Batch get_batch(const at::Tensor& indices)            int64 [B] on the CPU: TensorDataset
@@ -10,18 +10,18 @@
 ///     Batch get_batch(size_t count)       torch::data's StreamDataset (a std::vector of samples,
 ///     to
 ///                                         the end of its size()) and StatefulDataset (optional)
-///   with `void reset()`, which begins a pass, where the sequence can begin again.
+///   with `void reset()`, which begins a pass, if the sequence can begin again.
 ///
 /// Any dataset may have
-///     void set_epoch(int64_t)             told before each pass
+///     void set_epoch(int64_t)             called before each pass
 ///     at::Generator& generator()          streams: reseeded with the epoch at each pass of a
 ///     shard,
 ///                                         unless there is set_epoch
 ///     nlohmann::json state_dict(), void load_state_dict(const nlohmann::json&)
-///                                         streams: where they stand, so that resuming need not
-///                                         read everything before
+///                                         streams: their position, so that resuming need not read
+///                                         the samples before it
 ///     int64_t num_shards(), Dataset shard(int64_t index, int64_t count)
-///                                         streams that can cut themselves, for instance by files
+///                                         streams that can shard themselves, for instance by files
 /// Threads: with workers, a map-style dataset is read by several threads at once, through a
 ///          non-const reference; a stream by one thread at a time.
 #pragma once

@@ -1,11 +1,10 @@
-/// Hands out what rank 0 reads: each round it reads a batch for all ranks together, of which every
-/// rank gets an equal slice of rows.
+/// Distributes the batches that rank 0 reads: each round it reads a batch for all ranks together,
+/// of which every rank gets an equal slice of rows.
 ///
-/// Rows that are missing for that are filled up with the pass's first ones, round and round. So the
-/// real rows come first, rank by rank.
-/// Collective: every call of next. Threads: the rank's.
+/// Missing rows are padded with the pass's first rows, repeated as often as needed. So the real
+/// rows come first, rank by rank. Collective: every call of next. Threads: the rank's thread.
 /// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
-/// Differs: a round is read and collated as one batch, so batches of unequal shapes meet no more;
+/// Differs: a round is read and collated as one batch, so batches of unequal shapes never meet;
 ///          rank 0's errors reach all ranks.
 #pragma once
 
@@ -15,18 +14,70 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/data/batch_reader.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/data/batch_rows.h"
-#include "accelerate/data/dispatch_channel.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/tree_operations.h"
+
+namespace accelerate::internal {
+
+/// Carries rank 0's rounds to the other ranks.
+///
+/// A pass begins with a description of it. Each round broadcasts a header of eight numbers, the
+/// batch's structure if it differs from the last round's, and then the tensors. If rank 0 fails,
+/// the header says so, and every rank throws.
+class DispatchChannel {
+ public:
+  struct Header {
+    enum Kind : int64_t { kPass, kBatch, kEnd, kError };
+    int64_t kind = kBatch;
+    /// Rows that are real, and rows for each rank.
+    int64_t real_rows = 0;
+    int64_t rows_per_rank = 0;
+    /// See BatchPosition.
+    bool last = false;
+    int64_t taken = 0;
+  };
+
+  explicit DispatchChannel(ProcessGroupPtr group) : group_(std::move(group)) {}
+
+  // ---- On rank 0.
+
+  /// Before the first round.
+  void send_pass(const std::string& description);
+  void send(const Header& header, const std::string& structure,
+            const std::vector<at::Tensor>& tensors);
+  void send_end();
+  void send_error(const std::string& message);
+
+  // ---- On the others.
+
+  /// Errors: as receive_header.
+  std::string receive_pass();
+  /// Errors: DatasetError with rank 0's message if it failed.
+  Header receive_header();
+  /// Of the header's batch; the tensors are made from it.
+  const std::string& structure() const { return structure_; }
+  void receive_tensors(const std::vector<at::Tensor>& tensors);
+
+ private:
+  void broadcast_header(Header& header, int64_t& structure_bytes);
+  void broadcast_tensors(const std::vector<at::Tensor>& tensors);
+
+  ProcessGroupPtr group_;
+  std::string structure_;
+};
+
+}  // namespace accelerate::internal
 
 namespace accelerate {
 
@@ -42,9 +93,9 @@ class DispatchReader : public BatchReader<Batch> {
  public:
   using MakeSource = std::function<std::unique_ptr<BatchReader<Batch>>()>;
 
-  /// `make_source` makes the reader of rounds; it is called on rank 0 when the first is read, and
-  /// the others are told what the pass is. One that begins after its end, or passes over
-  /// everything, may be empty.
+  /// `make_source` makes the reader of rounds; rank 0 calls it when it reads the first round, and
+  /// then sends the others a description of the pass. `may_be_empty` is for a pass that begins at
+  /// its end or skips all batches.
   DispatchReader(MakeSource make_source, LoaderCore& core, SliceFunction<Batch> slice,
                  bool may_be_empty)
       : make_source_(std::move(make_source)),
@@ -89,7 +140,7 @@ class DispatchReader : public BatchReader<Batch> {
  private:
   using Header = DispatchChannel::Header;
 
-  // Makes the source, and has all ranks know where the pass begins and in which order.
+  // Makes the source, and sends all ranks the start and the order of the pass.
   void begin() {
     try {
       if (rank_ == 0) {
@@ -105,14 +156,14 @@ class DispatchReader : public BatchReader<Batch> {
     }
   }
 
-  // Reads a round, fills it up, places it on the device and sends it.
+  // Reads a round, pads it, places it on the device and sends it.
   std::optional<Batch> send(Header& header, ReadBatch<Batch>& read) {
     std::optional<Batch> round;
     PortableWriter writer;
     try {
       if (source_->next(read)) {
         round = send_to_device(fill_up(read, header), device_, {.non_blocking = non_blocking_});
-        // What travels must be contiguous, and so is what rank 0 keeps.
+        // Tensors must be contiguous to be sent; rank 0 keeps the same ones.
         round = tree_map(std::move(*round), [](const at::Tensor& tensor) {
           return tensor.defined() ? tensor.contiguous() : tensor;
         });
@@ -134,8 +185,8 @@ class DispatchReader : public BatchReader<Batch> {
   Batch fill_up(ReadBatch<Batch>& read, Header& header) {
     const std::optional<int64_t> rows = batch_rows(*read.batch);
     TORCH_CHECK_VALUE(rows.has_value() && *rows > 0,
-                      "dispatch_batches: a batch without rows cannot be shared out");
-    // What is missing is filled up before collating; batches of different lengths, here.
+                      "dispatch_batches: a batch without rows cannot be distributed");
+    // Samples are padded before collating; batches of different lengths are padded here.
     header.real_rows = read.round.real_rows;
     header.rows_per_rank = (*rows + world_size_ - 1) / world_size_;
     header.last = read.position.last;
@@ -193,4 +244,5 @@ class DispatchReader : public BatchReader<Batch> {
 };
 
 }  // namespace internal
+
 }  // namespace accelerate

@@ -1,8 +1,6 @@
-/// The batches of one pass, as lists of sample indices that can be asked for in any order.
+/// The samples of one pass: the order in which they are visited, and the batches.
 ///
-/// Equally long batches at equal distances in an order are a few numbers, however many there are;
-/// batches of a user's own making are spans of it. A last batch that differs is kept apart.
-/// Threads: immutable.
+/// Threads: immutable; share them freely.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +8,40 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/data/index_order.h"
-
 namespace accelerate {
 
+/// The order in which one pass visits a dataset's samples: position -> index. The order 0, 1, 2, …
+/// takes no memory, so that passing over a huge dataset, or entering it in its middle, costs
+/// nothing.
+class IndexOrder {
+ public:
+  /// Visits nothing.
+  IndexOrder() = default;
+
+  /// 0, 1, …, size - 1. \pre size >= 0.
+  static IndexOrder range(int64_t size);
+
+  /// These indices. Errors: c10::ValueError unless it is a contiguous int64 vector on the CPU.
+  explicit IndexOrder(at::Tensor indices);
+
+  /// How many samples are visited.
+  int64_t size() const { return size_; }
+
+  /// Writes the indices at positions [begin, begin + count) to `out`. \pre They exist.
+  void copy(int64_t begin, int64_t count, int64_t* out) const;
+
+  /// int64 [size()] on the CPU.
+  at::Tensor tensor() const;
+
+ private:
+  int64_t size_ = 0;
+  at::Tensor indices_;  // undefined: a range
+};
+
+/// The batches of one pass, as lists of sample indices that can be asked for in any order.
+///
+/// Equally long batches at equal distances in an order are a few numbers, however many there are;
+/// batches of a user's own making are spans of it. A last batch that differs is kept apart.
 class IndexBatches {
  public:
   /// Where the regular batches lie in the order. Units: samples, `count` excepted.

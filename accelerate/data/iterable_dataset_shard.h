@@ -7,8 +7,8 @@
 ///
 ///     block:  [ rank 0: s | rank 1: s | ... | rank W-1: s ]
 ///
-/// A last block that is short is left out with `drop_last`, else filled up with the samples of the
-/// first block, round and round (of itself if it is the first). So the real samples come first.
+/// A last block that is short is left out with `drop_last`, otherwise padded with the samples of
+/// the first block, repeated (its own if it is the first). So the real samples come first.
 /// Every rank must see the same sequence: that is up to the stream.
 /// Threads: one.
 /// Mirrors: accelerate data_loader.py, IterableDatasetShard.
@@ -54,8 +54,7 @@ class IterableDatasetShard {
   };
 
   /// Errors: c10::ValueError for a batch size that is not positive or, when splitting, not
-  /// divisible
-  ///         by the world size, and for a rank outside its world.
+  ///         divisible by the world size, and for a rank outside its world.
   IterableDatasetShard(Dataset dataset, const IterableShardOptions& options)
       : dataset_(std::move(dataset)), options_(options) {
     TORCH_CHECK_VALUE(options.batch_size > 0, "batch_size must be positive, got ",
@@ -131,7 +130,7 @@ class IterableDatasetShard {
   /// How many samples of the stream were read in this pass.
   int64_t taken() const { return taken_; }
 
-  /// The samples of the pass's first block that were read: what fills up the last one.
+  /// The samples of the pass's first block that were read: the padding of the last one.
   const std::vector<Sample>& first_block() const { return first_block_; }
 
   /// This rank's next sample; nothing at the end.
@@ -146,7 +145,7 @@ class IterableDatasetShard {
   }
 
   /// Goes on after `taken` samples of the pass just begun, by reading them.
-  /// Errors: c10::ValueError if the stream has not so many.
+  /// Errors: c10::ValueError if the stream has fewer.
   void skip_to(int64_t taken) {
     while (taken_ < taken) {
       std::optional<Sample> sample = internal::next_sample(dataset_, taken_);

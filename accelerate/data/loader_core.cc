@@ -296,7 +296,7 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
     progress_.begun = true;
     return start;
   }
-  // Each pass of PyTorch's loaders draws one; so what is drawn afterwards is the same as there.
+  // Each pass of PyTorch's loaders draws one, so later random numbers are the same as there.
   start.base_seed =
       draw_seed(mode_ == LoaderMode::kDispatch ? at::Generator() : options_.generator);
   progress_ = {};

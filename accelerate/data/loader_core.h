@@ -1,5 +1,5 @@
-/// All of a DataLoader that does not depend on its types: what a pass visits, where it stands, and
-/// what it reports.
+/// The part of a DataLoader that does not depend on its types (what a pass visits, where it stands
+/// and what it reports), and the interface of its readers.
 ///
 /// Threads: one consumer.
 #pragma once
@@ -8,17 +8,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/data_loader_options.h"
+#include "accelerate/data/sampler.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/tensors/tree.h"
 
 namespace accelerate::internal {
 
-/// Who reads what.
+/// How ranks share the reading.
 enum class LoaderMode {
   kAlone,      ///< One rank, everything.
   kShard,      ///< Each rank reads its share.
@@ -31,7 +34,7 @@ struct DatasetFacts {
   bool is_stream = false;
   /// How many shards a stream can cut itself into; 0: it cannot.
   int64_t num_shards = 0;
-  /// What the stream draws from, if anything.
+  /// The stream's generator, if it has one.
   at::Generator generator = {};
 };
 
@@ -40,13 +43,13 @@ struct PassStart {
   uint64_t base_seed = 0;
   /// Units taken before the first batch of this pass; see ShardedPass.
   int64_t taken = 0;
-  /// Batches of each rank to be passed over after that.
+  /// The number of each rank's batches to be skipped after that.
   int64_t skip = 0;
-  /// Where a stream that can tell stood when they were taken; null: unknown.
+  /// The state of a stateful stream at that position; null: unknown.
   std::shared_ptr<const nlohmann::json> dataset_state;
 };
 
-/// Where a pass stands after a batch.
+/// The position of a pass after a batch.
 struct BatchPosition {
   bool last = false;
   int64_t taken = 0;
@@ -69,8 +72,8 @@ class LoaderCore {
   int world_size() const { return shard_ ? shard_->world_size : 1; }
   bool splits() const { return shard_ && shard_->split_batches; }
 
-  /// Batches of this rank in a pass of which it passes over `skip`.
-  /// Errors: c10::ValueError where the dataset does not know its size.
+  /// The number of this rank's batches in a pass that skips the first `skip`.
+  /// Errors: c10::ValueError if the dataset does not know its size.
   int64_t size(int64_t skip) const;
   /// Samples of one round over all ranks. Errors: c10::ValueError where batches differ in length.
   int64_t total_batch_size() const;
@@ -95,11 +98,11 @@ class LoaderCore {
   PassStart begin_pass(int64_t skip);
   /// Of map-style data: this rank's batches; for kDispatch, rank 0's rounds.
   ShardedPass begin_map_pass(const PassStart& start);
-  /// For kDispatch: what the pass that rank 0 began is, and the same for the other ranks, so that
-  /// any of them can tell where it stands.
+  /// For kDispatch: rank 0 describes its pass and the others adopt it, so that every rank knows the
+  /// position.
   std::string describe_pass() const;
   void adopt_pass(const std::string& description);
-  /// What GradientState is told at the start of the pass.
+  /// The remainder that GradientState gets at the start of the pass.
   int64_t remainder(const PassStart& start) const;
   /// A batch is handed out.
   void hand_out(const BatchPosition& position);
@@ -110,14 +113,14 @@ class LoaderCore {
 
   // ---- Resuming.
 
-  /// A JSON object: where the loop stands, such that a loader that loads it goes on with the batch
-  /// after the one handed out last.
+  /// The position of the loop as a JSON object; a loader that loads it continues with the batch
+  /// after the last one returned.
   nlohmann::json state_dict() const;
   /// Errors: c10::ValueError if it is of another kind of loader or of other data.
   void load_state_dict(const nlohmann::json& state);
 
  private:
-  // Where a pass is, or is to begin.
+  // The position of a pass, or its start.
   struct Progress {
     bool begun = false;
     bool has_batches = false;
@@ -137,7 +140,7 @@ class LoaderCore {
   // Samples of a round; 0 where batches differ in length.
   int64_t round() const;
   std::string units() const;
-  // What a state must agree with.
+  // The kind of order, which a loaded state must have too.
   std::string order_kind() const;
 
   DatasetFacts facts_;
@@ -154,7 +157,35 @@ class LoaderCore {
 /// The tensor in page-locked memory, if a device profits from that.
 at::Tensor pinned(const at::Tensor& tensor);
 
-/// A dataset's state, to travel with the batch after which it stands there.
+/// A dataset's state for the position of the batch after which it was taken.
 std::shared_ptr<const nlohmann::json> share_state(nlohmann::json state);
+
+template <typename Batch>
+struct ReadBatch {
+  std::optional<Batch> batch;
+  BatchRound round;
+  BatchPosition position;
+  /// What GradientState::remainder() becomes with this batch.
+  std::optional<int64_t> remainder;
+};
+
+/// Reads the batches of one pass, one after the other.
+template <typename Batch>
+class BatchReader {
+ public:
+  virtual ~BatchReader() = default;
+  /// Reads the next batch, or returns false at the end.
+  virtual bool next(ReadBatch<Batch>& out) = 0;
+  /// The batch of the first samples of the pass, wherever it was entered: `count` of them, or all
+  /// that are known; nothing where there are none. \pre Only once the last batch was read.
+  virtual std::optional<Batch> first_rows(int64_t count) = 0;
+  /// Of a stream: how many of its samples were read. \pre As first_rows.
+  virtual int64_t taken() const { return 0; }
+};
+
+template <typename Batch>
+Batch pin_batch(Batch batch) {
+  return tree_map(std::move(batch), [](const at::Tensor& tensor) { return pinned(tensor); });
+}
 
 }  // namespace accelerate::internal

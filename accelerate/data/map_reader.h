@@ -16,7 +16,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/ArrayRef.h>
 
-#include "accelerate/data/batch_reader.h"
 #include "accelerate/data/collate.h"
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dataset_error.h"
@@ -34,7 +33,7 @@ auto collate_batch(const Collate& collate, Samples samples) {
   }
 }
 
-// Sample by sample, so that an exception can be told its sample.
+// Reads sample by sample, so that an error can name its sample.
 template <typename Dataset>
 auto read_samples(Dataset& dataset, c10::ArrayRef<int64_t> indices, int rank, int64_t batch) {
   using Sample = decltype([&] {
@@ -60,7 +59,7 @@ auto read_samples(Dataset& dataset, c10::ArrayRef<int64_t> indices, int rank, in
   return samples;
 }
 
-// Asks for each sample by itself, to tell which one it is that fails.
+// Reads each sample by itself, to find the one that fails.
 template <typename Dataset>
 void find_failing_sample(Dataset& dataset, c10::ArrayRef<size_t> indices, int rank, int64_t batch) {
   for (size_t index : indices) {
@@ -117,11 +116,11 @@ struct MapSource {
   const int ranks;
   std::vector<std::optional<Batch>> slots = {};  // of workers
 
-  // What is drawn for batch i follows from it. Ranks that were seeded alike draw differently.
+  // The place of batch i, which determines its random numbers; it differs between ranks.
   int64_t place(int64_t i) const { return pass.taken_after(i) * ranks + rank; }
 
   Batch make(int64_t i, at::Tensor& buffer) const {
-    // The buffer serves again unless the dataset kept it.
+    // The buffer is reused unless the dataset kept it.
     const int64_t length = pass.batches.length(i);
     if (!buffer.defined() || buffer.use_count() > 1 || !buffer.storage().unique() ||
         buffer.numel() != length) {

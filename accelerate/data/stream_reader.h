@@ -1,5 +1,4 @@
-/// Reads streams, on the loop's thread or on one of its own ahead of it; either way one batch
-/// ahead, because only the end of a stream tells which batch is the last.
+/// Readers of streams: of a whole stream, and of the shard that a dataset makes for each rank.
 ///
 /// Threads: one consumer; with workers the stream is read by a thread of its own.
 #pragma once
@@ -8,15 +7,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/data/batch_reader.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/data/dataset.h"
 #include "accelerate/data/dataset_error.h"
 #include "accelerate/data/iterable_dataset_shard.h"
@@ -25,7 +27,115 @@
 
 namespace accelerate::internal {
 
-// A dataset that others hold as well, as a dataset.
+/// Reads the shard of a stream that the dataset made for this rank.
+///
+/// Shards may differ in length. Before each batch the ranks agree whether any rank has one; a rank
+/// whose shard has ended returns its first batch again, none of whose rows is real. As with all
+/// streams, even_batches makes no difference.
+/// Collective: every call of next.
+template <typename Batch>
+class SelfShardReader : public BatchReader<Batch> {
+ public:
+  using MakeSource = std::function<std::unique_ptr<BatchReader<Batch>>()>;
+
+  /// `make_source` makes the reader of the shard when the first batch is read.
+  SelfShardReader(MakeSource make_source, const LoaderCore& core, const PassStart& start)
+      : make_source_(std::move(make_source)),
+        group_(core.shard_options()->group),
+        rank_(core.rank()),
+        batch_size_(core.options().batch_size),
+        position_{.taken = start.taken, .dataset_state = start.dataset_state} {}
+
+  bool next(ReadBatch<Batch>& out) override {
+    if (ended_) return false;
+    State own = kEnded;
+    std::exception_ptr error;
+    try {
+      if (read(out)) own = out.position.last ? kLast : kMore;
+    } catch (...) {
+      own = kFailed;
+      error = std::current_exception();
+    }
+    ended_ = true;
+    const bool any_rank = agree(own, error);
+    if (own != kEnded) {
+      position_ = out.position;
+    } else if (any_rank) {
+      repeat_first(out);
+    }
+    out.position.last = ended_;
+    out.round.last = ended_;
+    return any_rank;
+  }
+
+  std::optional<Batch> first_rows(int64_t count) override { return source_->first_rows(count); }
+
+ private:
+  enum State : int64_t { kEnded, kLast, kMore, kFailed };
+
+  bool read(ReadBatch<Batch>& out) {
+    if (!source_) make_source();
+    if (!source_->next(out)) return false;
+    const int64_t own_rows = out.round.own_rows;
+    out.round = {};
+    out.round.own_rows = own_rows;
+    out.round.ragged = true;
+    out.remainder = std::nullopt;
+    return true;
+  }
+
+  void make_source() {
+    try {
+      source_ = make_source_();
+    } catch (...) {
+      rethrow_with_place(describe_place(rank_, 0, {}));
+    }
+  }
+
+  void repeat_first(ReadBatch<Batch>& out) {
+    std::optional<Batch> first = source_->first_rows(batch_size_);
+    // The shard ended without a batch: the pass began at its end, or skipped all its batches.
+    if (position_.taken < source_->taken()) position_ = {.taken = source_->taken()};
+    TORCH_CHECK_VALUE(first.has_value(), "rank ", rank_,
+                      "'s shard of the stream is empty, but other ranks' are not; make fewer or "
+                      "other shards");
+    out.batch.emplace(std::move(*first));
+    out.round = {};
+    out.round.own_rows = 0;
+    out.round.ragged = true;
+    out.remainder = std::nullopt;
+    out.position = position_;
+  }
+
+  // Returns whether any rank has a batch; sets ended_ if it is every rank's last.
+  bool agree(State own, const std::exception_ptr& error) {
+    at::Tensor mine = at::empty({1}, at::kLong);
+    *mine.mutable_data_ptr<int64_t>() = own;
+    const at::Tensor all = gather_tensor(group_, mine);
+    const int64_t* states = all.const_data_ptr<int64_t>();
+    if (error) std::rethrow_exception(error);
+    bool any_rank = false;
+    for (int64_t rank = 0; rank < all.numel(); ++rank) {
+      if (states[rank] == kFailed) {
+        throw DatasetError("rank " + std::to_string(rank) + " failed to read its shard");
+      }
+      any_rank = any_rank || states[rank] != kEnded;
+      if (states[rank] == kMore) ended_ = false;
+    }
+    return any_rank;
+  }
+
+  const MakeSource make_source_;
+  std::unique_ptr<BatchReader<Batch>> source_;
+  const ProcessGroupPtr group_;
+  const int rank_;
+  const int64_t batch_size_;
+  // After the last batch of its own.
+  BatchPosition position_;
+  bool ended_ = false;
+};
+
+// A dataset by a shared pointer, as a dataset.
 template <StreamStyleDataset Dataset>
 class SharedStream {
  public:
@@ -36,7 +146,7 @@ class SharedStream {
     read_ = 0;
     reset_stream(*dataset_);
   }
-  /// So many samples lie before where it stands.
+  /// Sets the number of samples before the current position.
   void count_from(int64_t samples) { read_ = samples; }
   std::optional<int64_t> size() const { return dataset_size(*dataset_); }
   void set_epoch(int64_t epoch)
@@ -78,16 +188,17 @@ struct StreamSource {
   const std::shared_ptr<const Collate> collate;
   const bool pin_memory;
   const int rank;
-  /// Whether the shard fills up a short last slice; else it is filled up to a multiple of this.
+  /// Whether the shard pads a short last slice; otherwise it is padded to a multiple of this.
   const bool fills_up;
   const int64_t multiple;
   int64_t made;
-  /// Ranks that all read the whole stream draw alike; those with a shard of their own do not.
+  /// When every rank reads the whole stream, all ranks get the same random numbers; ranks with a
+  /// shard of their own get different ones.
   const int64_t first_place;
   const int64_t place_stride;
   std::vector<std::optional<ReadBatch<Batch>>> slots = {};  // of the worker
 
-  // What is drawn for the next batch follows from it.
+  // The place of the next batch, which determines its random numbers.
   int64_t place() const { return first_place + shard.taken() * place_stride; }
 
   bool make(ReadBatch<Batch>& out) {
@@ -116,6 +227,8 @@ struct StreamSource {
   }
 };
 
+/// Reads a stream, on the loop's thread or on a thread of its own ahead of it; either way one batch
+/// ahead, because only the end of a stream shows which batch is the last.
 template <StreamStyleDataset Dataset, typename Collate>
 class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
  public:
@@ -158,8 +271,8 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (!ahead_) return false;
     out = std::move(*ahead_);
-    // Only the end of the stream tells which batch is the last. If it fails there, this batch is
-    // still good.
+    // Only the end of the stream shows which batch is the last. An error there leaves this batch
+    // valid.
     look_ahead();
     out.position.last = !ahead_ && !error_;
     out.round.last = out.position.last;

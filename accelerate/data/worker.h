@@ -1,10 +1,10 @@
 /// Threads that prepare a loader's batches ahead of the loop.
 ///
-/// Batch i is made by worker i mod n, whatever the threads' timing, and handed out in order; at
-/// most `capacity` batches are made and not yet taken. Before each batch its worker's generator is
-/// seeded anew, with the base seed and the batch's place: so what a dataset draws from it depends
-/// neither on the number of workers nor on where a loop was left and gone on with.
-/// Errors: what making a batch throws waits for its turn and is thrown where the batch is taken.
+/// Worker i mod n makes batch i, whatever the threads' timing, and batches are returned in order;
+/// at most `capacity` batches are ahead. Before each batch its worker's generator is seeded with
+/// the base seed and the batch's place, so a dataset's random numbers depend neither on the number
+/// of workers nor on where a loop was interrupted and resumed.
+/// Errors: an exception of making a batch is thrown when that batch is taken.
 /// Mirrors: torch.utils.data's worker processes and get_worker_info.
 #pragma once
 
@@ -24,18 +24,18 @@
 
 namespace accelerate {
 
-/// Of the worker on whose thread a dataset is read.
+/// The worker on whose thread a dataset is read.
 struct WorkerInfo {
   int id = 0;
   int num_workers = 1;
   /// The pass's base seed + id.
   uint64_t seed = 0;
-  /// Of the batch that is being made. Random augmentation draws from here: LibTorch's default
+  /// The generator of the batch that is being made, for random augmentation: LibTorch's default
   /// generator is shared by all threads. While the worker is initialised it is seeded with `seed`.
   at::Generator generator;
 };
 
-/// The worker's whose thread this is; null on other threads. Valid while the dataset is read.
+/// The worker that runs this thread; null on other threads. Valid while the dataset is read.
 const WorkerInfo* worker_info();
 
 namespace internal {
@@ -50,13 +50,13 @@ class OrderedWorkers {
     /// The place of batch i, which no other batch of this base seed has; asked by the worker before
     /// it makes the batch. Empty: i.
     std::function<int64_t(int64_t i)> place;
-    /// How long the consumer waits for a batch; zero or infinite: for ever.
+    /// The consumer's time-out for a batch; zero or infinite: none.
     absl::Duration timeout;
     std::function<void(const WorkerInfo&)> init;
   };
 
   /// Makes batch i into slot i mod capacity and returns true, or false if there is none. It owns
-  /// all it uses: a worker that hangs is left behind after a time-out.
+  /// all it uses, because a hanging worker outlives this object after a time-out.
   using Task = std::function<bool(int64_t i, size_t slot)>;
 
   /// Starts the threads, which begin with batch 0.
@@ -66,9 +66,9 @@ class OrderedWorkers {
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
 
-  /// Waits for the next batch and calls take(slot), or returns false at the end. Batches after one
-  /// that failed are not given.
-  /// Errors: as said above; c10::Error after the time-out.
+  /// Waits for the next batch and calls take(slot), or returns false at the end. There are no
+  /// batches after one that failed.
+  /// Errors: those of making the batch; c10::Error after the time-out.
   template <typename Take>
   bool next(Take&& take) {
     size_t slot = 0;

@@ -14,7 +14,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "accelerate/comm/rng_state.h"
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -57,8 +57,8 @@ void set_autocast_state(const AutocastState& state) {
   at::autocast::set_autocast_cache_enabled(state.cache_enabled);
 }
 
-// Casts of parameters that autocast keeps are parts of the graph. None may be shared with what is
-// outside of the function, where the recomputation would not find it.
+// Autocast caches casts of parameters, which are nodes of the graph. The function may share none
+// with the code around it, because the recomputation would not find it.
 void forget_casts(const AutocastState& state) {
   bool any = false;
   for (const AutocastState::OfDevice& device : state.devices) any |= device.enabled;
@@ -119,11 +119,11 @@ edge_list roots_of(const std::vector<at::Tensor>& outputs) {
   return roots;
 }
 
-// How to tell nodes of the function from others.
+// Tells nodes of the function from others.
 struct Inside {
-  // Nodes are numbered by the thread that makes them: these are the function's from here on.
+  // Each thread numbers the nodes that it makes: the function's begin here.
   uint64_t first_number;
-  // Whichever thread made these, they are outside.
+  // The inputs' nodes, which are outside whatever thread made them.
   std::unordered_set<const Node*> sources;
 
   bool contains(const Node& node) const {
@@ -165,8 +165,8 @@ edge_list border_of(edge_list roots, const Inside& inside) {
   return border;
 }
 
-// Where a recomputed graph ends while its gradients are asked for: before whatever is behind the
-// border, whose hooks the pass that asks will call. Never runs.
+// The end of a recomputed graph while its gradients are computed. The nodes behind the border
+// belong to the outer backward pass, which calls their hooks. Never runs.
 struct Sink : Node {
   explicit Sink(const edge_list& border) : Node(/*sequence_nr=*/0) {
     for (const Edge& edge : border) {
@@ -223,7 +223,7 @@ struct CheckpointedCall {
   Runtime* runtime;
   std::optional<RngState> rng;
   AutocastState autocast;
-  LinearHandlers linear_handlers;
+  OperatorHandlers handlers;
   Inside inside;
   std::vector<Version> inputs;
 };
@@ -245,7 +245,7 @@ class CheckpointNode : public Node {
         again_(std::move(again)),
         outputs_(outputs.size()) {
     for (size_t i = 0; i < outputs.size(); ++i) {
-      // Without its data.
+      // A description without data.
       outputs_[i].defined = outputs[i].defined();
       if (!outputs[i].defined()) continue;
       outputs_[i].requires_grad = outputs[i].requires_grad();
@@ -283,7 +283,7 @@ class CheckpointNode : public Node {
   std::shared_ptr<CheckpointedCall> call_;
   std::function<std::vector<at::Tensor>()> again_;
   std::vector<Description> outputs_;
-  std::vector<int64_t> parameter_versions_;  // as border_, where it leads to a leaf
+  std::vector<int64_t> parameter_versions_;  // by position in border_, for edges to leaves
 };
 
 std::vector<at::Tensor> CheckpointNode::compute_again(uint64_t* first_number) const {
@@ -301,9 +301,9 @@ std::vector<at::Tensor> CheckpointNode::compute_again(uint64_t* first_number) co
   std::optional<RngScope> rng;
   if (call.rng.has_value()) rng.emplace(*call.rng, *call.runtime);
   const RestoredAutocast autocast(call.autocast, *call.runtime);
-  const LinearModeScope linear(call.linear_handlers);
+  const OperatorModeScope handlers(call.handlers);
   at::AutoGradMode with_gradients(true);
-  // On another thread than the call's, numbers go on from where they were there.
+  // Another thread than the call's continues that thread's numbers.
   while (at::sequence_number::peek() < call.inside.first_number)
     at::sequence_number::get_and_increment();
   *first_number = at::sequence_number::peek();
@@ -338,7 +338,7 @@ void CheckpointNode::check_reached(const std::vector<bool>& reached) const {
   for (size_t i = 0; i < reached.size(); ++i) {
     if (reached[i]) continue;
     const at::Tensor* leaf = leaf_of(border_[i]);
-    // A leaf that the function made for itself is another one now; nobody sees its gradient.
+    // A leaf that the function made itself is a new one each time, and its gradient is not used.
     if (leaf != nullptr && leaf->use_count() == 1) continue;
     TORCH_CHECK(false, "checkpoint: the function does not use ",
                 leaf != nullptr ? "a parameter" : "a tensor", " of shape ",
@@ -410,7 +410,7 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
   call->runtime = &runtime;
   if (options.preserve_rng_state) call->rng = capture_rng_state({}, runtime);
   call->autocast = autocast_state(runtime);
-  call->linear_handlers = current_linear_handlers();
+  call->handlers = current_operator_handlers();
   forget_casts(call->autocast);
   call->inputs = versions_of(inputs);
   for (const at::Tensor& input : inputs) {
@@ -434,7 +434,7 @@ std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
       results.push_back(output);
       continue;
     }
-    // The same memory, and another history.
+    // The same memory with another history.
     at::Tensor result = output.tensor_data();
     torch::autograd::set_history(result, node);
     results.push_back(std::move(result));

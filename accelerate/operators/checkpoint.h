@@ -1,28 +1,29 @@
-/// Activation checkpointing: a part of a model whose intermediate results are not kept for the
-/// backward pass but computed again there. Memory for time.
+/// Activation checkpointing: intermediate results of a part of a model are not kept for the
+/// backward pass but recomputed there, which trades time for memory.
 ///
 ///     at::Tensor out = checkpoint(block, x);             // instead of block(x)
 ///     auto [y, state] = checkpoint([&](at::Tensor x, at::Tensor h) { ... }, x, h);
 ///
-/// Gradients are those of the plain call, bit by bit if the function computes the same twice: the
-/// generators of the rank (CPU and device), autocast and layers in fp8 are put back to what they
-/// were. They reach whatever they would reach without a checkpoint: inputs, and parameters and
-/// other tensors that the function captures, whether an input requires a gradient or not. The graph
-/// shows them as well, so DDP (find_unused_parameters included), hooks, torch::autograd::grad,
-/// retain_graph, a second backward pass and gradients of gradients work; checkpoints nest.
+/// Gradients equal those of the plain call, bit by bit if the function is deterministic: the rank's
+/// generators (CPU and device), autocast and the operator handlers, such as fp8's, are restored for
+/// the recomputation. They reach the same tensors as without a checkpoint: inputs, and parameters
+/// and other tensors that the function captures, whether an input requires a gradient or not. The
+/// graph has the same edges, so DDP (with find_unused_parameters, too), hooks,
+/// torch::autograd::grad, retain_graph, a second backward pass and gradients of gradients work.
+/// Checkpoints nest.
 ///
-/// How: the function runs with gradients, so that it is known which edges leave its part of the
-/// graph, and one node with the same edges takes that part's place, which frees what it saved.
-/// Until then, at the end of the call, memory is what it will be during the recomputation.
+/// Mechanism: the function runs with gradients, which shows the edges that leave its part of the
+/// graph. One node with the same edges replaces that part, and the tensors that it saved are freed.
+/// Until then, at the end of the call, memory use equals that of the recomputation.
 ///
-/// The function and its inputs are copied; what a lambda captures by reference must be there until
-/// the backward pass. What else it changes (such as statistics of a batch norm) it changes twice.
-/// Without gradients (at::NoGradGuard) the function is simply called.
+/// The function and its inputs are copied; variables that a lambda captures by reference must live
+/// until the backward pass. Other state that the function changes, such as the statistics of a
+/// batch norm, changes twice. Without gradients (at::NoGradGuard) the function is simply called.
 /// Errors: from the call, c10::Error if the function changes an input in place. From backward(),
-///         c10::Error if an input or a parameter has changed in place meanwhile, if the function
-///         now gives other tensors (number, shape, type, device) or uses other parameters, or after
-///         the graph was freed; and whatever the function throws.
-/// Threads: the function is computed again on the thread that runs the backward pass.
+///         c10::Error if an input or a parameter has changed in place meanwhile, if the
+///         recomputation gives other tensors (number, shape, type, device) or uses other
+///         parameters, or if the graph was freed; and the function's own exceptions.
+/// Local. Threads: the recomputation runs on the thread of the backward pass.
 /// Mirrors: torch.utils.checkpoint.checkpoint(use_reentrant=False).
 #pragma once
 
@@ -42,7 +43,7 @@
 namespace accelerate {
 
 struct CheckpointOptions {
-  /// Off: random numbers are drawn anew, which saves a little time where the function draws none.
+  /// If false, the recomputation draws new random numbers, which saves time if it draws none.
   bool preserve_rng_state = true;
 };
 
@@ -50,11 +51,11 @@ namespace internal {
 
 struct CheckpointedCall;
 
-/// To be called before the function is.
+/// Call before the function.
 std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
                                                    const std::vector<at::Tensor>& inputs);
 
-/// What takes the place of the function's tensors. `again` computes them again.
+/// The tensors that replace the function's results. `again` recomputes the results.
 std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
                                        const std::vector<at::Tensor>& outputs,
                                        std::function<std::vector<at::Tensor>()> again);
@@ -68,8 +69,8 @@ std::vector<at::Tensor> tensors_of(const T& value) {
 
 }  // namespace internal
 
-/// function(inputs...), which is a tensor or a tree with tensors in it (see util/tree.h). Inputs
-/// are any values; tensors in them are looked after, see above.
+/// function(inputs...), which gives a tensor or a tree with tensors (see tensors/tree.h). Inputs
+/// are any values; tensors in them are checked for changes in place.
 template <typename Function, typename... Inputs>
 auto checkpoint(CheckpointOptions options, Function&& function, Inputs&&... inputs) {
   using Callable = std::decay_t<Function>;
@@ -83,7 +84,7 @@ auto checkpoint(CheckpointOptions options, Function&& function, Inputs&&... inpu
   const auto values =
       std::make_shared<const std::tuple<std::decay_t<Inputs>...>>(std::forward<Inputs>(inputs)...);
   auto run = [callable = Callable(std::forward<Function>(function)), values]() mutable -> Result {
-    // Each time with fresh copies, which the function may do with what it likes.
+    // Fresh copies each time, because the function may change them.
     return std::apply(callable, std::tuple<std::decay_t<Inputs>...>(*values));
   };
   auto call = internal::begin_checkpoint(options, internal::tensors_of(*values));

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
@@ -86,7 +87,7 @@ TEST_F(CheckpointTest, EqualsThePlainCallWithDropout) {
       const Tensor loss =
           call([next](Tensor x) mutable { return next->forward(x); }, middle).mean();
       loss.backward();
-      // What is drawn after the backward pass is the same as well.
+      // Random numbers after the backward pass are the same as well.
       seen.insert(seen.end(), {loss, torch::rand({2})});
     }
     seen.push_back(x.grad());
@@ -392,6 +393,28 @@ TEST_F(CheckpointTest, ExceptionsOfTheRecomputationArriveAndLeaveNothingBehind) 
                 checkpoint([](Tensor) -> Tensor { TORCH_CHECK(false, "not at all"); }, x);
               }),
               HasSubstr("not at all"));
+}
+
+TEST_F(CheckpointTest, RecomputesWithTheOperatorHandlersOfTheCall) {
+  struct Counter : OperatorHandler {
+    Counter() : OperatorHandler(OperatorOrder::kCosts) {}
+    void call(const OperatorCall& call) override {
+      if (call.op().schema().name() == "aten::exp") ++exponentials;
+      call.proceed();
+    }
+    int exponentials = 0;
+  };
+  const auto counter = std::make_shared<Counter>();
+  const Tensor x = leaf({3});
+  Tensor y;
+  {
+    const OperatorModeScope scope(counter);
+    y = checkpoint([](Tensor x) { return x.exp(); }, x);
+  }
+  EXPECT_EQ(counter->exponentials, 1);
+  y.sum().backward();
+  EXPECT_EQ(counter->exponentials, 2);
+  EXPECT_TRUE(current_operator_handlers().empty());
 }
 
 TEST_F(CheckpointTest, SaysWhenTheFunctionDoesSomethingElse) {

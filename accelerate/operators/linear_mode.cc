@@ -1,30 +1,18 @@
 #include "accelerate/operators/linear_mode.h"
 
-#include <utility>
-
-#include <ATen/ops/addmm_ops.h>
-#include <ATen/ops/linear_ops.h>
-#include <ATen/ops/matmul_ops.h>
-#include <torch/library.h>
-
 namespace accelerate {
 namespace {
 
-// No backend and no other library uses this key, and PyTorch gives it no meaning of its own.
-constexpr c10::DispatchKey kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;
-constexpr c10::DispatchKeySet kBelowMode(c10::DispatchKeySet::FULL_AFTER, kMode);
+struct Product {
+  size_t num_arguments;
+  at::Tensor input, weight, bias;
+};
 
-thread_local LinearHandlers handlers;
-
-std::optional<at::Tensor> ask(const at::Tensor& input, const at::Tensor& weight,
-                              const at::Tensor& bias) {
-  for (auto handler = handlers.rbegin(); handler != handlers.rend(); ++handler) {
-    if (auto output = (*handler)->linear(input, weight, bias)) return output;
-  }
-  return std::nullopt;
+c10::OperatorHandle find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
-// What `matrix` is the transpose of; undefined where it is not the plain transpose of a matrix.
+// The matrix that `matrix` is the plain transpose of; undefined if there is none.
 at::Tensor transposed_of(const at::Tensor& matrix) {
   if (matrix.dim() != 2 || !matrix.is_view()) return {};
   const at::Tensor base(matrix._base());
@@ -36,57 +24,44 @@ at::Tensor transposed_of(const at::Tensor& matrix) {
   return is_transpose ? base : at::Tensor();
 }
 
-at::Tensor linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
-                  const std::optional<at::Tensor>& bias) {
-  if (auto output = ask(input, weight, bias.value_or(at::Tensor()))) return *output;
-  return at::_ops::linear::redispatch(keys & kBelowMode, input, weight, bias);
-}
-
-at::Tensor matmul(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& other) {
-  if (const at::Tensor weight = transposed_of(other); weight.defined()) {
-    if (auto output = ask(input, weight, {})) return *output;
+// The layer's product that an operator computes; without a weight if it is not one.
+Product product_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  static const c10::OperatorHandle linear = find("aten::linear");
+  static const c10::OperatorHandle matmul = find("aten::matmul");
+  static const c10::OperatorHandle addmm = find("aten::addmm");
+  const auto argument = [&stack](size_t i, size_t count) -> const c10::IValue& {
+    return torch::jit::peek(stack, i, count);
+  };
+  if (op == linear) {
+    const c10::IValue& bias = argument(2, 3);
+    return {3, argument(0, 3).toTensor(), argument(1, 3).toTensor(),
+            bias.isNone() ? at::Tensor() : bias.toTensor()};
   }
-  return at::_ops::matmul::redispatch(keys & kBelowMode, input, other);
-}
-
-at::Tensor addmm(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& input,
-                 const at::Tensor& other, const at::Scalar& beta, const at::Scalar& alpha) {
-  const bool is_layer = self.dim() == 1 && beta.equal(1) && alpha.equal(1);
-  if (const at::Tensor weight = transposed_of(other); is_layer && weight.defined()) {
-    if (auto output = ask(input, weight, self)) return *output;
+  if (op == matmul) {
+    return {2, argument(0, 2).toTensor(), transposed_of(argument(1, 2).toTensor()), {}};
   }
-  return at::_ops::addmm::redispatch(keys & kBelowMode, self, input, other, beta, alpha);
+  if (op == addmm) {
+    const at::Tensor& self = argument(0, 5).toTensor();
+    const bool is_layer =
+        self.dim() == 1 && argument(3, 5).toScalar().equal(1) && argument(4, 5).toScalar().equal(1);
+    if (!is_layer) return {};
+    return {5, argument(1, 5).toTensor(), transposed_of(argument(2, 5).toTensor()), self};
+  }
+  return {};
 }
 
 }  // namespace
 
-const LinearHandlers& current_linear_handlers() { return handlers; }
-
-LinearModeScope::LinearModeScope(std::shared_ptr<LinearHandler> handler) : previous_(handlers) {
-  if (!handler) return;
-  handlers.push_back(std::move(handler));
-  include_.emplace(kMode);
-}
-
-LinearModeScope::LinearModeScope(LinearHandlers installed)
-    : previous_(std::exchange(handlers, std::move(installed))) {
-  if (handlers.empty()) {
-    exclude_.emplace(kMode);
-  } else {
-    include_.emplace(kMode);
+void LinearHandler::call(const OperatorCall& call) {
+  const Product product = product_of(call.op(), call.stack());
+  if (product.weight.defined()) {
+    if (auto output = linear(product.input, product.weight, product.bias)) {
+      torch::jit::drop(call.stack(), product.num_arguments);
+      torch::jit::push(call.stack(), *std::move(output));
+      return;
+    }
   }
-}
-
-LinearModeScope::~LinearModeScope() { handlers = std::move(previous_); }
-
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(torch::CppFunction::makeFallthrough());
-}
-
-TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
-  library.impl("linear", &linear);
-  library.impl("matmul", &matmul);
-  library.impl("addmm", &addmm);
+  call.proceed();
 }
 
 }  // namespace accelerate

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using torch::Tensor;
 
-// Computes products with its own weights as zeros, and notes what it was shown.
+// Computes products with its own weights as zeros, and records its calls.
 class Zeros : public LinearHandler {
  public:
   explicit Zeros(std::vector<Tensor> weights) : weights_(std::move(weights)) {}
@@ -46,7 +46,7 @@ TEST(LinearMode, ShowsEverySpellingOfALayer) {
   torch::nn::Linear bare(torch::nn::LinearOptions(4, 3).bias(false));
   auto handler = std::make_shared<Zeros>(std::vector<Tensor>{layer->weight, bare->weight});
   const Tensor two = torch::randn({2, 4}), three = torch::randn({2, 5, 4});
-  const LinearModeScope scope(handler);
+  const OperatorModeScope scope(handler);
   EXPECT_TRUE(is_zero(layer(two)));
   EXPECT_TRUE(layer(three).equal(layer->bias.expand({2, 5, 3})));  // it adds the bias itself
   EXPECT_TRUE(is_zero(bare(two)));
@@ -72,7 +72,7 @@ TEST(LinearMode, LeavesOtherProductsAlone) {
                scaled = torch::addmm(layer->bias, x, layer->weight.t(), 1, 2),
                part = x.matmul(layer->weight.narrow(0, 0, 2).t()),
                first = layer->weight.t().matmul(x);
-  const LinearModeScope scope(handler);
+  const OperatorModeScope scope(handler);
   EXPECT_TRUE(other(x).equal(plain));
   EXPECT_TRUE(x.matmul(layer->weight).equal(product));
   EXPECT_TRUE(x.mm(layer->weight.t()).equal(mm));
@@ -87,12 +87,12 @@ TEST(LinearMode, AsksTheInnermostFirstAndTheOthersAfterIt) {
   auto outer = std::make_shared<Zeros>(std::vector<Tensor>{a->weight, b->weight});
   auto inner = std::make_shared<Zeros>(std::vector<Tensor>{a->weight});
   const Tensor x = torch::randn({2, 4});
-  const LinearModeScope first(outer);
+  const OperatorModeScope first(outer);
   {
-    const LinearModeScope second(inner);
+    const OperatorModeScope second(inner);
     a(x);
     b(x);
-    const LinearModeScope nothing(std::shared_ptr<LinearHandler>(nullptr));
+    const OperatorModeScope nothing(std::shared_ptr<OperatorHandler>(nullptr));
     a(x);
   }
   a(x);
@@ -105,32 +105,32 @@ TEST(LinearMode, EndsWithItsScopeByAnExceptionToo) {
   auto handler = std::make_shared<Zeros>(std::vector<Tensor>{layer->weight});
   const Tensor x = torch::randn({2, 4});
   try {
-    const LinearModeScope scope(handler);
+    const OperatorModeScope scope(handler);
     throw std::runtime_error("from the forward pass");
   } catch (const std::runtime_error&) {
   }
   EXPECT_FALSE(is_zero(layer(x)));
-  EXPECT_TRUE(current_linear_handlers().empty());
+  EXPECT_TRUE(current_operator_handlers().empty());
 }
 
 TEST(LinearMode, GoesToAnotherThreadOnlyByHand) {
   torch::nn::Linear layer(4, 4);
   auto handler = std::make_shared<Zeros>(std::vector<Tensor>{layer->weight});
   const Tensor x = torch::randn({2, 4});
-  const LinearModeScope scope(handler);
-  const LinearHandlers handlers = current_linear_handlers();
+  const OperatorModeScope scope(handler);
+  const OperatorHandlers handlers = current_operator_handlers();
   bool by_itself = true, by_hand = false, taken_away = true;
   std::thread([&] {
     by_itself = is_zero(layer(x));
-    const LinearModeScope installed(handlers);
+    const OperatorModeScope installed(handlers);
     by_hand = is_zero(layer(x));
-    const LinearModeScope none{LinearHandlers()};
+    const OperatorModeScope none{OperatorHandlers()};
     taken_away = is_zero(layer(x));
   }).join();
   EXPECT_FALSE(by_itself);
   EXPECT_TRUE(by_hand);
   EXPECT_FALSE(taken_away);
-  const LinearModeOff off;
+  const OperatorModeScope off = OperatorModeScope::without(OperatorOrder::kLinearProducts);
   EXPECT_FALSE(is_zero(layer(x)));
 }
 

@@ -8,8 +8,11 @@
 #include <memory>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/precision/fp8_moments.h"
@@ -17,12 +20,18 @@
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/optimizer_state_reader.h"
 
+namespace torch::optim {
+
+class Optimizer;
+
+}  // namespace torch::optim
+
 namespace accelerate {
 
 struct OptimizerPolicy {
   /// In fp16: shared by all prepared optimizers of the rank.
   std::shared_ptr<SharedScaler> scaler = nullptr;
-  /// Where the backward pass leaves gradients to their rank, as on TPUs: whom to average with.
+  /// The group for averaging where the backward pass does not do it, as on TPUs.
   ProcessGroupPtr averages_over = nullptr;
   /// An Adam's moments are kept in few bits between its steps; see Fp8Moments.
   bool packs_moments = false;
@@ -53,7 +62,7 @@ class AcceleratedOptimizer {
 
   /// Whether it was not reset.
   explicit operator bool() const { return optimizer_ != nullptr; }
-  /// Lets go of the optimizer; the handle is of no use afterwards.
+  /// Releases the optimizer; the handle cannot be used afterwards.
   void reset() { optimizer_.reset(); }
 
   /// Whether the last synchronising step() left the parameters as they were, because a gradient was
@@ -65,18 +74,18 @@ class AcceleratedOptimizer {
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     SharedScaler::User scaler;
     ProcessGroupPtr averages_over;
-    std::unique_ptr<Fp8Moments> moments;  // packed but during a step; null: as usual
+    std::unique_ptr<Fp8Moments> moments;  // packed except during a step; null: not used
     bool are_averaged = false;            // the gradients of this step
     bool step_was_skipped = false;
-    /// Those who are still there are waited for before the state changes.
+    /// step() waits for these snapshot readers before it changes the state.
     std::vector<std::weak_ptr<OptimizerStateReader>> readers;
 
     /// Before anything changes the state.
     void wait_for_readers();
     /// The optimizer's own step.
     at::Tensor step(torch::optim::Optimizer::LossClosure closure);
-    /// Makes gradients what step() will see: averaged over ranks where the backward pass did not do
-    /// it, and without the scale. Once per step. Collective.
+    /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
+    /// and unscales them. Once per step. Collective.
     void settle_gradients(GradientState& gradient_state);
     void average_gradients(GradientState& gradient_state);
   };
@@ -91,5 +100,15 @@ class AcceleratedOptimizer {
   std::shared_ptr<Shared> optimizer_;
   GradientState* gradient_state_;
 };
+
+/// Gives every rank's optimizer the state and options (moments, step counts, learning rates) of
+/// rank `source`'s, with tensors on `device`. The parameters are not touched. Collective.
+/// Errors: c10::Error if the optimizers are for different parameters.
+void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                               torch::optim::Optimizer& optimizer, int source, c10::Device device);
+
+/// Moves the optimizer's state, if it has any (for example if it was loaded before the model was
+/// moved). Local.
+void move_optimizer_state(torch::optim::Optimizer& optimizer, c10::Device device);
 
 }  // namespace accelerate

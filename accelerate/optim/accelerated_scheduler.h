@@ -1,15 +1,14 @@
 /// A user's learning-rate scheduler after `Accelerator::prepare`: one call of `step` per
 /// micro-step, and it moves only where the optimizer did.
 ///
-/// By how much is its SchedulerUnit. While gradients accumulate it stands still, unless
-/// GradientAccumulationPlugin::adjust_scheduler says otherwise, and a step that an optimizer
-/// skipped does not count. A scheduler that knows its length (total_steps) is not stepped beyond
-/// it.
+/// SchedulerUnit determines by how much. It does not move while gradients accumulate, unless
+/// GradientAccumulationPlugin::adjust_scheduler is set, nor for a step that an optimizer skipped.
+/// A scheduler that knows its length (total_steps) is not stepped beyond it.
 ///
-/// A schedule of optimizer steps in a job that counts every process's batches is over too early,
-/// and nothing would say so: rank 0 warns, once, when training has gone on for half as long again
-/// as a schedule of this library lasted (Scheduler::end). Mirrors: accelerate scheduler.py,
-/// AcceleratedScheduler. accelerate/docs/schedulers.md has more.
+/// A schedule of optimizer steps in a job that counts every process's batches ends too early: rank
+/// 0 warns, once, when training has continued for half the length of a schedule of this library
+/// (Scheduler::end) after its end.
+/// Mirrors: accelerate scheduler.py, AcceleratedScheduler. See accelerate/docs/schedulers.md.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ class ReduceLROnPlateau;
 class Scheduler;
 }  // namespace optim
 
-/// What one step of a prepared scheduler's schedule stands for.
+/// The unit of a prepared scheduler's schedule.
 enum class SchedulerUnit {
   /// One batch of one process: an optimizer step advances it by as many as there are data-parallel
   /// processes, or by one with split_batches. For schedules written for one process.
@@ -83,7 +82,7 @@ class AcceleratedScheduler {
 
   /// Whether it was not reset.
   explicit operator bool() const { return shared_ != nullptr; }
-  /// Lets go of the scheduler; the handle is of no use afterwards.
+  /// Releases the scheduler; the handle cannot be used afterwards.
   void reset() { shared_.reset(); }
 
   /// For the library: lives as long as a handle does.
@@ -91,9 +90,9 @@ class AcceleratedScheduler {
     torch::optim::LRScheduler* scheduler = nullptr;
     optim::Scheduler* ours = nullptr;             // the same, if it is one
     optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
-    // Not owned: whoever frees the optimizer need not think of its scheduler.
+    // Not owned: an optimizer may be freed before its scheduler.
     std::vector<std::weak_ptr<const AcceleratedOptimizer::Shared>> optimizers;
-    bool knows_its_own = false;  // they are the one that it drives
+    bool knows_its_own = false;  // `optimizers` holds exactly the optimizer it drives
     int64_t steps = 0;           // of the scheduler
     int64_t asked_steps = 0;     // the same, had its length been no limit
     bool warned = false;
@@ -101,7 +100,7 @@ class AcceleratedScheduler {
     void step();
     /// An optimizer that was prepared after it, whose skipped steps may not count.
     void add(const std::shared_ptr<const AcceleratedOptimizer::Shared>& optimizer);
-    /// Brings it to where rank `source`'s is. Collective.
+    /// Synchronises the schedule with rank `source`'s. Collective.
     void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
   };
   const std::shared_ptr<Shared>& shared() const { return shared_; }

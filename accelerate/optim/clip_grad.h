@@ -1,10 +1,10 @@
 /// Clipping gradients by their norm or their value, all at once.
 ///
 /// Parameters may be on several devices and of several types; those without a gradient are left
-/// out, and so are gradients without elements. One that comes several times counts once. Nothing
-/// waits for a device unless said below. Everything here is local: replicas of a model have equal
-/// gradients and so equal norms. Where gradients are spread over ranks, ranks reduce
-/// grad_norm_power among themselves:
+/// out, and so are gradients without elements. One that comes several times counts once. No
+/// function waits for a device unless documented below. Everything here is local: replicas of a
+/// model have equal gradients and so equal norms. If gradients are sharded over ranks, the ranks
+/// reduce grad_norm_power:
 ///
 ///     at::Tensor power = grad_norm_power(parameters, p);   // then summed over ranks
 ///     clip_grads_with_norm_(parameters, max_norm, norm_from_power(power, p));
@@ -53,7 +53,7 @@ at::Tensor grad_norm_power(at::TensorList parameters, double norm_type);
 /// The norm, from the sum of the parts.
 at::Tensor norm_from_power(const at::Tensor& power, double norm_type);
 
-/// Limits each element of the gradients to [-clip_value, clip_value]. What is not a number stays.
+/// Limits each element of the gradients to [-clip_value, clip_value]. NaN stays.
 void clip_grad_value_(at::TensorList parameters, double clip_value);
 
 }  // namespace accelerate

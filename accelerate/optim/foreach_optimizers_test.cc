@@ -12,9 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/optim/lamb.h"
-#include "accelerate/optim/lion.h"
-#include "accelerate/optim/schedule_free_adamw.h"
+#include "accelerate/optim/foreach_optimizers.h"
 
 namespace accelerate::optim {
 namespace {

@@ -12,8 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/optim/adam.h"
-#include "accelerate/optim/sgd.h"
+#include "accelerate/optim/fused_optimizers.h"
 
 namespace accelerate::optim {
 namespace {

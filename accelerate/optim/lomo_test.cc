@@ -13,7 +13,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/optim/adalomo.h"
 #include "accelerate/optim/lomo.h"
 
 namespace accelerate::optim {

@@ -1,10 +1,9 @@
-/// What options and parameter states of an optimizer of ours owe to LibTorch (copying, archives, a
-/// learning rate), written once from a list of their fields:
+/// What LibTorch asks of an optimizer's options and parameter states (copying, archives, a learning
+/// rate), derived from one list of their fields:
 ///
 ///     struct LionOptions : internal::OptionsOf<LionOptions> {
 ///       TORCH_ARG(double, lr) = 1e-4;
-///       template <typename Self, typename Fn>
-///       static void for_each_field(Self& self, Fn&& fn) { fn("lr", self.lr()); }
+///       static void for_each_field(auto& self, auto&& fn) { fn("lr", self.lr()); }
 ///     };
 ///
 /// Errors: c10::Error naming the field that an archive does not have.
@@ -13,6 +12,8 @@
 #include <memory>
 #include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
@@ -68,7 +69,29 @@ struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
   }
 };
 
-/// The parameter's state, made where there is none.
+/// The base of an optimizer whose Options and State list their fields. `Options::check()` throws
+/// c10::ValueError for options that make no sense.
+template <typename Options, typename State, typename Base = torch::optim::Optimizer>
+class OptimizerOf : public Base {
+ public:
+  explicit OptimizerOf(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                       Options defaults = {})
+      : Base(param_groups, std::make_unique<Options>(defaults)) {
+    defaults.check();
+  }
+  explicit OptimizerOf(std::vector<at::Tensor> parameters, Options defaults = {})
+      : OptimizerOf({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                    std::move(defaults)) {}
+
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::optim::serialize<State, Options>(archive, *this);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    torch::optim::serialize<State, Options>(archive, *this);
+  }
+};
+
+/// The parameter's state, which is made where there is none.
 template <typename State>
 State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
@@ -76,7 +99,7 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
   return static_cast<State&>(*slot);
 }
 
-/// What LibTorch's optimizers demand of these. Errors: c10::ValueError.
+/// The checks of LibTorch's optimizers. Errors: c10::ValueError.
 inline void check_rates(double lr, const std::tuple<double, double>& betas, double weight_decay) {
   TORCH_CHECK_VALUE(lr >= 0, "Invalid learning rate: ", lr);
   const auto [beta1, beta2] = betas;

@@ -17,6 +17,6 @@ PrecisionScope::PrecisionScope(const ModelState& model)
       linear_(model.fp8() ? model.fp8()->forward_scope(model.ddp() != nullptr &&
                                                        model.ddp()->require_sync() &&
                                                        !model.ddp()->joined())
-                          : LinearModeScope(nullptr)) {}
+                          : OperatorModeScope(nullptr)) {}
 
 }  // namespace accelerate

@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/precision/autocast.h"
 #include "accelerate/tensors/tree.h"
@@ -70,7 +70,7 @@ class PrecisionScope {
 
  private:
   AutocastScope autocast_;
-  LinearModeScope linear_;
+  OperatorModeScope linear_;
 };
 
 template <typename Module>

@@ -1,7 +1,7 @@
-/// Automatic mixed precision around a piece of code: matrix products compute in half precision,
-/// what needs the range or the digits stays in float32. LibTorch decides operator by operator.
+/// Automatic mixed precision for a scope: matrix products are computed in half precision, operators
+/// that need float32's range or digits in float32. LibTorch decides operator by operator.
 ///
-/// Threads: the scope belongs to the thread that made it, and so does what it changes.
+/// Local. Threads: a scope acts on the thread that made it, and ends there.
 /// Mirrors: torch.autocast; accelerate utils/modeling.py, get_mixed_precision_context_manager.
 #pragma once
 
@@ -15,24 +15,23 @@
 
 namespace accelerate {
 
-/// What operators on one kind of device are to compute in.
+/// How operators on one kind of device compute.
 struct AutocastSettings {
   c10::DeviceType device = c10::DeviceType::CPU;
   at::ScalarType dtype = at::kBFloat16;
   bool enabled = true;
-  /// Absent: as it is outside.
+  /// Absent: as outside of the scope.
   std::optional<bool> cache_enabled = std::nullopt;
 };
 
-/// What `precision` asks for on devices of this kind: nothing for `no`. In fp8, what is not
-/// computed in 8 bits computes in bf16.
+/// The settings of `precision` on devices of this kind; none for `no`. For fp8 they are bf16's, in
+/// which everything is computed that is not computed in 8 bits.
 /// Errors: c10::ValueError for a kind of device for which LibTorch has no autocast.
 std::optional<AutocastSettings> autocast_settings(PrecisionType precision, c10::DeviceType device,
                                                   const AutocastKwargs& kwargs = {});
 
-/// While it lives, operators of this thread compute as the settings say; without settings nothing
-/// changes. Scopes nest, and end in the reverse order. Weights that were cast are kept until the
-/// outermost scope ends.
+/// Applies settings to this thread's operators; without settings nothing changes. Scopes nest, and
+/// end in the reverse order. Cast weights are cached until the outermost scope ends.
 class AutocastScope {
  public:
   explicit AutocastScope(const std::optional<AutocastSettings>& settings);
@@ -41,11 +40,11 @@ class AutocastScope {
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  // How it was outside.
+  // The settings before the scope.
   std::optional<AutocastSettings> outside_;
 };
 
-/// The scope in which models of the Runtime's Accelerators compute; none where `native_amp` is off.
+/// A scope with the job's mixed precision; it changes nothing if `native_amp` is off.
 /// Local. Errors: c10::ValueError before the first Accelerator.
 [[nodiscard]] AutocastScope get_mixed_precision_context_manager(
     bool native_amp = false, const AutocastKwargs& autocast_kwargs = {});

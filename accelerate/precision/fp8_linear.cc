@@ -3,11 +3,17 @@
 #include <optional>
 #include <vector>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "accelerate/operators/linear_mode.h"
-#include "accelerate/precision/fp8_matmul.h"
+#include "accelerate/operators/operator_mode.h"
 
 namespace accelerate {
 namespace {
@@ -16,10 +22,50 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What is computed here has its types chosen already.
+// Devices that multiply fp8 want dimensions of multiples of 16.
+constexpr int64_t kAlignment = 16;
+
+// Zeros up to multiples of 16, row by row.
+Tensor aligned(const Tensor& data) {
+  const auto missing = [&](int64_t dim) {
+    return (kAlignment - data.size(dim) % kAlignment) % kAlignment;
+  };
+  const int64_t rows = missing(0), cols = missing(1);
+  if (rows == 0 && cols == 0) return data.contiguous();
+  // Zero is the byte 0 in both formats.
+  return at::constant_pad_nd(data.view(at::kByte), {0, cols, 0, rows}).view(data.scalar_type());
+}
+
+Tensor finish(Tensor product, const Tensor& bias, at::ScalarType output) {
+  if (bias.defined()) product += bias;
+  return product.to(output);
+}
+
+Tensor native_matmul(const Fp8Tensor& a, const Fp8Tensor& b, const Tensor& bias,
+                     at::ScalarType output) {
+  const int64_t rows = a.data.size(0), cols = b.data.size(0);
+  const Tensor product =
+      at::_scaled_mm(aligned(a.data), aligned(b.data).t(), a.inverse_scale, b.inverse_scale,
+                     /*bias=*/{}, /*scale_result=*/{}, at::kFloat);
+  return finish(product.narrow(0, 0, rows).narrow(1, 0, cols), bias, output);
+}
+
+// a x b^T + bias in type `output`: sums and scaling in float32, one rounding at the end.
+Tensor fp8_matmul(const Fp8Tensor& a, const Fp8Tensor& b, const Tensor& bias, at::ScalarType output,
+                  bool native) {
+  if (native) return native_matmul(a, b, bias, output);
+  Tensor product = at::mm(a.data.to(at::kFloat), b.data.to(at::kFloat).t());
+  return finish(product.mul_(a.inverse_scale * b.inverse_scale), bias, output);
+}
+
+Tensor fp8_matmul(const MxTensor& a, const MxTensor& b, const Tensor& bias, at::ScalarType output) {
+  return finish(at::mm(a.dequantize(), b.dequantize().t()), bias, output);
+}
+
+// The types of the operators here are chosen already.
 struct PlainOperators {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-  const LinearModeOff no_mode;
+  const OperatorModeScope no_handler = OperatorModeScope::without(OperatorOrder::kLinearProducts);
 };
 
 at::ScalarType high_precision(const Tensor& input) {
@@ -67,7 +113,7 @@ class Product {
 
 Fp8Tensor transposed(const Fp8Tensor& tensor) { return {tensor.data.t(), tensor.inverse_scale}; }
 
-// Saved tensors, by their place. A weight or input in fp8 is absent where it was not quantised.
+// Positions of saved tensors. A weight or input in fp8 is undefined if it was not quantised.
 enum Saved { kWeight, kInput, kFp8Weight, kFp8WeightScale, kFp8Input, kFp8InputScale, kNumSaved };
 
 Fp8Tensor fp8_at(const variable_list& saved, Saved place) {
@@ -186,6 +232,19 @@ struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
 };
 
 }  // namespace
+
+bool has_native_fp8_matmul(c10::Device device) {
+  if (!device.is_cuda()) return false;
+  try {
+    const at::Tensor zeros =
+        at::zeros({kAlignment, kAlignment}, at::TensorOptions(device).dtype(at::kByte)).view(kE4M3);
+    const at::Tensor one = at::ones({}, at::TensorOptions(device).dtype(at::kFloat));
+    at::_scaled_mm(zeros, zeros.t(), one, one, /*bias=*/{}, /*scale_result=*/{}, at::kFloat);
+    return true;
+  } catch (const c10::Error&) {
+    return false;  // an older device, or a build without it
+  }
+}
 
 at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                       const c10::intrusive_ptr<Fp8Layer>& layer, bool records) {

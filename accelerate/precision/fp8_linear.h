@@ -4,10 +4,16 @@
 ///   dgrad     of input = gradient [M, N] x weight           E5M2 (HYBRID) or E4M3, E4M3
 ///   wgrad     of weight= gradient^T x input                 the same
 ///
-/// Each of the three may stay in high precision: then it is what at::linear would compute, bit for
-/// bit. Operands are kept for the backward pass as they were quantised, a byte each. High precision
-/// and the output are in autocast's type where that is on, else in the input's; the weight's
-/// gradient comes in the weight's type. There is no second derivative.
+/// Each of the three products may stay in high precision, where it equals at::linear's bit for bit.
+/// The backward pass keeps quantised operands, one byte per element. High precision means
+/// autocast's type if autocast is on, otherwise the input's type; the output has the same type. The
+/// weight's gradient has the weight's type. There is no second derivative.
+///
+/// A device that multiplies fp8 itself (CUDA from capability 8.9 on) does so. Elsewhere the same
+/// numbers are multiplied in float32, which emulates the arithmetic but not its speed. Both sum in
+/// float32, scale the sum, add the bias and round once.
+///
+/// Local. Threads: any; a layer's delayed scales belong to one thread at a time.
 #pragma once
 
 #include <memory>
@@ -21,11 +27,11 @@
 
 namespace accelerate {
 
-/// Where scales come from.
+/// Where a tensor's scale comes from.
 enum class Fp8Scaling {
-  kCurrent,  ///< the tensor itself
+  kCurrent,  ///< the tensor's own largest value
   kDelayed,  ///< the largest values of past steps
-  kBlocks,   ///< a power of two for each 32 values along the sum
+  kBlocks,   ///< each block of 32 values along the summed dimension has a power of two
 };
 
 struct Fp8Recipe {
@@ -37,19 +43,22 @@ struct Fp8Recipe {
   bool override_wgrad = false;
 };
 
-/// What a product must know of its layer; lives as long as graphs that passed through it.
+/// How a layer's products are computed. Graphs that went through the layer keep it alive.
 struct Fp8Layer : torch::CustomClassHolder {
   Fp8Recipe recipe;
-  /// The device multiplies fp8 itself.
+  /// Whether the device multiplies fp8 itself.
   bool native = false;
   /// Null unless scaling is delayed.
   std::shared_ptr<DelayedScales> scales;
   int64_t index = 0;
 };
 
-/// Differentiable in input, weight and bias. Local.
-/// `records`: the amax of the tensors counts for later scales.
-/// Shapes: input [..., K], weight [N, K], bias [N] or undefined; gives [..., N].
+/// Tries whether LibTorch multiplies fp8 on this device, with a small product.
+bool has_native_fp8_matmul(c10::Device device);
+
+/// Differentiable in input, weight and bias.
+/// `records`: whether the tensors' amax is recorded for later scales.
+/// Shapes: input [..., K], weight [N, K], bias [N] or undefined; result [..., N].
 /// Errors: c10::Error in a backward pass with create_graph.
 at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                       const c10::intrusive_ptr<Fp8Layer>& layer, bool records);

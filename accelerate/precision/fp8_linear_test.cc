@@ -13,7 +13,7 @@ namespace {
 
 using torch::Tensor;
 
-// An emulation of its own: what a tensor becomes on its way through a format.
+// An independent emulation: a tensor cast to a format and back.
 Tensor through(const Tensor& x, at::ScalarType format, double limit) {
   const float scale = static_cast<float>(limit) / x.abs().max().item<float>();
   return (x.to(at::kFloat) * scale).clamp(-limit, limit).to(format).to(at::kFloat) / scale;
@@ -195,7 +195,7 @@ TEST(Fp8Linear, TakesInputsOfAnyShape) {
   }
 }
 
-// bfloat16 outside, and gradients in the types of what they belong to.
+// Outputs are bfloat16, and each gradient has the type of its tensor.
 TEST(Fp8Linear, FollowsAutocast) {
   const Setting setting;
   at::autocast::set_autocast_enabled(at::kCPU, true);

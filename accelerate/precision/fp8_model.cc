@@ -1,5 +1,7 @@
 #include "accelerate/precision/fp8_model.h"
 
+#include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -8,13 +10,22 @@
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/precision/fp8_filters.h"
-#include "accelerate/precision/fp8_matmul.h"
 
 namespace accelerate {
 namespace {
 
 constexpr int64_t kAlignment = 16;
+
+void visit(const torch::nn::Module& module, const std::string& name,
+           std::unordered_set<const torch::nn::Module*>& seen, std::vector<NamedLinear>& found) {
+  if (!seen.insert(&module).second) return;
+  if (const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module)) {
+    found.emplace_back(name, linear);
+  }
+  for (const auto& child : module.named_children()) {
+    visit(*child.value(), name.empty() ? child.key() : name + "." + child.key(), seen, found);
+  }
+}
 
 Fp8Recipe recipe_of(const Fp8Plan& plan) {
   Fp8Recipe recipe;
@@ -40,7 +51,7 @@ std::shared_ptr<DelayedScales> scales_of(const Fp8Plan& plan, int64_t num_layers
                             .gradient_format = *te->fp8_format == "E4M3" ? kE4M3 : kE5M2});
 }
 
-// Says why a layer stays in high precision; nothing where it does not.
+// Gives the reason why a layer stays in high precision; an empty text if it is converted.
 class Choice {
  public:
   Choice(const torch::nn::Module& model, const Fp8Plan& plan)
@@ -57,15 +68,15 @@ class Choice {
   }
 
   std::string reason_against(const std::string& name, const torch::nn::LinearImpl& layer) const {
-    if (filter_ && !filter_(layer, name)) return "module_filter_func says so";
+    if (filter_ && !filter_(layer, name)) return "module_filter_func rejects it";
     if (keeps_ends_ && name == ends_.first) return "the first Linear layer";
     if (keeps_ends_ && name == ends_.second) return "the last Linear layer";
     const at::Tensor& weight = layer.weight;
-    if (!weight.is_floating_point()) return "its weight is no floating-point tensor";
+    if (!weight.is_floating_point()) return "its weight is not a floating-point tensor";
     for (const int64_t size : weight.sizes()) {
       if (size == 0 || (size % kAlignment != 0 && !pads_)) {
         return absl::StrCat("[", weight.size(0), ", ", weight.size(1),
-                            "] is not made of multiples of ", kAlignment);
+                            "] has a dimension that is not a multiple of ", kAlignment);
       }
     }
     return "";
@@ -80,12 +91,46 @@ class Choice {
 
 }  // namespace
 
+std::vector<NamedLinear> linear_layers(const torch::nn::Module& model) {
+  std::vector<NamedLinear> found;
+  std::unordered_set<const torch::nn::Module*> seen;
+  visit(model, "", seen, found);
+  return found;
+}
+
+std::pair<std::optional<std::string>, std::optional<std::string>> find_first_last_linear_layers(
+    const torch::nn::Module& model) {
+  const std::vector<NamedLinear> layers = linear_layers(model);
+  if (layers.empty()) return {};
+  return {layers.front().first, layers.back().first};
+}
+
+bool filter_linear_layers(const torch::nn::Module& module, const std::string& name,
+                          const std::vector<std::string>& layers_to_filter) {
+  if (const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module)) {
+    for (const int64_t size : linear->weight.sizes()) {
+      if (size % kAlignment != 0) return false;
+    }
+  }
+  return std::find(layers_to_filter.begin(), layers_to_filter.end(), name) ==
+         layers_to_filter.end();
+}
+
+Fp8Filter filter_first_and_last_linear_layers(const torch::nn::Module& model) {
+  const auto [first, last] = find_first_last_linear_layers(model);
+  std::vector<std::string> names;
+  if (first) names = {*first, *last};
+  return [names](const torch::nn::Module& module, const std::string& name) {
+    return filter_linear_layers(module, name, names);
+  };
+}
+
 std::string Fp8Report::to_string() const {
   std::string text = absl::StrCat(converted.size(), " of ", converted.size() + skipped.size(),
                                   " Linear layers in fp8 (", accelerate::to_string(backend), ")\n");
   for (const std::string& name : converted) absl::StrAppend(&text, "  ", name, "\n");
   for (const Skipped& layer : skipped) {
-    absl::StrAppend(&text, "  ", layer.name, ": not, ", layer.reason, "\n");
+    absl::StrAppend(&text, "  ", layer.name, ": not converted: ", layer.reason, "\n");
   }
   return text;
 }
@@ -138,7 +183,7 @@ Fp8Model::Scope Fp8Model::forward_scope(bool agrees) {
   const auto* te = std::get_if<TERecipeKwargs>(&plan_.recipe);
   const bool evaluates = !module_.is_training();
   if (weights_.empty() || (te && evaluates && !*te->use_autocast_during_eval)) {
-    return Scope(std::shared_ptr<LinearHandler>());
+    return Scope(nullptr);
   }
   use_device();
   takes_step_ = !evaluates && at::GradMode::is_enabled();
@@ -149,12 +194,12 @@ Fp8Model::Scope Fp8Model::forward_scope(bool agrees) {
 std::optional<at::Tensor> Fp8Model::linear(const at::Tensor& input, const at::Tensor& weight,
                                            const at::Tensor& bias) {
   const auto found = layers_.find(weight.unsafeGetTensorImpl());
-  // What does not fit is left to the operator, which says so.
+  // The operator itself reports arguments that do not fit.
   if (found == layers_.end() || input.dim() == 0 || !input.is_floating_point() ||
       input.size(-1) != weight.size(1) || input.device() != weight.device()) {
     return std::nullopt;
   }
-  // Without gradients a training pass may have a frozen part, or one that is computed again later.
+  // A training pass may run parts without gradients: frozen ones, and ones recomputed later.
   const bool records = module_.is_training() && (takes_step_ || at::GradMode::is_enabled());
   return fp8_linear(input, weight, bias, found->second, records);
 }

@@ -7,34 +7,39 @@
 ///   }
 ///   loss.backward();                      // outside of the scope
 ///
-/// The module stays as it is: inside the scope the products of chosen weights are computed
-/// otherwise (linear_mode.h), also where a function uses the weight of a chosen layer, but not
-/// where a module of another type does what Linear does.
+/// The module is unchanged. Inside the scope products with the weights of converted layers are
+/// computed in fp8 (see operators/linear_mode.h), also where a function uses such a weight. A
+/// module of another type that computes what Linear computes is not converted.
 ///
-/// Which layers, and how:
+/// Layers and scales by backend:
 ///   TE     all Linear; delayed scaling, or blocks of 32; in training, and by option in evaluation.
 ///   MSAMP  all Linear; one scale per tensor, from the tensor itself.
-///   AO     all Linear but the first and the last, or what the filter says; scales as with MSAMP;
-///          in evaluation too.
-/// A layer with a dimension that is no multiple of 16 stays in high precision. Layers that share
-/// their weight are one.
+///   AO     all Linear but the first and the last, or those that the filter accepts; scales as with
+///          MSAMP; in evaluation too.
+/// A layer with a dimension that is not a multiple of 16 stays in high precision. Layers that share
+/// a weight have one state.
 ///
-/// Delayed scales are computed at the start of each training forward with gradients from what was
-/// seen since the last one, backward passes included. That is the only collective, and one for all
-/// layers. A pass without gradients (NoGradGuard, InferenceMode) leaves them alone.
-/// Activation checkpointing computes layers again outside of the scope; whoever does that installs
-/// current_linear_handlers() around it, as the library's own does.
+/// Delayed scales are computed at the start of each training forward with gradients, from the
+/// tensors since the previous one, including those of backward passes. This is the only collective,
+/// one for all layers. A pass without gradients (NoGradGuard, InferenceMode) changes no scale.
+/// Activation checkpointing recomputes layers outside of the scope: it installs the handlers that
+/// current_operator_handlers() gave inside, as accelerate::checkpoint does.
+///
 /// Mirrors: accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
-///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao.
-/// Threads: those of the module. The Fp8Model may go before the graph of a forward pass.
+///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao and the filters.
+/// Differs: a filter is made for a whole model. HF Accelerate's default filter looks for the first
+///          and last layer inside the layer that it is asked about.
+/// Threads: those of the module. The Fp8Model may be destroyed before the graph of a forward pass.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -49,12 +54,33 @@ class ProcessGroup;
 }  // namespace c10d
 
 namespace torch::nn {
+class LinearImpl;
 class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
 
-/// What became of a model's Linear layers.
+/// Decides whether a layer is converted, given its name in the model.
+using Fp8Filter = std::function<bool(const torch::nn::Module& module, const std::string& name)>;
+
+/// A Linear layer with its name, such as "encoder.0.fc"; the model itself has the name "".
+using NamedLinear = std::pair<std::string, const torch::nn::LinearImpl*>;
+
+/// All Linear layers in module order, each once. Local.
+std::vector<NamedLinear> linear_layers(const torch::nn::Module& model);
+
+/// The names of the first and the last Linear layer; nothing if the model has none. Local.
+std::pair<std::optional<std::string>, std::optional<std::string>> find_first_last_linear_layers(
+    const torch::nn::Module& model);
+
+/// False for a Linear layer with a dimension that is not a multiple of 16, and for listed names.
+bool filter_linear_layers(const torch::nn::Module& module, const std::string& name,
+                          const std::vector<std::string>& layers_to_filter);
+
+/// A filter that rejects these and the model's first and last Linear layer.
+Fp8Filter filter_first_and_last_linear_layers(const torch::nn::Module& model);
+
+/// Which of a model's Linear layers were converted.
 struct Fp8Report {
   struct Skipped {
     std::string name;
@@ -72,8 +98,8 @@ struct Fp8Report {
 
 class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Model> {
  public:
-  /// Chooses the layers. Local. `module` is used as long as the result; `group` is where ranks
-  /// agree on delayed scales, null for one rank alone.
+  /// Chooses the layers. Local. `module` outlives the result. The ranks of `group` agree on delayed
+  /// scales; null for a single rank.
   static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan,
                                            c10::intrusive_ptr<c10d::ProcessGroup> group);
   static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan);
@@ -82,20 +108,20 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   const Fp8Report& report() const { return report_; }
   const Fp8Plan& plan() const { return plan_; }
 
-  /// The weights that are used in fp8, in module order.
+  /// The weights of converted layers, in module order.
   const std::vector<at::Tensor>& weights() const { return weights_; }
 
-  using Scope = LinearModeScope;
+  using Scope = OperatorModeScope;
 
-  /// To be held around the module's forward. With delayed scaling, in training and with gradients,
-  /// collective over the group, unless `agrees` is false: then this rank's scales follow its own
-  /// values until the next forward that agrees. For passes that ranks do not all make, as on uneven
-  /// inputs, and where communication is to be avoided, as in those that only accumulate.
+  /// The scope for one call of the module's forward. Collective over the group with delayed
+  /// scaling, in training and with gradients. If `agrees` is false it is local, and this rank's
+  /// scales follow its own values until the next forward that agrees: for passes that not all ranks
+  /// make, such as those on uneven inputs, and for passes that only accumulate gradients.
   [[nodiscard]] Scope forward_scope(bool agrees = true);
 
-  /// What delayed scaling knows; nothing with other recipes. Local.
+  /// The state of delayed scaling; empty with other recipes. Local.
   std::map<std::string, at::Tensor> state_dict() const;
-  /// Errors: c10::ValueError naming what does not fit this model; nothing has changed then.
+  /// Errors: c10::ValueError that names the entry that does not fit this model; nothing is changed.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
   std::optional<at::Tensor> linear(const at::Tensor& input, const at::Tensor& weight,
@@ -110,14 +136,14 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   const Fp8Plan plan_;
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   Fp8Report report_;
-  std::vector<at::Tensor> weights_;  // keeps them, and so the keys of layers_, alive
+  std::vector<at::Tensor> weights_;  // keeps the keys of layers_ alive
   std::unordered_map<at::TensorImpl*, c10::intrusive_ptr<Fp8Layer>> layers_;
   std::shared_ptr<DelayedScales> scales_;
   std::optional<c10::Device> device_;
-  bool takes_step_ = false;  // the latest pass
+  bool takes_step_ = false;  // whether the latest pass began a step of the scales
 };
 
-/// Whether any layer is computed as TransformerEngine, or torchao, would.
+/// Whether any layer was converted with TransformerEngine's, or torchao's, recipe.
 inline bool has_transformer_engine_layers(const Fp8Model& model) {
   return model.report().backend == FP8BackendType::kTe && !model.weights().empty();
 }

@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/precision/fp8_filters.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
@@ -92,7 +91,7 @@ TEST(Fp8Model, ChoosesLayersByTheRecipe) {
       msamp(plan_of(MSAMPRecipeKwargs{}));
   EXPECT_THAT(ao.fp8->report().converted, ElementsAre("inner.2"));
   EXPECT_THAT(skipped(*ao.fp8), ElementsAre("first", "odd", "inner.0", "last"));
-  // Those that follow an unsuitable layer are converted all the same.
+  // Layers after one that stays in high precision are converted.
   EXPECT_THAT(te.fp8->report().converted, ElementsAre("first", "inner.2", "last"));
   EXPECT_THAT(skipped(*te.fp8), ElementsAre("odd", "inner.0"));
   EXPECT_THAT(ends.fp8->report().converted, ElementsAre("inner.2"));
@@ -100,8 +99,9 @@ TEST(Fp8Model, ChoosesLayersByTheRecipe) {
   EXPECT_FALSE(has_ao_layers(*te.fp8));
   EXPECT_TRUE(has_ao_layers(*ao.fp8));
   EXPECT_THAT(msamp.fp8->report().converted, ElementsAre("first", "inner.2", "last"));
-  EXPECT_THAT(te.fp8->report().to_string(),
-              HasSubstr("odd: not, [24, 32] is not made of multiples of 16"));
+  EXPECT_THAT(
+      te.fp8->report().to_string(),
+      HasSubstr("odd: not converted: [24, 32] has a dimension that is not a multiple of 16"));
 }
 
 TEST(Fp8Model, AsksTheFilter) {
@@ -240,19 +240,19 @@ TEST(Fp8Model, GoesBeforeItsGraph) {
   EXPECT_TRUE(weight.grad().isfinite().all().item<bool>());
 }
 
-// What a checkpoint does in the backward pass, with the handlers of the forward pass and without.
+// Recomputes as a checkpoint does, with the handlers of the forward pass and without.
 TEST(Fp8Model, IsComputedAgainWithTheHandlersOfTheForwardPass) {
   Fixture f(plan_of(TERecipeKwargs{}));
   f.in_fp8().sum().backward();
-  LinearHandlers handlers;
+  OperatorHandlers handlers;
   Tensor output;
   {
     const Fp8Model::Scope scope = f.fp8->forward_scope();
     output = f.model(f.x);
-    handlers = current_linear_handlers();
+    handlers = current_operator_handlers();
   }
   EXPECT_FALSE(f.model(f.x).equal(output));
-  const LinearModeScope again(handlers);
+  const OperatorModeScope again(handlers);
   EXPECT_TRUE(f.model(f.x).equal(output));
 }
 
@@ -282,7 +282,7 @@ TEST(Fp8Model, WithoutLayersDoesNothing) {
   EXPECT_THAT(fp8->report().converted, IsEmpty());
   EXPECT_THAT(fp8->state_dict(), IsEmpty());
   const Fp8Model::Scope scope = fp8->forward_scope();
-  EXPECT_TRUE(current_linear_handlers().empty());
+  EXPECT_TRUE(current_operator_handlers().empty());
 }
 
 TEST(Fp8Model, LeavesMistakesToTheOperator) {
@@ -293,7 +293,7 @@ TEST(Fp8Model, LeavesMistakesToTheOperator) {
   EXPECT_THROW(layer(torch::ones({2, 16}, at::kLong)), c10::Error);
 }
 
-// What is left of a loss of about 0.5 when a model has learnt a function.
+// The loss after learning a function, from about 0.5 at the start.
 double final_loss(const std::optional<Fp8Plan>& plan) {
   torch::set_num_threads(1);
   torch::manual_seed(11);
@@ -310,7 +310,8 @@ double final_loss(const std::optional<Fp8Plan>& plan) {
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     Tensor output;
     {
-      const Fp8Model::Scope scope = fp8 ? fp8->forward_scope() : Fp8Model::Scope(LinearHandlers());
+      const Fp8Model::Scope scope =
+          fp8 ? fp8->forward_scope() : Fp8Model::Scope(OperatorHandlers());
       output = model->forward(x);
     }
     at::autocast::clear_cache();

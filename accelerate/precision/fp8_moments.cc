@@ -16,15 +16,15 @@ namespace {
 
 constexpr int64_t kBlock = 128;
 constexpr double kHalfMax = 65504;
-constexpr double kLeastHalf = 1.0 / (1 << 14);  // that has all its bits
-// Bits of float32's fraction that the formats lack.
+constexpr double kLeastHalf = 1.0 / (1 << 14);  // the smallest normal fp16 number
+// How many bits fewer than float32's the formats' fractions have.
 constexpr int64_t kE4M3Lacks = 20;
 constexpr int64_t kHalfLacks = 13;
 // 2^32 times irrational numbers: multiples of them fill [0, 2^32) evenly.
 constexpr int64_t kByStep = 2654435769;
 constexpr int64_t kByPlace = 3242174889;
 
-// Drops the last `bits` of each float32's fraction, up or down as often as they say over the steps.
+// Rounds away the last `bits` of each float32's fraction, up as often as their value says.
 at::Tensor drop_bits(const at::Tensor& values, int64_t bits, int64_t step) {
   const int64_t last = (int64_t{1} << bits) - 1;
   at::Tensor offset = at::arange(values.numel(), values.options().dtype(at::kLong));
@@ -32,7 +32,7 @@ at::Tensor drop_bits(const at::Tensor& values, int64_t bits, int64_t step) {
   return values.view(at::kInt).add(offset.to(at::kInt)).bitwise_and_(~last).view(at::kFloat);
 }
 
-// Calls with a parameter's state as what it is.
+// Calls `visit` with the state as its own type; not for other optimizers' states.
 template <typename Visit>
 void with_adam_state(torch::optim::OptimizerParamState& state, const Visit& visit) {
   if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) return visit(*adam);
@@ -54,7 +54,7 @@ Fp8Moments::Blocks Fp8Moments::round(const at::Tensor& tensor, at::ScalarType ty
   const at::Tensor values =
       at::constant_pad_nd(tensor.to(at::kFloat).flatten(), {0, blocks * kBlock - size})
           .view({blocks, kBlock});
-  // The largest power of two with which nothing saturates.
+  // The largest power of two with which no value saturates.
   const at::Tensor amax = values.abs().amax(1, /*keepdim=*/true).clamp_min_(kLeastFp8Amax);
   const at::Tensor scales = at::exp2(amax.reciprocal().mul_(limit).log2_().floor_());
   at::Tensor scaled = (values * scales).clamp_(-limit, limit).flatten().narrow(0, 0, size);

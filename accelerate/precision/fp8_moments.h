@@ -1,21 +1,21 @@
-/// An Adam optimizer's moments in few bits between its steps (MS-AMP's level O2): three bytes per
-/// parameter, and eight for each 128 of them, instead of eight each.
+/// Packs an Adam optimizer's moments between its steps (MS-AMP's level O2): into three bytes per
+/// parameter and eight per 128 parameters, instead of eight per parameter.
 ///
 ///   first moment    E4M3
 ///   second moment   its square root in fp16
 ///
-/// each with a power of two per 128 values as scale. Rounding goes up or down as often as it takes
-/// for moments to be right on average, for an average in few bits that is rounded to the nearest
-/// stops short of where it goes. Which way follows from the optimizer's step and the place in the
-/// tensor, so a run repeats itself; packing what was unpacked changes nothing. A constant gradient
-/// gives float32's updates within a sixth each and a hundredth on average.
-/// Of 128 values a root counts as a billionth of the largest at least, and never as 0; a first
-/// moment below some millionth of the largest may be 0. So an outlier slows its neighbours down
-/// until it has decayed and does not throw them.
+/// Each block of 128 values has a power of two as scale. Rounding is dithered, so that moments are
+/// right on average: rounded to the nearest, a moving average in few bits stops short of its limit.
+/// The direction depends on the optimizer's step and the position in the tensor only, so runs are
+/// reproducible, and packing unpacked moments again changes nothing. With a constant gradient each
+/// update is within a sixth of float32's, and within a hundredth on average.
+/// In a block a root is never 0, but at least a billionth of the largest; a first moment below
+/// about a millionth of the largest may become 0. So an outlier slows its neighbours down until it
+/// has decayed, and does not make them diverge.
 ///
-/// Between steps the optimizer has no moments: unpack() before `optimizer.save()`, pack() after;
-/// what was saved without is refused by unpack() once it was loaded. Loading needs neither.
-/// amsgrad's maximum stays in float32.
+/// Between steps the optimizer has no moments: call unpack() before `optimizer.save()` and pack()
+/// after it. unpack() rejects a loaded state that was saved while the moments were packed. Loading
+/// needs neither call. amsgrad's maximum stays in float32.
 /// Source: Peng et al., "FP8-LM: Training FP8 Large Language Models", 2023.
 /// Threads: those of the optimizer.
 #pragma once
@@ -34,25 +34,25 @@ class Fp8Moments {
   /// `optimizer` outlives this. Errors: c10::ValueError unless it is an Adam or AdamW.
   explicit Fp8Moments(torch::optim::Optimizer& optimizer);
 
-  /// Replaces the moments that there are; those that are packed already stay. The optimizer has no
-  /// moments for these parameters until they are unpacked: it must not step or be saved. Local.
+  /// Packs the optimizer's moments; those that are packed already stay so. Until unpack() the
+  /// optimizer has no moments for these parameters, and must not step or be saved. Local.
   void pack();
-  /// Makes them float32 again; nothing to do where they are. Moments that the optimizer has got
-  /// meanwhile, as by `load()`, are its own, and those that were packed are forgotten. Local.
-  /// Errors: c10::ValueError where it has a parameter's state without moments and they are not
-  /// here either: it was saved while they were packed.
+  /// Gives the optimizer its moments back in float32. Moments that it got meanwhile, by `load()`,
+  /// replace packed ones. Local.
+  /// Errors: c10::ValueError if a parameter's state has no moments and none are packed either: it
+  ///         was saved while they were packed.
   void unpack();
 
-  /// What packed moments take.
+  /// The size of all packed moments.
   int64_t packed_bytes() const;
 
  private:
-  // A tensor's values, flat, and what each 128 of them were multiplied by.
+  // A tensor's values, flat, and the scale of each block.
   struct Blocks {
     at::Tensor data, scales;
   };
   struct Packed {
-    const torch::optim::OptimizerParamState* state;  // whose moments these are
+    const torch::optim::OptimizerParamState* state;  // the owner of the moments
     std::vector<int64_t> sizes;
     Blocks first, second_root;
   };

@@ -17,7 +17,7 @@ using torch::Tensor;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What a format is, from its definition alone.
+// A format by its definition alone.
 struct Format {
   at::ScalarType type;
   int fraction_bits, bias, last_code;  // of the largest finite number
@@ -43,7 +43,8 @@ struct Format {
 
 constexpr Format kFormats[] = {{kE4M3, 3, 7, 0x7e}, {kE5M2, 2, 15, 0x7b}};
 
-// Every number, what lies halfway to the next, their neighbours in float32, and what is beyond.
+// Every number, the midpoints between numbers, their neighbours in float32, and values out of
+// range.
 std::vector<float> interesting(const Format& format) {
   std::vector<float> values{0.f, 1e30f, std::numeric_limits<float>::denorm_min()};
   for (int code = 0; code <= format.last_code; ++code) {

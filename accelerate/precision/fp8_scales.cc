@@ -41,7 +41,7 @@ DelayedScales::DelayedScales(int64_t num_layers, const DelayedScalingOptions& op
   check(options);
   const double forward = fp8_max(kE4M3), gradient = fp8_max(options.gradient_format);
   formats_max_ = at::tensor({forward, forward, gradient}, at::kFloat);
-  // Only the newest matters where the largest does not.
+  // Without use_max only the newest is read.
   const int64_t length = options.use_max ? options.amax_history_len : 1;
   history_ = at::zeros({length, num_layers, kRoles}, at::kFloat);
   set_scales(at::ones({num_layers, kRoles}, at::kFloat));
@@ -79,7 +79,7 @@ void DelayedScales::begin_step(c10d::ProcessGroup* group) {
   const int64_t done = steps_++;
   const c10::InferenceMode normal_tensors(false);
   const at::NoGradGuard no_grad;
-  // NaN has no order, and a rank that has one must not decide otherwise than the others.
+  // A maximum with NaN is not defined, and all ranks must reach the same decision.
   at::Tensor amax = amax_.nan_to_num(kInfinity, kInfinity);
   if (group != nullptr && group->getSize() > 1 && amax.numel() > 0) {
     std::vector<at::Tensor> tensors{amax};
@@ -91,7 +91,7 @@ void DelayedScales::begin_step(c10d::ProcessGroup* group) {
   history_.select(0, done % history_.size(0)).copy_(amax);
   if (done % options_.interval == 0) {
     if (options_.use_max) amax = history_.amax(0);
-    // As fp8_scale does, very small ones count as a little more.
+    // The lower bound is fp8_scale's.
     const at::Tensor scales =
         formats_max_ / amax.clamp_min(kLeastFp8Amax) * std::exp2(-options_.margin);
     set_scales(at::where(amax > 0, scales, scales_));

@@ -1,12 +1,11 @@
-/// Delayed scaling: scales that follow from the largest absolute values ("amax") of past steps.
-///
-/// All layers' values are kept in one tensor, so that ranks agree on them in one collective per
-/// step however many layers there are.
+/// Delayed scaling: scales computed from the largest absolute values ("amax") of past steps.
 ///
 ///   scale = fp8_max / (amax x 2^margin)      amax: the largest of the history, or its newest
 ///
-/// A scale stays as it was where the amax is 0, or is not finite on any rank. Scales are 1 until a
-/// first step was seen.
+/// A scale is unchanged if the amax is 0, or is not finite on some rank. Scales are 1 during the
+/// first step. One tensor holds all layers' values, so ranks agree in one collective per step.
+///
+/// Threads: one at a time.
 /// Mirrors: the DelayedScaling recipe of NVIDIA's Transformer Engine.
 #pragma once
 
@@ -26,7 +25,7 @@ class ProcessGroup;
 
 namespace accelerate {
 
-/// Which of a layer's tensors.
+/// The tensors of a layer.
 enum class Fp8Role { kInput, kWeight, kGradient };
 
 struct DelayedScalingOptions {
@@ -34,34 +33,34 @@ struct DelayedScalingOptions {
   /// Steps between two computations of the scales.
   int64_t interval = 1;
   int64_t amax_history_len = 1024;
-  /// The largest of the history counts, not the newest.
+  /// Use the largest amax of the history instead of the newest.
   bool use_max = false;
   at::ScalarType gradient_format = kE5M2;
 };
 
 class DelayedScales {
  public:
-  /// Errors: c10::ValueError for options that make no sense.
+  /// Errors: c10::ValueError for options out of range.
   DelayedScales(int64_t num_layers, const DelayedScalingOptions& options);
 
-  /// Where they are used; nothing to do where they are there already.
+  /// Moves all values to the device that uses them.
   void to(c10::Device device);
 
-  /// A scalar in float32, good until the next step.
+  /// A scalar in float32, valid until the next step.
   const at::Tensor& scale(int64_t layer, Fp8Role role) const;
 
-  /// Notes a tensor's amax; the largest of a step counts. No amax crosses to the host.
+  /// Records a tensor's amax; the largest of a step counts. Nothing is copied to the host.
   void record(int64_t layer, Fp8Role role, const at::Tensor& amax);
 
-  /// Begins a step: takes what was noted since the last one into the history and computes the
-  /// scales anew. Collective over `group`, local where that is null. The first step is no
-  /// exception, for another rank may have made steps of its own before.
+  /// Begins a step: adds what was recorded since the last one to the history and recomputes the
+  /// scales. Collective over `group`, local if it is null. That includes the first step, because
+  /// another rank may have made steps of its own before.
   void begin_step(c10d::ProcessGroup* group);
 
   /// Copies on the CPU: "scales" [layers, 3], "amax" [layers, 3], "history" [length, layers, 3]
   /// and "steps" [1]. Local.
   std::map<std::string, at::Tensor> state_dict() const;
-  /// Errors: c10::ValueError naming what is missing or has another shape; nothing has changed then.
+  /// Errors: c10::ValueError that names a missing entry or a wrong shape; nothing is changed.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
@@ -77,7 +76,7 @@ class DelayedScales {
   at::Tensor amax_;         // [layers, 3], of this step
   at::Tensor history_;      // [length, layers, 3], a ring
   Views scale_views_, amax_views_;
-  int64_t steps_ = 0;  // begun
+  int64_t steps_ = 0;  // steps begun
 };
 
 }  // namespace accelerate

@@ -66,7 +66,7 @@ TEST(DelayedScales, AreComputedOncePerInterval) {
 
 TEST(DelayedScales, StayWhereAnAmaxSaysNothing) {
   EXPECT_EQ(scales_after({}, {7, 0, kInfinity, kNan, 14}), (Scales{1, 64, 64, 64, 64, 32}));
-  // What is not finite is forgotten at once, not when its history ends.
+  // A value that is not finite is dropped at once, not when it leaves the history.
   EXPECT_EQ(scales_after({.amax_history_len = 8, .use_max = true}, {7, kInfinity, 14}),
             (Scales{1, 64, 64, 32}));
 }

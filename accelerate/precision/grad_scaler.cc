@@ -73,7 +73,7 @@ at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
 }
 
 at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimizer) {
-  // By device and dtype, in the order in which they come: the same on all ranks.
+  // By device and dtype, so that the order is the same on all ranks.
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<at::Tensor>>
       gradients;
   const auto& groups = optimizer.param_groups();
@@ -83,11 +83,11 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
     for (size_t j = 0; j < parameters.size(); ++j) {
       at::Tensor gradient = parameters[j].grad();
       if (!gradient.defined() || !seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
-      TORCH_CHECK_VALUE(
-          gradient.scalar_type() != at::kHalf, "GradScaler: the gradient of parameter ", j,
-          " of parameter group ", i, " (shape ", gradient.sizes(),
-          ") is fp16, so that it cannot be scaled back without loss. Keep the model's parameters "
-          "in float32 and let mixed_precision=\"fp16\" do the casting");
+      TORCH_CHECK_VALUE(gradient.scalar_type() != at::kHalf,
+                        "GradScaler: the gradient of parameter ", j, " of parameter group ", i,
+                        " (shape ", gradient.sizes(),
+                        ") is fp16, so unscaling it would lose digits. Keep the model's parameters "
+                        "in float32 and let mixed_precision=\"fp16\" do the casting");
       if (gradient.is_sparse()) gradient = gradient._values();
       gradients[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}]
           .push_back(std::move(gradient));
@@ -117,7 +117,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                         : "GradScaler: unscale_() is called after step()");
   at::Tensor found_inf = unscale_gradients(optimizer);
   if (group_ != nullptr && group_->getSize() > 1) {
-    // A rank without gradients has its say too: it may not keep the others waiting.
+    // A rank without gradients takes part in the collective as well.
     if (!found_inf.defined()) {
       TORCH_CHECK_VALUE(scale_.defined(), "GradScaler: unscale_() before anything was scaled");
       found_inf = at::zeros({}, scale_.options());
@@ -188,25 +188,24 @@ int64_t GradScaler::get_growth_tracker() const {
   return growth_tracker_.defined() ? growth_tracker_.item<int>() : initial_growth_tracker_;
 }
 
-void GradScaler::set_growth_factor(double new_factor) {
+template <typename T>
+void GradScaler::set(T GradScalerKwargs::* option, T value) {
   GradScalerKwargs options = options_;
-  options.growth_factor = new_factor;
+  options.*option = value;
   check_options(options);
   options_ = options;
+}
+
+void GradScaler::set_growth_factor(double new_factor) {
+  set(&GradScalerKwargs::growth_factor, new_factor);
 }
 
 void GradScaler::set_backoff_factor(double new_factor) {
-  GradScalerKwargs options = options_;
-  options.backoff_factor = new_factor;
-  check_options(options);
-  options_ = options;
+  set(&GradScalerKwargs::backoff_factor, new_factor);
 }
 
 void GradScaler::set_growth_interval(int64_t new_interval) {
-  GradScalerKwargs options = options_;
-  options.growth_interval = new_interval;
-  check_options(options);
-  options_ = options;
+  set(&GradScalerKwargs::growth_interval, new_interval);
 }
 
 nlohmann::ordered_json GradScaler::state_dict() const {

@@ -226,10 +226,10 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   }
   iterate();
   EXPECT_TRUE(user.step());
-  EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "nobody else is left";
+  EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "no other optimizer is left";
 }
 
-// Also where the scale changes meanwhile.
+// The same with a scale that changes between the steps.
 TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8, .growth_interval = 1}));
   at::Tensor weight = parameter({0}), waiting = parameter({0});
@@ -311,7 +311,7 @@ TEST(SharedScaler, SaysWhatIsNoStateOfIts) {
   EXPECT_THAT(error_with("is_unscaled", {1}), HasSubstr("\"is_unscaled\""));
   EXPECT_THAT(error_with("found_inf", "x"), HasSubstr("\"found_inf\""));
   EXPECT_EQ(shared->state_dict(), saved);
-  // A peer's has no more than the scaler's own fields.
+  // HF Accelerate's state has the scaler's own fields only.
   nlohmann::ordered_json peers = saved;
   peers.erase("accelerate");
   peers["scale"] = 2.0;

@@ -34,7 +34,7 @@ void multiply_gradients(const torch::optim::Optimizer& optimizer, double factor)
 
 struct SharedScaler::User::Entry {
   torch::optim::Optimizer* optimizer;
-  bool is_unscaled = false;  // its gradients
+  bool is_unscaled = false;  // the gradients
   int steps = 0;             // since the last update
 };
 
@@ -58,7 +58,7 @@ SharedScaler::User& SharedScaler::User::operator=(User&& other) noexcept {
 SharedScaler::User::~User() {
   if (!shared_) return;
   std::erase(shared_->users_, entry_.get());
-  // Another optimizer may come to be at the same address.
+  // Another optimizer may be created at the same address.
   shared_->scaler_.renew(*entry_->optimizer);
 }
 
@@ -119,7 +119,7 @@ void SharedScaler::load_state_dict(const nlohmann::ordered_json& state) {
     }
     is_unscaled = std::move(flags);
     TORCH_CHECK_VALUE(steps.size() == users_.size() && is_unscaled.size() == users_.size(), where,
-                      " is of ", steps.size(), " optimizers, here are ", users_.size());
+                      " has ", steps.size(), " optimizers, this job has ", users_.size());
     for (const int64_t count : steps) {
       TORCH_CHECK_VALUE(count >= 0 && count <= std::numeric_limits<int>::max(), where, " counts ",
                         count, " steps");

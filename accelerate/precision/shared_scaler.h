@@ -1,12 +1,12 @@
 /// One GradScaler for all the optimizers of a rank.
 ///
-/// Its scale adapts once per iteration: when the last of them has stepped. Where one has stepped
-/// twice meanwhile, not all of them step in each iteration, and it adapts before the next backward
-/// pass. Gradients that were unscaled for a look get their scale back before a backward pass adds
-/// to them, so it does no harm to look and not to step.
+/// The scale adapts once per iteration, when all optimizers have stepped. If one has stepped twice
+/// before that, not all of them step in each iteration, and the scale adapts before the next
+/// backward pass. Gradients that were unscaled without a step are scaled again before a backward
+/// pass adds to them.
 ///
 /// Threads: the rank's thread.
-/// Mirrors: nothing in the peer, where each prepared optimizer's step updates the scale.
+/// Mirrors: nothing in HF Accelerate, where each prepared optimizer's step updates the scale.
 #pragma once
 
 #include <memory>
@@ -27,18 +27,19 @@ class SharedScaler {
 
   GradScaler& scaler() { return scaler_; }
 
-  /// The scaler's state and, under "accelerate", how far each optimizer is since its last update,
-  /// in the order in which they were prepared. Local; waits for the device.
+  /// The scaler's state and, under "accelerate", each optimizer's progress since the last update,
+  /// in the order of preparation. Local; waits for the device.
   nlohmann::ordered_json state_dict() const;
-  /// A state without "accelerate", such as a peer's, is that of a scaler just updated.
-  /// Errors: c10::ValueError naming the field that is missing or of another type, or if there are
-  ///         other optimizers; nothing has changed then.
+  /// A state without "accelerate", such as HF Accelerate's, is that of a scaler just updated.
+  /// Local.
+  /// Errors: c10::ValueError that names a missing field or one of another type, or for another
+  ///         number of optimizers; nothing is changed.
   void load_state_dict(const nlohmann::ordered_json& state);
 
-  /// To be called before a loss is scaled.
+  /// Call before scaling a loss. Local; may wait for the device.
   void begin_backward();
 
-  /// An optimizer's share in it, as long as that is in use.
+  /// Registers an optimizer with the scaler for its lifetime.
   class User {
    public:
     User();
@@ -49,11 +50,11 @@ class SharedScaler {
 
     explicit operator bool() const { return shared_ != nullptr; }
 
-    /// As GradScaler::unscale_, but not twice.
+    /// As GradScaler::unscale_; no effect on unscaled gradients.
     void unscale();
     /// As GradScaler::step.
     bool step();
-    /// Its gradients are gone.
+    /// Call when the optimizer's gradients were cleared.
     void forget_gradients();
 
    private:

@@ -19,7 +19,7 @@ namespace {
 
 using Kind = ProfileEvent::Kind;
 
-// What one call took by itself; totals add the calls inside.
+// The cost of one call by itself; totals add the calls inside.
 struct Sums {
   int64_t self_cpu_ns = 0;
   int64_t self_device_ns = 0;

@@ -16,10 +16,9 @@
 namespace accelerate {
 
 struct KeyAverages {
-  /// Operators with other shapes are other operators.
+  /// Groups operators by their input shapes too.
   bool group_by_input_shape = false;
-  /// So are operators that other functions led to: as many of them, from the innermost, are looked
-  /// at.
+  /// Groups operators by this many functions of their stacks too, from the innermost.
   int64_t group_by_stack_n = 0;
 };
 
@@ -38,7 +37,7 @@ struct TableOptions {
   bool top_level_events_only = false;
 };
 
-/// What the calls of one operator sum up to.
+/// The totals of one operator's calls.
 struct EventAverage {
   std::string key;
   std::vector<std::vector<int64_t>> input_shapes;  ///< if grouped by them
@@ -75,7 +74,7 @@ class EventAverages {
   int64_t self_cpu_time_total() const { return self_cpu_time_total_; }
   int64_t self_device_time_total() const { return self_device_time_total_; }
 
-  /// As text, a row per operator; columns of what was not recorded are left out.
+  /// A text with a row per operator; columns without recorded values are left out.
   /// Errors: c10::ValueError naming a column to sort by that does not exist.
   std::string table(const TableOptions& options = {}) const;
 

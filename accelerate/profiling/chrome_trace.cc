@@ -14,7 +14,7 @@
 namespace accelerate {
 namespace {
 
-// Viewers count in doubles, so times are told from the beginning of the day.
+// Viewers use doubles, so times are relative to the beginning of the day.
 constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000;
 // Streams' threads stand below those of the host.
 constexpr uint64_t kFirstStreamThread = 1'000'000;
@@ -146,7 +146,7 @@ class Writer {
   std::map<std::pair<c10::DeviceType, int>, int64_t> held_;  // since the recording began
 };
 
-// Where a JSON string that begins at `begin` ends: behind its closing quote.
+// The end of a JSON string that begins at `begin`: behind its closing quote.
 size_t end_of_string(absl::string_view text, size_t begin) {
   size_t i = begin + 1;
   while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;

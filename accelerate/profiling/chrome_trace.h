@@ -17,7 +17,7 @@
 
 namespace accelerate {
 
-/// What Kineto does not know of an operator.
+/// What Kineto does not record of an operator.
 struct TraceNote {
   std::string module;
   std::vector<std::string> stack;
@@ -32,7 +32,7 @@ std::string chrome_trace(const std::vector<ProfileEvent>& events, const Topology
 std::string label_kineto_trace(absl::string_view text, const Topology& topology,
                                const TraceNotes& notes);
 
-/// Whether a trace's text goes on to its end.
+/// Whether a trace's text is complete.
 bool is_whole_trace(absl::string_view text);
 
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-/// One thing that a profiler saw.
+/// One event of a recording.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ struct ProfileEvent {
   enum class Kind {
     kOperator,
     kBackward,    ///< a node of the backward pass
-    kAnnotation,  ///< a scope that somebody named, such as a step
-    kMemory,      ///< memory came or went
+    kAnnotation,  ///< a named scope, such as a step
+    kMemory,      ///< memory was allocated or freed
     kDevice,      ///< work of a device: a kernel, a copy, a collective
   };
 
@@ -30,18 +30,18 @@ struct ProfileEvent {
   /// Since an epoch that is the same for all ranks. A simulation's are virtual.
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  /// The event it happened in, on the same thread; of kDevice the operator that asked for it.
+  /// The enclosing event on the same thread; of kDevice the operator that launched it.
   /// An index into the events, less than this one's.
   std::optional<size_t> parent = std::nullopt;
   /// Number of the event in the trace; 0 if it has none.
   uint64_t id = 0;
-  /// What a forward operator and its node of the backward pass have in common; -1: nothing.
+  /// The number shared by a forward operator and its node of the backward pass; -1: none.
   int64_t sequence_nr = -1;
-  /// One per argument, empty for what is no tensor. None unless shapes are recorded.
+  /// One per argument, empty for arguments that are not tensors. None unless shapes are recorded.
   std::vector<std::vector<int64_t>> shapes = {};
   std::vector<std::string> types = {};
   uint64_t flops = 0;
-  /// Of kMemory: what came, negative if it went.
+  /// Of kMemory: the bytes allocated, negative if freed.
   int64_t bytes = 0;
   /// Name of the module whose parameter an operator uses, in forward and backward pass; or empty.
   std::string module = {};

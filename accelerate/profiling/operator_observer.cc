@@ -1,6 +1,7 @@
 #include "accelerate/profiling/operator_observer.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -11,17 +12,92 @@
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <dlfcn.h>
+#include <execinfo.h>
 #include <torch/csrc/profiler/util.h>
+#include <torch/nn/module.h>
 
+#include "absl/debugging/symbolize.h"
 #include "absl/log/absl_check.h"
 #include "absl/strings/match.h"
-#include "accelerate/profiling/call_stack.h"
+#include "absl/strings/string_view.h"
 
 namespace accelerate {
 namespace {
 
 // A rank's thread counts as one; LibTorch's numbers depend on what ran before.
 constexpr uint64_t kRankThread = 1;
+
+bool is_users_object(absl::string_view path) {
+  const absl::string_view file = path.substr(path.rfind('/') + 1);
+  for (const char* prefix : {"libtorch", "libc10", "libabsl", "libc.", "libc-", "libstdc++",
+                             "libgcc", "libpthread", "libm."}) {
+    if (absl::StartsWith(file, prefix)) return false;
+  }
+  return true;
+}
+
+// Headers' templates are instantiated in the user's program.
+bool is_users_function(absl::string_view name) {
+  for (const char* prefix :
+       {"c10::", "at::", "torch::", "std::", "void std::", "decltype", "_start", "__",
+        "accelerate::internal::", "accelerate::(anonymous namespace)::CallStack",
+        "accelerate::OperatorObserver"}) {
+    if (absl::StartsWith(name, prefix)) return false;
+  }
+  return true;
+}
+
+std::string name_of(void* address) {
+  Dl_info object;
+  if (dladdr(address, &object) == 0 || object.dli_fname == nullptr) return "";
+  if (!is_users_object(object.dli_fname)) return "";
+  char name[1024];
+  // The address is where the call returns to, which may be the next function's.
+  if (!absl::Symbolize(static_cast<char*>(address) - 1, name, sizeof(name))) return "";
+  return is_users_function(name) ? name : "";
+}
+
+/// The C++ functions that led to an operator, without those of libraries.
+///
+/// LibTorch's own profiler keeps no C++ frames. Return addresses are read from unwind tables and
+/// named from the symbol tables of the program and its libraries, so functions of a program that
+/// was stripped, or that were inlined, do not appear. There are no lines or files.
+/// Threads: any; names() is slow and is meant for the end of a recording.
+struct CallStack {
+  static constexpr size_t kMaxDepth = 128;
+
+  /// Of the caller, innermost first.
+  static CallStack here();
+
+  std::vector<void*> addresses;
+};
+
+/// Names functions; asks for each address once.
+class FunctionNames {
+ public:
+  /// Without those of LibTorch, Abseil, the C and C++ libraries and this library's profiler.
+  std::vector<std::string> names(const CallStack& stack);
+
+ private:
+  std::map<void*, std::string> name_by_address_;  // empty: not the user's
+};
+
+CallStack CallStack::here() {
+  void* addresses[kMaxDepth];
+  const int depth = backtrace(addresses, kMaxDepth);
+  return {.addresses = std::vector<void*>(addresses, addresses + depth)};
+}
+
+std::vector<std::string> FunctionNames::names(const CallStack& stack) {
+  std::vector<std::string> names;
+  for (void* address : stack.addresses) {
+    auto [found, is_new] = name_by_address_.try_emplace(address);
+    if (is_new) found->second = name_of(address);
+    if (!found->second.empty()) names.push_back(found->second);
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -56,7 +132,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
 
   std::vector<ProfileEvent> take() {
     for (const size_t index : open_) events_[index].end_ns = now_ns();
-    // Collectives are told of when their last member joins, which is no order of this rank's.
+    // Collectives are reported when their last member joins, in an order that varies.
     std::stable_sort(device_work_.begin(), device_work_.end(),
                      [](const ProfileEvent& a, const ProfileEvent& b) {
                        return std::tie(a.start_ns, a.thread) < std::tie(b.start_ns, b.thread);
@@ -229,6 +305,35 @@ void spread_modules(std::vector<ProfileEvent>& events) {
       by_sequence_nr[event.sequence_nr] = event.module;
     }
   }
+}
+
+ModuleNames::ModuleNames(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  for (const auto& root : modules) {
+    for (const auto& module : root->named_modules()) {
+      const std::string& name = module.key().empty() ? module.value()->name() : module.key();
+      auto remember = [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        name_by_tensor_.try_emplace(tensor.unsafeGetTensorImpl(), name);
+        if (tensor.has_storage()) {
+          name_by_storage_.try_emplace(tensor.storage().unsafeGetStorageImpl(), name);
+        }
+      };
+      for (const at::Tensor& tensor : module.value()->parameters(/*recurse=*/false)) {
+        remember(tensor);
+      }
+      for (const at::Tensor& tensor : module.value()->buffers(/*recurse=*/false)) remember(tensor);
+    }
+  }
+}
+
+const std::string& ModuleNames::of(const at::Tensor& tensor) const {
+  static const std::string kNone;
+  if (!tensor.defined()) return kNone;
+  const auto by_tensor = name_by_tensor_.find(tensor.unsafeGetTensorImpl());
+  if (by_tensor != name_by_tensor_.end()) return by_tensor->second;
+  if (!tensor.has_storage()) return kNone;
+  const auto by_storage = name_by_storage_.find(tensor.storage().unsafeGetStorageImpl());
+  return by_storage == name_by_storage_.end() ? kNone : by_storage->second;
 }
 
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "accelerate/profiling/schedule.h"
+#include "accelerate/profiling/profiler.h"
 
 #include <string>
 

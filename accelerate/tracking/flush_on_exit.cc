@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -13,10 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/tracking/process_end.h"
+#include "accelerate/tracking/tracker_queue.h"
 
 namespace accelerate {
 namespace {
+
+std::atomic<bool> is_ending = false;
 
 // For all trackers together; whoever sent the signal will not wait for ever.
 constexpr absl::Duration kLimit = absl::Seconds(5);
@@ -121,5 +124,9 @@ FlushOnExit::~FlushOnExit() {
   const std::lock_guard lock(queues.mutex);
   std::erase(queues.queues, &queue_);
 }
+
+bool process_is_ending() { return is_ending; }
+
+void set_process_is_ending(bool ending) { is_ending = ending; }
 
 }  // namespace accelerate

@@ -1,20 +1,20 @@
-/// Nothing that was logged is lost because the process ends early.
+/// Flushes trackers before the process ends, so that nothing that was logged is lost.
 ///
-/// From the first such object on SIGINT, SIGTERM and SIGHUP flush the trackers that there are
-/// before they end the process as they would have, unless the program handles them itself; so does
-/// std::exit. The same signal again ends it at once; all together have 5 s. Processes forked from
-/// this one begin anew.
-/// Errors:  none; where signals cannot be caught, they end the process as ever.
+/// From the first FlushOnExit on, SIGINT, SIGTERM and SIGHUP flush the trackers before they end the
+/// process as usual, unless the program handles these signals itself; so does std::exit. The same
+/// signal again ends the process at once. All trackers together have 5 s. A forked process starts
+/// without any tracker.
+/// Errors:  none. Where signals cannot be caught, they end the process as usual.
 /// Threads: any. Process-wide: for ranks that own their process.
 #pragma once
 
-#include "accelerate/tracking/tracker_queue.h"
-
 namespace accelerate {
+
+class TrackerQueue;
 
 class FlushOnExit {
  public:
-  /// The queue outlives it.
+  /// `queue` outlives it.
   explicit FlushOnExit(TrackerQueue& queue);
   ~FlushOnExit();
   FlushOnExit(const FlushOnExit&) = delete;
@@ -23,5 +23,12 @@ class FlushOnExit {
  private:
   TrackerQueue& queue_;
 };
+
+/// True from a signal or std::exit on: a tracker that is flushed then is not flushed again, and
+/// writes all that it holds back.
+bool process_is_ending();
+
+/// For FlushOnExit, and for tests.
+void set_process_is_ending(bool ending);
 
 }  // namespace accelerate

@@ -71,6 +71,10 @@ void add_named(const std::string& name, const TrackerRegistry& registry,
 
 }  // namespace
 
+TrackerRegistration::TrackerRegistration(TrackerClass tracker_class) {
+  TrackerRegistry::linked().add(std::move(tracker_class));
+}
+
 TrackerRegistry& TrackerRegistry::linked() {
   static TrackerRegistry registry;
   return registry;

@@ -114,12 +114,18 @@ class GeneralTracker {
 
   virtual void log(const TrackerDict& values, const TrackerStep& step) = 0;
 
-  /// Errors, of these three: NotKept where the tracker has no place for such.
-  virtual void log_images(const TrackerImages& images, const TrackerStep& step);
-  virtual void log_table(const std::string& name, const TrackerTable& table,
-                         const TrackerStep& step);
-  /// How the values of tensors are distributed.
-  virtual void log_histograms(const TrackerDict& tensors, const TrackerStep& step);
+  /// Errors of these three: NotKept, if the tracker does not keep such values.
+  virtual void log_images(const TrackerImages& /*images*/, const TrackerStep& /*step*/) {
+    throw NotKept("it does not keep images");
+  }
+  virtual void log_table(const std::string& /*name*/, const TrackerTable& /*table*/,
+                         const TrackerStep& /*step*/) {
+    throw NotKept("it does not keep tables");
+  }
+  /// Keeps how the values of tensors are distributed.
+  virtual void log_histograms(const TrackerDict& /*tensors*/, const TrackerStep& /*step*/) {
+    throw NotKept("it does not keep histograms");
+  }
 
   /// Hands on what is held back: called when nothing was logged for a moment, before the process
   /// ends, and on a signal.

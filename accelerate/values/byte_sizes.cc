@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/base/byte_text.h"
 #include "accelerate/base/number_text.h"
 
 namespace accelerate {
@@ -41,24 +42,6 @@ std::optional<int64_t> parse_size(std::string_view size) {
   return std::nullopt;
 }
 
-// To two digits after the point.
-std::string rounded(double value) {
-  double result = value;
-  if (std::isfinite(value)) {
-    const bool parsed = absl::SimpleAtod(absl::StrFormat("%.2f", value), &result);
-    TORCH_INTERNAL_ASSERT(parsed);
-  }
-  return float_text(result);
-}
-
-std::string with_unit(double size) {
-  for (const char* unit : {" KB", " MB", " GB", " TB"}) {
-    size /= 1024;
-    if (size < 1024) return rounded(size) + unit;
-  }
-  return rounded(size / 1024) + " PB";
-}
-
 }  // namespace
 
 int64_t convert_file_size_to_int(std::string_view size) {
@@ -74,13 +57,9 @@ int64_t convert_file_size_to_int(int64_t size) {
   return size;
 }
 
-std::string convert_bytes(int64_t size) {
-  return size < 1024 ? std::to_string(size) + " bytes" : with_unit(static_cast<double>(size));
-}
+std::string convert_bytes(int64_t size) { return byte_text(size); }
 
-std::string internal::convert_fractional_bytes(double size) {
-  return size < 1024 ? rounded(size) + " bytes" : with_unit(size);
-}
+std::string internal::convert_fractional_bytes(double size) { return byte_text(size); }
 
 double dtype_byte_size(c10::ScalarType dtype) {
   using c10::ScalarType;

@@ -5,6 +5,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -33,13 +34,12 @@ std::string error_of(Fn&& fn) {
   return "no error";
 }
 
-void on_each_rank(const char* topology, const std::function<void(Rank&)>& body) {
-  Cluster cluster(topology);
-  cluster.run_on_every_rank(body);
-}
+TOPOLOGY_SUITE(Prepare, .also = {"1x2:h100"}, .hardware = simulator::Hardware::kNoTpu);
+TOPOLOGY_SUITE(Construction);
+TOPOLOGY_SUITE(Place);
 
-TEST(Prepare, GivesBackEachObjectInItsPlace) {
-  on_each_rank("1x2", [](Rank&) {
+TEST_P(Prepare, GivesBackEachObjectInItsPlace) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     torch::nn::Linear net(1, 1);
     torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -56,22 +56,24 @@ TEST(Prepare, GivesBackEachObjectInItsPlace) {
     EXPECT_EQ(model.module(), net.ptr());
     EXPECT_EQ(accelerator.unwrap_model(model), net.ptr());
     EXPECT_TRUE(loader.is_prepared());
-    EXPECT_EQ(loader.size(), 2);
+    const int64_t batches = 4;
+    EXPECT_EQ(loader.size(), (batches + world_size() - 1) / world_size());
   });
 }
 
-TEST(Prepare, GivesOneObjectBackByItself) {
-  on_each_rank("1x1", [](Rank&) {
+TEST_P(Prepare, GivesOneObjectBackByItself) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto model = accelerator.prepare(std::make_shared<torch::nn::LinearImpl>(1, 1));
-    EXPECT_EQ(model(torch::ones({2, 1})).size(0), 2);
+    const torch::Tensor x = torch::ones({2, 1}).to(accelerator.device());
+    EXPECT_EQ(model(x).size(0), 2);
     torch::nn::Sequential layers(torch::nn::Linear(1, 3), torch::nn::ReLU());
-    EXPECT_EQ(accelerator.prepare(layers)(torch::ones({2, 1})).size(1), 3);
+    EXPECT_EQ(accelerator.prepare(layers)(x).size(1), 3);
   });
 }
 
-TEST(Prepare, WrapsNothingTwice) {
-  on_each_rank("1x2", [](Rank&) {
+TEST_P(Prepare, WrapsNothingTwice) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     torch::nn::Linear net(1, 1);
     auto [model, loader] = accelerator.prepare(net, made_loader());
@@ -82,8 +84,8 @@ TEST(Prepare, WrapsNothingTwice) {
   });
 }
 
-TEST(Prepare, TakesOptimizersInEveryOwnership) {
-  on_each_rank("1x1", [](Rank&) {
+TEST_P(Prepare, TakesOptimizersInEveryOwnership) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     torch::nn::Linear net(1, 1);
     auto shared = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
@@ -97,8 +99,8 @@ TEST(Prepare, TakesOptimizersInEveryOwnership) {
   });
 }
 
-TEST(Prepare, WantsAPlacementForEachObjectOrNone) {
-  on_each_rank("1x1", [](Rank&) {
+TEST_P(Prepare, WantsAPlacementForEachObjectOrNone) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     torch::nn::Linear net(1, 1);
     EXPECT_THAT(error_of([&] {
@@ -112,29 +114,26 @@ TEST(Prepare, WantsAPlacementForEachObjectOrNone) {
   });
 }
 
-TEST(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
+TEST_P(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
   const auto frozen_ddp = [](Accelerator& accelerator) {
     torch::nn::Linear frozen(1, 1);
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
     return accelerator.prepare_model(frozen).state()->ddp();
   };
-  on_each_rank("1x2:h100", [&](Rank&) {
+  make_cluster().run_on_every_rank([&](Rank&) {
     Accelerator accelerator;
-    EXPECT_EQ(frozen_ddp(accelerator), nullptr);
-  });
-  on_each_rank("1x2", [&](Rank&) {
-    Accelerator accelerator;
-    EXPECT_NE(accelerator.prepare_model(torch::nn::Linear(1, 1)).state()->ddp(), nullptr);
+    const auto trained = accelerator.prepare_model(torch::nn::Linear(1, 1));
+    EXPECT_EQ(trained.state()->ddp() != nullptr, world_size() > 1);
     EXPECT_EQ(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})
                   .state()
                   ->ddp(),
               nullptr);
-    EXPECT_NE(frozen_ddp(accelerator), nullptr);
+    EXPECT_EQ(frozen_ddp(accelerator) != nullptr, world_size() > 1 && !has_devices());
   });
 }
 
-TEST(Construction, ReadsTheEnvironment) {
-  on_each_rank("1x1", [](Rank&) {
+TEST_P(Construction, ReadsTheEnvironment) {
+  make_cluster().run_on_every_rank([](Rank&) {
     {
       const auto scope = patch_environment({{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 3}});
       EXPECT_EQ(Accelerator({.gradient_accumulation_steps = 2}).gradient_accumulation_steps(), 3);
@@ -150,8 +149,8 @@ TEST(Construction, ReadsTheEnvironment) {
   });
 }
 
-TEST(Construction, TakesOneHandlerOfAKind) {
-  on_each_rank("1x1", [](Rank&) {
+TEST_P(Construction, TakesOneHandlerOfAKind) {
+  make_cluster().run_on_every_rank([](Rank&) {
     EXPECT_THAT(error_of([] {
                   Accelerator({.kwargs_handlers = {DistributedDataParallelKwargs{},
                                                    DistributedDataParallelKwargs{}}});
@@ -160,8 +159,8 @@ TEST(Construction, TakesOneHandlerOfAKind) {
   });
 }
 
-TEST(Construction, SharesStateAndRefusesAContradiction) {
-  on_each_rank("1x2", [](Rank&) {
+TEST_P(Construction, SharesStateAndRefusesAContradiction) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator first({.kwargs_handlers = {InitProcessGroupKwargs{.timeout = absl::Minutes(5)}}});
     Accelerator second;
     EXPECT_EQ(&first.state(), &second.state());
@@ -174,8 +173,8 @@ TEST(Construction, SharesStateAndRefusesAContradiction) {
   });
 }
 
-TEST(Construction, InheritsAccumulationAndRefusesAnother) {
-  on_each_rank("1x2", [](Rank&) {
+TEST_P(Construction, InheritsAccumulationAndRefusesAnother) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator first({.gradient_accumulation_steps = 4});
     Accelerator second;
     EXPECT_EQ(first.gradient_accumulation_steps(), 4);
@@ -187,26 +186,27 @@ TEST(Construction, InheritsAccumulationAndRefusesAnother) {
   });
 }
 
-TEST(Prepare, GivesOneUntouchedObjectBackItself) {
-  on_each_rank("1x1", [](Rank&) {
+TEST_P(Prepare, GivesOneUntouchedObjectBackItself) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     std::unique_ptr<int> own;
     EXPECT_EQ(&accelerator.prepare(own), &own);
   });
 }
 
-TEST(Place, IsKnownToEachRank) {
-  on_each_rank("2x2", [](Rank& rank) {
+TEST_P(Place, IsKnownToEachRank) {
+  Cluster cluster = make_cluster();
+  cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
     EXPECT_EQ(accelerator.process_index(), rank.index());
-    EXPECT_EQ(accelerator.num_processes(), 4);
+    EXPECT_EQ(accelerator.num_processes(), world_size());
     EXPECT_EQ(accelerator.is_main_process(), rank.index() == 0);
-    EXPECT_EQ(accelerator.is_local_main_process(), rank.index() % 2 == 0);
-    EXPECT_EQ(accelerator.is_last_process(), rank.index() == 3);
-    EXPECT_STREQ(to_string(accelerator.distributed_type()), "MULTI_CPU");
+    EXPECT_EQ(accelerator.is_local_main_process(),
+              rank.index() % cluster.spec().ranks_per_node == 0);
+    EXPECT_EQ(accelerator.is_last_process(), rank.index() == world_size() - 1);
+    if (has_devices()) return;
+    EXPECT_STREQ(to_string(accelerator.distributed_type()), world_size() > 1 ? "MULTI_CPU" : "NO");
   });
-  on_each_rank("1x1",
-               [](Rank&) { EXPECT_STREQ(to_string(Accelerator().distributed_type()), "NO"); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -70,13 +71,21 @@ torch::Tensor trained(Rank& rank, const Training& setup) {
   return torch::cat(flat);
 }
 
-std::vector<torch::Tensor> trained_on(const char* topology, const Training& setup) {
-  Cluster cluster(topology, {.seed = 4});
+std::vector<torch::Tensor> trained_on(const std::string& topology, const Training& setup) {
+  Cluster cluster(topology, {.seed = simulator::seed_of_run(4)});
   cluster.run_on_every_rank([&](Rank& rank) { rank.report("parameters", trained(rank, setup)); });
   return cluster.reports("parameters");
 }
 
-void expect_follows_one_rank(const char* topology, const Training& setup) {
+TOPOLOGY_SUITE(DataParallel, .also = {"2x3"}, .hardware = simulator::Hardware::kNoTpu);
+TOPOLOGY_SUITE(Accumulate, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu);
+TOPOLOGY_SUITE(Metrics, .also = {"1x3"});
+TOPOLOGY_SUITE(Operations, .also = {"1x3"});
+
+void expect_follows_one_rank(const std::string& topology, const Training& setup) {
+  const int ranks = simulator::TopologyTest::world_size();
+  // Only ranks with equal, whole shares see the same batches.
+  if (setup.global_batch / setup.accumulation % ranks != 0) return;
   const torch::Tensor expected = trained_on("1x1", {})[0];
   for (const torch::Tensor& parameters : trained_on(topology, setup)) {
     // SGD in single precision: sums in another order.
@@ -84,64 +93,64 @@ void expect_follows_one_rank(const char* topology, const Training& setup) {
   }
 }
 
-TEST(DataParallel, FollowsOneRankWithTheSameGlobalBatch) {
-  expect_follows_one_rank("1x2", {});
-  expect_follows_one_rank("2x3", {});
+TEST_P(DataParallel, FollowsOneRankWithTheSameGlobalBatch) {
+  expect_follows_one_rank(topology(), {});
 }
 
-TEST(DataParallel, FollowsWithEveryOption) {
-  expect_follows_one_rank("1x2", {.ddp = {.bucket_cap_mb = 1e-5}});
-  expect_follows_one_rank("1x2", {.ddp = {.gradient_as_bucket_view = true}});
-  expect_follows_one_rank("1x2", {.ddp = {.find_unused_parameters = true}});
+TEST_P(DataParallel, FollowsWithEveryOption) {
+  expect_follows_one_rank(topology(), {.ddp = {.bucket_cap_mb = 1e-5}});
+  expect_follows_one_rank(topology(), {.ddp = {.gradient_as_bucket_view = true}});
+  expect_follows_one_rank(topology(), {.ddp = {.find_unused_parameters = true}});
 }
 
-TEST(DataParallel, FollowsWhenGradientsAccumulate) {
-  expect_follows_one_rank("1x1", {.accumulation = 3});
-  expect_follows_one_rank("1x2", {.accumulation = 3});
-  expect_follows_one_rank("2x2", {.accumulation = 3});
+TEST_P(DataParallel, FollowsWhenGradientsAccumulate) {
+  expect_follows_one_rank(topology(), {.accumulation = 3});
 }
 
-TEST(DataParallel, FindsUnusedParametersOnlyWhenAsked) {
+TEST_P(DataParallel, FindsUnusedParametersOnlyWhenAsked) {
   const Training asked{.ddp = {.find_unused_parameters = true}, .use_all = false};
-  EXPECT_EQ(trained_on("1x2", asked).size(), 2);
+  EXPECT_EQ(trained_on(topology(), asked).size(), static_cast<size_t>(world_size()));
+  if (world_size() == 1) return;  // Nothing is reduced.
   try {
-    trained_on("1x2", {.use_all = false});
+    trained_on(topology(), {.use_all = false});
     FAIL() << "the missing gradient went unnoticed";
   } catch (const ClusterError& error) {
     EXPECT_THAT(error.what(), HasSubstr("find_unused_parameters"));
   }
 }
 
-TEST(DataParallel, AveragesSparseGradients) {
-  Cluster cluster("1x2");
+TEST_P(DataParallel, AveragesSparseGradients) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
-    auto table = torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+    const int ranks = accelerator.num_processes();
+    auto table = torch::nn::Embedding(torch::nn::EmbeddingOptions(ranks + 2, 2).sparse(true));
     auto model = accelerator.prepare(table);
-    model(torch::full({1}, rank.index(), torch::kLong)).sum().backward();
-    auto grad = table->weight.grad().to_dense();
-    EXPECT_TRUE(torch::equal(
-        grad, torch::tensor({{.5, .5}, {.5, .5}, {0., 0.}, {0., 0.}}).to(torch::kFloat)));
+    model(torch::full({1}, rank.index(), torch::kLong).to(accelerator.device())).sum().backward();
+    auto expected = torch::full({ranks + 2, 2}, 1. / ranks);
+    expected.slice(0, ranks).zero_();
+    EXPECT_TRUE(torch::equal(table->weight.grad().to_dense().cpu(), expected));
   });
 }
 
-TEST(DataParallel, KeepsBuffersOfRankZero) {
-  Cluster cluster("1x2");
+TEST_P(DataParallel, KeepsBuffersOfRankZero) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     torch::nn::BatchNorm1d norm(1);
     auto model = accelerator.prepare(norm);
     for (int step = 0; step < 2; ++step) {
-      model(torch::randn({8, 1}) + 10 * rank.index()).sum().backward();
+      model((torch::randn({8, 1}) + 10 * rank.index()).to(accelerator.device())).sum().backward();
     }
-    model(torch::zeros({8, 1}));  // Buffers are sent before the pass.
+    model(torch::zeros({8, 1}).to(accelerator.device()));  // Buffers are sent before the pass.
     rank.report("batches", norm->num_batches_tracked.to(torch::kDouble));
     rank.report("mean", norm->running_mean.clone());
   });
   auto means = cluster.reports("mean");
-  EXPECT_TRUE(torch::equal(means[0], means[1]));
+  for (const torch::Tensor& mean : means) EXPECT_TRUE(torch::equal(mean, means[0]));
 }
 
+// One shape: these are the five batches of two ranks.
 TEST(Accumulate, SynchronisesOnEveryKthAndOnTheLastBatch) {
   Cluster cluster("1x2");
   cluster.run_on_every_rank([](Rank&) {
@@ -170,9 +179,8 @@ TEST(Accumulate, SynchronisesOnEveryKthAndOnTheLastBatch) {
   });
 }
 
-TEST(Accumulate, WakesTheModelWhenTheScopeEndsByAnException) {
-  Cluster cluster("1x2");
-  cluster.run_on_every_rank([](Rank&) {
+TEST_P(Accumulate, WakesTheModelWhenTheScopeEndsByAnException) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto model = accelerator.prepare(torch::nn::Linear(1, 1));
     try {
@@ -186,44 +194,49 @@ TEST(Accumulate, WakesTheModelWhenTheScopeEndsByAnException) {
   });
 }
 
-TEST(Metrics, CountEachSampleOnce) {
-  for (const char* topology : {"1x1", "1x2", "1x3", "2x2"}) {
-    for (int64_t samples : {1, 5, 8, 13}) {
-      for (int64_t batch : {1, 2, 4}) {
-        SCOPED_TRACE(::testing::Message() << topology << " " << samples << " by " << batch);
-        Cluster cluster(topology);
-        cluster.run_on_every_rank([&](Rank&) {
-          Accelerator accelerator;
-          auto loader = accelerator.prepare(
-              DataLoader(make_tensor_dataset(torch::arange(samples)), {.batch_size = batch}));
-          std::vector<torch::Tensor> seen;
-          for (auto& [x] : loader) seen.push_back(accelerator.gather_for_metrics(x).clone());
-          auto all = std::get<0>(torch::cat(seen).sort());
-          EXPECT_TRUE(torch::equal(all, torch::arange(samples))) << all;
-        });
-      }
+TEST_P(Metrics, CountEachSampleOnce) {
+  for (int64_t samples : {1, 5, 8, 13}) {
+    for (int64_t batch : {1, 2, 4}) {
+      SCOPED_TRACE(::testing::Message() << samples << " by " << batch);
+      make_cluster().run_on_every_rank([&](Rank&) {
+        Accelerator accelerator;
+        auto loader = accelerator.prepare(
+            DataLoader(make_tensor_dataset(torch::arange(samples)), {.batch_size = batch}));
+        std::vector<torch::Tensor> seen;
+        for (auto& [x] : loader) seen.push_back(accelerator.gather_for_metrics(x).cpu());
+        auto all = std::get<0>(torch::cat(seen).sort());
+        EXPECT_TRUE(torch::equal(all, torch::arange(samples))) << all;
+      });
     }
   }
 }
 
-TEST(Operations, GatherAndReduceTrees) {
-  Cluster cluster("1x3");
+TEST_P(Operations, GatherAndReduceTrees) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     const double index = rank.index();
-    auto [scalar, rows] = accelerator.gather(
-        std::pair(torch::scalar_tensor(index), std::vector{torch::full({1, 2}, index)}));
-    EXPECT_TRUE(torch::equal(scalar, torch::arange(3).to(torch::kFloat)));
-    EXPECT_EQ(rows[0].sizes(), (std::vector<int64_t>{3, 2}));
-    EXPECT_EQ(accelerator.reduce(torch::scalar_tensor(index)).item<double>(), 3);
-    EXPECT_EQ(accelerator.reduce(torch::scalar_tensor(index), Reduction::kMean).item<double>(), 1);
-    EXPECT_THROW(accelerator.reduce(torch::ones({1}, torch::kLong), Reduction::kMean),
+    const int64_t ranks = accelerator.num_processes();
+    const torch::Device device = accelerator.device();
+    auto own = [&] { return torch::scalar_tensor(index, device); };
+    auto [scalar, rows] =
+        accelerator.gather(std::pair(own(), std::vector{torch::full({1, 2}, index, device)}));
+    EXPECT_TRUE(torch::equal(scalar.cpu().view(ranks), torch::arange(ranks).to(torch::kFloat)));
+    EXPECT_EQ(rows[0].sizes(), (std::vector<int64_t>{ranks, 2}));
+    const double sum = 0.5 * static_cast<double>(ranks * (ranks - 1));
+    EXPECT_EQ(accelerator.reduce(own()).item<double>(), sum);
+    EXPECT_EQ(accelerator.reduce(own(), Reduction::kMean).item<double>(), sum / ranks);
+    if (ranks == 1) return;
+    EXPECT_THROW(accelerator.reduce(torch::ones({1}, torch::kLong).to(device), Reduction::kMean),
                  c10::ValueError);
-    EXPECT_EQ(gather_ragged(accelerator.state().group(), torch::ones({rank.index()})).numel(), 3);
+    EXPECT_EQ(
+        gather_ragged(accelerator.state().group(), torch::ones({rank.index()}).to(device)).numel(),
+        sum);
   });
 }
 
 // One rank breaks the rules in its own way; every rank must learn of it, and by name.
+// One shape each: the messages name ranks of 2x2.
 std::string failure_when_rank_two(const std::function<void(Accelerator&)>& misbehaves) {
   std::string what;
   for (uint64_t seed = 0; seed < 3; ++seed) {

@@ -1,6 +1,5 @@
 // Weights in a folder, and checkpoints, while they are replaced, on a disk that keeps what was
 // synced and nothing that it need not.
-#include "accelerate/checkpoint/formats/model_folder.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -17,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/checkpoint/formats/shard_plan.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/testing/files/interrupted_files.h"
 #include "simulator/disk/sim_disk.h"

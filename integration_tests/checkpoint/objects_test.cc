@@ -1,5 +1,6 @@
 // Training that stops after any micro-step and goes on elsewhere with what its objects gave: losses
 // and parameters have the bits of a run that was left alone.
+// One shape each: a plan stops after every step, and the shape is part of the plan.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,17 +15,12 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/objects/gradient_state_dict.h"
 #include "accelerate/checkpoint/objects/optimizer_state_dict.h"
-#include "accelerate/checkpoint/objects/replica_state_dict.h"
-#include "accelerate/checkpoint/objects/rng_state_dict.h"
-#include "accelerate/checkpoint/objects/scheduler_state_dict.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/optim/adam.h"
-#include "accelerate/optim/schedule_free_adamw.h"
+#include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/decay.h"
-#include "accelerate/optim/sgd.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -1,5 +1,6 @@
 // A run that was interrupted anywhere and goes on from its checkpoint has the losses of one that
 // was not, bit for bit.
+// One shape each: a variant is a whole sweep of stops, and the shape is part of the variant.
 #include <memory>
 #include <random>
 #include <string>

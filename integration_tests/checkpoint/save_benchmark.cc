@@ -26,7 +26,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adam.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "integration_tests/watch/processes.h"
 
 namespace accelerate::checkpoint_benchmark {

@@ -1,6 +1,7 @@
 // save_state and load_state where something is out of the ordinary: an object, a hook or an
 // argument on one rank is wrong, folders hold what is not ours.
 // Either it works on all ranks, or all of them say why, and what was there before is what it was.
+// One shape each: the errors name ranks, and the folders list the files of that many ranks.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -275,7 +276,7 @@ TEST(SaveState, FoldersThatAreNoneAreRefusedOnAllRanks) {
                                           HasSubstr("needs an output_dir"))));
   for (const char* folder : {".", "..", "/", "/sim/x/.", "/sim/x/./", "/sim/x/.."}) {
     EXPECT_THAT(save_to(folder, folder),
-                Each(AllOf(StartsWith("ValueError: "), HasSubstr("has no name of its own"))))
+                Each(AllOf(StartsWith("ValueError: "), HasSubstr("does not end in a name"))))
         << folder;
   }
   EXPECT_THAT(save_to("/sim/file", "/sim/file"), Each(HasSubstr("rank 0: /sim/file is a file")));

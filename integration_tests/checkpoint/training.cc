@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/optim/schedulers/cosine.h"
+#include "accelerate/optim/schedulers/decay.h"
 
 namespace accelerate::checkpoint_tests {
 namespace {

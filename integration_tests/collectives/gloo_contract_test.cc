@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/testing/collective_contract.h"
+#include "accelerate/testing/collective_contract/collective_contract.h"
 
 namespace accelerate::testing {
 namespace {

@@ -1,4 +1,5 @@
 // The collective contract on the simulator, under several schedules.
+// One shape each: the contract itself names its numbers of ranks.
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -6,7 +7,7 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/testing/collective_contract.h"
+#include "accelerate/testing/collective_contract/collective_contract.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::testing {

@@ -1,4 +1,5 @@
 // Rank 0 reads for all, or each rank reads a shard the dataset made: both between simulated ranks.
+// One shape each: the batches of each rank are worked out by hand for two or three ranks.
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -16,6 +16,7 @@
 #include "accelerate/accelerate.h"
 #include "integration_tests/data/draw.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate::data_tests {
 namespace {
@@ -88,7 +89,7 @@ Seen one_pass(const Draw& draw) {
 }
 
 void check_topology(const std::string& spec, uint64_t first_draw, uint64_t count) {
-  Cluster cluster(spec);
+  Cluster cluster(spec, {.seed = simulator::seed_of_run(0)});
   std::vector<Draw> draws;
   for (uint64_t number = first_draw; number < first_draw + count; ++number) {
     Draw draw = draw_loader(number, cluster.world_size());
@@ -129,15 +130,19 @@ void check_topology(const std::string& spec, uint64_t first_draw, uint64_t count
   }
 }
 
-TEST(GatherForMetrics, GivesEachSampleOnceOnOneRank) { check_topology("1x1", 0, 60); }
-TEST(GatherForMetrics, GivesEachSampleOnceOnTwoRanks) { check_topology("1x2", 1000, 100); }
-TEST(GatherForMetrics, GivesEachSampleOnceOnThreeRanks) { check_topology("1x3", 2000, 100); }
-TEST(GatherForMetrics, GivesEachSampleOnceOnEightRanks) { check_topology("2x4", 3000, 80); }
-TEST(GatherForMetrics, GivesEachSampleOnceOnDevices) { check_topology("1x3:h100", 4000, 25); }
+TOPOLOGY_SUITE(GatherForMetrics, .also = {"1x3", "2x4", "1x3:h100"});
+
+// Draws of other numbers of ranks begin elsewhere.
+TEST_P(GatherForMetrics, GivesEachSampleOnce) {
+  const int first = has_devices() ? 4000 : 1000 * std::min(world_size() - 1, 3);
+  const int count = has_devices() ? 25 : world_size() <= 3 ? 100 : 80;
+  check_topology(topology(), static_cast<uint64_t>(first), static_cast<uint64_t>(count));
+}
 
 // Batches of any lengths, whole ones in turn; what is missing in the last round is not counted.
-TEST(GatherForMetrics, GivesEachSampleOfAListOfBatchesOnce) {
-  Cluster cluster("1x3");
+TEST_P(GatherForMetrics, GivesEachSampleOfAListOfBatchesOnce) {
+  Cluster cluster = make_cluster();
+  const auto ranks = static_cast<size_t>(world_size());
   constexpr uint64_t kDraws = 60;
   struct Case {
     std::vector<Values> lists;
@@ -160,9 +165,9 @@ TEST(GatherForMetrics, GivesEachSampleOfAListOfBatchesOnce) {
       }
     }
   }
-  std::vector<std::vector<Values>> gathered(3, std::vector<Values>(kDraws));
-  std::vector<std::vector<int64_t>> counts(3, std::vector<int64_t>(kDraws));
-  std::vector<std::vector<int64_t>> sizes(3, std::vector<int64_t>(kDraws));
+  std::vector<std::vector<Values>> gathered(ranks, std::vector<Values>(kDraws));
+  std::vector<std::vector<int64_t>> counts(ranks, std::vector<int64_t>(kDraws));
+  std::vector<std::vector<int64_t>> sizes(ranks, std::vector<int64_t>(kDraws));
   cluster.run_on_every_rank([&](Rank& rank) {
     const auto index = static_cast<size_t>(rank.index());
     for (size_t i = 0; i < kDraws; ++i) {
@@ -182,7 +187,7 @@ TEST(GatherForMetrics, GivesEachSampleOfAListOfBatchesOnce) {
   });
   for (size_t i = 0; i < kDraws; ++i) {
     EXPECT_EQ(gathered[0][i], cases[i].all) << "draw " << i;
-    for (size_t rank = 0; rank < 3; ++rank) {
+    for (size_t rank = 0; rank < ranks; ++rank) {
       EXPECT_EQ(counts[rank][i], sizes[rank][i]) << "draw " << i << " rank " << rank;
       if (!cases[i].even && !cases[i].dispatch) continue;
       EXPECT_EQ(gathered[rank][i], cases[i].all) << "draw " << i << " rank " << rank;
@@ -191,9 +196,10 @@ TEST(GatherForMetrics, GivesEachSampleOfAListOfBatchesOnce) {
 }
 
 // A sampler without a generator: ranks that are seeded differently share rank 0's order.
-TEST(GatherForMetrics, GivesEachSampleOnceInAnOrderThatNobodySeeded) {
-  Cluster cluster("1x3");
-  std::vector<std::vector<Values>> passes(3);
+TEST_P(GatherForMetrics, GivesEachSampleOnceInAnOrderThatNobodySeeded) {
+  Cluster cluster = make_cluster();
+  const auto ranks = static_cast<size_t>(world_size());
+  std::vector<std::vector<Values>> passes(ranks);
   cluster.run_on_every_rank([&](Rank& rank) {
     torch::manual_seed(static_cast<uint64_t>(100 + rank.index()));
     Accelerator accelerator;
@@ -208,8 +214,7 @@ TEST(GatherForMetrics, GivesEachSampleOnceInAnOrderThatNobodySeeded) {
       passes[static_cast<size_t>(rank.index())].push_back(std::move(all));
     }
   });
-  EXPECT_EQ(passes[1], passes[0]);
-  EXPECT_EQ(passes[2], passes[0]);
+  for (size_t rank = 1; rank < ranks; ++rank) EXPECT_EQ(passes[rank], passes[0]);
   EXPECT_NE(passes[0][0], passes[0][1]);
   EXPECT_NE(passes[0][1], passes[0][2]);
   for (Values& pass : passes[0]) {
@@ -219,10 +224,11 @@ TEST(GatherForMetrics, GivesEachSampleOnceInAnOrderThatNobodySeeded) {
 }
 
 // An evaluation inside of a training loop gathers by its own loader, then the training's again.
-TEST(GatherForMetrics, GoesByTheInnermostLoop) {
-  Cluster cluster("1x2");
-  std::vector<std::vector<Values>> outer(2);
-  std::vector<std::vector<Values>> inner(2);
+TEST_P(GatherForMetrics, GoesByTheInnermostLoop) {
+  Cluster cluster = make_cluster();
+  const auto ranks = static_cast<size_t>(world_size());
+  std::vector<std::vector<Values>> outer(ranks);
+  std::vector<std::vector<Values>> inner(ranks);
   cluster.run_on_every_rank([&](Rank& rank) {
     const auto index = static_cast<size_t>(rank.index());
     Accelerator accelerator;
@@ -239,12 +245,20 @@ TEST(GatherForMetrics, GoesByTheInnermostLoop) {
       inner[index].push_back(std::move(all));
       outer[index].push_back(values(accelerator.gather_for_metrics(batch)));
     }
-    EXPECT_EQ(values(accelerator.gather_for_metrics(at::arange(2))), (Values{0, 1, 0, 1}));
+    Values of_all;
+    for (size_t rank = 0; rank < ranks; ++rank) of_all.insert(of_all.end(), {0, 1});
+    const at::Tensor own = at::arange(2).to(accelerator.device());
+    EXPECT_EQ(values(accelerator.gather_for_metrics(own)), of_all);
   });
   const Values all{0, 1, 2, 3, 4, 5, 6};
-  for (size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(inner[rank], (std::vector<Values>{all, all}));
-    EXPECT_EQ(outer[rank], (std::vector<Values>{{0, 1, 2, 3}, {4}}));
+  // Each round of the outer loop takes two samples a rank.
+  std::vector<Values> rounds;
+  for (int64_t begin = 0; begin < 5; begin += 2 * static_cast<int64_t>(ranks)) {
+    rounds.push_back(values(at::arange(begin, std::min<int64_t>(5, begin + 2 * ranks))));
+  }
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(inner[rank], std::vector<Values>(rounds.size(), all));
+    EXPECT_EQ(outer[rank], rounds);
   }
 }
 

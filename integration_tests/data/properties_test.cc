@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/iterable_dataset_shard.h"
 #include "accelerate/data/sampler.h"

@@ -1,5 +1,6 @@
 // A simulated device behaves as LibTorch's other devices do: moving between devices, errors,
 // memory, random numbers, streams, and the thread that computes gradients.
+// One shape each: what one device does, or two or three beside each other.
 #include <functional>
 #include <memory>
 #include <sstream>

@@ -1,4 +1,5 @@
 // Whole trainings on a simulated device give the CPU's losses and parameters, to the bit.
+// One shape each: a model on one device against the CPU.
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,4 +1,5 @@
 // Operators on a simulated device compute what they compute on the CPU, to the bit.
+// One shape each: operators of one device against those of the CPU.
 #include <set>
 #include <sstream>
 #include <string>

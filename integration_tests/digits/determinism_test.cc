@@ -1,11 +1,12 @@
 // The schedule of a simulated cluster must not reach the numbers: ten steps give the same bits for
-// every seed and every run. `--runs_per_test=50` sweeps the seeds 1 to 50.
+// every seed and every run.
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "accelerate/examples/digits/training.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -23,13 +24,15 @@ std::vector<double> ten_losses(Cluster& cluster) {
   return losses;
 }
 
-TEST(DigitsDeterminism, RepeatsBitForBitAndUnderAnotherSchedule) {
-  Cluster cluster = Cluster::from_test_env();
+TOPOLOGY_SUITE(DigitsDeterminism, .also = {"2x4", "2x4:h100"});
+
+TEST_P(DigitsDeterminism, RepeatsBitForBitAndUnderAnotherSchedule) {
+  Cluster cluster = make_cluster({.seed = 1});
   const std::vector<double> losses = ten_losses(cluster);
   ASSERT_EQ(losses.size(), 10);
   EXPECT_EQ(losses, ten_losses(cluster));
   EXPECT_EQ(losses, ten_losses(cluster));
-  Cluster other(cluster.spec().to_string(), {.seed = cluster.seed() + 1000});
+  Cluster other(topology(), {.seed = cluster.seed() + 1000});
   EXPECT_EQ(losses, ten_losses(other));
 }
 

@@ -1,4 +1,5 @@
 // One rank and eight, with the same global batch, train alike: replicas average what one rank sums.
+// Two shapes only, because a whole training takes seconds; accelerator/training_test has others.
 #include <cmath>
 #include <vector>
 

@@ -1,10 +1,10 @@
 // The same binary as two real processes over Gloo and as two simulated ranks: the same bits.
-#include <array>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "accelerate/platform/child.h"
 
 namespace accelerate {
 namespace {
@@ -13,19 +13,7 @@ constexpr char kLaunch[] = "launch/accelerate launch ";
 constexpr char kProgram[] =
     " integration_tests/digits/losses accelerate/examples/digits/digits.csv.gz";
 
-struct Output {
-  int status = -1;
-  std::string text;
-};
-
-Output run(const std::string& command) {
-  Output output;
-  std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  std::array<char, 4096> chunk;
-  while (size_t n = fread(chunk.data(), 1, chunk.size(), pipe)) output.text.append(chunk.data(), n);
-  output.status = pclose(pipe);
-  return output;
-}
+ChildResult run(const std::string& command) { return run_shell(command).value(); }
 
 // What follows "loss " on each line, whatever the launcher puts before it.
 std::vector<std::string> losses(const std::string& text) {
@@ -38,25 +26,25 @@ std::vector<std::string> losses(const std::string& text) {
 }
 
 TEST(RunModes, TwoProcessesEqualTwoSimulatedRanksBitForBit) {
-  const Output real = run(std::string(kLaunch) + "--num_processes 2" + kProgram);
-  ASSERT_EQ(real.status, 0) << real.text;
-  const Output simulated = run(std::string(kLaunch) + "--simulate 1x2" + kProgram);
-  ASSERT_EQ(simulated.status, 0) << simulated.text;
-  ASSERT_EQ(losses(real.text).size(), 10) << real.text;
-  EXPECT_EQ(losses(real.text), losses(simulated.text));
+  const ChildResult real = run(std::string(kLaunch) + "--num_processes 2" + kProgram);
+  ASSERT_EQ(real.exit_code, 0) << real.output;
+  const ChildResult simulated = run(std::string(kLaunch) + "--simulate 1x2" + kProgram);
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.output;
+  ASSERT_EQ(losses(real.output).size(), 10) << real.output;
+  EXPECT_EQ(losses(real.output), losses(simulated.output));
   // Dropout draws differ by rank and step: a constant would pass for equal.
-  EXPECT_NE(losses(real.text)[0], losses(real.text)[9]);
+  EXPECT_NE(losses(real.output)[0], losses(real.output)[9]);
 }
 
 TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
-  const Output failed = run(std::string(kLaunch) +
-                            "--simulate 1x2 --simulate_seed 5 integration_tests/digits/losses "
-                            "no_such_file");
-  EXPECT_NE(failed.status, 0);
-  EXPECT_NE(failed.text.find("no_such_file"), std::string::npos) << failed.text;
-  EXPECT_NE(failed.text.find("accelerate launch --simulate 1x2 --simulate_seed 5"),
+  const ChildResult failed = run(std::string(kLaunch) +
+                                 "--simulate 1x2 --simulate_seed 5 integration_tests/digits/losses "
+                                 "no_such_file");
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_NE(failed.output.find("no_such_file"), std::string::npos) << failed.output;
+  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x2 --simulate_seed 5"),
             std::string::npos)
-      << failed.text;
+      << failed.output;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/data/batch_sampler.h"
 #include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/sampler.h"
 #include "integration_tests/golden/answers.h"

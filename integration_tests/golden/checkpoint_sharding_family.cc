@@ -15,10 +15,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/checkpoint/folder/save_model.h"
-#include "accelerate/checkpoint/formats/shard_plan.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/checkpoint_sharding_model.h"
 #include "integration_tests/golden/family.h"
@@ -29,25 +30,6 @@ namespace {
 
 using internal::value_or_throw;
 using nlohmann::json;
-
-// A folder of this case's own, which goes with it.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "checkpoint_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw CaseError("no folder for temporary files");
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string path(const std::string& name) const { return join_path(path_, name); }
-
- private:
-  std::string path_;
-};
 
 constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
     {"bool", at::kBool},
@@ -122,7 +104,7 @@ NamedTensors state_dict_of(const json& in) {
   return state;
 }
 
-json list_folder(FileSystem& files, const Folder& folder) {
+json list_folder(FileSystem& files, const TemporaryFolder& folder) {
   json listed = json::object();
   for (const std::string& name : value_or_throw(files.list(folder.path()))) {
     listed[name] = description_of(name, value_or_throw(read_file(files, folder.path(name))));
@@ -144,7 +126,7 @@ SaveModelOptions options_of(const json& in) {
 json run_save_model(const json& in) {
   expect_fields(in, {"kind", "tensors", "max_shard_size", "safe_serialization", "existing_files"});
   HostFiles files(/*parallelism=*/1);
-  const Folder folder;
+  const TemporaryFolder folder;
   if (in.contains("existing_files")) {
     for (const std::string name : in["existing_files"]) {
       internal::check_ok(write_file(files, folder.path(name), "old"));
@@ -197,7 +179,7 @@ json run_safetensors_file(const json& in) {
   std::optional<SafetensorsMetadata> metadata;
   if (!field(in, "metadata").is_null()) metadata = in["metadata"].get<SafetensorsMetadata>();
   HostFiles files(/*parallelism=*/1);
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.path("x.safetensors");
   value_or_throw(write_safetensors(files, path, tensors_of_bytes(in), metadata));
   return {{"base64", absl::Base64Escape(value_or_throw(read_file(files, path)))}};
@@ -220,7 +202,7 @@ json run_safetensors_bad(const json& in) {
   std::string bytes;
   if (!absl::Base64Unescape(string_field(in, "base64"), &bytes)) throw CaseError("no base64");
   HostFiles files(/*parallelism=*/1);
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.path("x.safetensors");
   internal::check_ok(write_file(files, path, bytes));
   const SafetensorsFile file = value_or_throw(SafetensorsFile::open(files, path));

@@ -8,8 +8,8 @@
 
 namespace accelerate::golden {
 
-using launch::Setting;
-using launch::ValueType;
+using launch::settings::Setting;
+using launch::settings::ValueType;
 
 LaunchFacts::LaunchFacts(const nlohmann::json& in) {
   const auto argv = in.at("argv").get<std::vector<std::string>>();
@@ -18,7 +18,7 @@ LaunchFacts::LaunchFacts(const nlohmann::json& in) {
     const std::string word = argv[next++];
     const size_t equals = word.find('=');
     const std::string flag = word.substr(0, equals);
-    const Setting* row = launch::find_flag(flag.substr(flag.find_first_not_of('-')));
+    const Setting* row = launch::settings::find_flag(flag.substr(flag.find_first_not_of('-')));
     if (row == nullptr) break;
     if (row->type == ValueType::kFlag) {
       const bool is_negated = row->negated_flag != nullptr && flag.find("no") != std::string::npos;
@@ -60,10 +60,10 @@ std::optional<std::string> LaunchFacts::in_config(const std::string& key) const 
 
 std::optional<std::string> LaunchFacts::value(const std::string& name) const {
   if (const auto found = typed(name)) return found;
-  const Setting* row = launch::find_setting(name);
-  if (row == nullptr || row->section == launch::Section::kNone) return std::nullopt;
+  const Setting* row = launch::settings::find_setting(name);
+  if (row == nullptr || row->section == launch::settings::Section::kNone) return std::nullopt;
   if (const auto found = in_config(row->key_name())) return found;
-  for (const launch::SectionName& section : launch::all_sections()) {
+  for (const launch::settings::SectionName& section : launch::settings::all_sections()) {
     const std::string prefix = section.prefix;
     if (section.section == row->section && !prefix.empty() && name.starts_with(prefix)) {
       return in_config(name.substr(prefix.size()));
@@ -84,7 +84,7 @@ int64_t LaunchFacts::number(const std::string& name, int64_t otherwise) const {
 
 bool LaunchFacts::is_on(const std::string& name, bool otherwise) const {
   const auto text = value(name);
-  return text ? launch::parse_bool(*text).value_or(otherwise) : otherwise;
+  return text ? launch::settings::parse_bool(*text).value_or(otherwise) : otherwise;
 }
 
 std::string LaunchFacts::config_type() const {

@@ -18,11 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/sagemaker_arguments.h"
 #include "launch/process/environment_words.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/flags.h"
@@ -34,7 +34,14 @@ namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
-using namespace launch;  // NOLINT: what is replayed is this namespace
+// NOLINTBEGIN: what is replayed are these namespaces.
+using namespace launch::agent;
+using namespace launch::plan;
+using namespace launch::settings;
+// NOLINTEND
+using launch::process::EnvironmentOverlay;
+using launch::process::environment_value;
+using launch::process::find_in_environment;
 
 // The port that is free on the recorded machine.
 constexpr uint16_t kFreePort = 45678;
@@ -231,23 +238,10 @@ json run_config_load(const json& in) {
           {"rewritten_yaml", config_to_yaml(*config)}};
 }
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "launch_env_XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) throw CaseError("no temporary folder");
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return absl::StrCat(path_, "/", name); }
-
- private:
-  std::string path_;
-};
-
 json run_write_basic_config(const json& in) {
   expect_fields(in, {"kind", "gpus", "mixed_precision", "file_exists"});
   const TemporaryFolder folder;
-  const std::string path = folder.file("default_config.yaml");
+  const std::string path = folder.path("default_config.yaml");
   if (in.value("file_exists", false)) std::ofstream(path) << "{}\n";
   const absl::StatusOr<bool> written =
       write_basic_config(in.value("mixed_precision", "no"), path, {.devices = in.value("gpus", 0)});

@@ -14,10 +14,10 @@
 namespace accelerate::golden {
 namespace {
 
-using launch::all_settings;
-using launch::Group;
-using launch::Setting;
-using launch::ValueType;
+using launch::settings::all_settings;
+using launch::settings::Group;
+using launch::settings::Setting;
+using launch::settings::ValueType;
 using nlohmann::json;
 
 bool is_launch(const json& in) { return in.at("kind") == "launch"; }
@@ -408,8 +408,9 @@ bool has_a_bad_value(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
   for (const auto& [name, value] : facts.all_typed()) {
-    const Setting& row = launch::setting(name);
-    if (row.type != ValueType::kFlag && !launch::check_value(row, value).ok()) return true;
+    const Setting& row = launch::settings::setting(name);
+    if (row.type != ValueType::kFlag && !launch::settings::check_value(row, value).ok())
+      return true;
   }
   return false;
 }
@@ -504,7 +505,9 @@ bool has_a_bad_precision(const json& in) {
   const std::string text = in["text"].get<std::string>();
   static const std::regex kKey("mixed_precision['\"]?: *['\"]?([a-zA-Z0-9]+)");
   if (!std::regex_search(text, found, kKey)) return false;
-  return !launch::check_value(launch::setting("mixed_precision"), found[1].str()).ok() &&
+  return !launch::settings::check_value(launch::settings::setting("mixed_precision"),
+                                        found[1].str())
+              .ok() &&
          found[1] != "false" && found[1] != "null";
 }
 

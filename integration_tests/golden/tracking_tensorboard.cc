@@ -7,7 +7,7 @@
 
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/tracking_replay.h"
-#include "trackers/common/yaml_text.h"
+#include "trackers/common/json_value.h"
 #include "trackers/tensorboard/tensorboard_tracker.h"
 
 namespace accelerate::golden {

@@ -1,4 +1,5 @@
 // Which operators automatic mixed precision casts, by the kind of device.
+// One shape each: the lists of casts belong to a kind of device.
 #include <functional>
 #include <vector>
 

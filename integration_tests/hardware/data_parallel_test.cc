@@ -1,5 +1,6 @@
 // Data-parallel training on simulated devices gives the bits that it gives on CPU ranks, whatever
 // the options.
+// One shape each: devices are compared with CPUs.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,5 @@
 // What real hardware lets pass and the simulator does not.
+// One shape each: the messages name the ranks that a detector finds.
 #include <functional>
 #include <string>
 #include <vector>

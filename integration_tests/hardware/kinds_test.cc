@@ -1,4 +1,5 @@
 // What ranks on each kind of device take themselves for.
+// One shape each: each kind of hardware by name.
 #include <string>
 #include <utility>
 #include <vector>

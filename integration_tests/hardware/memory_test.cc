@@ -1,4 +1,5 @@
 // A device's memory limit, as a training program meets it.
+// One shape each: the bytes are worked out for these devices.
 #include <cmath>
 #include <exception>
 #include <string>

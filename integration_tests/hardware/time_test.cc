@@ -1,5 +1,6 @@
 // Virtual time on simulated hardware: what a program spends, and that it depends on nothing but the
 // program, the cluster and the seed.
+// One shape each: the times are worked out for this hardware.
 #include <algorithm>
 #include <functional>
 #include <numeric>

@@ -1,4 +1,5 @@
 // What a recorded run says about itself.
+// One shape each: the events of a recorded run are counted.
 #include <cstdlib>
 #include <filesystem>
 #include <map>

@@ -8,6 +8,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -17,18 +18,24 @@ using simulator::ClusterError;
 using simulator::Rank;
 using ::testing::HasSubstr;
 
-TEST(AcceleratorJoin, BringsModelsOptimizersAndSchedulersUpToDate) {
-  std::vector<double> rates(2);
-  std::vector<at::Tensor> weights(2);
-  std::vector<int> batches(2);
-  Cluster("1x2", {.seed = 1}).run_on_every_rank([&](Rank& rank) {
+TOPOLOGY_SUITE(AcceleratorJoin, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(AcceleratorJoin, BringsModelsOptimizersAndSchedulersUpToDate) {
+  const auto ranks = static_cast<size_t>(world_size());
+  std::vector<double> rates(ranks);
+  std::vector<at::Tensor> weights(ranks);
+  std::vector<int> batches(ranks);
+  make_cluster({.seed = 1}).run_on_every_rank([&](Rank& rank) {
     const auto r = static_cast<size_t>(rank.index());
     Accelerator accelerator;
     torch::manual_seed(1);
     torch::nn::Linear net(1, 1);
     torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.1));
     torch::optim::StepLR step_lr(adam, 5, 0.5);
-    DataLoader data(make_tensor_dataset(torch::arange(3.0).reshape({3, 1})), {.batch_size = 1});
+    // Two batches for rank 0, one for the others.
+    const int64_t samples = accelerator.num_processes() + 1;
+    DataLoader data(make_tensor_dataset(torch::arange(1. * samples).reshape({samples, 1})),
+                    {.batch_size = 1});
     auto [model, optimizer, scheduler, loader] = accelerator.prepare(net, adam, step_lr, data);
     auto epoch = [&] {
       for (auto& [x] : loader) {
@@ -47,25 +54,30 @@ TEST(AcceleratorJoin, BringsModelsOptimizersAndSchedulersUpToDate) {
     EXPECT_TRUE(loader.even_batches());
     epoch();
     rates[r] = adam.param_groups()[0].options().get_lr();
-    weights[r] = model->weight.detach().clone();
+    weights[r] = model->weight.detach().cpu();
   });
-  EXPECT_EQ(batches[0], 4 * 2 + 2);
-  EXPECT_EQ(batches[1], 4 * 1 + 2);
-  EXPECT_EQ(rates[0], rates[1]);
-  EXPECT_TRUE(torch::equal(weights[0], weights[1]));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(batches[rank], rank == 0 ? 4 * 2 + 2 : 4 * 1 + 2);
+    EXPECT_EQ(rates[rank], rates[0]);
+    EXPECT_TRUE(torch::equal(weights[rank], weights[0]));
+  }
 }
 
-TEST(AcceleratorJoin, ThrowsWhatFollowingTheOthersThrows) {
+TOPOLOGY_SUITE(AcceleratorJoinOfThree, .also = {"1x3"}, .min_ranks = 3,
+               .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(AcceleratorJoinOfThree, ThrowsWhatFollowingTheOthersThrows) {
   std::string message;
   try {
-    Cluster("1x3", {.seed = 1}).run_on_every_rank([](Rank& rank) {
+    make_cluster({.seed = 1}).run_on_every_rank([](Rank& rank) {
       Accelerator accelerator;
       torch::nn::Linear first(1, 1);
       torch::nn::Linear second(1, 1);
       auto [a, b] = accelerator.prepare(first, second);
       auto join = accelerator.join_uneven_inputs({.even_batches = false}, a, b);
-      if (rank.index() == 1) a(torch::ones({1, 1}));
-      if (rank.index() == 2) b(torch::ones({1, 1}));
+      const torch::Tensor x = torch::ones({1, 1}).to(accelerator.device());
+      if (rank.index() == 1) a(x);
+      if (rank.index() == 2) b(x);
     });
   } catch (const ClusterError& error) {
     message = error.what();
@@ -73,9 +85,9 @@ TEST(AcceleratorJoin, ThrowsWhatFollowingTheOthersThrows) {
   EXPECT_THAT(message, HasSubstr("rank 1 begins a forward pass of model 0"));
 }
 
-TEST(AcceleratorJoin, LeavesOptimizersOfOtherModelsAlone) {
-  std::vector<double> rates(2);
-  Cluster("1x2", {.seed = 1}).run_on_every_rank([&](Rank& rank) {
+TEST_P(AcceleratorJoin, LeavesOptimizersOfOtherModelsAlone) {
+  std::vector<double> rates(static_cast<size_t>(world_size()));
+  make_cluster({.seed = 1}).run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
     torch::nn::Linear joined(1, 1);
     torch::nn::Linear own(1, 1);
@@ -84,11 +96,15 @@ TEST(AcceleratorJoin, LeavesOptimizersOfOtherModelsAlone) {
     auto [model, optimizer, own_optimizer] = accelerator.prepare(joined, sgd, other);
     {
       auto join = accelerator.join_uneven_inputs({.even_batches = false}, model);
-      if (rank.index() == 0) accelerator.backward(model(torch::ones({1, 1})).mean());
+      if (rank.index() == 0) {
+        accelerator.backward(model(torch::ones({1, 1}).to(accelerator.device())).mean());
+      }
     }
     rates[static_cast<size_t>(rank.index())] = other.param_groups()[0].options().get_lr();
   });
-  EXPECT_THAT(rates, ::testing::ElementsAre(0.1, 0.2));
+  for (size_t rank = 0; rank < rates.size(); ++rank) {
+    EXPECT_EQ(rates[rank], 0.1 * static_cast<double>(rank + 1));
+  }
 }
 
 }  // namespace

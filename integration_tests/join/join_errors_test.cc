@@ -11,6 +11,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/parallel/join.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -40,7 +41,7 @@ struct Setting {
 // Each rank's failure, "" where there was none.
 std::vector<std::string> failures(const std::string& spec,
                                   const std::function<void(const Setting&)>& body) {
-  Cluster cluster(spec, {.seed = 5});
+  Cluster cluster(spec, {.seed = simulator::seed_of_run(5)});
   std::vector<std::string> messages(cluster.world_size());
   try {
     cluster.run_on_every_rank([&](Rank& rank) {
@@ -57,7 +58,9 @@ std::vector<std::string> failures(const std::string& spec,
   return messages;
 }
 
-class JoinErrors : public ::testing::TestWithParam<std::string> {};
+// Of three ranks each has a part; the messages name them.
+TOPOLOGY_SUITE(JoinErrors, .also = {"1x3", "1x3:h100"}, .min_ranks = 3, .max_ranks = 3,
+               .hardware = simulator::Hardware::kNoTpu);
 
 TEST_P(JoinErrors, AnotherNumberOfModels) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
@@ -210,9 +213,6 @@ TEST_P(JoinErrors, APassThatNobodyElseExpects) {
   });
   for (const std::string& message : messages) EXPECT_NE(message, "");
 }
-
-INSTANTIATE_TEST_SUITE_P(Specs, JoinErrors, ::testing::Values("1x3", "1x3:h100"),
-                         [](const auto& info) { return "on" + std::to_string(info.index); });
 
 }  // namespace
 }  // namespace accelerate

@@ -9,6 +9,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/parallel/join.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -84,8 +85,10 @@ class Passes : public ::testing::TestWithParam<Round> {};
 
 TEST_P(Passes, AreFollowedInTheOrderOfThoseThatTrain) {
   const Round round = GetParam();
-  for (const std::string spec : {"1x2", "1x3", "2x4", "1x3:h100"}) {
-    Cluster cluster(spec, {.seed = 11});
+  for (const std::string& spec : simulator::topologies({.also = {"1x3", "2x4", "1x3:h100"},
+                                                        .min_ranks = 2,
+                                                        .hardware = simulator::Hardware::kNoTpu})) {
+    Cluster cluster(spec, {.seed = simulator::seed_of_run(11)});
     const int ranks = cluster.world_size();
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator;
@@ -145,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Join, Passes,
                                            Round::kSometimesBoth),
                          name_of);
 
+// One shape each, from here on: every one of three ranks has a part of its own.
 TEST(Join, EvaluationInsideIsLocal) {
   Cluster cluster("1x3");
   cluster.run_on_every_rank([](Rank& rank) {

@@ -11,6 +11,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/parallel/join.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -178,7 +179,7 @@ class Training : public ::testing::TestWithParam<std::tuple<Case, std::string>> 
 TEST_P(Training, LeavesEqualReplicasThatFollowTheSums) {
   const auto& [one, spec] = GetParam();
   for (const uint64_t seed : {0, 1, 2, 4}) {
-    Cluster cluster(spec, {.seed = seed});
+    Cluster cluster(spec, {.seed = simulator::seed_of_run(seed)});
     cluster.run_on_every_rank([&](Rank& rank) { train(rank, one, seed); });
     const std::vector<Tensor> parameters = cluster.reports("parameters");
     for (const Tensor& replica : parameters) EXPECT_TRUE(replica.equal(parameters[0])) << seed;
@@ -206,15 +207,17 @@ INSTANTIATE_TEST_SUITE_P(
                  .skips_a_layer = true},
             Case{.name = "sparse_gradients", .options = {.bucket_cap_mb = kSmall}, .sparse = true},
             Case{.name = "accumulation", .accumulate = 2}),
-        ::testing::Values("1x2", "1x3", "2x4", "1x3:h100")),
+        ::testing::ValuesIn(simulator::topologies({.also = {"1x3", "2x4", "1x3:h100"},
+                                                   .min_ranks = 2,
+                                                   .hardware = simulator::Hardware::kNoTpu}))),
     [](const auto& info) {
       std::string name = std::get<0>(info.param).name;
-      for (const char c : "_" + std::get<1>(info.param)) name += c == ':' ? '_' : c;
-      return name;
+      return name + "_" + simulator::topology_name({std::get<1>(info.param), info.index});
     });
 
 // ---- What else belongs to a replica.
 
+// One shape each: every one of three ranks has a part of its own.
 TEST(Join, BuffersComeFromTheRankThatTrainedLongest) {
   Cluster cluster("1x3");
   cluster.run_on_every_rank([](Rank& rank) {
@@ -282,23 +285,29 @@ TEST(Join, TheHookLetsTheOptimizerCatchUp) {
   }
 }
 
-TEST(Join, NobodyCatchesUpIfAllTrainedEquallyLong) {
-  Cluster cluster("2x4", {.seed = 1});
+TOPOLOGY_SUITE(JoinScopes, .also = {"2x4"}, .min_ranks = 2,
+               .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(JoinScopes, NobodyCatchesUpIfAllTrainedEquallyLong) {
+  Cluster cluster = make_cluster({.seed = 1});
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     torch::nn::Linear line(4, 1);
     auto model = accelerator.prepare(line);
     for (int count : {0, 3}) {
       JoinScope join({model.state()->ddp()}, true, [](int) { FAIL() << "nobody is ahead"; });
-      for (int number = 0; number < count; ++number) model(torch::ones({2, 4})).sum().backward();
+      const Tensor x = torch::ones({2, 4}).to(accelerator.device());
+      for (int number = 0; number < count; ++number) model(x).sum().backward();
     }
     rank.report("gradient", line->bias.grad());
   });
-  EXPECT_EQ(cluster.reports("gradient")[0].item<float>(), 6);
+  for (const Tensor& gradient : cluster.reports("gradient")) {
+    EXPECT_EQ(gradient.item<float>(), 6);
+  }
 }
 
-TEST(Join, ADisabledScopeChangesNothing) {
-  Cluster cluster("1x2");
+TEST_P(JoinScopes, ADisabledScopeChangesNothing) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     torch::nn::Linear line(4, 1);
@@ -309,14 +318,16 @@ TEST(Join, ADisabledScopeChangesNothing) {
     // Nothing is registered, so that a second one is not nested.
     JoinScope another({model.state()->ddp()}, false, hook);
     JoinScope empty({}, true, hook);
-    model(torch::ones({2, 4})).sum().backward();
+    model(torch::ones({2, 4}).to(accelerator.device())).sum().backward();
     rank.report("gradient", line->bias.grad());
   });
-  EXPECT_EQ(cluster.reports("gradient")[1].item<float>(), 2);
+  for (const Tensor& gradient : cluster.reports("gradient")) {
+    EXPECT_EQ(gradient.item<float>(), 2);
+  }
 }
 
-TEST(Join, AScopeCanBeMovedAndRepeated) {
-  Cluster cluster("1x2");
+TEST_P(JoinScopes, AScopeCanBeMovedAndRepeated) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     torch::nn::Linear line(4, 1);
@@ -328,13 +339,16 @@ TEST(Join, AScopeCanBeMovedAndRepeated) {
       EXPECT_TRUE(model.state()->ddp()->joined());
       // The one with more data alternates.
       const int count = (rank.index() + epoch) % 2 == 0 ? 3 : 1;
-      for (int number = 0; number < count; ++number) model(torch::ones({2, 4})).sum().backward();
+      const Tensor x = torch::ones({2, 4}).to(accelerator.device());
+      for (int number = 0; number < count; ++number) model(x).sum().backward();
     }
     EXPECT_FALSE(model.state()->ddp()->joined());
-    model(torch::ones({2, 4})).sum().backward();
+    model(torch::ones({2, 4}).to(accelerator.device())).sum().backward();
     rank.report("weight", line->weight);
   });
-  EXPECT_TRUE(cluster.reports("weight")[0].equal(cluster.reports("weight")[1]));
+  for (const Tensor& weight : cluster.reports("weight")) {
+    EXPECT_TRUE(weight.equal(cluster.reports("weight")[0]));
+  }
 }
 
 }  // namespace

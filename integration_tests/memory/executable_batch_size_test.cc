@@ -1,4 +1,5 @@
 // Finding a batch size on devices that really run out of memory.
+// One shape each: the sizes are worked out for the memory of these devices.
 #include "accelerate/step/executable_batch_size.h"
 
 #include <cmath>

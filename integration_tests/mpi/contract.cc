@@ -17,7 +17,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/mpi/transfers.h"
-#include "accelerate/testing/collective_contract.h"
+#include "accelerate/testing/collective_contract/collective_contract.h"
 
 namespace accelerate::testing {
 namespace {

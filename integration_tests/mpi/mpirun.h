@@ -1,22 +1,19 @@
 /// Runs a program under mpirun, for tests.
 ///
-/// Errors:  std::runtime_error if mpirun cannot be run at all.
+/// Errors:  absl::BadStatusOrAccess if no process can be made.
 /// Threads: any.
 #pragma once
 
 #include <string>
 
+#include "accelerate/platform/child.h"
+
 namespace accelerate::mpi_tests {
 
-struct Output {
-  int exit_code = -1;  ///< mpirun's; -1: a signal ended it
-  std::string text;    ///< of both streams
-};
-
 /// `command` in a shell.
-Output run(const std::string& command);
+inline ChildResult run(const std::string& command) { return run_shell(command).value(); }
 
 /// `program` and its arguments as so many ranks of this machine.
-Output mpirun(int ranks, const std::string& program);
+ChildResult mpirun(int ranks, const std::string& program);
 
 }  // namespace accelerate::mpi_tests

@@ -28,72 +28,72 @@ std::vector<std::string> losses(const std::string& text) {
 }
 
 TEST(MpiProcesses, RunTheContract) {
-  const Output output = mpirun(5, "integration_tests/mpi/contract");
-  EXPECT_EQ(output.exit_code, 0) << output.text;
-  EXPECT_THAT(output.text, HasSubstr("[  PASSED  ]"));
+  const ChildResult output = mpirun(5, "integration_tests/mpi/contract");
+  EXPECT_EQ(output.exit_code, 0) << output.output;
+  EXPECT_THAT(output.output, HasSubstr("[  PASSED  ]"));
 }
 
 TEST(MpiProcesses, NeedNoAddress) {
   for (int ranks : {1, 2, 4}) {
-    const Output output = mpirun(ranks, std::string(kRank) + "none");
-    EXPECT_EQ(output.exit_code, 0) << output.text;
-    EXPECT_THAT(output.text, HasSubstr("sum " + std::to_string(ranks)));
+    const ChildResult output = mpirun(ranks, std::string(kRank) + "none");
+    EXPECT_EQ(output.exit_code, 0) << output.output;
+    EXPECT_THAT(output.output, HasSubstr("sum " + std::to_string(ranks)));
   }
 }
 
 TEST(MpiProcesses, EqualGlooAndTwoSimulatedRanksBitForBit) {
-  const Output mpi = mpirun(2, std::string(kLosses) + "mpi");
-  const Output gloo = mpirun(2, std::string(kLosses) + "gloo");
-  const Output simulated = run(std::string("ACCELERATE_SIMULATE=1x2 ") + kLosses + "sim");
-  ASSERT_EQ(losses(mpi.text).size(), 10) << mpi.text;
-  EXPECT_EQ(losses(mpi.text), losses(gloo.text)) << gloo.text;
-  EXPECT_EQ(losses(mpi.text), losses(simulated.text)) << simulated.text;
-  EXPECT_EQ(mpi.exit_code, 0) << mpi.text;
+  const ChildResult mpi = mpirun(2, std::string(kLosses) + "mpi");
+  const ChildResult gloo = mpirun(2, std::string(kLosses) + "gloo");
+  const ChildResult simulated = run(std::string("ACCELERATE_SIMULATE=1x2 ") + kLosses + "sim");
+  ASSERT_EQ(losses(mpi.output).size(), 10) << mpi.output;
+  EXPECT_EQ(losses(mpi.output), losses(gloo.output)) << gloo.output;
+  EXPECT_EQ(losses(mpi.output), losses(simulated.output)) << simulated.output;
+  EXPECT_EQ(mpi.exit_code, 0) << mpi.output;
 }
 
 TEST(MpiProcesses, EqualFourSimulatedRanksBitForBit) {
-  const Output mpi = mpirun(4, std::string(kLosses) + "mpi");
-  const Output simulated = run(std::string("ACCELERATE_SIMULATE=1x4 ") + kLosses + "sim");
-  ASSERT_EQ(losses(mpi.text).size(), 10) << mpi.text;
-  EXPECT_EQ(losses(mpi.text), losses(simulated.text)) << simulated.text;
+  const ChildResult mpi = mpirun(4, std::string(kLosses) + "mpi");
+  const ChildResult simulated = run(std::string("ACCELERATE_SIMULATE=1x4 ") + kLosses + "sim");
+  ASSERT_EQ(losses(mpi.output).size(), 10) << mpi.output;
+  EXPECT_EQ(losses(mpi.output), losses(simulated.output)) << simulated.output;
 }
 
 TEST(MpiProcesses, NameTheRankThatDoesNotCome) {
   for (const char* failure : {"ends", "stops"}) {
-    const Output output = mpirun(3, std::string(kRank) + failure);
+    const ChildResult output = mpirun(3, std::string(kRank) + failure);
     EXPECT_NE(output.exit_code, 0);
-    EXPECT_THAT(output.text, AllOf(HasSubstr("all_reduce"), HasSubstr("timed out after 2000 ms"),
-                                   ContainsRegex("waiting for rank 1")))
+    EXPECT_THAT(output.output, AllOf(HasSubstr("all_reduce"), HasSubstr("timed out after 2000 ms"),
+                                     ContainsRegex("waiting for rank 1")))
         << failure;
   }
 }
 
 TEST(MpiProcesses, NameTheRankThatThrows) {
-  const Output output = mpirun(3, std::string(kRank) + "throws");
+  const ChildResult output = mpirun(3, std::string(kRank) + "throws");
   EXPECT_NE(output.exit_code, 0);
-  EXPECT_THAT(output.text, HasSubstr("rank 1 failed: out of patience"));
+  EXPECT_THAT(output.output, HasSubstr("rank 1 failed: out of patience"));
 }
 
 TEST(MpiProcesses, EndWithARankThatIsKilled) {
-  const Output output = mpirun(3, std::string(kRank) + "is_killed");
+  const ChildResult output = mpirun(3, std::string(kRank) + "is_killed");
   EXPECT_NE(output.exit_code, 0);
-  EXPECT_THAT(output.text, ContainsRegex("rank 1 .*signal 9")) << output.text;
+  EXPECT_THAT(output.output, ContainsRegex("rank 1 .*signal 9")) << output.output;
 }
 
 TEST(MpiProcesses, NoticeCallsThatDiffer) {
-  const Output output = mpirun(2, std::string(kRank) + "differs");
+  const ChildResult output = mpirun(2, std::string(kRank) + "differs");
   EXPECT_NE(output.exit_code, 0);
-  EXPECT_THAT(output.text, HasSubstr("all_reduce"));
+  EXPECT_THAT(output.output, HasSubstr("all_reduce"));
 }
 
 TEST(MpiProcesses, SayHowToStartThem) {
-  const Output output =
+  const ChildResult output =
       run("RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "
           "integration_tests/mpi/contract --gtest_list_tests; "
           "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
           "OMPI_COMM_WORLD_LOCAL_SIZE=2 integration_tests/mpi/rank none");
   EXPECT_NE(output.exit_code, 0);
-  EXPECT_THAT(output.text, HasSubstr("start the program with `mpirun -n 2`"));
+  EXPECT_THAT(output.output, HasSubstr("start the program with `mpirun -n 2`"));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "accelerate/tensors/split.h"
 #include "accelerate/tensors/tree_operations.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -106,11 +107,12 @@ c10::IValue value_of(uint64_t number, int rank, int64_t entries = -1) {
 
 int world_of(uint64_t number) { return static_cast<int>(Dice(number + 77).below(5)) + 2; }
 
-// Runs `body(rank, group, number)` for a range of draws in a world of each size.
+// Runs `body(rank, group, number)` for a range of draws in a world of each size: a draw has a
+// number of ranks, so that the shapes are its own.
 template <typename Body>
 void on_worlds(const Body& body) {
   for (int world = 2; world <= 6; ++world) {
-    simulator::Cluster cluster("1x" + std::to_string(world), {.seed = 3});
+    simulator::Cluster cluster("1x" + std::to_string(world), {.seed = simulator::seed_of_run(3)});
     cluster.run_on_every_rank([&](simulator::Rank& rank) {
       Accelerator accelerator;
       for (uint64_t number = 1; number <= kDraws; ++number) {

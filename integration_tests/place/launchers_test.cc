@@ -4,13 +4,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "accelerate/platform/child.h"
 
 namespace accelerate {
 namespace {
@@ -20,19 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr char kProgram[] = "integration_tests/place/say_place";
 
-struct Output {
-  int status = -1;
-  std::string text;
-};
-
-Output run(const std::string& command) {
-  Output output;
-  std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  std::array<char, 4096> chunk;
-  while (size_t n = fread(chunk.data(), 1, chunk.size(), pipe)) output.text.append(chunk.data(), n);
-  output.status = pclose(pipe);
-  return output;
-}
+ChildResult run(const std::string& command) { return run_shell(command).value(); }
 
 // A port that nobody listens on. Only for MASTER_PORT: tests may run side by side.
 int free_port() {
@@ -63,10 +51,10 @@ class Launchers : public testing::Test {
 };
 
 TEST_F(Launchers, RanksOfMpirunMeet) {
-  const Output output =
+  const ChildResult output =
       run(std::string("mpirun --allow-run-as-root --oversubscribe -np 2 ") + kProgram);
-  ASSERT_EQ(output.status, 0) << output.text;
-  EXPECT_THAT(output.text,
+  ASSERT_EQ(output.exit_code, 0) << output.output;
+  EXPECT_THAT(output.output,
               AllOf(HasSubstr("place: Open MPI, rank 0 of 2, local rank 0 of 2, RANK=0, sum 3\n"),
                     HasSubstr("place: Open MPI, rank 1 of 2, local rank 1 of 2, RANK=1, sum 3\n")));
 }
@@ -77,38 +65,38 @@ TEST_F(Launchers, TasksOfSrunMeet) {
       "  SLURM_JOB_ID=4711 SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2"
       "  SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2"
       "  SLURM_PROCID=$task SLURM_LOCALID=$task ";
-  const Output output = run("(" + tasks + kProgram + " & done; wait)");
-  ASSERT_EQ(output.status, 0) << output.text;
-  EXPECT_THAT(output.text,
+  const ChildResult output = run("(" + tasks + kProgram + " & done; wait)");
+  ASSERT_EQ(output.exit_code, 0) << output.output;
+  EXPECT_THAT(output.output,
               AllOf(HasSubstr("place: SLURM, rank 0 of 2, local rank 0 of 2, RANK=0, sum 3\n"),
                     HasSubstr("place: SLURM, rank 1 of 2, local rank 1 of 2, RANK=1, sum 3\n")));
 }
 
 TEST_F(Launchers, ABatchScriptRunsOneRankAndIsToldSo) {
-  const Output output = run(
+  const ChildResult output = run(
       std::string("SLURM_JOB_ID=4711 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 ") + kProgram);
-  ASSERT_EQ(output.status, 0) << output.text;
-  EXPECT_THAT(output.text,
+  ASSERT_EQ(output.exit_code, 0) << output.output;
+  EXPECT_THAT(output.output,
               AllOf(HasSubstr("accelerate: this is the shell of a Slurm job"), HasSubstr("`srun`"),
                     HasSubstr("place: plain, rank 0 of 1, local rank 0 of 1, RANK=0, sum 1\n")));
 }
 
 TEST_F(Launchers, AContradictionEndsTheProgramAtOnce) {
-  const Output output =
+  const ChildResult output =
       run(std::string("mpirun --allow-run-as-root --oversubscribe -np 2 env RANK=0 WORLD_SIZE=2 ") +
           kProgram);
-  EXPECT_NE(output.status, 0);
-  EXPECT_THAT(output.text,
+  EXPECT_NE(output.exit_code, 0);
+  EXPECT_THAT(output.output,
               AllOf(HasSubstr("RANK=0 WORLD_SIZE=2 (torchrun)"),
                     HasSubstr("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 (Open MPI)")));
 }
 
 TEST_F(Launchers, ARankIsBoundToItsNodeOnRequest) {
-  const Output output =
+  const ChildResult output =
       run(std::string("ACCELERATE_CPU_AFFINITY=1 ACCELERATE_DEBUG_MODE=1 ") + kProgram);
-  ASSERT_EQ(output.status, 0) << output.text;
-  EXPECT_THAT(output.text, HasSubstr("local rank 0 "));
-  EXPECT_THAT(output.text, HasSubstr("NUMA node"));
+  ASSERT_EQ(output.exit_code, 0) << output.output;
+  EXPECT_THAT(output.output, HasSubstr("local rank 0 "));
+  EXPECT_THAT(output.output, HasSubstr("NUMA node"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // What a simulated rank hears of its place and of its devices.
+// One shape each: what is reported of a kind of hardware.
 #include <string>
 
 #include <gmock/gmock.h>

@@ -5,6 +5,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -20,8 +21,10 @@ DataLoader<TensorDataset<1>> made_loader() {
   return DataLoader(make_tensor_dataset(torch::ones({8, 64})), {.batch_size = 2});
 }
 
-TEST(FreeMemory, TheDeviceIsEmptyWhenNothingIsKept) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(FreeDevice, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(FreeDevice, TheDeviceIsEmptyWhenNothingIsKept) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
     auto net = std::make_shared<torch::nn::LinearImpl>(64, 64);
     auto adam = std::make_shared<torch::optim::Adam>(net->parameters());
@@ -46,8 +49,8 @@ TEST(FreeMemory, TheDeviceIsEmptyWhenNothingIsKept) {
   });
 }
 
-TEST(FreeMemory, SaysWhatSurvives) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TEST_P(FreeDevice, SaysWhatSurvives) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto net = std::make_shared<torch::nn::LinearImpl>(4, 4);
     auto [model, loader] = accelerator.prepare(net, made_loader());
@@ -65,8 +68,10 @@ TEST(FreeMemory, SaysWhatSurvives) {
   });
 }
 
-TEST(FreeMemory, FreedHandlesSaySo) {
-  Cluster("1x1").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(FreeMemory);
+
+TEST_P(FreeMemory, FreedHandlesSaySo) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto net = std::make_shared<torch::nn::LinearImpl>(4, 4);
     auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
@@ -82,13 +87,13 @@ TEST(FreeMemory, FreedHandlesSaySo) {
   });
 }
 
-TEST(FreeMemory, TheNextModelIsPreparedAfresh) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TEST_P(FreeMemory, TheNextModelIsPreparedAfresh) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     for (int i = 0; i < 3; ++i) {
       auto net = std::make_shared<torch::nn::LinearImpl>(4, 4);
       auto model = accelerator.prepare(net);
-      accelerator.backward(model(torch::ones({1, 4})).sum());
+      accelerator.backward(model(torch::ones({1, 4}).to(accelerator.device())).sum());
       EXPECT_THAT(accelerator.free_memory(model, net).survivors, IsEmpty());
     }
   });

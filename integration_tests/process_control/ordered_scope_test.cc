@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -47,33 +48,36 @@ void enter(const Way& way, const Accelerator& accelerator, const Body& body) {
   body();
 }
 
-TEST(OrderedScope, FirstRanksAreThroughBeforeOthersEnter) {
+TOPOLOGY_SUITE(OrderedScope, .also = {"2x3"});
+
+TEST_P(OrderedScope, FirstRanksAreThroughBeforeOthersEnter) {
   for (const Way& way : kWays) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
-      Cluster cluster("2x3", {.seed = seed});
+      Cluster cluster = make_cluster({.seed = seed});
+      const auto ranks = static_cast<size_t>(world_size());
       std::vector<int> through;
       std::vector<int> entered_early;
       int inside_at_end = 0;
       cluster.run_on_every_rank([&](Rank& rank) {
         Accelerator accelerator;
         const bool first = way.local ? accelerator.is_local_main_process() : rank.index() == 0;
-        const size_t firsts = way.local ? 2 : 1;
+        const auto firsts = static_cast<size_t>(way.local ? cluster.spec().num_nodes : 1);
         enter(way, accelerator, [&] {
           if (!first && through.size() < firsts) entered_early.push_back(rank.index());
           rank.runtime().sleep_for(absl::Milliseconds(10 * (1 + rank.index())));
           through.push_back(rank.index());
         });
-        if (through.size() < 6) ++inside_at_end;
+        if (through.size() < ranks) ++inside_at_end;
       });
       EXPECT_TRUE(entered_early.empty());
       EXPECT_EQ(inside_at_end, 0) << "the scope ends when all are through";
-      EXPECT_EQ(through.size(), 6);
+      EXPECT_EQ(through.size(), ranks);
     }
   }
 }
 
-TEST(OrderedScope, GivesBackWhatTheBodyReturns) {
-  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+TEST_P(OrderedScope, GivesBackWhatTheBodyReturns) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     EXPECT_EQ(accelerator.main_process_first([&] { return rank.index() + 40; }), rank.index() + 40);
     EXPECT_EQ(*accelerator.local_main_process_first([] { return std::make_unique<int>(3); }), 3);
@@ -84,7 +88,7 @@ TEST(OrderedScope, GivesBackWhatTheBodyReturns) {
 std::map<int, std::string> errors_when(const Way& way, const std::vector<int>& culprits,
                                        uint64_t seed) {
   std::map<int, std::string> errors;
-  Cluster cluster("2x2", {.seed = seed});
+  Cluster cluster = simulator::TopologyTest::make_cluster({.seed = seed});
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
     try {
@@ -99,17 +103,19 @@ std::map<int, std::string> errors_when(const Way& way, const std::vector<int>& c
       errors[rank.index()] = error.what();
     }
     accelerator.wait_for_everyone();
-    EXPECT_EQ(accelerator.reduce(at::ones({1})).item<float>(), 4) << "ranks stay in step";
+    const at::Tensor one = at::ones({1}, at::device(accelerator.device()));
+    EXPECT_EQ(accelerator.reduce(one).item<float>(), accelerator.num_processes())
+        << "ranks stay in step";
   });
   return errors;
 }
 
-TEST(OrderedScope, AnExceptionReachesEveryRankAndNamesItsOwn) {
+TEST_P(OrderedScope, AnExceptionReachesEveryRankAndNamesItsOwn) {
   for (const Way& way : kWays) {
-    for (int culprit = 0; culprit < 4; ++culprit) {
+    for (int culprit = 0; culprit < world_size(); ++culprit) {
       for (uint64_t seed : {1, 2, 3}) {
         const std::map<int, std::string> errors = errors_when(way, {culprit}, seed);
-        for (int rank = 0; rank < 4; ++rank) {
+        for (int rank = 0; rank < world_size(); ++rank) {
           ASSERT_TRUE(errors.contains(rank)) << way.name << " " << rank << " of " << culprit;
           if (rank == culprit) {
             EXPECT_EQ(errors.at(rank), absl::StrCat("disk full on ", culprit));
@@ -126,28 +132,33 @@ TEST(OrderedScope, AnExceptionReachesEveryRankAndNamesItsOwn) {
   }
 }
 
-TEST(OrderedScope, OfSeveralExceptionsEachRankKeepsItsOwn) {
+TOPOLOGY_SUITE(SeveralExceptions, .also = {"1x3"}, .min_ranks = 2);
+
+TEST_P(SeveralExceptions, LeaveEachRankItsOwn) {
   for (const Way& way : kWays) {
-    const std::map<int, std::string> errors = errors_when(way, {1, 3}, 5);
-    EXPECT_THAT(errors.at(0), HasSubstr("rank 1 left"));
-    EXPECT_THAT(errors.at(1), HasSubstr("disk full on 1"));
-    EXPECT_THAT(errors.at(2), HasSubstr("rank 1 left"));
-    EXPECT_THAT(errors.at(3), HasSubstr("disk full on 3"));
+    // Rank 1 and the last one.
+    const int last = world_size() - 1;
+    const std::map<int, std::string> errors = errors_when(way, {1, last}, 5);
+    for (int rank = 0; rank <= last; ++rank) {
+      const std::string own = absl::StrCat("disk full on ", rank);
+      EXPECT_THAT(errors.at(rank), HasSubstr(rank == 1 || rank == last ? own : "rank 1 left"));
+    }
   }
 }
 
-TEST(OrderedScope, ScopesNestAndFollowEachOther) {
-  Cluster("2x2").run_on_every_rank([](Rank&) {
+TEST_P(OrderedScope, ScopesNestAndFollowEachOther) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     for (int i = 0; i < 3; ++i) {
       auto outer = accelerator.main_process_first();
     }
-    EXPECT_EQ(accelerator.reduce(at::ones({1})).item<float>(), 4);
+    const at::Tensor one = at::ones({1}, at::device(accelerator.device()));
+    EXPECT_EQ(accelerator.reduce(one).item<float>(), accelerator.num_processes());
   });
 }
 
-TEST(OrderedScope, ARankThatNeverComesIsNamed) {
-  Cluster cluster("1x3");
+TEST_P(SeveralExceptions, NameARankThatNeverComes) {
+  Cluster cluster = make_cluster();
   try {
     cluster.run_on_every_rank([](Rank& rank) {
       Accelerator accelerator;
@@ -160,7 +171,8 @@ TEST(OrderedScope, ARankThatNeverComesIsNamed) {
   }
 }
 
-TEST(OrderedScope, OneRankAloneNeedsNobody) {
+// One shape: a rank that is alone.
+TEST(OneRank, NeedsNobody) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     {

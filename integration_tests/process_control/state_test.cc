@@ -1,5 +1,6 @@
 // PartialState by itself: one per Runtime, restricted functions, triggers, reset, end of the group.
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -8,10 +9,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/state/job_operations.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -34,8 +37,12 @@ std::string error_of(Fn&& fn) {
   return "no error";
 }
 
-TEST(PartialState, IsSharedByWhoeverAsks) {
-  Cluster("2x2").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(PartialStates);
+
+TEST_P(PartialStates, IsSharedByWhoeverAsks) {
+  Cluster cluster = make_cluster();
+  const int local_ranks = cluster.spec().ranks_per_node;
+  cluster.run_on_every_rank([&](Rank& rank) {
     EXPECT_EQ(PartialState::find(), nullptr);
     PartialState& state = PartialState::get();
     EXPECT_TRUE(state.initialized());
@@ -43,16 +50,18 @@ TEST(PartialState, IsSharedByWhoeverAsks) {
     Accelerator accelerator;
     EXPECT_EQ(&accelerator.state().partial_state(), &state);
     EXPECT_EQ(state.process_index(), rank.index());
-    EXPECT_EQ(state.local_process_index(), rank.index() % 2);
-    EXPECT_EQ(state.is_last_process(), rank.index() == 3);
-    EXPECT_EQ(state.is_local_main_process(), rank.index() % 2 == 0);
-    EXPECT_EQ(state.backend(), "sim");
-    EXPECT_EQ(state.distributed_type(), DistributedType::kMultiCpu);
+    EXPECT_EQ(state.local_process_index(), rank.index() % local_ranks);
+    EXPECT_EQ(state.is_last_process(), rank.index() == world_size() - 1);
+    EXPECT_EQ(state.is_local_main_process(), rank.index() % local_ranks == 0);
     EXPECT_FALSE(state.debug());
+    if (world_size() == 1) return;
+    EXPECT_EQ(state.backend(), "sim");
+    EXPECT_EQ(state.distributed_type() == DistributedType::kMultiCpu, !has_devices());
   });
 }
 
-TEST(PartialState, KnowsItsDeviceAndHasNoGroupAlone) {
+// One shape each: a device, and a rank that is alone.
+TEST(PartialStates, KnowsItsDeviceAndHasNoGroupAlone) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     PartialState& state = PartialState::get();
     EXPECT_EQ(state.device(), rank.runtime().device());
@@ -72,24 +81,24 @@ TEST(PartialState, KnowsItsDeviceAndHasNoGroupAlone) {
   });
 }
 
-TEST(PartialState, ReadsItsModesFromTheEnvironment) {
+TEST_P(PartialStates, ReadsItsModesFromTheEnvironment) {
   ClusterOptions options;
   options.environment.set("ACCELERATE_DEBUG_MODE", "yes");
-  Cluster("1x2", options).run_on_every_rank([](Rank& rank) {
+  make_cluster(options).run_on_every_rank([](Rank& rank) {
     EXPECT_TRUE(PartialState::get().debug());
     EXPECT_FALSE(PartialState::get().fork_launched());
     rank.runtime().environment().set("FORK_LAUNCHED", "1");
     EXPECT_TRUE(PartialState::get().fork_launched()) << "read anew each time";
   });
   options.environment.set("ACCELERATE_DEBUG_MODE", "perhaps");
-  Cluster("1x1", options).run_on_every_rank([](Rank&) {
+  make_cluster(options).run_on_every_rank([](Rank&) {
     EXPECT_THAT(error_of([] { PartialState::get(); }),
                 AllOf(HasSubstr("ACCELERATE_DEBUG_MODE"), HasSubstr("perhaps")));
   });
 }
 
-TEST(PartialState, AfterAResetItSaysSoUntilItIsMadeAgain) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TEST_P(PartialStates, AfterAResetItSaysSoUntilItIsMadeAgain) {
+  make_cluster().run_on_every_rank([](Rank&) {
     PartialState& state = PartialState::get();
     PartialState::reset();
     EXPECT_FALSE(state.initialized());
@@ -109,12 +118,16 @@ TEST(PartialState, AfterAResetItSaysSoUntilItIsMadeAgain) {
     InitProcessGroupKwargs init;
     init.timeout = absl::Minutes(3);
     EXPECT_EQ(&PartialState::get(Runtime::current(), {.init = init}), &state);
-    EXPECT_EQ(Accelerator().reduce(at::ones({1})).item<float>(), 2);
+    Accelerator accelerator;
+    const at::Tensor one = at::ones({1}, at::device(accelerator.device()));
+    EXPECT_EQ(accelerator.reduce(one).item<float>(), accelerator.num_processes());
   });
 }
 
-TEST(PartialState, OnceTheGroupIsDestroyedNobodyTrainsAloneByMistake) {
-  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(DestroyedGroup, .min_ranks = 2);
+
+TEST_P(DestroyedGroup, LetsNobodyTrainAloneByMistake) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     PartialState& state = PartialState::get();
     ProcessGroupPtr other = rank.runtime().new_group({});
@@ -131,26 +144,33 @@ TEST(PartialState, OnceTheGroupIsDestroyedNobodyTrainsAloneByMistake) {
   });
 }
 
-TEST(JobOperations, KnowTheJob) {
-  Cluster("1x3").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(Job, .also = {"1x3"}, .min_ranks = 2);
+
+TEST_P(Job, IsKnownToItsOperations) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
+    const int ranks = world_size();
     EXPECT_FALSE(is_initialized());
-    const at::Tensor mine = at::full({1}, rank.index() + 1.0);
-    EXPECT_EQ(gather(mine).numel(), 3);
+    const at::TensorOptions device = at::device(rank.runtime().device());
+    const at::Tensor mine = at::full({1}, rank.index() + 1.0, device);
+    EXPECT_EQ(gather(mine).numel(), ranks);
     EXPECT_TRUE(is_initialized());
-    EXPECT_EQ(reduce(mine).item<float>(), 2);
-    EXPECT_EQ(reduce(mine, Reduction::kMax).item<float>(), 3);
+    EXPECT_EQ(reduce(mine).item<float>(), 0.5 * (ranks + 1));
+    EXPECT_EQ(reduce(mine, Reduction::kMax).item<float>(), ranks);
     EXPECT_EQ(broadcast(mine.clone(), 1).item<float>(), 2);
-    EXPECT_EQ(pad_across_processes(at::ones({rank.index()})).numel(), 2);
-    EXPECT_THAT(gather_object(std::vector<int>{rank.index()}), ElementsAre(0, 1, 2));
-    std::vector<std::string> names = {rank.index() == 2 ? "two" : "another"};
-    broadcast_object_list(names, 2);
-    EXPECT_THAT(names, ElementsAre("two"));
+    EXPECT_EQ(pad_across_processes(at::ones({rank.index()}, device)).numel(), ranks - 1);
+    std::vector<int> all(static_cast<size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(gather_object(std::vector<int>{rank.index()}), all);
+    std::vector<std::string> names = {rank.index() == ranks - 1 ? "last" : "another"};
+    broadcast_object_list(names, ranks - 1);
+    EXPECT_THAT(names, ElementsAre("last"));
     wait_for_everyone();
-    EXPECT_THAT(PartialState::get().split_between_processes(std::vector<int>{1, 2, 3, 4}),
+    EXPECT_THAT(PartialState::get().split_between_processes(std::vector<int>(ranks + 1)),
                 SizeIs(rank.index() == 0 ? 2 : 1));
   });
 }
 
+// One shape each: a TPU against a GPU.
 TEST(JobOperations, ScaleTakesEffectOnTpusOnly) {
   for (auto [topology, sum] : {std::pair("tpu-v4:2x1x1", 3.0), std::pair("1x2:h100", 6.0)}) {
     Cluster(topology).run_on_every_rank([sum = sum](Rank& rank) {
@@ -161,8 +181,11 @@ TEST(JobOperations, ScaleTakesEffectOnTpusOnly) {
   }
 }
 
-TEST(AcceleratorState, IsMadeByTheFirstAccelerator) {
-  Cluster("2x2:h100").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(AcceleratorStateOnGpus, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(AcceleratorStateOnGpus, IsMadeByTheFirstAccelerator) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
+    const int ranks = world_size();
     PartialState::get();
     EXPECT_THAT(error_of([] { AcceleratorState::get(); }), HasSubstr("make an Accelerator first"));
     Accelerator accelerator;
@@ -171,15 +194,15 @@ TEST(AcceleratorState, IsMadeByTheFirstAccelerator) {
     EXPECT_EQ(state.device(), accelerator.device());
     EXPECT_EQ(state.process_index(), rank.index());
     EXPECT_EQ(state.mixed_precision(), PrecisionType::kNo);
-    EXPECT_TRUE(accelerator.multi_device());
-    EXPECT_THAT(state.to_string(),
-                AllOf(HasSubstr("MULTI_GPU, backend sim\n"), HasSubstr("Num processes: 4\n"),
-                      HasSubstr("Mixed precision type: no\n")));
+    EXPECT_EQ(accelerator.multi_device(), ranks > 1);
+    EXPECT_THAT(state.to_string(), AllOf(HasSubstr(ranks > 1 ? "MULTI_GPU, backend sim\n" : "NO\n"),
+                                         HasSubstr(absl::StrCat("Num processes: ", ranks, "\n")),
+                                         HasSubstr("Mixed precision type: no\n")));
   });
 }
 
-TEST(AcceleratorState, IsTheFirstOnesAndContradictionsAreNamed) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TEST_P(AcceleratorStateOnGpus, IsTheFirstOnesAndContradictionsAreNamed) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator first({.mixed_precision = PrecisionType::kNo});
     Accelerator second;
     EXPECT_EQ(&first.state(), &second.state());
@@ -197,8 +220,10 @@ TEST(AcceleratorState, IsTheFirstOnesAndContradictionsAreNamed) {
   });
 }
 
-TEST(AcceleratorState, ARefusedAcceleratorLeavesNothingBehind) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(AcceleratorStates);
+
+TEST_P(AcceleratorStates, ARefusedAcceleratorLeavesNothingBehind) {
+  make_cluster().run_on_every_rank([](Rank&) {
     {
       auto scope = patch_environment({{"ACCELERATE_MIXED_PRECISION", "fp12"}});
       EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr("none of no, fp8"));
@@ -217,8 +242,8 @@ TEST(AcceleratorState, ARefusedAcceleratorLeavesNothingBehind) {
   });
 }
 
-TEST(AcceleratorState, AfterAResetAccumulationBeginsAnew) {
-  Cluster("1x1").run_on_every_rank([](Rank&) {
+TEST_P(AcceleratorStates, AfterAResetAccumulationBeginsAnew) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator old({.gradient_accumulation_steps = 2});
     AcceleratorState::reset(Runtime::current(), /*reset_partial_state=*/true);
     Accelerator young({.gradient_accumulation_steps = 4});
@@ -227,26 +252,29 @@ TEST(AcceleratorState, AfterAResetAccumulationBeginsAnew) {
   });
 }
 
-TEST(AcceleratorState, UnknownPrecisionsAreNamed) {
+TEST_P(AcceleratorStates, UnknownPrecisionsAreNamed) {
   ClusterOptions options;
   options.environment.set("ACCELERATE_MIXED_PRECISION", "fp17");
-  Cluster("1x1", options).run_on_every_rank([](Rank&) {
+  make_cluster(options).run_on_every_rank([](Rank&) {
     EXPECT_THAT(error_of([] { Accelerator accelerator; }),
                 AllOf(HasSubstr("ACCELERATE_MIXED_PRECISION=\"fp17\""), HasSubstr("bf16")));
   });
 }
 
-TEST(GradientAccumulationPlugin, DecidesWhenGradientsAreSynchronised) {
+TOPOLOGY_SUITE(GradientAccumulationPlugins);
+
+TEST_P(GradientAccumulationPlugins, DecidesWhenGradientsAreSynchronised) {
   // The steps that synchronise, in two passes over three batches.
   auto synchronised = [](const GradientAccumulationPlugin& plugin) {
     std::string steps;
-    Cluster("1x1").run_on_every_rank([&](Rank&) {
+    make_cluster().run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator({.gradient_accumulation_plugin = plugin});
-      auto loader =
-          accelerator.prepare(DataLoader(make_tensor_dataset(at::ones({3, 1})), {.batch_size = 1}));
+      auto loader = accelerator.prepare(
+          DataLoader(make_tensor_dataset(at::ones({3 * world_size(), 1})), {.batch_size = 1}));
       for (int pass = 0; pass < 2; ++pass) {
         for ([[maybe_unused]] auto& batch : loader) {
           auto scope = accelerator.accumulate();
+          if (rank.index() > 0) continue;
           steps += accelerator.sync_gradients() ? 'S' : '.';
         }
       }
@@ -258,10 +286,10 @@ TEST(GradientAccumulationPlugin, DecidesWhenGradientsAreSynchronised) {
   EXPECT_EQ(synchronised({}), "SSSSSS");
 }
 
-TEST(GradientAccumulationPlugin, ExcludesTheNumberOfStepsAndIsSharedByAll) {
+TEST_P(GradientAccumulationPlugins, ExcludesTheNumberOfStepsAndIsSharedByAll) {
   ClusterOptions options;
   options.environment.set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "7");
-  Cluster("1x1", options).run_on_every_rank([](Rank&) {
+  make_cluster(options).run_on_every_rank([](Rank&) {
     EXPECT_THAT(
         error_of([] {
           Accelerator accelerator({.gradient_accumulation_steps = 2,
@@ -280,18 +308,23 @@ TEST(GradientAccumulationPlugin, ExcludesTheNumberOfStepsAndIsSharedByAll) {
   });
 }
 
-TEST(RestrictedFunction, RunsOnItsRankOnly) {
-  Cluster("2x2").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(RestrictedFunctions, .min_ranks = 2);
+
+TEST_P(RestrictedFunctions, RunsOnItsRankOnly) {
+  Cluster cluster = make_cluster();
+  const int local_ranks = cluster.spec().ranks_per_node;
+  cluster.run_on_every_rank([&](Rank& rank) {
     PartialState& state = PartialState::get();
     const int me = rank.index();
+    const int last = world_size() - 1;
     auto add = [](int a, int b) { return a + b; };
     EXPECT_EQ(state.on_main_process(add)(1, 2).has_value(), me == 0);
-    EXPECT_EQ(state.on_last_process(add)(1, 2), me == 3 ? std::optional(3) : std::nullopt);
-    EXPECT_EQ(state.on_local_main_process(add)(1, 2).has_value(), me % 2 == 0);
-    EXPECT_EQ(state.on_process(add, 2)(1, 2).has_value(), me == 2);
+    EXPECT_EQ(state.on_last_process(add)(1, 2), me == last ? std::optional(3) : std::nullopt);
+    EXPECT_EQ(state.on_local_main_process(add)(1, 2).has_value(), me % local_ranks == 0);
+    EXPECT_EQ(state.on_process(add, last)(1, 2).has_value(), me == last);
     EXPECT_EQ(state.on_process(add, -1).runs(), false);
-    EXPECT_EQ(state.on_process(add, 4).runs(), false);
-    EXPECT_EQ(state.on_local_process(add, 1)(1, 2).has_value(), me % 2 == 1);
+    EXPECT_EQ(state.on_process(add, last + 1).runs(), false);
+    EXPECT_EQ(state.on_local_process(add, 1)(1, 2).has_value(), me % local_ranks == 1);
     int calls = 0;
     auto count = state.on_process([&calls] { ++calls; }, 1);
     count();
@@ -300,16 +333,22 @@ TEST(RestrictedFunction, RunsOnItsRankOnly) {
     auto moved = state.on_main_process([](std::unique_ptr<int> value) { return value; });
     EXPECT_EQ(moved(std::make_unique<int>(5)).has_value(), me == 0);
   });
+}
+
+// One shape: a rank that is alone.
+TEST(RestrictedFunctions, RunsOnARankThatIsAlone) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     EXPECT_EQ(PartialState::get().on_process([] { return 7; }, 5)(), 7) << "nobody else could";
   });
 }
 
-TEST(Trigger, OneRanksWordReachesAllOnce) {
-  Cluster("1x3").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(Trigger, .also = {"1x3"});
+
+TEST_P(Trigger, OneRanksWordReachesAllOnce) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     EXPECT_FALSE(accelerator.check_trigger());
-    for (int culprit = 0; culprit < 3; ++culprit) {
+    for (int culprit = 0; culprit < world_size(); ++culprit) {
       if (rank.index() == culprit) {
         accelerator.set_trigger();
         accelerator.set_trigger();

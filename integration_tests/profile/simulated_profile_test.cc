@@ -14,6 +14,7 @@
 
 #include "integration_tests/profile/training.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -79,12 +80,14 @@ std::string difference(const std::vector<std::string>& first,
   return "";
 }
 
-TEST(SimulatedProfile, WritesATracePerRank) {
-  const std::vector<std::string> texts = traces("1x2", 1, "sim_ranks");
-  for (int rank = 0; rank < 2; ++rank) {
+TOPOLOGY_SUITE(ProfileOfRanks, .max_ranks = 2, .hardware = simulator::Hardware::kNone);
+
+TEST_P(ProfileOfRanks, IsATraceEach) {
+  const std::vector<std::string> texts = traces(topology(), simulator::seed_of_run(1), "sim_ranks");
+  for (int rank = 0; rank < world_size(); ++rank) {
     const auto trace = trace_events(texts[rank]);
     EXPECT_EQ(trace.at("process_name")[0]["args"]["name"],
-              "rank " + std::to_string(rank) + " of 2");
+              "rank " + std::to_string(rank) + " of " + std::to_string(world_size()));
     EXPECT_EQ(trace.at("aten::addmm").size(), 4);
     for (const char* name : {"AddmmBackward0", "aten::addcdiv_", "[memory]", "fwdbwd"}) {
       EXPECT_TRUE(trace.contains(name)) << name;
@@ -98,15 +101,17 @@ TEST(SimulatedProfile, WritesATracePerRank) {
   }
 }
 
-TEST(SimulatedProfile, SameSeedSameBytes) {
-  for (const char* spec : {"1x2", "1x2:h100"}) {
-    const std::vector<std::string> first = traces(spec, 3, std::string("sim_first_") + spec);
-    const std::vector<std::string> second = traces(spec, 3, std::string("sim_second_") + spec);
-    EXPECT_EQ(difference(first, second), "") << spec;
-    EXPECT_NE(first[0], first[1]);
-  }
+TOPOLOGY_SUITE(ProfileOnAnyHardware, .also = {"1x2:h100"});
+
+TEST_P(ProfileOnAnyHardware, SameSeedSameBytes) {
+  const uint64_t seed = simulator::seed_of_run(3);
+  const std::vector<std::string> first = traces(topology(), seed, "sim_first");
+  const std::vector<std::string> second = traces(topology(), seed, "sim_second");
+  EXPECT_EQ(difference(first, second), "");
+  for (size_t rank = 1; rank < first.size(); ++rank) EXPECT_NE(first[0], first[rank]);
 }
 
+// One shape each, from here on: the traces' events are counted.
 TEST(SimulatedProfile, DoesNotDependOnTheOrderOfRanks) {
   const std::vector<std::string> first = traces("1x4:h100", 1, "sim_order");
   for (uint64_t seed = 2; seed < 6; ++seed) {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -19,12 +20,11 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 using ::testing::ElementsAre;
-using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
 
 // What the ranks logged as "test", without the time.
-std::vector<std::string> logged(const char* topology, const std::function<void(Rank&)>& body,
-                                uint64_t seed = 1) {
-  Cluster cluster(topology, {.seed = seed});
+std::vector<std::string> logged(const std::function<void(Rank&)>& body, uint64_t seed = 1) {
+  Cluster cluster = simulator::TopologyTest::make_cluster({.seed = seed});
   ::testing::internal::CaptureStderr();
   cluster.run_on_every_rank(body);
   std::vector<std::string> lines;
@@ -36,65 +36,76 @@ std::vector<std::string> logged(const char* topology, const std::function<void(R
   return lines;
 }
 
-TEST(Logger, IsTheMainProcesssUnlessAllAreAsked) {
-  EXPECT_THAT(logged("2x2",
-                     [](Rank&) {
-                       Accelerator accelerator;
-                       get_logger("test").warning("main");
-                     }),
-              ElementsAre("main"));
-  EXPECT_THAT(logged("2x2",
-                     [](Rank&) {
-                       Accelerator accelerator;
-                       get_logger("test").warning("all", {.main_process_only = false});
-                     }),
-              UnorderedElementsAre("[RANK 0] all", "[RANK 1] all", "[RANK 2] all", "[RANK 3] all"));
+// A line of each rank, in their order.
+std::vector<std::string> lines_of_ranks(const std::string& text, bool with_rank = false) {
+  std::vector<std::string> lines;
+  for (int rank = 0; rank < simulator::TopologyTest::world_size(); ++rank) {
+    lines.push_back(absl::StrCat("[RANK ", rank, "] ", text));
+    if (with_rank) absl::StrAppend(&lines.back(), rank);
+  }
+  return lines;
 }
 
-TEST(Logger, WritesRankByRankWhateverTheirTiming) {
+TOPOLOGY_SUITE(Logging, .also = {"1x4"});
+
+TEST_P(Logging, IsTheMainProcesssUnlessAllAreAsked) {
+  EXPECT_THAT(logged([](Rank&) {
+                Accelerator accelerator;
+                get_logger("test").warning("main");
+              }),
+              ElementsAre("main"));
+  EXPECT_THAT(logged([](Rank&) {
+                Accelerator accelerator;
+                get_logger("test").warning("all", {.main_process_only = false});
+              }),
+              UnorderedElementsAreArray(lines_of_ranks("all")));
+}
+
+TEST_P(Logging, IsRankByRankWhateverTheirTiming) {
+  std::vector<std::string> expected = lines_of_ranks("a", /*with_rank=*/true);
+  for (const std::string& line : lines_of_ranks("b", /*with_rank=*/true)) expected.push_back(line);
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    EXPECT_THAT(logged(
-                    "1x4",
-                    [](Rank& rank) {
-                      Accelerator accelerator;
-                      const Logger logger = get_logger("test", "info");
-                      // The last ones come first.
-                      rank.runtime().sleep_for(absl::Seconds(4 - rank.index()));
-                      for (const char* round : {"a", "b"}) {
-                        logger.info([&] { return absl::StrCat(round, rank.index()); },
-                                    {.main_process_only = false, .in_order = true});
-                      }
-                    },
-                    seed),
-                ElementsAre("[RANK 0] a0", "[RANK 1] a1", "[RANK 2] a2", "[RANK 3] a3",
-                            "[RANK 0] b0", "[RANK 1] b1", "[RANK 2] b2", "[RANK 3] b3"));
+    EXPECT_EQ(
+        logged(
+            [](Rank& rank) {
+              Accelerator accelerator;
+              const Logger logger = get_logger("test", "info");
+              // The last ones come first.
+              rank.runtime().sleep_for(absl::Seconds(accelerator.num_processes() - rank.index()));
+              for (const char* round : {"a", "b"}) {
+                logger.info([&] { return absl::StrCat(round, rank.index()); },
+                            {.main_process_only = false, .in_order = true});
+              }
+            },
+            seed),
+        expected);
   }
 }
 
-// Nothing is left to order, so nobody waits.
-TEST(Logger, WaitsForNobodyWhereOnlyTheMainProcessWrites) {
-  EXPECT_THAT(logged("1x2",
-                     [](Rank& rank) {
-                       Accelerator accelerator;
-                       if (rank.index() == 0) get_logger("test").warning("x", {.in_order = true});
-                     }),
+// A line of the main process alone has no order to keep, so no rank waits for it.
+TEST_P(Logging, WaitsForNobodyWhereOnlyTheMainProcessWrites) {
+  EXPECT_THAT(logged([](Rank& rank) {
+                Accelerator accelerator;
+                if (rank.index() == 0) get_logger("test").warning("x", {.in_order = true});
+              }),
               ElementsAre("x"));
 }
 
-TEST(Logger, KeepsItsLevelsAndWarningsPerRank) {
-  EXPECT_THAT(logged("1x2",
-                     [](Rank& rank) {
-                       Accelerator accelerator;
-                       const Logger logger = get_logger("test", rank.index() == 0 ? "error" : "");
-                       for (int i = 0; i < 2; ++i) {
-                         logger.warning_once("once", {.main_process_only = false});
-                       }
-                     }),
-              ElementsAre("[RANK 1] once"));
+TEST_P(Logging, KeepsItsLevelsAndWarningsPerRank) {
+  std::vector<std::string> expected = lines_of_ranks("once");
+  expected.erase(expected.begin());
+  EXPECT_THAT(logged([](Rank& rank) {
+                Accelerator accelerator;
+                const Logger logger = get_logger("test", rank.index() == 0 ? "error" : "");
+                for (int i = 0; i < 2; ++i) {
+                  logger.warning_once("once", {.main_process_only = false});
+                }
+              }),
+              UnorderedElementsAreArray(expected));
 }
 
-TEST(Logger, TellsVirtualTime) {
-  Cluster cluster("1x1");
+TEST_P(Logging, TellsVirtualTime) {
+  Cluster cluster = make_cluster();
   ::testing::internal::CaptureStderr();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;

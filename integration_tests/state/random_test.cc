@@ -9,6 +9,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -41,9 +42,11 @@ void diverge(Rank& rank) {
   }
 }
 
-TEST(SynchronizeRngStates, BringsRankZerosStateToAll) {
+TOPOLOGY_SUITE(SynchronizeRngStates, .min_ranks = 2, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(SynchronizeRngStates, BringsRankZerosStateToAll) {
   for (RNGType type : {RNGType::kDevice, RNGType::kCuda}) {
-    Cluster cluster("2x2:h100");
+    Cluster cluster = make_cluster();
     cluster.run_on_every_rank([type](Rank& rank) {
       Accelerator accelerator;
       diverge(rank);
@@ -62,6 +65,7 @@ TEST(SynchronizeRngStates, BringsRankZerosStateToAll) {
   }
 }
 
+// One shape: a kind of device that is not the one asked for.
 TEST(SynchronizeRngStates, RefusesAnotherKindOfDeviceBeforeItBegins) {
   Cluster cluster("1x2:ascend910b");
   cluster.run_on_every_rank([](Rank& rank) {
@@ -79,8 +83,10 @@ TEST(SynchronizeRngStates, RefusesAnotherKindOfDeviceBeforeItBegins) {
   });
 }
 
-TEST(RngState, RestoresDevicesAsWell) {
-  Cluster cluster("1x2:h100");
+TOPOLOGY_SUITE(RngStates, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(RngStates, RestoreDevicesAsWell) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     diverge(rank);
@@ -95,7 +101,8 @@ TEST(RngState, RestoresDevicesAsWell) {
   });
 }
 
-TEST(RngState, IsOfOneKindOfDevice) {
+// One shape each: two kinds of devices.
+TEST(RngStates, AreOfOneKindOfDevice) {
   nlohmann::json kept;
   Cluster gpu("1x1:h100");
   gpu.run_on_every_rank([&](Rank&) { kept = rng_state_to_json(capture_rng_state()); });
@@ -111,12 +118,14 @@ TEST(RngState, IsOfOneKindOfDevice) {
   });
 }
 
-TEST(SetSeed, IsDeterministicOnTheRankThatAsked) {
-  Cluster cluster("1x2");
+TOPOLOGY_SUITE(SetSeed);
+
+TEST_P(SetSeed, IsDeterministicOnTheRankThatAsked) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     set_seed(1, {.deterministic = rank.index() == 1});
-    // The other rank runs meanwhile.
+    // The other ranks run meanwhile.
     accelerator.wait_for_everyone();
     const at::Context& context = at::globalContext();
     EXPECT_EQ(context.deterministicAlgorithms(), rank.index() == 1);
@@ -128,24 +137,29 @@ TEST(SetSeed, IsDeterministicOnTheRankThatAsked) {
 
 // Each sample is a random number.
 struct Augmented {
-  size_t size() const { return 24; }
+  size_t samples = 0;
+  size_t size() const { return samples; }
   int64_t get(size_t) const {
     return at::randint(1 << 30, {}, worker_info()->generator, at::kLong).item<int64_t>();
   }
 };
 
-std::vector<int64_t> read(const torch::Tensor& batch) {
+std::vector<int64_t> read(const torch::Tensor& loaded) {
+  const torch::Tensor batch = loaded.cpu();
   return {batch.const_data_ptr<int64_t>(), batch.const_data_ptr<int64_t>() + batch.numel()};
 }
 
-TEST(Workers, AugmentAfterResumingAsIfNothingHadBeen) {
+TOPOLOGY_SUITE(Workers);
+
+TEST_P(Workers, AugmentAfterResumingAsIfNothingHadBeen) {
   for (int workers_after : {1, 3}) {
-    Cluster cluster("1x2");
+    Cluster cluster = make_cluster();
     cluster.run_on_every_rank([&](Rank&) {
       Accelerator accelerator;
       auto loader = [&](int num_workers) {
-        return accelerator.prepare(DataLoader(
-            Augmented{}, {.batch_size = 2, .shuffle = true, .num_workers = num_workers}));
+        return accelerator.prepare(
+            DataLoader(Augmented{.samples = 12 * static_cast<size_t>(accelerator.num_processes())},
+                       {.batch_size = 2, .shuffle = true, .num_workers = num_workers}));
       };
       set_seed(3, {.device_specific = true});
       auto whole = loader(2);

@@ -5,6 +5,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -51,6 +52,7 @@ std::vector<float> gradients_of_steps(Accelerator& accelerator, int64_t batches)
   return steps;
 }
 
+// One shape each: windows and gradients are worked out for it.
 TEST(Accumulation, TheLastWindowWeighsLessUnlessNormalised) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 4});
@@ -90,12 +92,17 @@ TEST(Accumulation, SeveralLossesShareANormalisedWindow) {
   });
 }
 
-TEST(Accumulation, SynchronisingEachBatchGivesTheSame) {
+TOPOLOGY_SUITE(AccumulationOnRanks, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(AccumulationOnRanks, SynchronisingEachBatchGivesTheSame) {
   for (const bool each : {false, true}) {
-    Cluster("1x2").run_on_every_rank([&](Rank&) {
+    make_cluster().run_on_every_rank([&](Rank&) {
       Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
                                    .num_steps = 2, .sync_each_batch = each}});
-      EXPECT_EQ(gradients_of_steps(accelerator, 4), (std::vector<float>{2.5, 6.5}));
+      // Of W ranks, each step takes 2 W numbers in turn.
+      const float ranks = static_cast<float>(accelerator.num_processes());
+      EXPECT_EQ(gradients_of_steps(accelerator, 4),
+                (std::vector<float>{ranks + 0.5f, 3 * ranks + 0.5f}));
     });
   }
 }
@@ -131,6 +138,7 @@ torch::Tensor tokens_of(int64_t step, int64_t rank, torch::Device device) {
 }
 
 TEST(BackwardTokens, GivesTheMeanOverAllTokensOfTheWindow) {
+  // One shape, on two kinds of hardware: kTokens has two ranks.
   for (const char* topology : {"1x2", "1x2:h100"}) {
     for (const auto precision : {PrecisionType::kNo, PrecisionType::kFp16}) {
       Cluster(topology).run_on_every_rank([&](Rank& rank) {
@@ -166,16 +174,19 @@ TEST(BackwardTokens, GivesTheMeanOverAllTokensOfTheWindow) {
   }
 }
 
-TEST(BackwardTokens, AWindowWithoutTokensHasNoGradient) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(TokensOnRanks, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(TokensOnRanks, AWindowWithoutTokensHasNoGradient) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     Dot net;
     auto model = accelerator.prepare(net);
-    accelerator.backward_tokens(model(torch::zeros({0})).sum(), 0);
+    accelerator.backward_tokens(model(torch::zeros({0}).to(accelerator.device())).sum(), 0);
     EXPECT_EQ(gradient(net), 0.0);
   });
 }
 
+// One shape each: mistakes of one rank, and autograd's own arguments.
 TEST(BackwardTokens, MistakesAreNamed) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});

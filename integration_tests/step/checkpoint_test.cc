@@ -10,6 +10,7 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/checkpoint.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -70,7 +71,7 @@ struct Outcome {
 };
 
 Outcome train(const std::string& topology, bool checkpointed, bool autocast) {
-  Cluster cluster(topology, {.seed = 2});
+  Cluster cluster(topology, {.seed = simulator::seed_of_run(2)});
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
@@ -114,15 +115,15 @@ void expect_equal_and_smaller(const std::string& topology, bool autocast) {
   EXPECT_LT(checkpointed.peak, 0.6 * plain.peak) << topology;
 }
 
-TEST(Checkpoint, NeedsLessMemoryForTheSameValues) {
-  expect_equal_and_smaller("1x1:h100", /*autocast=*/false);
-}
+TOPOLOGY_SUITE(Checkpoint, .also = {"1x3:h100"}, .hardware = simulator::Hardware::kGpu);
 
 // Parameters are captured by the blocks; DDP finds those that are used, and the one that is not.
-TEST(Checkpoint, WorksUnderDdp) { expect_equal_and_smaller("1x3:h100", /*autocast=*/false); }
+TEST_P(Checkpoint, NeedsLessMemoryForTheSameValues) {
+  expect_equal_and_smaller(topology(), /*autocast=*/false);
+}
 
-TEST(Checkpoint, WorksWithAutocastOnADevice) {
-  expect_equal_and_smaller("1x2:h100", /*autocast=*/true);
+TEST_P(Checkpoint, WorksWithAutocastOnADevice) {
+  expect_equal_and_smaller(topology(), /*autocast=*/true);
 }
 
 }  // namespace

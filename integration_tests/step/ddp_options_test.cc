@@ -12,6 +12,7 @@
 #include "absl/log/log_entry.h"
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -105,7 +106,8 @@ std::string failure_of(const std::string& spec, const std::function<void(Rank&)>
 }
 
 void expect_follows(const Training& setup, const Training& plain, double tolerance) {
-  for (const std::string spec : {"1x2", "2x2", "1x3:h100"}) {
+  for (const std::string& spec : simulator::topologies(
+           {.also = {"1x3:h100"}, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu})) {
     const std::vector<Tensor> got = trained(spec, setup);
     const Tensor expected = trained(spec, plain)[0];
     for (const Tensor& parameters : got) {
@@ -205,6 +207,7 @@ TEST(StaticGraph, BeginsWithThePassThatSynchronises) {
   expect_follows({.ddp = {.static_graph = true}, .idle_passes = 2}, {}, 1e-6);
 }
 
+// One shape: the refusal is the same on any.
 TEST(StaticGraph, IsRefusedWhereRanksJoin) {
   const std::string failure = failure_of("1x2", [](Rank&) {
     Accelerator accelerator(
@@ -217,7 +220,8 @@ TEST(StaticGraph, IsRefusedWhereRanksJoin) {
 
 // Where gradients lie in their buckets, and where they are copied out.
 TEST(GradientsInBuckets, TrainToTheSameBits) {
-  for (const std::string spec : {"1x2", "2x2"}) {
+  for (const std::string& spec :
+       simulator::topologies({.min_ranks = 2, .hardware = simulator::Hardware::kNoTpu})) {
     for (const int accumulate : {1, 3}) {
       const std::vector<Tensor> got = trained(spec, {.accumulate = accumulate, .steps = 24});
       const std::vector<Tensor> expected =
@@ -230,7 +234,8 @@ TEST(GradientsInBuckets, TrainToTheSameBits) {
 }
 
 TEST(GradientsInBuckets, StayThereThroughAWholeStep) {
-  for (const std::string spec : {"1x2", "1x2:h100"}) {
+  for (const std::string& spec : simulator::topologies(
+           {.also = {"1x2:h100"}, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu})) {
     Cluster cluster(spec);
     cluster.run_on_every_rank([&](Rank&) {
       Accelerator accelerator(
@@ -254,6 +259,8 @@ TEST(GradientsInBuckets, StayThereThroughAWholeStep) {
   }
 }
 
+// One shape each, from here on, beside those of expect_follows(): the ranks have parts of their
+// own.
 TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
   expect_follows({.ddp = {.find_unused_parameters = true}, .loss_of_both = false},
                  {.ddp = {.static_graph = true}, .loss_of_both = false}, 1e-6);

@@ -12,6 +12,7 @@
 #include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/precision/fp8_model.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -70,10 +71,10 @@ TEST(Fp8, GivesOnASimulatedDeviceWhatItGivesOnACpu) {
   }
 }
 
-class Fp8Scales : public testing::TestWithParam<const char*> {};
+TOPOLOGY_SUITE(Fp8Scales, .also = {"2x4:h100"}, .hardware = simulator::Hardware::kGpu);
 
 TEST_P(Fp8Scales, AreThoseOfTheLargestValueOfAllRanks) {
-  Cluster cluster(GetParam(), {.seed = 1});
+  Cluster cluster = make_cluster({.seed = 1});
   std::map<int, Tensor> agreed, own;
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
@@ -97,8 +98,6 @@ TEST_P(Fp8Scales, AreThoseOfTheLargestValueOfAllRanks) {
     EXPECT_EQ(own.at(rank)[0][0].item<float>(), 448 / batch(rank, 0).abs().max().item<float>());
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Shapes, Fp8Scales, testing::Values("1x1:h100", "1x2:h100", "2x4:h100"));
 
 // ---- Behind the Accelerator.
 
@@ -139,6 +138,7 @@ std::vector<double> losses_of(const char* topology, const Job& job) {
   return {losses.const_data_ptr<double>(), losses.const_data_ptr<double>() + losses.numel()};
 }
 
+// One shape each, or these few, from here on: whole trainings take seconds.
 TEST(Fp8Training, FollowsBf16OnOneRankAndOnTwo) {
   for (const char* topology : {"1x1:h100", "1x2:h100", "1x2"}) {
     const auto expected = losses_of(topology, {.precision = PrecisionType::kBf16});

@@ -1,4 +1,5 @@
 // The multi-tensor optimizers on simulated devices: the values of torch::optim there, and of a CPU.
+// One shape each: kernels of one device, whatever the number of ranks.
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,9 +8,8 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adam.h"
 #include "accelerate/optim/clip_grad.h"
-#include "accelerate/optim/sgd.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -10,6 +10,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -73,11 +74,12 @@ std::vector<Tensor> by_hand(int ranks, int steps, int every) {
   return after;
 }
 
-class LocalSgdOn : public ::testing::TestWithParam<const char*> {};
+TOPOLOGY_SUITE(LocalSgdOn, .also = {"1x3:h100"}, .min_ranks = 2,
+               .hardware = simulator::Hardware::kNoTpu);
 
 TEST_P(LocalSgdOn, AveragesEveryFewStepsAndAtTheEnd) {
   constexpr int kSteps = 5, kEvery = 2;
-  Cluster cluster(GetParam());
+  Cluster cluster = make_cluster();
   const int ranks = cluster.world_size();
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
@@ -115,8 +117,7 @@ TEST_P(LocalSgdOn, AveragesEveryFewStepsAndAtTheEnd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Clusters, LocalSgdOn, ::testing::Values("1x2", "2x2", "1x3:h100"));
-
+// One shape each, from here on: the parts of two ranks differ, or a rank is alone.
 TEST(LocalSgd, NeverReducesGradientsWhateverAccumulates) {
   Cluster cluster("1x2");
   cluster.run_on_every_rank([](Rank& rank) {

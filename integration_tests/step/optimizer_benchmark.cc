@@ -8,8 +8,7 @@
 #include <torch/torch.h>
 
 #include "absl/strings/str_format.h"
-#include "accelerate/optim/adam.h"
-#include "accelerate/optim/sgd.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "integration_tests/step/benchmark_table.h"
 
 namespace accelerate::step_benchmark {

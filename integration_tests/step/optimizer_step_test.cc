@@ -9,10 +9,10 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adalomo.h"
+#include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
-#include "accelerate/optim/schedule_free_adamw.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -44,50 +44,52 @@ torch::Tensor input_of(int rank, int step, torch::Device device) {
 torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
 
 // Ranks average; one rank that takes the mean over all ranks' inputs must come out the same.
-TEST(Lomo, StepsDuringTheBackwardPassOnAllRanksAlike) {
+TOPOLOGY_SUITE(LomoOnRanks, .also = {"1x2:h100"}, .min_ranks = 2,
+               .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(LomoOnRanks, StepsDuringTheBackwardPassOnAllRanksAlike) {
   torch::nn::Linear expected = made_net(0);
   torch::optim::SGD sgd(expected->parameters(), 0.1);
   for (int step = 0; step < 3; ++step) {
     torch::Tensor loss = torch::zeros({});
-    for (int rank = 0; rank < 2; ++rank) {
-      loss = loss + loss_of(expected(input_of(rank, step, torch::kCPU))) / 2;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      loss = loss + loss_of(expected(input_of(rank, step, torch::kCPU))) / world_size();
     }
     sgd.zero_grad();
     loss.backward();
     sgd.step();
   }
-  for (const char* topology : {"1x2", "1x2:h100"}) {
-    for (const bool model_first : {true, false}) {
-      Cluster(topology).run_on_every_rank([&](Rank& rank) {
-        Accelerator accelerator;
-        torch::nn::Linear net = made_net(rank.index());
-        // Moved by hand, because preparing the optimizer first is to be tried as well.
-        net->to(accelerator.device());
-        optim::Lomo lomo(net->parameters(), 0.1);
-        auto train = [&](auto model, auto optimizer) {
-          EXPECT_TRUE(accelerator.has_lomo_optimizer());
-          for (int step = 0; step < 3; ++step) {
-            const torch::Tensor x = input_of(rank.index(), step, accelerator.device());
-            accelerator.backward(loss_of(model(x)), {.learning_rate = 0.1});
-            EXPECT_FALSE(net->weight.grad().defined());
-            optimizer.step();
-            optimizer.zero_grad();
-          }
-        };
-        if (model_first) {
-          auto [model, optimizer] = accelerator.prepare(net, lomo);
-          train(model, optimizer);
-        } else {
-          auto [optimizer, model] = accelerator.prepare(lomo, net);
-          train(model, optimizer);
+  for (const bool model_first : {true, false}) {
+    make_cluster().run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator;
+      torch::nn::Linear net = made_net(rank.index());
+      // Moved by hand, because preparing the optimizer first is to be tried as well.
+      net->to(accelerator.device());
+      optim::Lomo lomo(net->parameters(), 0.1);
+      auto train = [&](auto model, auto optimizer) {
+        EXPECT_TRUE(accelerator.has_lomo_optimizer());
+        for (int step = 0; step < 3; ++step) {
+          const torch::Tensor x = input_of(rank.index(), step, accelerator.device());
+          accelerator.backward(loss_of(model(x)), {.learning_rate = 0.1});
+          EXPECT_FALSE(net->weight.grad().defined());
+          optimizer.step();
+          optimizer.zero_grad();
         }
-        EXPECT_TRUE(torch::allclose(net->weight.cpu(), expected->weight, 1e-5, 1e-6));
-        EXPECT_TRUE(torch::allclose(net->bias.cpu(), expected->bias, 1e-5, 1e-6));
-      });
-    }
+      };
+      if (model_first) {
+        auto [model, optimizer] = accelerator.prepare(net, lomo);
+        train(model, optimizer);
+      } else {
+        auto [optimizer, model] = accelerator.prepare(lomo, net);
+        train(model, optimizer);
+      }
+      EXPECT_TRUE(torch::allclose(net->weight.cpu(), expected->weight, 1e-5, 1e-6));
+      EXPECT_TRUE(torch::allclose(net->bias.cpu(), expected->bias, 1e-5, 1e-6));
+    });
   }
 }
 
+// One shape each, from here on: what a rank does by itself.
 TEST(Lomo, FollowsItsGroupsRatesAndMistakesAreNamed) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator;

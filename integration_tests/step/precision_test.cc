@@ -11,6 +11,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -54,13 +55,14 @@ struct NamedOutputImpl : torch::nn::Module {
 };
 TORCH_MODULE(NamedOutput);
 
-class Fp16 : public testing::TestWithParam<const char*> {};
+TOPOLOGY_SUITE(Fp16, .also = {"1x1:h100", "1x2:h100", "2x4:h100"},
+               .hardware = simulator::Hardware::kNoTpu);
 
 // One rank meets an infinite value, in the forward pass or in its gradients alone; then a good step
 // follows, whose result is known.
 TEST_P(Fp16, AnInfiniteGradientOnOneRankMakesAllSkip) {
   for (const bool after_the_reduction : {false, true}) {
-    Cluster cluster(GetParam(), {.seed = 2});
+    Cluster cluster = make_cluster({.seed = 2});
     cluster.run_on_every_rank([&](Rank& rank) {
       // Small enough for fp16, so that only what is spoiled is infinite.
       Accelerator accelerator({.mixed_precision = PrecisionType::kFp16,
@@ -105,13 +107,7 @@ TEST_P(Fp16, AnInfiniteGradientOnOneRankMakesAllSkip) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Fp16, testing::Values("1x1:h100", "1x2:h100", "2x4:h100", "1x2"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), ':', '_');
-                           return name;
-                         });
-
+// One shape each, from here on: the scales are worked out for these gradients.
 TEST(Fp16, TheScaleBacksOffUntilGradientsAreFinite) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator({.mixed_precision = PrecisionType::kFp16});
@@ -196,26 +192,27 @@ TEST(Fp16, RanksThatEndEarlyFollowTheScale) {
   });
 }
 
-TEST(Autocast, ModelsComputeInHalfAndGiveFloat) {
-  for (const char* topology : {"1x1:h100", "1x2:h100", "1x1", "1x2"}) {
-    for (const auto precision : {PrecisionType::kBf16, PrecisionType::kFp16}) {
-      Cluster(topology).run_on_every_rank([&](Rank&) {
-        Accelerator accelerator({.mixed_precision = precision});
-        NamedOutput net;
-        auto model = accelerator.prepare(net);
-        const auto half = precision == PrecisionType::kBf16 ? torch::kBFloat16 : torch::kHalf;
-        auto output = model(torch::ones({2, 4}, torch::TensorOptions(accelerator.device())));
-        EXPECT_EQ(net->inner, half);
-        EXPECT_EQ(output.at("y")[0].scalar_type(), torch::kFloat);
-        EXPECT_EQ(output.at("y")[1].scalar_type(), torch::kFloat);
-        EXPECT_EQ(output.at("count")[0].scalar_type(), torch::kLong);
-        accelerator.backward(output.at("y")[1]);
-        EXPECT_EQ(net->layer->weight.grad().scalar_type(), torch::kFloat);
-        // The module that was not wrapped computes as it always did.
-        net->forward(torch::ones({2, 4}, torch::TensorOptions(accelerator.device())));
-        EXPECT_EQ(net->inner, torch::kFloat);
-      });
-    }
+TOPOLOGY_SUITE(AutocastModels, .also = {"1x1:h100", "1x2:h100"},
+               .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(AutocastModels, ComputeInHalfAndGiveFloat) {
+  for (const auto precision : {PrecisionType::kBf16, PrecisionType::kFp16}) {
+    make_cluster().run_on_every_rank([&](Rank&) {
+      Accelerator accelerator({.mixed_precision = precision});
+      NamedOutput net;
+      auto model = accelerator.prepare(net);
+      const auto half = precision == PrecisionType::kBf16 ? torch::kBFloat16 : torch::kHalf;
+      auto output = model(torch::ones({2, 4}, torch::TensorOptions(accelerator.device())));
+      EXPECT_EQ(net->inner, half);
+      EXPECT_EQ(output.at("y")[0].scalar_type(), torch::kFloat);
+      EXPECT_EQ(output.at("y")[1].scalar_type(), torch::kFloat);
+      EXPECT_EQ(output.at("count")[0].scalar_type(), torch::kLong);
+      accelerator.backward(output.at("y")[1]);
+      EXPECT_EQ(net->layer->weight.grad().scalar_type(), torch::kFloat);
+      // The module that was not wrapped computes as it always did.
+      net->forward(torch::ones({2, 4}, torch::TensorOptions(accelerator.device())));
+      EXPECT_EQ(net->inner, torch::kFloat);
+    });
   }
 }
 

@@ -8,6 +8,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -41,12 +42,12 @@ class Job {
   AcceleratedScheduler scheduler = accelerator.prepare(schedule);
 };
 
-class Schedules : public testing::TestWithParam<const char*> {};
+TOPOLOGY_SUITE(Schedules, .also = {"2x4"});
 
 TEST_P(Schedules, AdvanceByTheirUnit) {
   auto rate_after_one_step = [](const AcceleratorOptions& options) {
     double rate = 0;
-    Cluster cluster(GetParam());
+    Cluster cluster = make_cluster();
     cluster.run_on_every_rank([&](Rank& rank) {
       Job job(options);
       job.micro_step();
@@ -55,16 +56,13 @@ TEST_P(Schedules, AdvanceByTheirUnit) {
     });
     return rate;
   };
-  int world = 0;
-  Cluster(GetParam()).run_on_every_rank([&](Rank&) { world = Accelerator().num_processes(); });
-  EXPECT_DOUBLE_EQ(rate_after_one_step({}), 1 - world / 10.0);
+  EXPECT_DOUBLE_EQ(rate_after_one_step({}), 1 - world_size() / 10.0);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.split_batches = true}), 0.9);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.step_scheduler_with_optimizer = false}), 0.9);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.scheduler_unit = SchedulerUnit::kPerOptimizerStep}), 0.9);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Schedules, testing::Values("1x1", "1x2", "2x4"));
-
+// One shape each, from here on: the rates are worked out for two ranks.
 TEST(Schedule, WaitsForTheOptimizer) {
   Cluster("1x2").run_on_every_rank([](Rank&) {
     Job job({.gradient_accumulation_steps = 3});

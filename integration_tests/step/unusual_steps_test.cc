@@ -11,9 +11,10 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/optim/adam.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -63,8 +64,10 @@ double value(const Tensor& tensor) { return tensor.detach().cpu().flatten()[0].i
 
 // ---- Looked at, and not used.
 
-TEST(LookedAt, ABatchThatIsLeftOutAfterClippingLeavesNothingBehind) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(LookedAt, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(LookedAt, ABatchThatIsLeftOutAfterClippingLeavesNothingBehind) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(fp16());
     Dot net;
     torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -82,46 +85,42 @@ TEST(LookedAt, ABatchThatIsLeftOutAfterClippingLeavesNothingBehind) {
   });
 }
 
-TEST(LookedAt, ABackwardPassAfterwardsAddsToWhatWasSeen) {
-  for (const char* topology : {"1x1:h100", "1x2:h100"}) {
-    Cluster(topology).run_on_every_rank([](Rank&) {
-      Accelerator accelerator(fp16());
-      Dot net;
-      torch::optim::SGD sgd(net->parameters(), 1.0);
-      auto [model, optimizer] = accelerator.prepare(net, sgd);
-      const Tensor x = torch::ones({1}).to(accelerator.device());
-      accelerator.backward(model(x).sum());
-      accelerator.clip_grad_norm_(model, 1e9);
-      accelerator.backward(model(x).sum());
-      optimizer.step();
-      EXPECT_NEAR(value(net->weight), -2.0, 1e-3);
-    });
-  }
+TEST_P(LookedAt, ABackwardPassAfterwardsAddsToWhatWasSeen) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator(fp16());
+    Dot net;
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor x = torch::ones({1}).to(accelerator.device());
+    accelerator.backward(model(x).sum());
+    accelerator.clip_grad_norm_(model, 1e9);
+    accelerator.backward(model(x).sum());
+    optimizer.step();
+    EXPECT_NEAR(value(net->weight), -2.0, 1e-3);
+  });
 }
 
-TEST(LookedAt, ModelsAreClippedEachAfterItsBackwardPass) {
-  for (const char* topology : {"1x1:h100", "1x2:h100"}) {
-    Cluster(topology).run_on_every_rank([](Rank&) {
-      Accelerator accelerator(fp16());
-      Dot d, g;
-      torch::optim::SGD sgd_d(d->parameters(), 1.0), sgd_g(g->parameters(), 1.0);
-      auto [model_d, model_g, optimizer_d, optimizer_g] = accelerator.prepare(d, g, sgd_d, sgd_g);
-      const Tensor x = torch::ones({1}).to(accelerator.device());
-      accelerator.backward(model_d(x).sum());
-      EXPECT_NEAR(value(accelerator.clip_grad_norm_(model_d, 1e9)), 1.0, 1e-4);
-      accelerator.backward(model_g(x).sum());
-      EXPECT_NEAR(value(accelerator.clip_grad_norm_(model_g, 1e9)), 1.0, 1e-4);
-      optimizer_d.step();
-      optimizer_g.step();
-      EXPECT_NEAR(value(d->weight), -1.0, 1e-3);
-      EXPECT_NEAR(value(g->weight), -1.0, 1e-3);
-    });
-  }
+TEST_P(LookedAt, ModelsAreClippedEachAfterItsBackwardPass) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator(fp16());
+    Dot d, g;
+    torch::optim::SGD sgd_d(d->parameters(), 1.0), sgd_g(g->parameters(), 1.0);
+    auto [model_d, model_g, optimizer_d, optimizer_g] = accelerator.prepare(d, g, sgd_d, sgd_g);
+    const Tensor x = torch::ones({1}).to(accelerator.device());
+    accelerator.backward(model_d(x).sum());
+    EXPECT_NEAR(value(accelerator.clip_grad_norm_(model_d, 1e9)), 1.0, 1e-4);
+    accelerator.backward(model_g(x).sum());
+    EXPECT_NEAR(value(accelerator.clip_grad_norm_(model_g, 1e9)), 1.0, 1e-4);
+    optimizer_d.step();
+    optimizer_g.step();
+    EXPECT_NEAR(value(d->weight), -1.0, 1e-3);
+    EXPECT_NEAR(value(g->weight), -1.0, 1e-3);
+  });
 }
 
 // Two that take turns are one iteration; the scale grows once in each.
-TEST(LookedAt, OptimizersThatTakeTurnsAdaptTheScaleOnce) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TEST_P(LookedAt, OptimizersThatTakeTurnsAdaptTheScaleOnce) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(fp16());
     Dot d, g;
     torch::optim::SGD sgd_d(d->parameters(), 1.0), sgd_g(g->parameters(), 1.0);
@@ -146,8 +145,8 @@ TEST(LookedAt, OptimizersThatTakeTurnsAdaptTheScaleOnce) {
   });
 }
 
-TEST(LookedAt, AnOptimizerThatIsGoneLeavesItsPlaceToTheNext) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TEST_P(LookedAt, AnOptimizerThatIsGoneLeavesItsPlaceToTheNext) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(fp16());
     for (int attempt = 0; attempt < 2; ++attempt) {
       Dot net;
@@ -160,7 +159,8 @@ TEST(LookedAt, AnOptimizerThatIsGoneLeavesItsPlaceToTheNext) {
   });
 }
 
-TEST(LookedAt, TpusAverageWhatCameAfterClipping) {
+// One shape: TPUs.
+TEST(LookedAtOnTpus, AverageWhatCameAfterClipping) {
   Cluster("tpu-v5e:2").run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     Dot d, g;
@@ -185,6 +185,7 @@ TEST(LookedAt, TpusAverageWhatCameAfterClipping) {
 
 // ---- Which parameters.
 
+// One shape each: the norms and sums are worked out for it.
 TEST(Parameters, WithTwoNamesCountOnce) {
   Cluster("1x1:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator(fp16());
@@ -231,9 +232,11 @@ TEST(Parameters, OfTheOptimizersBelongToTheWindowOfOtherModelsDoNot) {
   });
 }
 
+TOPOLOGY_SUITE(ParametersOnDevices, .hardware = simulator::Hardware::kGpu);
+
 // Sums over many tokens would leave fp16's range if they were not divided on their way.
-TEST(Parameters, SumsOverManyTokensStayInRange) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TEST_P(ParametersOnDevices, SumsOverManyTokensStayInRange) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(
         {.mixed_precision = PrecisionType::kFp16, .gradient_accumulation_steps = 4});
     torch::nn::Linear net(1, 1);
@@ -251,22 +254,27 @@ TEST(Parameters, SumsOverManyTokensStayInRange) {
 
 // ---- Preparing in unusual orders.
 
-TEST(Order, AModelForEvaluationCanBeTrainedLater) {
-  Cluster cluster("1x2", {.seed = 1});
+TOPOLOGY_SUITE(Order, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(Order, AModelForEvaluationCanBeTrainedLater) {
+  Cluster cluster = make_cluster({.seed = 1});
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     Dot net;
     EXPECT_EQ(accelerator.prepare_model(net, {.evaluation_mode = true}).state()->ddp(), nullptr);
     torch::optim::SGD sgd(net->parameters(), 1.0);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
-    accelerator.backward(model(torch::full({1}, 1.0 + rank.index())).sum());
+    const Tensor x = torch::full({1}, 1.0 + rank.index()).to(accelerator.device());
+    accelerator.backward(model(x).sum());
     optimizer.step();
-    EXPECT_EQ(value(net->weight), -1.5);
+    EXPECT_EQ(value(net->weight), -0.5 * (1 + accelerator.num_processes()));
   });
 }
 
-TEST(Order, ASchedulerHearsOfOptimizersThatComeLater) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(OrderOnDevices, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(OrderOnDevices, ASchedulerHearsOfOptimizersThatComeLater) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(fp16());
     Dot net;
     torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -281,9 +289,9 @@ TEST(Order, ASchedulerHearsOfOptimizersThatComeLater) {
   });
 }
 
-TEST(Order, StateThatWasLoadedBeforeFollowsToTheDevice) {
+TEST_P(OrderOnDevices, StateThatWasLoadedBeforeFollowsToTheDevice) {
   for (const bool ours : {false, true}) {
-    Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+    make_cluster().run_on_every_rank([&](Rank&) {
       Accelerator accelerator;
       torch::nn::Linear net(2, 1);
       std::shared_ptr<torch::optim::Optimizer> adam;
@@ -303,6 +311,7 @@ TEST(Order, StateThatWasLoadedBeforeFollowsToTheDevice) {
   }
 }
 
+// One shape each, from here on: a mistake is named by each rank, or by both.
 TEST(Order, LomoTakesAReplicatedModelAsAWholeAndGivesItBack) {
   struct BodyAndHeadImpl : torch::nn::Module {
     BodyAndHeadImpl() {

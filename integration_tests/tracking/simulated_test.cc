@@ -9,6 +9,7 @@
 #include "accelerate/accelerator.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -46,7 +47,7 @@ TrackerClass spy(const std::string& name, bool main_process_only, std::vector<st
 // What two trackers were told in a run with that seed.
 std::vector<std::string> told(uint64_t seed) {
   std::vector<std::string> calls;
-  simulator::Cluster cluster("2x2", {.seed = seed});
+  simulator::Cluster cluster = simulator::TopologyTest::make_cluster({.seed = seed});
   cluster.run_on_every_rank([&](simulator::Rank& rank) {
     Accelerator accelerator({.log_with = {spy("main", true, calls), spy("each", false, calls)}});
     accelerator.init_trackers("run");
@@ -57,20 +58,22 @@ std::vector<std::string> told(uint64_t seed) {
   return calls;
 }
 
-TEST(SimulatedTrackersTest, TheMainProcessAloneHasMost) {
+TOPOLOGY_SUITE(SimulatedTrackers);
+
+TEST_P(SimulatedTrackers, TheMainProcessAloneHasMost) {
   const std::vector<std::string> calls = told(1);
-  ASSERT_EQ(calls.size(), 5) << "one of main, four of each";
+  ASSERT_EQ(calls.size(), 1 + world_size()) << "one of main, and one of each rank";
   EXPECT_THAT(calls[0], HasSubstr("rank 0"));
-  EXPECT_THAT(calls[4], HasSubstr("rank 3"));
-  EXPECT_THAT(calls[4], HasSubstr("{'rank': 3}"));
+  EXPECT_THAT(calls.back(), HasSubstr(absl::StrCat("rank ", world_size() - 1)));
+  EXPECT_THAT(calls.back(), HasSubstr(absl::StrCat("{'rank': ", world_size() - 1, "}")));
 }
 
-TEST(SimulatedTrackersTest, ASeedRepeatsTimesAndOrder) { EXPECT_EQ(told(7), told(7)); }
+TEST_P(SimulatedTrackers, ASeedRepeatsTimesAndOrder) { EXPECT_EQ(told(7), told(7)); }
 
-TEST(SimulatedTrackersTest, AFullDiskIsSaidOnceAndTrainingGoesOn) {
+TEST_P(SimulatedTrackers, AFullDiskIsSaidOnceAndTrainingGoesOn) {
   const auto disk =
       std::make_shared<simulator::SimDisk>(simulator::SimDiskOptions{.capacity = 4096});
-  simulator::Cluster cluster("1x2", {.seed = 1, .disk = disk});
+  simulator::Cluster cluster = make_cluster({.seed = 1, .disk = disk});
   int steps = 0;
   ::testing::internal::CaptureStderr();
   cluster.run_on_every_rank([&](simulator::Rank& /*rank*/) {
@@ -83,7 +86,7 @@ TEST(SimulatedTrackersTest, AFullDiskIsSaidOnceAndTrainingGoesOn) {
     }
     accelerator.end_training();
   });
-  EXPECT_EQ(steps, 2000);
+  EXPECT_EQ(steps, 1000 * world_size());
   const std::string console = ::testing::internal::GetCapturedStderr();
   constexpr char kSaid[] = "tracker jsonl failed: cannot write /sim/logs/run/metrics.jsonl";
   const size_t first = console.find(kSaid);
@@ -109,9 +112,9 @@ std::vector<std::string> mlflow_files(FileSystem& files, const std::string& fold
   return texts;
 }
 
-TEST(SimulatedTrackersTest, TheirFilesAreOnTheSimulatedDisk) {
+TEST_P(SimulatedTrackers, TheirFilesAreOnTheSimulatedDisk) {
   const auto disk = std::make_shared<simulator::SimDisk>();
-  simulator::Cluster cluster("1x2", {.seed = 1, .disk = disk});
+  simulator::Cluster cluster = make_cluster({.seed = 1, .disk = disk});
   cluster.run_on_every_rank([&](simulator::Rank& /*rank*/) {
     Accelerator accelerator(
         {.project_dir = "/sim/logs", .log_with = {"jsonl", "csv", "tensorboard", "mlflow"}});

@@ -1,4 +1,5 @@
 // Every collective method, called by one of two simulated ranks alone.
+// One shape each: the report names both ranks.
 #include <string>
 #include <vector>
 

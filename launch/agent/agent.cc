@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_link.h"
@@ -19,21 +20,21 @@
 #include "launch/supervise/outcome.h"
 #include "launch/supervise/supervisor.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
-// How long to stay for the server to hear that this machine leaves.
-constexpr std::chrono::seconds kLeavePatience(2);
+// How long to wait until the server has received that this machine leaves.
+constexpr std::chrono::seconds kLeaveTimeout(2);
 
-// How long to stay for a slow reader of the last words when nothing is to be waited for.
-constexpr std::chrono::milliseconds kLastWordsPatience(500);
+// How long to wait for a slow reader of the last output after a second stop request.
+constexpr std::chrono::milliseconds kLastOutputTimeout(500);
 
 std::string counted(int count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
 // A time for a loop that would otherwise wait for events alone.
-class Alarm final : public EventSource {
+class Alarm final : public process::EventSource {
  public:
   explicit Alarm(std::chrono::milliseconds delay) : time_(Clock::now() + delay) {}
   bool rang() const { return Clock::now() >= time_; }
@@ -51,12 +52,12 @@ class Alarm final : public EventSource {
 class Agent {
  public:
   Agent(const AgentOptions& options, std::string program, absl::Span<const std::string> environment,
-        std::unique_ptr<Supervisor> supervisor, Meeting meeting)
+        std::unique_ptr<supervise::Supervisor> supervisor, Rendezvous rendezvous)
       : options_(options),
         program_(std::move(program)),
         environment_(environment),
         supervisor_(std::move(supervisor)),
-        meeting_(std::move(meeting)) {}
+        rendezvous_(std::move(rendezvous)) {}
 
   absl::StatusOr<int> run();
 
@@ -66,25 +67,25 @@ class Agent {
   absl::Status start_round(const Round& round);
   Order supervise_round();
 
-  void step(EventSource* also = nullptr);
+  void step(process::EventSource* also = nullptr);
   std::optional<Order> next_order();
   Order leave();
   void leave(const Failure& failure);
   void report_killed();
-  void report_tail(const RankExit& failure);
+  void report_tail(const supervise::RankExit& failure);
   void report_round(absl::string_view text, bool with_tail);
   int finish(const Order& last);
   absl::Status open_store();
   absl::Status open_logs(const Round& round);
-  MembershipLink& link() { return *meeting_.link; }
-  Console& console() { return supervisor_->console(); }
+  MembershipLink& link() { return *rendezvous_.link; }
+  supervise::Console& console() { return supervisor_->console(); }
 
   const AgentOptions& options_;
   const std::string program_;
   const absl::Span<const std::string> environment_;
-  std::unique_ptr<Supervisor> supervisor_;
-  Meeting meeting_;
-  ListeningSocket store_;
+  std::unique_ptr<supervise::Supervisor> supervisor_;
+  Rendezvous rendezvous_;
+  process::ListeningSocket store_;
   Round round_;
   std::string log_folder_;  // of this machine in all rounds; empty if no file is wanted
   std::string told_;        // why the ranks of the round had to stop
@@ -97,7 +98,8 @@ absl::StatusOr<int> Agent::run() {
     if (order->kind == Order::Kind::kEnd) return finish(*order);
     if (absl::Status started = start_round(order->round); !started.ok()) {
       supervisor_->end_ranks();
-      leave({.text = absl::StrCat("machine ", host_name(), " left: ", started.message())});
+      leave(
+          {.text = absl::StrCat("machine ", supervise::host_name(), " left: ", started.message())});
       finish({.kind = Order::Kind::kEnd});
       return started;
     }
@@ -125,11 +127,11 @@ absl::StatusOr<Order> Agent::form_round() {
 absl::Status Agent::open_store() {
   const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
   const uint16_t wanted = alone ? options_.endpoint_port : 0;
-  absl::StatusOr<ListeningSocket> socket =
-      alone ? listen_on_loopback(wanted) : listen_everywhere(wanted);
+  absl::StatusOr<process::ListeningSocket> socket =
+      alone ? process::listen_on_loopback(wanted) : process::listen_everywhere(wanted);
   if (absl::IsAlreadyExists(socket.status())) {
     console().say(absl::StrCat(socket.status().message(), "; taking a free port instead"));
-    socket = listen_on_loopback(0);
+    socket = process::listen_on_loopback(0);
   }
   if (!socket.ok()) return socket.status();
   store_ = *std::move(socket);
@@ -139,7 +141,7 @@ absl::Status Agent::open_store() {
 absl::Status Agent::open_logs(const Round& round) {
   if (!wants_logs(options_) || !log_folder_.empty()) return absl::OkStatus();
   absl::StatusOr<std::string> log_dir =
-      options_.log_dir.empty() ? temporary_log_dir() : options_.log_dir;
+      options_.log_dir.empty() ? make_temporary_folder("accelerate_logs_") : options_.log_dir;
   if (!log_dir.ok()) return log_dir.status();
   absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round.run_token);
   if (!folder.ok()) return folder.status();
@@ -166,7 +168,8 @@ absl::Status Agent::start_round(const Round& round) {
   const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
   const bool own_streams = alone && options_.processes_per_node == 1 && log_folder_.empty() &&
                            options_.local_ranks_filter.empty();
-  const std::vector<RankStart> ranks = plan_round(options_, round, store_.fd.get(), log_folder_);
+  const std::vector<supervise::RankStart> ranks =
+      plan_round(options_, round, store_.fd.get(), log_folder_);
   absl::Status started = supervisor_->start_ranks(program_, ranks, environment_, own_streams);
   // From here on the port is rank 0's alone, and free again when rank 0 is gone.
   store_.fd.reset();
@@ -174,7 +177,7 @@ absl::Status Agent::start_round(const Round& round) {
 }
 
 Order Agent::supervise_round() {
-  RankGroup& ranks = *supervisor_->ranks();
+  supervise::RankGroup& ranks = *supervisor_->ranks();
   std::optional<Order> verdict;
   bool reported = false;
   while (!verdict || !ranks.is_over()) {
@@ -185,10 +188,9 @@ Order Agent::supervise_round() {
       continue;
     }
     if (!reported && ranks.first_failure()) {
-      const bool others =
-          ranks.stopped_somebody() || round_.world_size > options_.processes_per_node;
+      const bool others = ranks.stopped_any() || round_.world_size > options_.processes_per_node;
       link().failed({.exit_code = ranks.first_failure()->exit_code(),
-                     .text = absl::StrCat(describe(*ranks.first_failure()),
+                     .text = absl::StrCat(supervise::describe(*ranks.first_failure()),
                                           others ? "; stopped the other ranks" : "")});
       reported = true;
     } else if (!reported && ranks.all_exited()) {
@@ -201,11 +203,11 @@ Order Agent::supervise_round() {
   return *verdict;
 }
 
-void Agent::step(EventSource* also) {
-  std::vector<EventSource*> sources = {supervisor_.get(), &link()};
-  if (meeting_.server) sources.push_back(meeting_.server.get());
+void Agent::step(process::EventSource* also) {
+  std::vector<process::EventSource*> sources = {supervisor_.get(), &link()};
+  if (rendezvous_.server) sources.push_back(rendezvous_.server.get());
   if (also != nullptr) sources.push_back(also);
-  wait_for_events(sources);
+  process::wait_for_events(sources);
 }
 
 std::optional<Order> Agent::next_order() {
@@ -217,9 +219,9 @@ std::optional<Order> Agent::next_order() {
 }
 
 Order Agent::leave() {
-  const StopRequest& request = *supervisor_->stop_request();
+  const supervise::StopRequest& request = *supervisor_->stop_request();
   leave({.exit_code = request.exit_code,
-         .text = absl::StrCat("machine ", host_name(), " left: ", request.reason)});
+         .text = absl::StrCat("machine ", supervise::host_name(), " left: ", request.reason)});
   return {.kind = Order::Kind::kEnd,
           .exit_code = request.exit_code,
           .text = absl::StrCat(request.reason,
@@ -227,16 +229,16 @@ Order Agent::leave() {
 }
 
 void Agent::leave(const Failure& failure) {
-  if (meeting_.server) {
-    // Nobody keeps the run together any more.
-    meeting_.server->end_run(failure);
+  if (rendezvous_.server) {
+    // Without its server the run cannot go on.
+    rendezvous_.server->end_run(failure);
   } else {
     link().leave(failure);
   }
 }
 
 void Agent::report_killed() {
-  const RankGroup* ranks = supervisor_->ranks();
+  const supervise::RankGroup* ranks = supervisor_->ranks();
   if (ranks == nullptr || ranks->killed().empty()) return;
   const std::vector<int>& killed = ranks->killed();
   console().say(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
@@ -244,8 +246,8 @@ void Agent::report_killed() {
                              " killed"));
 }
 
-void Agent::report_tail(const RankExit& failure) {
-  const RankGroup& ranks = *supervisor_->ranks();
+void Agent::report_tail(const supervise::RankExit& failure) {
+  const supervise::RankGroup& ranks = *supervisor_->ranks();
   const std::vector<std::string> lines = ranks.tail(failure.rank);
   if (!lines.empty()) {
     console().say(absl::StrCat("last lines of rank ", failure.rank, " on standard error:"));
@@ -263,7 +265,7 @@ void Agent::report_round(absl::string_view text, bool with_tail) {
   if (options_.quiet) return;
   report_killed();
   if (!text.empty()) console().say(text);
-  const RankGroup* ranks = supervisor_->ranks();
+  const supervise::RankGroup* ranks = supervisor_->ranks();
   if (with_tail && ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
     report_tail(*ranks->first_failure());
   }
@@ -275,18 +277,18 @@ int Agent::finish(const Order& last) {
   const bool is_known = !told_.empty() && absl::ConsumePrefix(&text, told_);
   if (is_known) absl::ConsumePrefix(&text, "; ");
   report_round(text, /*with_tail=*/!is_known);
-  Alarm alarm(meeting_.server ? absl::ToChronoMilliseconds(meeting_.close_timeout)
-                              : std::chrono::milliseconds(kLeavePatience));
+  Alarm alarm(rendezvous_.server ? absl::ToChronoMilliseconds(rendezvous_.close_timeout)
+                                 : std::chrono::milliseconds(kLeaveTimeout));
   const bool asked_before = supervisor_->stop_request().has_value();
-  while (!supervisor_->is_impatient()) {
+  while (!supervisor_->stops_waiting()) {
     // Asked to stop while only last words are left to pass on.
     if (!asked_before && supervisor_->stop_request()) break;
-    const bool told = link().is_flushed() && (!meeting_.server || meeting_.server->is_over());
+    const bool told = link().is_flushed() && (!rendezvous_.server || rendezvous_.server->is_over());
     if (console().empty() && (told || alarm.rang())) break;
     step(&alarm);
   }
-  Alarm last_words(kLastWordsPatience);
-  while (supervisor_->is_impatient() && !console().empty() && !last_words.rang()) {
+  Alarm last_words(kLastOutputTimeout);
+  while (supervisor_->stops_waiting() && !console().empty() && !last_words.rang()) {
     step(&last_words);
   }
   return last.exit_code;
@@ -298,21 +300,23 @@ absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment) {
   if (absl::Status ok = check_options(options); !ok.ok()) return ok;
   absl::StatusOr<std::string> program =
-      find_program(options.command[0], search_path_of(environment));
+      process::find_program(options.command[0], process::search_path_of(environment));
   if (!program.ok()) return program.status();
   if (options.preflight && options.devices_needed > 0) {
     absl::Status ok = check_devices(options.devices_needed, options.devices_present);
     if (!ok.ok()) return ok;
   }
-  absl::StatusOr<Meeting> meeting = meet(options);
-  if (!meeting.ok()) return meeting.status();
-  SupervisorOptions supervision;
+  absl::StatusOr<Rendezvous> rendezvous = join_rendezvous(options);
+  if (!rendezvous.ok()) return rendezvous.status();
+  supervise::SupervisorOptions supervision;
   if (options.kill_grace) {
     supervision = {.signal_grace = *options.kill_grace, .failure_grace = *options.kill_grace};
   }
-  absl::StatusOr<std::unique_ptr<Supervisor>> supervisor = Supervisor::create(supervision);
+  absl::StatusOr<std::unique_ptr<supervise::Supervisor>> supervisor =
+      supervise::Supervisor::create(supervision);
   if (!supervisor.ok()) return supervisor.status();
-  return Agent(options, *program, environment, *std::move(supervisor), *std::move(meeting)).run();
+  return Agent(options, *program, environment, *std::move(supervisor), *std::move(rendezvous))
+      .run();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -1,7 +1,7 @@
-/// One machine's part in a run, from the first look around to the last words.
+/// One machine's part in a run, from the rendezvous to the last report.
 ///
-/// The agent finds out what a round is (membership_link.h), starts this machine's ranks of it,
-/// looks after them, reports how they fare and does as it is ordered. If the endpoint is on this
+/// The agent receives its orders (membership_link.h), starts this machine's ranks of a round,
+/// supervises them and reports their outcome. If the endpoint is on this
 /// machine, it also hosts the server that all agents of the run report to. Threads: the main thread
 /// of a process with no other threads. Mirrors: torch.distributed.run's elastic agent; one run may
 /// have several rounds.
@@ -13,12 +13,12 @@
 #include "absl/types/span.h"
 #include "launch/agent/agent_options.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// Runs the program and returns the exit code: 0 if every rank of the last round exited with 0;
 /// that of the first rank that failed, on whichever machine; 128 + signal after one that ends it;
-/// 141 if nobody reads the output any more; 1 if the machines could not meet or lost one another.
-/// Why is told on standard error. `environment` holds `NAME=value` words, as `environ` does. The
+/// 141 if the output was closed; 1 if the rendezvous failed or machines lost their connection. The
+/// reason is on standard error. `environment` holds `NAME=value` words, as `environ` does. The
 /// standard streams have to be open.
 ///
 /// Errors, about which nothing was told: NotFound or PermissionDenied if the program is not there
@@ -28,4 +28,4 @@ namespace accelerate::launch {
 absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -1,4 +1,4 @@
-/// One machine's part in a run, when every setting is resolved: what the agent is given.
+/// The agent's input: one machine's part in a run, with every setting resolved.
 ///
 /// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
 /// no settings and no configuration.
@@ -15,11 +15,11 @@
 #include "absl/time/time.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// How machines find one another.
 enum class RendezvousKind {
-  kStandalone,  ///< one machine: nobody else is asked
+  kStandalone,  ///< one machine: no rendezvous
   kStatic,      ///< every machine knows its rank; machine 0 is at `endpoint`
   kElastic,     ///< a membership server at `endpoint` gives ranks; between min and max machines
 };
@@ -38,7 +38,7 @@ struct AgentOptions {
   std::vector<std::string> command;
   /// What every rank of this machine gets on top of the inherited environment, the variables of the
   /// torchrun contract excepted, which the agent sets.
-  EnvironmentOverlay environment;
+  process::EnvironmentOverlay environment;
 
   int processes_per_node = 1;
   int min_nodes = 1;
@@ -52,7 +52,7 @@ struct AgentOptions {
   uint16_t endpoint_port = 0;
   /// This machine's address as others reach it; unset: found by the route to the endpoint.
   std::optional<std::string> local_addr;
-  /// Machines of different runs do not meet.
+  /// Machines of different runs refuse one another.
   std::string run_id = "none";
   /// torchrun's key=value pairs: join_timeout, last_call_timeout, close_timeout, read_timeout,
   /// keep_alive_interval, keep_alive_max_attempt (seconds, counts), is_host.
@@ -72,7 +72,7 @@ struct AgentOptions {
   /// The only local ranks whose lines reach the console; empty: all.
   std::set<int> local_ranks_filter;
 
-  /// Nothing is said of how ranks ended; the exit code tells.
+  /// Prints nothing about how ranks ended; only the exit code shows it.
   bool quiet = false;
   /// From asking ranks to stop to killing them. Unset: the supervisor's defaults.
   std::optional<absl::Duration> kill_grace;
@@ -84,4 +84,4 @@ struct AgentOptions {
   int devices_present = 0;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -12,13 +12,13 @@
 #include "absl/strings/str_split.h"
 #include "launch/agent/agent.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 int number(const std::string& text) {
   int value = 0;
   if (!absl::SimpleAtoi(text, &value)) {
-    std::cerr << "agent_runner: " << text << " is no number\n";
+    std::cerr << "agent_runner: " << text << " is not a number\n";
     std::exit(64);
   }
   return value;
@@ -87,6 +87,6 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent
 
-int main(int argc, char** argv) { return accelerate::launch::run(argc, argv); }
+int main(int argc, char** argv) { return accelerate::launch::agent::run(argc, argv); }

@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/testing/launcher_process.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 using ::testing::AllOf;
@@ -261,7 +261,7 @@ TEST(Preflight, SaysWhatDoesNotFit) {
   const std::pair<Words, std::string> wrong[] = {
       {{"devices=4096"}, "its ranks need 4096; start fewer processes per machine, or use --cpu"},
       {{"processes=0"}, "processes per machine: 0 is not between 1 and 1024"},
-      {{"nodes=2:1"}, "machines: 2:1 is no range"},
+      {{"nodes=2:1"}, "machines: 2:1 is not a range MIN:MAX"},
       {{"nodes=2"}, "a standalone run has one machine"},
       {{"max_restarts=-1"}, "--max_restarts -1 is negative"},
       {{"rendezvous=static", "nodes=2", "node_rank=0"}, "several machines need an endpoint"},
@@ -274,7 +274,7 @@ TEST(Preflight, SaysWhatDoesNotFit) {
       {{"keep_alive_interval=0"}, "keep_alive_interval has to be above 0"},
       {{"keep_alive_max_attempt=0"}, "keep_alive_max_attempt=0"},
       {{"is_host=maybe"}, "is_host=maybe is not true or false"},
-      {{"join_timout=5"}, "--rdzv_conf has no join_timout; did you mean join_timeout?"},
+      {{"join_timout=5"}, "--rdzv_conf: unknown key join_timout; did you mean join_timeout?"},
       {{"processes=2", "only=2"}, "this machine has no local rank 2; its ranks are 0 to 1"}};
   for (const auto& [options, reason] : wrong) {
     auto run = agent(options, "echo started");
@@ -297,4 +297,4 @@ TEST(Environment, IsThatOfTorchrun) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -1,6 +1,5 @@
 #include "launch/agent/log_folder.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 absl::Status cannot_make(const std::string& folder, const std::string& why) {
@@ -40,7 +39,7 @@ absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const s
     std::filesystem::create_directories(folder, error);
     const bool is_new = !error && std::filesystem::is_empty(folder, error);
     if (error) return cannot_make(folder, error.message());
-    // The first thing in the folder says whose it is. A link appears at once, with its text.
+    // The first entry of the folder names its owner: a link appears atomically, with its text.
     const std::string owner = absl::StrCat(folder, "/.run");
     if (is_new && symlink(run_token.c_str(), owner.c_str()) != 0 && errno != EEXIST) {
       return cannot_make(owner, std::strerror(errno));
@@ -49,12 +48,4 @@ absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const s
   }
 }
 
-absl::StatusOr<std::string> temporary_log_dir() {
-  std::error_code error;
-  std::string folder =
-      (std::filesystem::temp_directory_path(error) / "accelerate_logs_XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return cannot_make(folder, std::strerror(errno));
-  return folder;
-}
-
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

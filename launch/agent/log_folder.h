@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// The folder for `attempt_N/RANK` of a run: `log_dir/RUN_ID`, or with a number, `log_dir/RUN_ID.2`
 /// and so on, where another run has logs. Machines of the run, which have its token in common,
@@ -15,11 +15,7 @@ namespace accelerate::launch {
 absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
                                              const std::string& run_token);
 
-/// A new folder among the temporary ones.
-/// Errors: as above.
-absl::StatusOr<std::string> temporary_log_dir();
-
 /// `log_dir/RUN_ID`, before any number.
 std::string plain_log_folder(const std::string& log_dir, const std::string& run_id);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

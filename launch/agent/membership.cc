@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/process/event_source.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // When people begin to wonder why nothing starts.
@@ -22,7 +22,7 @@ std::string machines(int count) {
 Membership::Membership(const MembershipRules& rules, TimePoint now)
     : rules_(rules), forming_since_(now) {}
 
-absl::Status Membership::admit(Member member, Machine machine) {
+absl::Status Membership::admit(MemberId member, Member machine) {
   if (phase_ == Phase::kOver) return absl::FailedPreconditionError("the run is over");
   if (rules_.fixed_ranks) {
     const int rank = machine.node_rank.value_or(-1);
@@ -40,7 +40,7 @@ absl::Status Membership::admit(Member member, Machine machine) {
   return absl::OkStatus();
 }
 
-void Membership::ready(Member member, uint16_t store_port) {
+void Membership::ready(MemberId member, uint16_t store_port) {
   const auto found = seats_.find(member);
   // A machine does not get ready in the middle of a round that it takes part in.
   if (found == seats_.end() || (phase_ == Phase::kRunning && found->second.takes_part)) return;
@@ -48,7 +48,7 @@ void Membership::ready(Member member, uint16_t store_port) {
   found->second.store_port = store_port;
 }
 
-void Membership::failed(Member member, const Failure& failure) {
+void Membership::failed(MemberId member, const Failure& failure) {
   const auto found = seats_.find(member);
   if (found == seats_.end() || !found->second.takes_part) return;
   if (phase_ == Phase::kStopping) {
@@ -66,7 +66,7 @@ void Membership::failed(Member member, const Failure& failure) {
   stop_round(failure.text);
 }
 
-void Membership::done(Member member) {
+void Membership::done(MemberId member) {
   const auto found = seats_.find(member);
   if (found == seats_.end() || phase_ != Phase::kRunning) return;
   found->second.is_done = found->second.takes_part;
@@ -76,7 +76,7 @@ void Membership::done(Member member) {
   if (all) end(0, "");
 }
 
-void Membership::lost(Member member, const Failure& failure) {
+void Membership::lost(MemberId member, const Failure& failure) {
   const auto found = seats_.find(member);
   if (found == seats_.end() || phase_ == Phase::kOver) return;
   const bool took_part = found->second.takes_part;
@@ -94,7 +94,7 @@ void Membership::end_run(const Failure& failure) {
   if (phase_ != Phase::kOver) end(failure.exit_code, failure.text);
 }
 
-std::vector<std::pair<Membership::Member, Order>> Membership::advance(TimePoint now) {
+std::vector<std::pair<Membership::MemberId, Order>> Membership::advance(TimePoint now) {
   if (phase_ == Phase::kStopping) advance_stopping(now);
   if (phase_ == Phase::kForming) advance_forming(now);
   if (phase_ == Phase::kRunning) advance_running(now);
@@ -110,8 +110,9 @@ std::optional<Membership::TimePoint> Membership::deadline() const {
   }
   if (phase_ != Phase::kForming) return std::nullopt;
   std::optional<TimePoint> first = after(forming_since_, rules_.join_timeout);
-  if (enough_since_) first = earlier(first, after(*enough_since_, rules_.last_call_timeout));
-  if (!asked_for_patience_) first = earlier(first, after(forming_since_, kPatience));
+  if (enough_since_)
+    first = process::earlier(first, after(*enough_since_, rules_.last_call_timeout));
+  if (!announced_waiting_) first = process::earlier(first, after(forming_since_, kPatience));
   return first;
 }
 
@@ -121,14 +122,14 @@ void Membership::advance_forming(TimePoint now) {
     enough_since_.reset();
     if (now - forming_since_ >= absl::ToChronoNanoseconds(rules_.join_timeout)) {
       give_up_forming();
-    } else if (!asked_for_patience_ &&
+    } else if (!announced_waiting_ &&
                now - forming_since_ >= absl::ToChronoNanoseconds(kPatience)) {
-      asked_for_patience_ = true;
+      announced_waiting_ = true;
       for (const auto& [member, seat] : seats_) {
         orders_.push_back({member,
                            {.kind = Order::Kind::kNotice,
-                            .text = absl::StrCat("waiting for machines: ", who_is_here(), "; ",
-                                                 who_is_missing())}});
+                            .text = absl::StrCat("waiting for machines: ", arrived_text(), "; ",
+                                                 missing_text())}});
       }
     }
     return;
@@ -149,7 +150,7 @@ void Membership::advance_running(TimePoint now) {
     any_done = any_done || seat.is_done;
     if (!seat.takes_part && seat.is_ready) newcomers.push_back(seat.machine.host);
   }
-  // A run that comes to its end is not started anew for somebody who is late.
+  // A run that is ending is not restarted for a late machine.
   if (newcomers.empty() || any_done || taking_part >= rules_.max_nodes) {
     arrival_at_.reset();
     return;
@@ -180,7 +181,7 @@ void Membership::form(TimePoint now) {
   for (auto& [member, seat] : seats_) seat.takes_part = false;
   forming_since_ = now;
   enough_since_.reset();
-  asked_for_patience_ = false;
+  announced_waiting_ = false;
   failure_.reset();
   membership_changed_ = false;
 }
@@ -190,12 +191,12 @@ int Membership::ready_count() const {
                                         [](const auto& entry) { return entry.second.is_ready; }));
 }
 
-std::vector<Membership::Member> Membership::candidates() const {
-  std::vector<Member> members;
+std::vector<Membership::MemberId> Membership::candidates() const {
+  std::vector<MemberId> members;
   for (const auto& [member, seat] : seats_) {
     if (seat.is_ready) members.push_back(member);
   }
-  std::sort(members.begin(), members.end(), [this](Member a, Member b) {
+  std::sort(members.begin(), members.end(), [this](MemberId a, MemberId b) {
     const Seat& first = seats_.at(a);
     const Seat& second = seats_.at(b);
     if (rules_.fixed_ranks) return *first.machine.node_rank < *second.machine.node_rank;
@@ -206,7 +207,7 @@ std::vector<Membership::Member> Membership::candidates() const {
 }
 
 void Membership::start_round() {
-  const std::vector<Member> members = candidates();
+  const std::vector<MemberId> members = candidates();
   const Seat& master = seats_.at(members[0]);
   Round round = {.number = rounds_++,
                  .group_count = static_cast<int>(members.size()),
@@ -215,8 +216,8 @@ void Membership::start_round() {
                  .master_port = master.store_port,
                  .restarts = restarts_,
                  .run_token = rules_.run_token};
-  for (Member member : members) round.world_size += seats_.at(member).machine.processes;
-  for (Member member : members) {
+  for (MemberId member : members) round.world_size += seats_.at(member).machine.processes;
+  for (MemberId member : members) {
     Seat& seat = seats_.at(member);
     seat.takes_part = true;
     seat.is_ready = false;
@@ -250,7 +251,7 @@ void Membership::end_failed(const Failure& failure) {
                    : failure.text);
 }
 
-std::string Membership::who_is_here() const {
+std::string Membership::arrived_text() const {
   std::vector<std::string> hosts;
   for (const auto& [member, seat] : seats_) {
     if (!seat.is_ready) continue;
@@ -262,7 +263,7 @@ std::string Membership::who_is_here() const {
                       " came: ", hosts.empty() ? "none" : absl::StrJoin(hosts, ", "));
 }
 
-std::string Membership::who_is_missing() const {
+std::string Membership::missing_text() const {
   if (!rules_.fixed_ranks) return absl::StrCat(rules_.min_nodes - ready_count(), " missing");
   std::vector<int> missing;
   for (int rank = 0; rank < rules_.max_nodes; ++rank) {
@@ -276,7 +277,7 @@ std::string Membership::who_is_missing() const {
 
 void Membership::give_up_forming() {
   end(1, absl::StrCat("not enough machines within ", absl::FormatDuration(rules_.join_timeout),
-                      ": ", who_is_here(), "; ", who_is_missing()));
+                      ": ", arrived_text(), "; ", missing_text()));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -1,4 +1,5 @@
-/// Who takes part in a run, and when a round of it starts, stops and ends. The rules alone.
+/// The rules of membership: which machines take part in a run, and when a round starts, stops and
+/// ends.
 ///
 /// A round is one set of machines with their ranks, started together. A rank's failure ends the
 /// round and uses up a restart; a machine that comes or goes ends it too and uses up none. The next
@@ -8,8 +9,8 @@
 ///        ^                          `--all are done--> over                                    |
 ///        '-------------------------------------------------------------------------------------'
 ///
-/// It knows no sockets and no clock: events and times come in, orders to machines come out. A run
-/// on one machine goes by the same rules with one member.
+/// It uses neither sockets nor clocks: events and times come in, orders to machines come out. A run
+/// on one machine follows the same rules with one member.
 /// Threads: one user. Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
 #pragma once
 
@@ -23,7 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// Which run this is; the same on all of its machines.
 struct MembershipRules {
@@ -38,12 +39,12 @@ struct MembershipRules {
   absl::Duration last_call_timeout = absl::Seconds(30);
   /// How long arrivals are gathered before a round is stopped for them.
   absl::Duration gather_time = absl::Milliseconds(100);
-  /// A word that no other run has.
+  /// Unique to this run.
   std::string run_token;
 };
 
-/// A machine, as its agent introduces it.
-struct Machine {
+/// A machine, as its agent describes it in the handshake.
+struct Member {
   std::string host;     ///< its name, for people
   std::string address;  ///< where the others reach it
   int processes = 1;
@@ -85,7 +86,7 @@ struct Order {
 
 class Membership {
  public:
-  using Member = int;
+  using MemberId = int;
   using TimePoint = std::chrono::steady_clock::time_point;
 
   Membership(const MembershipRules& rules, TimePoint now);
@@ -93,23 +94,23 @@ class Membership {
   /// A machine comes. It takes part in a round once it is ready.
   /// Errors: FailedPrecondition, in a sentence, if it cannot take part: its rank is taken or out of
   ///         range, or the run is over.
-  absl::Status admit(Member member, Machine machine);
+  absl::Status admit(MemberId member, Member machine);
 
   /// The machine has no ranks running, and would serve the next round's store at `store_port`.
-  void ready(Member member, uint16_t store_port);
+  void ready(MemberId member, uint16_t store_port);
   /// A rank of the machine failed.
-  void failed(Member member, const Failure& failure);
+  void failed(MemberId member, const Failure& failure);
   /// All ranks of the machine ended well.
-  void done(Member member);
-  /// The machine is gone, or wants to go.
-  void lost(Member member, const Failure& failure);
+  void done(MemberId member);
+  /// The machine is lost, or leaves.
+  void lost(MemberId member, const Failure& failure);
 
   /// Ends the run for all, unless it is over.
   void end_run(const Failure& failure);
 
   /// Acts on what happened and on the time that passed. Returns the orders since the last call, in
   /// the order in which they were given.
-  std::vector<std::pair<Member, Order>> advance(TimePoint now);
+  std::vector<std::pair<MemberId, Order>> advance(TimePoint now);
 
   /// When `advance` has something to do even if nothing happens.
   std::optional<TimePoint> deadline() const;
@@ -120,7 +121,7 @@ class Membership {
   enum class Phase { kForming, kRunning, kStopping, kOver };
 
   struct Seat {
-    Machine machine;
+    Member machine;
     uint16_t store_port = 0;
     bool is_ready = false;
     bool takes_part = false;  // in the round that runs or is being stopped
@@ -136,15 +137,15 @@ class Membership {
   void stop_round(const std::string& why);
   void end(int exit_code, const std::string& text);
   void end_failed(const Failure& failure);
-  std::vector<Member> candidates() const;
+  std::vector<MemberId> candidates() const;
   int ready_count() const;
-  std::string who_is_here() const;
-  std::string who_is_missing() const;
+  std::string arrived_text() const;
+  std::string missing_text() const;
   void give_up_forming();
 
   const MembershipRules rules_;
   Phase phase_ = Phase::kForming;
-  std::map<Member, Seat> seats_;
+  std::map<MemberId, Seat> seats_;
   int arrivals_ = 0;
   int rounds_ = 0;
   int restarts_ = 0;
@@ -152,7 +153,7 @@ class Membership {
   // Forming.
   TimePoint forming_since_;
   std::optional<TimePoint> enough_since_;
-  bool asked_for_patience_ = false;
+  bool announced_waiting_ = false;
   // Running.
   std::optional<TimePoint> arrival_at_;
   std::string arrived_;
@@ -160,7 +161,7 @@ class Membership {
   std::optional<Failure> failure_;
   bool membership_changed_ = false;
 
-  std::vector<std::pair<Member, Order>> orders_;
+  std::vector<std::pair<MemberId, Order>> orders_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -10,38 +10,38 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // All addresses together get this long to answer at all.
-constexpr std::chrono::milliseconds kConnectPatience(4000);
+constexpr std::chrono::milliseconds kConnectTimeout(4000);
 constexpr std::chrono::milliseconds kRetryPause(100);
 // When people begin to wonder.
 constexpr std::chrono::seconds kQuietWait(2);
 // A membership server greets at once; what does not is something else.
-constexpr std::chrono::seconds kGreetingPatience(4);
+constexpr std::chrono::seconds kHandshakeTimeout(4);
 
 }  // namespace
 
-MembershipClient::MembershipClient(MembershipClientOptions options, Introduction introduction)
-    : options_(std::move(options)), introduction_(std::move(introduction)) {
+MembershipClient::MembershipClient(MembershipClientOptions options, Handshake handshake)
+    : options_(std::move(options)), handshake_(std::move(handshake)) {
   connect_next();
 }
 
-MembershipClient::MembershipClient(MembershipClientOptions options, Introduction introduction,
+MembershipClient::MembershipClient(MembershipClientOptions options, Handshake handshake,
                                    UniqueFd connection)
-    : options_(std::move(options)), introduction_(std::move(introduction)) {
+    : options_(std::move(options)), handshake_(std::move(handshake)) {
   introduce(std::move(connection));
 }
 
 std::string MembershipClient::endpoint() const {
-  return endpoint_text(options_.endpoint_host, options_.endpoint_port);
+  return process::endpoint_text(options_.endpoint_host, options_.endpoint_port);
 }
 
 void MembershipClient::connect_next() {
   state_ = State::kConnecting;
   since_ = Clock::now();
-  SocketAddress address = options_.addresses[next_address_];
+  process::SocketAddress address = options_.addresses[next_address_];
   address.set_port(options_.endpoint_port);
   connecting_.reset(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!connecting_.is_open()) return could_not_connect(errno);
@@ -55,42 +55,42 @@ void MembershipClient::finish_connecting() {
   getsockopt(connecting_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return could_not_connect(error);
   // The others reach this machine where its route to the server begins.
-  const SocketAddress local = local_address_of(connecting_.get());
-  if (introduction_.machine.address.empty() && !local.is_loopback()) {
-    introduction_.machine.address = local.host();
+  const process::SocketAddress local = process::local_address_of(connecting_.get());
+  if (handshake_.machine.address.empty() && !local.is_loopback()) {
+    handshake_.machine.address = local.host();
   }
-  if (introduction_.machine.address.empty()) {
-    introduction_.machine.address = options_.endpoint_host;
+  if (handshake_.machine.address.empty()) {
+    handshake_.machine.address = options_.endpoint_host;
   }
   introduce(std::move(connecting_));
 }
 
 void MembershipClient::could_not_connect(int error) {
   connecting_.reset();
-  if (error == ECONNREFUSED || error == ECONNRESET) somebody_was_there_ = true;
+  if (error == ECONNREFUSED || error == ECONNRESET) host_answered_ = true;
   if (first_problem_.empty()) {
     first_problem_ = absl::StrCat(options_.addresses[next_address_].host(), ": ",
                                   error == ETIMEDOUT ? "no answer" : std::strerror(error));
   }
   if (++next_address_ < options_.addresses.size()) return connect_next();
   next_address_ = 0;
-  if (!somebody_was_there_ && !options_.waits_for_unreachable) {
+  if (!host_answered_ && !options_.waits_for_unreachable) {
     return give_up(absl::StrCat("cannot reach ", endpoint(), " (", first_problem_,
                                 "); check the address, the network and the firewall of the "
                                 "machine that listens"));
   }
-  somebody_was_there_ = false;
+  host_answered_ = false;
   first_problem_.clear();
   state_ = State::kPausing;
   since_ = Clock::now();
 }
 
 void MembershipClient::introduce(UniqueFd fd) {
-  state_ = State::kIntroducing;
-  since_ = last_heard_ = last_alive_ = Clock::now();
+  state_ = State::kShakingHands;
+  since_ = last_received_ = last_alive_ = Clock::now();
   channel_.emplace(std::move(fd));
-  introduction_.clock = absl::Now();
-  channel_->send(to_message(introduction_));
+  handshake_.clock = absl::Now();
+  channel_->send(to_message(handshake_));
   for (const Message& message : std::exchange(early_, {})) channel_->send(message);
 }
 
@@ -140,13 +140,13 @@ void MembershipClient::add_entries(std::vector<pollfd>& entries) {
 void MembershipClient::react(absl::Span<const pollfd> entries) {
   if (state_ == State::kConnecting && entries[0].revents != 0) finish_connecting();
   if (channel_ && channel_->is_open() && channel_->fd() == entries[0].fd) {
-    if (entries[0].revents & POLLIN) last_heard_ = Clock::now();
+    if (entries[0].revents & POLLIN) last_received_ = Clock::now();
     const absl::Status ok = channel_->react(entries[0]);
-    hear();
+    receive();
     if (!ok.ok()) {
-      if (state_ == State::kIntroducing) {
+      if (state_ == State::kShakingHands) {
         give_up(absl::StrCat("what listens at ", endpoint(),
-                             " is no membership server of this launcher: ", ok.message()));
+                             " is not a membership server of this launcher: ", ok.message()));
       } else if (state_ == State::kMember) {
         give_up(absl::StrCat("lost the machine at ", endpoint(),
                              " that keeps the run together: ", ok.message()));
@@ -156,13 +156,13 @@ void MembershipClient::react(absl::Span<const pollfd> entries) {
   check_time();
 }
 
-void MembershipClient::hear() {
+void MembershipClient::receive() {
   while (true) {
     absl::StatusOr<std::optional<Message>> message = channel_->next();
     if (!message.ok()) {
-      return give_up(
-          absl::StrCat("what listens at ", endpoint(),
-                       " is no membership server of this launcher: ", message.status().message()));
+      return give_up(absl::StrCat(
+          "what listens at ", endpoint(),
+          " is not a membership server of this launcher: ", message.status().message()));
     }
     if (!*message) return;
     handle(**message);
@@ -170,14 +170,14 @@ void MembershipClient::hear() {
 }
 
 void MembershipClient::handle(const Message& message) {
-  if (state_ == State::kIntroducing) {
+  if (state_ == State::kShakingHands) {
     if (message.verb == "welcome") {
       state_ = State::kMember;
     } else if (message.verb == "refused") {
       give_up(absl::StrCat(endpoint(), " refused this machine: ", message.text("text")));
     } else {
       give_up(absl::StrCat("what listens at ", endpoint(),
-                           " is no membership server of this launcher"));
+                           " is not a membership server of this launcher"));
     }
     return;
   }
@@ -202,13 +202,12 @@ void MembershipClient::give_up(const std::string& text) {
 void MembershipClient::check_time() {
   const Clock::time_point now = Clock::now();
   const auto waited = now - began_;
-  if (state_ == State::kConnecting &&
-      now - since_ >= kConnectPatience / options_.addresses.size()) {
+  if (state_ == State::kConnecting && now - since_ >= kConnectTimeout / options_.addresses.size()) {
     could_not_connect(ETIMEDOUT);
   }
   if (state_ == State::kPausing) {
     if (waited >= absl::ToChronoNanoseconds(options_.timing.join_timeout)) {
-      return give_up(absl::StrCat("nobody listens at ", endpoint(), " after ",
+      return give_up(absl::StrCat("no launcher listens at ", endpoint(), " after ",
                                   absl::FormatDuration(options_.timing.join_timeout),
                                   "; start the launcher of that machine"));
     }
@@ -220,12 +219,13 @@ void MembershipClient::check_time() {
     }
     if (now - since_ >= kRetryPause) connect_next();
   }
-  if (state_ == State::kIntroducing && now - since_ >= kGreetingPatience) {
-    give_up(absl::StrCat("what listens at ", endpoint(),
-                         " is no membership server of this launcher: it says nothing"));
+  if (state_ == State::kShakingHands && now - since_ >= kHandshakeTimeout) {
+    give_up(absl::StrCat(
+        "what listens at ", endpoint(),
+        " did not answer the handshake; it is not a membership server of this launcher"));
   }
   if (state_ == State::kMember) {
-    if (now - last_heard_ > absl::ToChronoNanoseconds(options_.timing.silence_limit())) {
+    if (now - last_received_ > absl::ToChronoNanoseconds(options_.timing.liveness_timeout())) {
       give_up(absl::StrCat("lost the machine at ", endpoint(),
                            " that keeps the run together: it does not answer any more"));
     } else if (now - last_alive_ >=
@@ -236,15 +236,15 @@ void MembershipClient::check_time() {
   }
 }
 
-std::optional<EventSource::Clock::time_point> MembershipClient::deadline() const {
+std::optional<process::EventSource::Clock::time_point> MembershipClient::deadline() const {
   switch (state_) {
-    case State::kConnecting: return since_ + kConnectPatience / options_.addresses.size();
+    case State::kConnecting: return since_ + kConnectTimeout / options_.addresses.size();
     case State::kPausing: return since_ + kRetryPause;
-    case State::kIntroducing: return since_ + kGreetingPatience;
+    case State::kShakingHands: return since_ + kHandshakeTimeout;
     case State::kMember:
       return last_alive_ + absl::ToChronoNanoseconds(options_.timing.keep_alive_interval);
     default: return std::nullopt;
   }
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

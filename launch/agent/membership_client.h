@@ -1,8 +1,8 @@
 /// An agent's connection to the membership server of its run.
 ///
-/// It connects as soon as the server is there: a machine that is up but where nobody listens yet is
-/// waited for, one that cannot be reached is an error. When the server is gone, or says nothing any
-/// more, the order is to end.
+/// It retries while the machine refuses connections, since its launcher may start later; a machine
+/// that cannot be reached is an error. If the server closes the connection or stops answering, the
+/// client gets the order to end.
 /// Threads: the main thread.
 #pragma once
 
@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "launch/agent/introduction.h"
+#include "launch/agent/handshake.h"
 #include "launch/agent/membership_link.h"
 #include "launch/agent/message_channel.h"
 #include "launch/agent/rendezvous_timing.h"
 #include "launch/process/socket_address.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 struct MembershipClientOptions {
   std::string endpoint_host;
   uint16_t endpoint_port = 0;
   /// What the host stands for, at least one.
-  std::vector<SocketAddress> addresses;
+  std::vector<process::SocketAddress> addresses;
   RendezvousTiming timing;
   /// Whether a machine that cannot be reached is waited for as well.
   bool waits_for_unreachable = false;
@@ -31,9 +31,9 @@ struct MembershipClientOptions {
 class MembershipClient final : public MembershipLink {
  public:
   /// Connects over the network.
-  MembershipClient(MembershipClientOptions options, Introduction introduction);
+  MembershipClient(MembershipClientOptions options, Handshake handshake);
   /// Has a connection: the hosting agent.
-  MembershipClient(MembershipClientOptions options, Introduction introduction, UniqueFd connection);
+  MembershipClient(MembershipClientOptions options, Handshake handshake, UniqueFd connection);
 
   void ready(uint16_t store_port) override;
   void failed(const Failure& failure) override;
@@ -46,7 +46,7 @@ class MembershipClient final : public MembershipLink {
   std::optional<Clock::time_point> deadline() const override;
 
  private:
-  enum class State { kConnecting, kPausing, kIntroducing, kMember, kLeaving, kOver };
+  enum class State { kConnecting, kPausing, kShakingHands, kMember, kLeaving, kOver };
 
   std::string endpoint() const;
   void connect_next();
@@ -54,26 +54,26 @@ class MembershipClient final : public MembershipLink {
   void could_not_connect(int error);
   void introduce(UniqueFd fd);
   void send(Message message);
-  void hear();
+  void receive();
   void handle(const Message& message);
   void give_up(const std::string& text);
   void check_time();
 
   const MembershipClientOptions options_;
-  Introduction introduction_;
+  Handshake handshake_;
   State state_ = State::kConnecting;
   const Clock::time_point began_ = Clock::now();
   Clock::time_point since_ = began_;  // of the present attempt or pause
   size_t next_address_ = 0;
-  bool somebody_was_there_ = false;  // in this pass through the addresses
-  std::string first_problem_;        // of this pass
+  bool host_answered_ = false;  // in this pass through the addresses
+  std::string first_problem_;   // of this pass
   bool said_waiting_ = false;
   UniqueFd connecting_;
   std::optional<MessageChannel> channel_;
   /// Said before there was a connection.
   std::vector<Message> early_;
-  Clock::time_point last_heard_;
+  Clock::time_point last_received_;
   Clock::time_point last_alive_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

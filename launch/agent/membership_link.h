@@ -9,9 +9,9 @@
 #include "launch/agent/membership.h"
 #include "launch/process/event_source.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
-class MembershipLink : public EventSource {
+class MembershipLink : public process::EventSource {
  public:
   /// No ranks run here, and the next round's store would be served at `store_port`.
   virtual void ready(uint16_t store_port) = 0;
@@ -19,9 +19,9 @@ class MembershipLink : public EventSource {
   virtual void failed(const Failure& failure) = 0;
   /// All ranks of the round ended well.
   virtual void done() = 0;
-  /// This machine goes. There are no more orders.
+  /// This machine leaves; it gets no more orders.
   virtual void leave(const Failure& failure) = 0;
-  /// Whether the others have heard everything.
+  /// Whether all reports have reached the server.
   virtual bool is_flushed() const = 0;
 
   std::optional<Order> next_order() {
@@ -35,10 +35,10 @@ class MembershipLink : public EventSource {
   std::deque<Order> orders_;
 };
 
-/// A run on this machine alone: the rules, and nobody to ask.
+/// A run on this machine alone: it asks the rules directly.
 class LocalLink final : public MembershipLink {
  public:
-  LocalLink(const MembershipRules& rules, const Machine& machine)
+  LocalLink(const MembershipRules& rules, const Member& machine)
       : membership_(rules, Clock::now()) {
     // Cannot fail: it is the first, and a run on one machine has no ranks of machines.
     membership_.admit(kMember, machine).IgnoreError();
@@ -63,7 +63,7 @@ class LocalLink final : public MembershipLink {
   void react(absl::Span<const pollfd>) override {}
 
  private:
-  static constexpr Membership::Member kMember = 0;
+  static constexpr Membership::MemberId kMember = 0;
 
   void advance() {
     for (auto& [member, order] : membership_.advance(Clock::now())) {
@@ -74,4 +74,4 @@ class LocalLink final : public MembershipLink {
   Membership membership_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -9,29 +9,29 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // Connections that have not introduced themselves: how many, and for how long.
 constexpr size_t kMaxStrangers = 64;
-constexpr std::chrono::seconds kStrangerPatience(5);
+constexpr std::chrono::seconds kHandshakeTimeout(5);
 
 }  // namespace
 
-MembershipServer::MembershipServer(ListeningSocket socket, const MembershipRules& rules,
-                                   Introduction own, absl::Duration silence_limit)
+MembershipServer::MembershipServer(process::ListeningSocket socket, const MembershipRules& rules,
+                                   Handshake own, absl::Duration liveness_timeout)
     : socket_(std::move(socket)),
       membership_(rules, Clock::now()),
       own_(std::move(own)),
-      silence_limit_(silence_limit) {
+      liveness_timeout_(liveness_timeout) {
   fcntl(socket_.fd.get(), F_SETFL, O_NONBLOCK);
 }
 
 void MembershipServer::adopt(UniqueFd connection) {
-  const SocketAddress peer = peer_address_of(connection.get());
+  const process::SocketAddress peer = process::peer_address_of(connection.get());
   guests_.emplace(next_id_++, Guest{.channel = MessageChannel(std::move(connection)),
                                     .peer = peer.size() > 0 ? peer.host() : "",
-                                    .last_heard = Clock::now()});
+                                    .last_received = Clock::now()});
 }
 
 void MembershipServer::end_run(const Failure& failure) {
@@ -72,16 +72,16 @@ void MembershipServer::react(absl::Span<const pollfd> entries) {
   const Clock::time_point now = Clock::now();
   for (size_t i = 0; i < listed_.size(); ++i) {
     Guest& guest = guests_.at(listed_[i]);
-    if (entries[i + 1].revents & POLLIN) guest.last_heard = now;
+    if (entries[i + 1].revents & POLLIN) guest.last_received = now;
     const absl::Status ok = guest.channel.react(entries[i + 1]);
-    hear(listed_[i], guest);
+    receive(listed_[i], guest);
     if (!ok.ok()) lose(listed_[i], guest, ok.message());
   }
   for (auto& [id, guest] : guests_) {
-    const auto silent = now - guest.last_heard;
+    const auto silent = now - guest.last_received;
     if (!guest.channel.is_open()) continue;
-    if (guest.host.empty() && silent > kStrangerPatience) guest.channel.close();
-    if (!guest.host.empty() && silent > absl::ToChronoNanoseconds(silence_limit_)) {
+    if (guest.host.empty() && silent > kHandshakeTimeout) guest.channel.close();
+    if (!guest.host.empty() && silent > absl::ToChronoNanoseconds(liveness_timeout_)) {
       lose(id, guest, "it does not answer any more");
       guest.channel.close();
     }
@@ -99,7 +99,7 @@ void MembershipServer::accept_all() {
   }
 }
 
-void MembershipServer::hear(int id, Guest& guest) {
+void MembershipServer::receive(int id, Guest& guest) {
   while (true) {
     absl::StatusOr<std::optional<Message>> message = guest.channel.next();
     if (!message.ok()) return lose(id, guest, message.status().message());
@@ -132,11 +132,11 @@ void MembershipServer::handle(int id, Guest& guest, const Message& message) {
 }
 
 void MembershipServer::introduce(int id, Guest& guest, const Message& message) {
-  absl::StatusOr<Introduction> theirs = to_introduction(message);
+  absl::StatusOr<Handshake> theirs = to_handshake(message);
   if (absl::IsInvalidArgument(theirs.status())) return guest.channel.close();
-  Introduction own = own_;
+  Handshake own = own_;
   own.clock = absl::Now();
-  absl::Status fits = theirs.ok() ? check_introduction(*theirs, own) : theirs.status();
+  absl::Status fits = theirs.ok() ? check_handshake(*theirs, own) : theirs.status();
   if (fits.ok()) {
     if (theirs->machine.address.empty()) theirs->machine.address = guest.peer;
     fits = membership_.admit(id, theirs->machine);
@@ -156,15 +156,15 @@ void MembershipServer::lose(int id, const Guest& guest, absl::string_view why) {
       id, {.exit_code = 1, .text = absl::StrCat("machine ", guest.host, " was lost: ", why)});
 }
 
-std::optional<EventSource::Clock::time_point> MembershipServer::deadline() const {
+std::optional<process::EventSource::Clock::time_point> MembershipServer::deadline() const {
   std::optional<Clock::time_point> first = membership_.deadline();
   for (const auto& [id, guest] : guests_) {
     // A moment later than the limit itself, so that it is surely passed.
-    const auto patience = guest.host.empty() ? std::chrono::nanoseconds(kStrangerPatience)
-                                             : absl::ToChronoNanoseconds(silence_limit_);
-    first = earlier(first, guest.last_heard + patience + std::chrono::milliseconds(1));
+    const auto patience = guest.host.empty() ? std::chrono::nanoseconds(kHandshakeTimeout)
+                                             : absl::ToChronoNanoseconds(liveness_timeout_);
+    first = process::earlier(first, guest.last_received + patience + std::chrono::milliseconds(1));
   }
   return first;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

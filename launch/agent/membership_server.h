@@ -1,9 +1,8 @@
 /// The server that tells machines when a round starts, stops and ends: `Membership` on a socket.
 ///
 /// It is one of the sources of the hosting agent's loop and dies with that agent; the others end
-/// their part of the run then. Whoever connects has a few seconds to introduce itself; what is not
-/// of the protocol is disconnected and otherwise ignored.
-/// Threads: the main thread.
+/// their part of the run then. A new connection has a few seconds for its handshake; connections
+/// that break the protocol are closed and otherwise ignored. Threads: the main thread.
 #pragma once
 
 #include <map>
@@ -12,20 +11,20 @@
 #include <string>
 #include <vector>
 
-#include "launch/agent/introduction.h"
+#include "launch/agent/handshake.h"
 #include "launch/agent/membership.h"
 #include "launch/agent/message_channel.h"
 #include "launch/process/event_source.h"
 #include "launch/process/listening_socket.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
-class MembershipServer final : public EventSource {
+class MembershipServer final : public process::EventSource {
  public:
-  /// `own`: what the hosting machine says of itself, which others have to fit to; its clock is read
-  /// anew each time. A machine that says nothing for `silence_limit` is given up.
-  MembershipServer(ListeningSocket socket, const MembershipRules& rules, Introduction own,
-                   absl::Duration silence_limit);
+  /// `own` is the hosting machine's handshake, which the others must match; its clock is read anew
+  /// for each comparison. A machine that sends nothing for `liveness_timeout` counts as lost.
+  MembershipServer(process::ListeningSocket socket, const MembershipRules& rules, Handshake own,
+                   absl::Duration liveness_timeout);
 
   uint16_t port() const { return socket_.port; }
 
@@ -35,7 +34,7 @@ class MembershipServer final : public EventSource {
   /// The hosting machine leaves, and with it the run ends for all others.
   void end_run(const Failure& failure);
 
-  /// The run is over, and everybody who was told has heard it.
+  /// Whether the run is over and every machine has received its last order.
   bool is_over() const;
 
   void add_entries(std::vector<pollfd>& entries) override;
@@ -46,27 +45,27 @@ class MembershipServer final : public EventSource {
   struct Guest {
     MessageChannel channel;
     std::string peer;  // address, for machines that do not know their own
-    Clock::time_point last_heard;
-    std::string host;           // empty before the introduction
+    Clock::time_point last_received;
+    std::string host;           // empty before the handshake
     bool is_dismissed = false;  // left or was refused: not listened to any more
   };
 
   void distribute();
   void accept_all();
-  void hear(int id, Guest& guest);
+  void receive(int id, Guest& guest);
   void handle(int id, Guest& guest, const Message& message);
   void introduce(int id, Guest& guest, const Message& message);
   void lose(int id, const Guest& guest, absl::string_view why);
   size_t strangers() const;
 
-  ListeningSocket socket_;
+  process::ListeningSocket socket_;
   Membership membership_;
-  const Introduction own_;
-  const absl::Duration silence_limit_;
+  const Handshake own_;
+  const absl::Duration liveness_timeout_;
   std::map<int, Guest> guests_;
   int next_id_ = 0;
   /// Whose entries the latest `add_entries` listed.
   std::vector<int> listed_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

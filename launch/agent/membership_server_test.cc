@@ -13,12 +13,14 @@
 #include "absl/time/clock.h"
 #include "launch/process/listening_socket.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
+
+using process::SocketAddress;
 namespace {
 
 using ::testing::HasSubstr;
 
-Introduction self() {
+Handshake self() {
   return {.version = "1.2",
           .run_id = "r",
           .min_nodes = 2,
@@ -30,7 +32,7 @@ Introduction self() {
 class ServerTest : public ::testing::Test {
  protected:
   ServerTest()
-      : server_(*listen_on_loopback(0), {.min_nodes = 2, .max_nodes = 2}, self(),
+      : server_(*process::listen_on_loopback(0), {.min_nodes = 2, .max_nodes = 2}, self(),
                 absl::Seconds(60)) {}
 
   UniqueFd connect_to_server() {
@@ -42,8 +44,8 @@ class ServerTest : public ::testing::Test {
   }
 
   void step() {
-    EventSource* source = &server_;
-    wait_for_events({&source, 1});
+    process::EventSource* source = &server_;
+    process::wait_for_events({&source, 1});
   }
 
   // What the server says to this guest until `ending`, or until it hangs up.
@@ -68,10 +70,10 @@ class ServerTest : public ::testing::Test {
   MembershipServer server_;
 };
 
-std::string hello(const std::function<void(Introduction&)>& change) {
-  Introduction introduction = self();
-  change(introduction);
-  return encode(to_message(introduction));
+std::string hello(const std::function<void(Handshake&)>& change) {
+  Handshake handshake = self();
+  change(handshake);
+  return encode(to_message(handshake));
 }
 
 TEST_F(ServerTest, HangsUpOnWhatIsNotOfTheProtocol) {
@@ -81,18 +83,18 @@ TEST_F(ServerTest, HangsUpOnWhatIsNotOfTheProtocol) {
         std::string(10 * kMaxMessageBytes, 'x')}) {
     EXPECT_EQ(say(bytes), "<closed>");
   }
-  EXPECT_THAT(say(hello([](Introduction&) {}), "\n"), HasSubstr("welcome"));
+  EXPECT_THAT(say(hello([](Handshake&) {}), "\n"), HasSubstr("welcome"));
 }
 
 TEST_F(ServerTest, SaysWhyAMachineDoesNotFit) {
   EXPECT_THAT(say("hello protocol=99\n", "\n"), HasSubstr("another%20protocol"));
-  EXPECT_THAT(say(hello([](Introduction& i) { i.version = "1.1"; }), "\n"),
+  EXPECT_THAT(say(hello([](Handshake& i) { i.version = "1.1"; }), "\n"),
               HasSubstr("version%201.1%20and%20that%20of%20h%20is%201.2"));
-  EXPECT_THAT(say(hello([](Introduction& i) { i.clock -= absl::Minutes(1); }), "\n"),
+  EXPECT_THAT(say(hello([](Handshake& i) { i.clock -= absl::Minutes(1); }), "\n"),
               HasSubstr("behind"));
-  EXPECT_THAT(say(hello([](Introduction& i) { i.clock += absl::Minutes(1); }), "\n"),
+  EXPECT_THAT(say(hello([](Handshake& i) { i.clock += absl::Minutes(1); }), "\n"),
               HasSubstr("ahead%20of"));
-  EXPECT_THAT(say(hello([](Introduction& i) { i.run_id = "s"; }), "\n"), HasSubstr("--rdzv_id"));
+  EXPECT_THAT(say(hello([](Handshake& i) { i.run_id = "s"; }), "\n"), HasSubstr("--rdzv_id"));
 }
 
 // More than the server listens to at once; they leave when it hangs up or by themselves.
@@ -102,12 +104,12 @@ TEST_F(ServerTest, OutlivesACrowdOfStrangers) {
     for (int j = 0; j < 300; ++j) crowd.push_back(connect_to_server());
     step();
   }
-  EXPECT_THAT(say(hello([](Introduction&) {}), "\n"), HasSubstr("welcome"));
+  EXPECT_THAT(say(hello([](Handshake&) {}), "\n"), HasSubstr("welcome"));
 }
 
 TEST_F(ServerTest, LosesAMemberThatTalksNonsense) {
   UniqueFd member = connect_to_server();
-  const std::string good = hello([](Introduction&) {}) + "ready port=7\nnonsense\nready port=x\n";
+  const std::string good = hello([](Handshake&) {}) + "ready port=7\nnonsense\nready port=x\n";
   EXPECT_EQ(send(member.get(), good.data(), good.size(), 0), ssize_t(good.size()));
   EXPECT_THAT(answer(member, "\n"), HasSubstr("welcome"));
   EXPECT_EQ(send(member.get(), "a b\n", 4, 0), 4);
@@ -115,4 +117,4 @@ TEST_F(ServerTest, LosesAMemberThatTalksNonsense) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

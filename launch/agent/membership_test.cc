@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 using ::testing::HasSubstr;
@@ -244,4 +244,4 @@ TEST(Membership, IgnoresWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

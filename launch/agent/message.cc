@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // A value that is cut still leaves room for a line's other fields.
@@ -181,4 +181,4 @@ std::optional<std::string> LineReader::next() {
   return line;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -1,10 +1,9 @@
-/// What agents and the membership server say to one another: lines of words.
+/// The messages between agents and the membership server: lines of text.
 ///
 ///     start number=0 group_rank=1 … master_addr=10.0.0.1\n
 ///
-/// A verb, then `name=value` pairs. Bytes of a value that would end it are written as `%XX`. Lines
-/// come over the network from whoever connects, so their length is limited and anything that is not
-/// of this form is an error.
+/// A verb, then `name=value` pairs. Bytes of a value that would end it are written as `%XX`. Any
+/// program may connect and send lines, so their length is limited and every other form is an error.
 /// Threads: values.
 #pragma once
 
@@ -18,9 +17,9 @@
 #include "absl/strings/string_view.h"
 #include "launch/agent/membership.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
-/// Raised when the words change their meaning.
+/// Raised when messages change.
 inline constexpr int kProtocolVersion = 1;
 
 /// Longer lines are refused.
@@ -58,4 +57,4 @@ class LineReader {
   std::string pending_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 constexpr size_t kMaxPendingBytes = 1 << 20;
@@ -74,4 +74,4 @@ absl::StatusOr<std::optional<Message>> MessageChannel::next() {
   return std::optional<Message>(*std::move(message));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

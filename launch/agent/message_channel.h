@@ -8,11 +8,11 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/agent/message.h"
 #include "launch/process/event_source.h"
-#include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 class MessageChannel {
  public:
@@ -46,4 +46,4 @@ class MessageChannel {
   std::string out_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

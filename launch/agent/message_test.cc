@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 using ::testing::Optional;
@@ -110,4 +110,4 @@ TEST(LineReader, RefusesALineWithoutEnd) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -13,7 +13,7 @@
 #include "launch/testing/launcher_process.h"
 #include "launch/testing/network.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 using ::testing::AllOf;
@@ -219,7 +219,7 @@ TEST(Static, WaitsForTheMachineThatListensOnlySoLong) {
   Network network(2);
   auto second = agent(network, 1, static_run(network.address(0), 2, 1, {"join_timeout=1"}), "true");
   EXPECT_EQ(second->finish(), 1);
-  EXPECT_THAT(second->stderr_text(), HasSubstr("nobody listens at 10.77.0.1:4000 after 1s"));
+  EXPECT_THAT(second->stderr_text(), HasSubstr("no launcher listens at 10.77.0.1:4000 after 1s"));
 }
 
 TEST(Static, CanBeInterruptedWhileItWaits) {
@@ -365,4 +365,4 @@ TEST(Elastic, KeepsSpareMachinesUntilTheyAreNeeded) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -6,7 +6,7 @@
 #include "launch/agent/rendezvous_timing.h"
 #include "launch/supervise/outcome.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 template <typename... Parts>
@@ -38,12 +38,13 @@ absl::Status check_local_ranks(const AgentOptions& options) {
 
 absl::Status check_options(const AgentOptions& options) {
   if (options.command.empty()) return refuse("no program to start");
-  if (options.processes_per_node < 1 || options.processes_per_node > kMaxProcesses) {
+  if (options.processes_per_node < 1 || options.processes_per_node > process::kMaxProcesses) {
     return refuse("processes per machine: ", options.processes_per_node, " is not between 1 and ",
-                  kMaxProcesses);
+                  process::kMaxProcesses);
   }
   if (options.min_nodes < 1 || options.max_nodes < options.min_nodes) {
-    return refuse("machines: ", options.min_nodes, ":", options.max_nodes, " is no range");
+    return refuse("machines: ", options.min_nodes, ":", options.max_nodes,
+                  " is not a range MIN:MAX");
   }
   if (options.max_restarts < 0) {
     return refuse("--max_restarts ", options.max_restarts, " is negative");
@@ -78,8 +79,8 @@ absl::Status check_options(const AgentOptions& options) {
 absl::Status check_devices(int needed, int present) {
   if (needed <= present) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      host_name(), " has ", present, present == 1 ? " device" : " devices", " and its ranks need ",
-      needed, "; start fewer processes per machine, or use --cpu"));
+      supervise::host_name(), " has ", present, present == 1 ? " device" : " devices",
+      " and its ranks need ", needed, "; start fewer processes per machine, or use --cpu"));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "launch/supervise/outcome.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 using ::testing::HasSubstr;
@@ -19,8 +19,8 @@ TEST(Devices, ThatAreMissingAreNamed) {
   const absl::Status missing = check_devices(4, 1);
   EXPECT_TRUE(absl::IsFailedPrecondition(missing));
   EXPECT_THAT(std::string(missing.message()),
-              HasSubstr(host_name() + " has 1 device and its ranks need 4; "));
+              HasSubstr(supervise::host_name() + " has 1 device and its ranks need 4; "));
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -1,4 +1,5 @@
-/// How this machine comes to its run: alone, as the host of the membership server, or as a guest.
+/// Rendezvous: this machine joins its run alone, as the host of the membership server, or as a
+/// client.
 #pragma once
 
 #include <memory>
@@ -8,13 +9,13 @@
 #include "launch/agent/membership_link.h"
 #include "launch/agent/membership_server.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
-struct Meeting {
+struct Rendezvous {
   /// Only where the run's endpoint is.
   std::unique_ptr<MembershipServer> server;
   std::unique_ptr<MembershipLink> link;
-  /// How long the server stays for others to hear of the end.
+  /// How long the server waits for the others to receive the end.
   absl::Duration close_timeout = absl::ZeroDuration();
 };
 
@@ -24,6 +25,6 @@ struct Meeting {
 /// machine
 ///         should listen and the port is taken or the address not its own; InvalidArgument for
 ///         `rdzv_conf`.
-absl::StatusOr<Meeting> meet(const AgentOptions& options);
+absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

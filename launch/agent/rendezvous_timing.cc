@@ -7,9 +7,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 absl::StatusOr<RendezvousTiming> rendezvous_timing(
     const std::map<std::string, std::string>& pairs) {
@@ -46,12 +47,10 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
     } else if (key != "rank" && key != "store_type") {
       std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
       for (const auto& [name, duration] : durations) keys.push_back(name);
-      const std::string nearest = nearest_word(key, keys);
       std::sort(keys.begin(), keys.end());
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv_conf has no ", key,
-                       nearest.empty() ? absl::StrCat("; there are ", absl::StrJoin(keys, ", "))
-                                       : absl::StrCat("; did you mean ", nearest, "?")));
+      return absl::InvalidArgumentError(absl::StrCat("--rdzv_conf: unknown key ", key,
+                                                     did_you_mean(key, keys),
+                                                     "; known keys: ", absl::StrJoin(keys, ", ")));
     }
   }
   if (timing.keep_alive_interval <= absl::ZeroDuration()) {
@@ -60,4 +59,4 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
   return timing;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

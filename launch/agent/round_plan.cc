@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/env.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 namespace {
 
 // The rest of torchrun's contract, which programs may look at and this library does not.
@@ -26,9 +26,9 @@ bool has(const StreamsByRank& streams, int local_rank, Streams stream) {
   return (static_cast<int>(chosen) & static_cast<int>(stream)) != 0;
 }
 
-StreamTarget target(const AgentOptions& options, int local_rank, Streams stream,
-                    const std::string& log_path) {
-  // A folder for logs without a word on what goes there: everything, and to the console as well.
+supervise::StreamTarget target(const AgentOptions& options, int local_rank, Streams stream,
+                               const std::string& log_path) {
+  // A log folder without --redirects and --tee gets all output, and the console shows it too.
   const bool logs_all = !is_set(options.redirects) && !is_set(options.tee);
   const bool redirected = has(options.redirects, local_rank, stream);
   const bool teed = has(options.tee, local_rank, stream) || logs_all;
@@ -44,9 +44,9 @@ bool wants_logs(const AgentOptions& options) {
   return !options.log_dir.empty() || is_set(options.redirects) || is_set(options.tee);
 }
 
-std::vector<RankStart> plan_round(const AgentOptions& options, const Round& round, int store_fd,
-                                  const std::string& log_folder) {
-  EnvironmentOverlay common = options.environment;
+std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
+                                             int store_fd, const std::string& log_folder) {
+  process::EnvironmentOverlay common = options.environment;
   common[env::kSimulate] = common[env::kSimulateSeed] = std::nullopt;
   common[env::kWorldSize] = common[kRoleWorldSize] = absl::StrCat(round.world_size);
   common[env::kLocalWorldSize] = absl::StrCat(options.processes_per_node);
@@ -60,12 +60,12 @@ std::vector<RankStart> plan_round(const AgentOptions& options, const Round& roun
   common[kRunId] = options.run_id;
   // Rank 0 serves the store itself.
   common[kUseAgentStore] = "False";
-  std::vector<RankStart> ranks;
+  std::vector<supervise::RankStart> ranks;
   for (int local_rank = 0; local_rank < options.processes_per_node; ++local_rank) {
     const int rank = round.first_rank + local_rank;
-    RankStart start = {.rank = rank, .local_rank = local_rank};
+    supervise::RankStart start = {.rank = rank, .local_rank = local_rank};
     start.plan = {.argv = options.command, .environment = common};
-    EnvironmentOverlay& environment = start.plan.environment;
+    process::EnvironmentOverlay& environment = start.plan.environment;
     environment[env::kRank] = environment[kRoleRank] = absl::StrCat(rank);
     environment[env::kLocalRank] = absl::StrCat(local_rank);
     environment[env::kStoreListenFd] = std::nullopt;
@@ -85,4 +85,4 @@ std::vector<RankStart> plan_round(const AgentOptions& options, const Round& roun
   return ranks;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -11,14 +11,14 @@
 #include "launch/agent/membership.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
 
 /// The machine's ranks in order. `store_fd` listens on the round's master port and is kept by rank
 /// 0 alone, if that is one of them. `log_folder` is empty or the run's folder.
-std::vector<RankStart> plan_round(const AgentOptions& options, const Round& round, int store_fd,
-                                  const std::string& log_folder);
+std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
+                                             int store_fd, const std::string& log_folder);
 
 /// Whether streams are asked to go to files.
 bool wants_logs(const AgentOptions& options);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

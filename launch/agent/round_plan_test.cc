@@ -5,7 +5,9 @@
 
 #include <string>
 
-namespace accelerate::launch {
+namespace accelerate::launch::agent {
+
+using supervise::RankStart;
 namespace {
 
 using ::testing::ElementsAre;
@@ -34,7 +36,7 @@ TEST(RoundPlan, SaysToEachRankWhereItIs) {
   EXPECT_EQ(ranks[1].rank, 5);
   EXPECT_EQ(ranks[1].local_rank, 1);
   EXPECT_THAT(ranks[1].plan.argv, ElementsAre("train", "-x"));
-  EXPECT_EQ(to_text(ranks[1].plan),
+  EXPECT_EQ(process::to_text(ranks[1].plan),
             "argv: train -x\n"
             "set GROUP_RANK=1\n"
             "set GROUP_WORLD_SIZE=2\n"
@@ -85,4 +87,4 @@ TEST(RoundPlan, SendsStreamsWhereTheyShouldGo) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::agent

@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr const char* kLinks[] = {"accelerate-config", "accelerate-estimate-memory",
@@ -63,4 +63,4 @@ std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<s
   return words;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,8 +1,9 @@
 /// What a command line stands for: short forms become the commands that they mean.
 ///
 /// Threads: pure functions.
-/// Mirrors: the peer's programs accelerate-launch, accelerate-config, accelerate-estimate-memory
-/// and accelerate-merge-weights, which are links to the one program here.
+/// Mirrors: HF Accelerate's programs accelerate-launch, accelerate-config,
+/// accelerate-estimate-memory and accelerate-merge-weights, which are links to the one program
+/// here.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// Names that an installation links to `accelerate`: each is "accelerate-" and a command.
 absl::Span<const char* const> link_names();
@@ -29,4 +30,4 @@ std::vector<std::string> expand_arguments(absl::string_view argv0,
 /// `--`. Values stay as they are, also those that look like options.
 std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<std::string> words);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

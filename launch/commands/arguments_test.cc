@@ -6,9 +6,9 @@
 #include <CLI/CLI.hpp>
 
 #include "launch/commands/command_tester.h"
-#include "launch/commands/simulate.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(Simulate, SaysWhatComesFirst) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,9 +1,9 @@
 /// The commands of `accelerate`, each in a file of its own.
 ///
-/// A command declares its options on a CLI11 application and says what to do once they are parsed.
-/// The program's main, the help texts and the shell completion all go by the one list in
-/// `commands.h`. Nothing here may depend on LibTorch: the program has to start at once.
-/// Threads: the main thread.
+/// A command declares its options on a CLI11 application and returns the function to run after
+/// parsing. The program's main, the help texts and the shell completion all use the list in
+/// `commands.h`. Nothing here may depend on LibTorch: the program has to start at once. Threads:
+/// the main thread.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 namespace CLI {
 class App;
 }
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// The launcher's exit codes of its own; a program's are passed on as they are.
 inline constexpr int kExitLauncherFailed = 1;
@@ -37,6 +40,13 @@ struct Invocation {
   std::vector<std::string> program = {};
 };
 
+/// Writes `accelerate COMMAND: message`, and returns the exit code.
+int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+         int exit_code = kExitLauncherFailed);
+
+/// Flushes standard output; returns a failure if the output was closed.
+int finish(Invocation& invocation);
+
 /// Runs a parsed command; returns the exit code. Errors are one line on `err`,
 /// `accelerate NAME: what is wrong`.
 using RunCommand = std::function<int(Invocation&)>;
@@ -50,4 +60,4 @@ struct Command {
   RunCommand (*declare)(CLI::App& app);
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

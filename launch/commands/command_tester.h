@@ -12,7 +12,7 @@
 
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 struct CommandResult {
   int exit_code = 0;
@@ -47,4 +47,4 @@ inline CommandResult run_command(const Command& command, std::vector<std::string
   return {.exit_code = exit_code, .out = out.str(), .err = err.str()};
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

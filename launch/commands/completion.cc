@@ -12,10 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/invocation.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "completion";
@@ -36,7 +35,8 @@ struct CompletedCommand {
 
 // The values of an option: those of the setting that it is, or of its check, "{a,b}".
 std::vector<std::string> choices_of(const CLI::Option& option, const std::string& name) {
-  if (const Setting* row = find_flag(name); row != nullptr && row->choices != nullptr) {
+  if (const settings::Setting* row = settings::find_flag(name);
+      row != nullptr && row->choices != nullptr) {
     const std::vector<absl::string_view> choices = row->choice_list();
     return {choices.begin(), choices.end()};
   }
@@ -234,7 +234,7 @@ std::string fish_script(const std::vector<CompletedCommand>& commands) {
 }
 
 int run(const std::string& shell, Invocation& invocation) {
-  const absl::StatusOr<std::string> script = completion_script(shell, commands());
+  const absl::StatusOr<std::string> script = completion_script(shell, all_commands());
   if (!script.ok()) return fail(invocation, kName, script.status(), kExitBadCommandLine);
   invocation.out << *script;
   return finish(invocation);
@@ -265,4 +265,4 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
 
 const Command kCompletion = {kName, "Print a script for the shell's completion.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -12,12 +12,12 @@
 #include "absl/types/span.h"
 #include "launch/commands/command.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
-/// Errors: InvalidArgument for a shell that there is no script for.
+/// Errors: InvalidArgument for an unknown shell.
 absl::StatusOr<std::string> completion_script(absl::string_view shell,
                                               absl::Span<const Command> commands);
 
 extern const Command kCompletion;
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -32,7 +32,7 @@ class BashCompletion : public ::testing::Test {
  protected:
   void SetUp() override {
     std::ofstream(folder_ + "/train") << "";
-    const auto script = completion_script("bash", commands());
+    const auto script = completion_script("bash", all_commands());
     ASSERT_TRUE(script.ok());
     std::ofstream(folder_ + "/script") << *script;
   }
@@ -46,13 +46,13 @@ class BashCompletion : public ::testing::Test {
     return absl::StrSplit(said.value_or(""), '\n', absl::SkipEmpty());
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 
 TEST_F(BashCompletion, OffersCommands) {
   EXPECT_THAT(offered({"accelerate", "me"}), ElementsAre("merge-weights"));
-  EXPECT_THAT(offered({"accelerate", ""}).size(), commands().size());
+  EXPECT_THAT(offered({"accelerate", ""}).size(), all_commands().size());
 }
 
 TEST_F(BashCompletion, OffersOptionsAndTheirValues) {
@@ -85,7 +85,7 @@ TEST(Completion, ForOtherShellsNamesAllCommandsAndOptions) {
   for (const char* shell : {"zsh", "fish"}) {
     const CommandResult result = run_command(kCompletion, {shell});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    for (const Command& command : commands()) {
+    for (const Command& command : all_commands()) {
       EXPECT_THAT(result.out, HasSubstr(command.name)) << shell;
     }
     EXPECT_THAT(result.out, AllOf(HasSubstr("mixed_precision"), HasSubstr("fp16 bf16 fp8"),
@@ -104,4 +104,4 @@ TEST(Completion, RefusesOtherShells) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,11 @@
-#include "launch/commands/config.h"
+// `accelerate config`: asks how to train and writes the configuration that launch reads.
+//
+//     accelerate config [--config_file PATH] [--set KEY=VALUE]...
+//     accelerate config default [--config_file PATH] [--mixed_precision P]
+//     accelerate config update [--config_file PATH] [--set KEY=VALUE]...
+// With --set nothing is asked: the configuration is this machine's default with these values, or
+// with `update` the one that is there. A result that launch would refuse is not written.
+// Mirrors: accelerate commands/config.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 #include "launch/dialogue/config_values.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
@@ -26,7 +33,12 @@
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using settings::BasicMachine;
+using settings::ConfigFile;
+using settings::Section;
+using settings::Settings;
 namespace {
 
 constexpr char kName[] = "config";
@@ -41,13 +53,13 @@ struct Options {
 };
 
 BasicMachine basic_machine(const Invocation& invocation) {
-  const Machine machine = this_machine(invocation.environment);
+  const settings::Machine machine = settings::this_machine(invocation.environment);
   return {.devices = machine.devices, .device_kind = machine.device_kind};
 }
 
 absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignments) {
   for (const std::string& assignment : assignments) {
-    if (absl::Status ok = set_value(config, assignment); !ok.ok()) return ok;
+    if (absl::Status ok = dialogue::set_value(config, assignment); !ok.ok()) return ok;
   }
   return absl::OkStatus();
 }
@@ -58,42 +70,45 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   const std::string type = config.values.value("distributed_type", "NO");
   const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");
   if (is_elsewhere) machine = {.devices = 1};
-  absl::StatusOr<ConfigFile> basic = basic_config(mixed_precision, machine);
+  absl::StatusOr<ConfigFile> basic = settings::basic_config(mixed_precision, machine);
   if (!basic.ok()) return basic.status();
   if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
   const Section top = config.is_sagemaker() ? Section::kSageMaker : Section::kTop;
   for (const auto& [key, value] : basic->values.items()) {
-    if (find_key(top, key) != nullptr && !config.values.contains(key)) config.values[key] = value;
+    if (settings::find_key(top, key) != nullptr && !config.values.contains(key))
+      config.values[key] = value;
   }
   return absl::OkStatus();
 }
 
-// What launch would say to the file on a machine that has everything. The number of ranks may be
+// Validates the file as launch would on a machine with all devices. The number of ranks may be
 // left to its command line.
 absl::Status check_for_launch(const ConfigFile& config, const std::string& path) {
-  absl::StatusOr<ConfigFile> file = parse_config(config_to_yaml(config), ConfigFormat::kYaml, path);
+  absl::StatusOr<ConfigFile> file =
+      settings::parse_config(settings::config_to_yaml(config), settings::ConfigFormat::kYaml, path);
   if (!file.ok()) return file.status();
-  // They are those of a text that nobody sees.
+  // They belong to a text that is not shown.
   file->lines.clear();
   absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
   if (!settings.ok()) return settings.status();
   const int64_t ranks = settings->number("num_processes");
   if (ranks == 0 || ranks == -1) {
     const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
-    settings->set("num_processes", absl::StrCat(2 * machines), Provenance::kDefault);
+    settings->set("num_processes", absl::StrCat(2 * machines), settings::Provenance::kDefault);
   }
-  return complete(*settings, {.device_kind = "tpu"}, Job());
+  return settings::complete(*settings, {.device_kind = "tpu"}, settings::Job());
 }
 
 absl::Status write_checked(const ConfigFile& config, const std::string& path) {
   if (absl::Status ok = check_for_launch(config, path); !ok.ok()) return ok;
-  return write_config_file(config, path);
+  return settings::write_config_file(config, path);
 }
 
 absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation& invocation) {
   if (options.assignments.empty()) {
-    Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
-    return ask_configuration(prompter, environment_value(invocation.environment, "HOME"));
+    dialogue::Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
+    return dialogue::ask_configuration(prompter,
+                                       process::environment_value(invocation.environment, "HOME"));
   }
   ConfigFile config;
   if (absl::Status ok = assign(config, options.assignments); !ok.ok()) return ok;
@@ -103,7 +118,7 @@ absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation
 }
 
 absl::StatusOr<std::string> update(const Options& options, const std::string& path) {
-  absl::StatusOr<ConfigFile> config = load_config_file(path);
+  absl::StatusOr<ConfigFile> config = settings::load_config_file(path);
   if (!config.ok()) return config.status();
   if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
   if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
@@ -115,7 +130,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const std::string& 
   if (options.mode == Mode::kUpdate) return update(options, path);
   if (options.mode == Mode::kDefault) {
     const absl::StatusOr<bool> written =
-        write_basic_config(options.mixed_precision, path, basic_machine(invocation));
+        settings::write_basic_config(options.mixed_precision, path, basic_machine(invocation));
     if (!written.ok()) return written.status();
     return *written ? absl::StrCat("The configuration was written to ", path)
                     : absl::StrCat("There is a configuration ", path,
@@ -136,8 +151,9 @@ absl::StatusOr<std::string> run_mode(const Options& options, const std::string& 
 }
 
 int run(const Options& options, Invocation& invocation) {
-  const std::string path = options.config_file.empty() ? default_config_path(invocation.environment)
-                                                       : options.config_file;
+  const std::string path = options.config_file.empty()
+                               ? settings::default_config_path(invocation.environment)
+                               : options.config_file;
   const absl::StatusOr<std::string> said = run_mode(options, path, invocation);
   if (!said.ok()) return fail(invocation, kName, said.status());
   invocation.out << *said << "\n";
@@ -181,4 +197,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kConfig = {kName, "Ask how to train, and write the configuration.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

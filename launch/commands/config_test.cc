@@ -1,4 +1,3 @@
-#include "launch/commands/config.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,11 +16,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
+#include "launch/commands/commands.h"
 #include "launch/settings/config_file.h"
-#include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using settings::load_config_file;
 namespace {
 
 using ::testing::AllOf;
@@ -67,7 +69,7 @@ class Config : public ::testing::Test {
     return text.str();
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
   std::string path_;
 };
@@ -503,4 +505,4 @@ TEST_F(Config, WorksOnATerminal) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,7 @@
-#include "launch/commands/env.h"
+// `accelerate env`: the facts about the machine that a bug report needs.
+//
+// Mirrors: accelerate commands/env.py.
+// Differs: compiler, build and MPI stand for Python and NumPy; missing parts are listed as such.
 
 #include <memory>
 #include <optional>
@@ -15,15 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
-#include "launch/commands/invocation.h"
-#include "launch/commands/libtorch_search.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/memory_estimate.h"
 #include "launch/process/version.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "env";
@@ -64,12 +66,12 @@ std::string hwloc_text() {
 
 // The lines of a configuration, each after a tab and a dash; or what is wrong with it.
 std::string config_text(const std::string& path) {
-  const absl::StatusOr<ConfigFile> config = load_config_file(path);
+  const absl::StatusOr<settings::ConfigFile> config = settings::load_config_file(path);
   if (absl::IsNotFound(config.status())) return absl::StrCat(" ", kNotFound, " (", path, ")\n");
   if (!config.ok()) return absl::StrCat(" ", config.status().message(), "\n");
   std::string text = absl::StrCat(" (", path, ")\n");
   for (absl::string_view line :
-       absl::StrSplit(config_to_yaml(*config), '\n', absl::SkipWhitespace())) {
+       absl::StrSplit(settings::config_to_yaml(*config), '\n', absl::SkipWhitespace())) {
     absl::StrAppend(&text, "\t- ", line, "\n");
   }
   return text;
@@ -79,7 +81,7 @@ int run(const std::string& config_file, Invocation& invocation) {
   const std::vector<std::string> devices = device_texts();
   std::ostream& out = invocation.out;
   out << "Copy this into your report:\n\n"
-      << "- `Accelerate` version: " << kVersion << "\n"
+      << "- `Accelerate` version: " << process::kVersion << "\n"
       << "- Platform: " << platform_text() << "\n"
       << "- `accelerate` executable: " << executable_path() << "\n"
       << "- Compiler: " << compiler_text() << "\n"
@@ -87,11 +89,11 @@ int run(const std::string& config_file, Invocation& invocation) {
       << "- LibTorch version: " << libtorch_text(invocation) << "\n"
       << "- MPI: " << mpi_text() << "\n"
       << "- hwloc: " << hwloc_text() << "\n"
-      << "- System RAM: " << bytes_text(memory_bytes()) << "\n"
+      << "- System RAM: " << estimate::bytes_text(memory_bytes()) << "\n"
       << "- CPU: " << cpu_text() << "\n"
       << "- Devices: " << (devices.empty() ? "none" : absl::StrJoin(devices, ", ")) << "\n"
       << "- `Accelerate` " << (config_file.empty() ? "default config:" : "config passed:")
-      << config_text(config_file.empty() ? default_config_path(invocation.environment)
+      << config_text(config_file.empty() ? settings::default_config_path(invocation.environment)
                                          : config_file)
       << std::flush;
   return finish(invocation);
@@ -108,4 +110,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kEnv = {kName, "Print versions, machine and configuration for a report.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,3 @@
-#include "launch/commands/env.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,12 +6,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
-#include "launch/commands/libtorch_search.h"
-#include "launch/testing/temporary_folder.h"
+#include "launch/commands/probe.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -34,7 +34,7 @@ class Env : public ::testing::Test {
     return run_command(kEnv, std::move(words), {.environment = {"HF_HOME=" + folder_}});
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 
@@ -83,4 +83,4 @@ TEST_F(Env, FindsTheVersionBesideTheLibrary) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

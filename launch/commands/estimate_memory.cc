@@ -1,8 +1,14 @@
-#include "launch/commands/estimate_memory.h"
+// `accelerate estimate-memory MODEL`: the memory that a model needs to load and to train.
+//
+// MODEL is what launch/estimate/architecture.h reads. Nothing is loaded, and nothing downloaded.
+// Mirrors: accelerate commands/estimate.py.
+// Differs: see architecture.h and memory_estimate.h.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,13 +20,81 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/memory_estimate.h"
-#include "launch/estimate/text_table.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using estimate::Architecture;
+using estimate::estimate_dtypes;
+using estimate::ModelSize;
+using estimate::size_in;
+using estimate::TransformerShape;
 namespace {
+
+// Code points; none of what is printed here is wide or combined.
+size_t length_of(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+std::string repeated(const std::string& text, size_t count) {
+  std::string result;
+  for (size_t i = 0; i < count; ++i) result += text;
+  return result;
+}
+
+std::string centred(const std::string& text, size_t width) {
+  const size_t length = length_of(text);
+  const size_t blanks = width > length ? width - length : 0;
+  const size_t left = blanks / 2 + (blanks & width & 1);
+  return absl::StrCat(std::string(left, ' '), text, std::string(blanks - left, ' '));
+}
+
+// A table in a box, with a title, for terminals.
+//
+//     ┌───────────────┐
+//     │     title     │
+//     ├───────┬───────┤
+//     │ left  │ right │
+//     ├───────┼───────┤
+//     │   1   │   2   │
+//     └───────┴───────┘
+//
+// Every row has as many cells as there are headers, at least one. Texts are UTF-8 and centred; an
+// odd blank goes where Python's str.center puts it. The last line has no newline. Mirrors:
+// accelerate commands/estimate.py, create_ascii_table.
+std::string text_table(const std::vector<std::string>& headers,
+                       const std::vector<std::vector<std::string>>& rows,
+                       const std::string& title) {
+  std::vector<size_t> widths;
+  for (size_t column = 0; column < headers.size(); ++column) {
+    size_t width = length_of(headers[column]);
+    for (const auto& row : rows) width = std::max(width, length_of(row[column]));
+    widths.push_back(width);
+  }
+  size_t inner = std::accumulate(widths.begin(), widths.end(), widths.size() - 1);
+  if (const size_t needed = length_of(title); needed > inner) {
+    widths.back() += needed - inner;
+    inner = needed;
+  }
+  const auto rule = [&](const char* left, const char* between, const char* right) {
+    std::vector<std::string> lines;
+    for (const size_t width : widths) lines.push_back(repeated("─", width));
+    return absl::StrCat(left, absl::StrJoin(lines, between), right);
+  };
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < cells.size(); ++i) texts.push_back(centred(cells[i], widths[i]));
+    return absl::StrCat("│", absl::StrJoin(texts, "│"), "│");
+  };
+  std::vector<std::string> lines = {rule("┌", "─", "┐"),
+                                    absl::StrCat("│", centred(title, inner), "│"),
+                                    rule("├", "┬", "┤"), line(headers), rule("├", "┼", "┤")};
+  for (const auto& row : rows) lines.push_back(line(row));
+  lines.push_back(rule("└", "┴", "┘"));
+  return absl::StrJoin(lines, "\n");
+}
 
 constexpr char kName[] = "estimate-memory";
 
@@ -47,9 +121,9 @@ struct Column {
 
 std::vector<Column> training_columns(const Options& options, const ModelSize& size) {
   std::vector<Column> columns;
-  const auto add = [&](std::string header, const Division& division) {
+  const auto add = [&](std::string header, const estimate::Division& division) {
     columns.push_back({std::move(header), [size, division](const std::string& dtype) {
-                         return divided_training(dtype, size, division);
+                         return estimate::divided_training(dtype, size, division);
                        }});
   };
   const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
@@ -92,32 +166,32 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
     return absl::InvalidArgumentError(absl::StrCat(
         "activations depend on what ", options.model_name, " does not say; give", missing));
   }
-  const ActivationOptions activations = {
+  const estimate::ActivationOptions activations = {
       .batch_size = options.batch_size,
       .sequence_length = options.sequence_length,
       .tp_size = options.tp_size,
       .keeps_attention_scores = options.attn_implementation == "eager",
       .activation_checkpointing = options.activation_checkpointing};
   return Column{"Activations", [shape, activations](const std::string& dtype) {
-                  return activation_bytes(dtype, shape, activations);
+                  return estimate::activation_bytes(dtype, shape, activations);
                 }};
 }
 
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
-  const absl::StatusOr<Architecture> architecture =
-      read_architecture(files, options.model_name, hub_cache_folder(invocation.environment));
+  const absl::StatusOr<Architecture> architecture = estimate::read_architecture(
+      files, options.model_name, estimate::hub_cache_folder(invocation.environment));
   if (!architecture.ok()) return architecture.status();
   if (options.zero_stage && options.dp_shard_size == 1) {
     return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
   }
-  const ModelSize size = model_size(*architecture);
+  const ModelSize size = estimate::model_size(*architecture);
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
       {"Total Size", [&](const std::string& dtype) { return size_in(dtype, size.total); }},
       {"Training using Adam", [&](const std::string& dtype) -> std::optional<double> {
-         const auto usage = training_usage(dtype, size.total);
+         const auto usage = estimate::training_usage(dtype, size.total);
          if (!usage) return std::nullopt;
          return usage->maximum();
        }}};
@@ -133,7 +207,7 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
     std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{dtype});
     for (const Column& column : columns) {
       const std::optional<double> bytes = column.bytes(dtype);
-      row.push_back(bytes ? bytes_text(*bytes) : "N/A");
+      row.push_back(bytes ? estimate::bytes_text(*bytes) : "N/A");
     }
   }
   return text_table(headers, rows,
@@ -212,4 +286,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kEstimateMemory = {kName, "Print what a model takes to load and to train.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

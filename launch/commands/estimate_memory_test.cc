@@ -1,4 +1,3 @@
-#include "launch/commands/estimate_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +7,11 @@
 #include <fstream>
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -78,7 +78,7 @@ class EstimateMemory : public ::testing::Test {
     return result.err;
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
   CommandInput input_;
 };
@@ -215,7 +215,7 @@ TEST_F(EstimateMemory, SaysWhatIsWrong) {
   EXPECT_THAT(error_of({folder_}), HasSubstr("has nothing to load"));
   write_safetensors("unet/model.safetensors", {{.name = "w", .dtype = "F32", .shape = {7}}});
   EXPECT_THAT(error_of({folder_}), HasSubstr("name one of its parts: unet"));
-  EXPECT_THAT(error_of({write("pytorch_model.bin", "x")}), HasSubstr("no safetensors file"));
+  EXPECT_THAT(error_of({write("pytorch_model.bin", "x")}), HasSubstr("not a safetensors file"));
   EXPECT_THAT(error_of({write("bad.safetensors", "x")}), HasSubstr("bad.safetensors"));
   EXPECT_THAT(error_of({write("config.json", R"({"model_type": "bert"})")}),
               HasSubstr("which has no shapes"));
@@ -228,10 +228,10 @@ TEST_F(EstimateMemory, SaysWhatIsWrong) {
 TEST_F(EstimateMemory, RefusesDescriptionsThatMakeNoSense) {
   const auto error = [&](const std::string& text) { return error_of({write("m.json", text)}); };
   EXPECT_THAT(error("{}"), HasSubstr("describes no tensors"));
-  EXPECT_THAT(error("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(error("[]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(error(R"({"params": {}})"), HasSubstr("has \"params\", which is none of buffers"));
   EXPECT_THAT(error(R"({"parameters": {"w": [-1]}})"), HasSubstr("\"w\" has a dim of -1"));
-  EXPECT_THAT(error(R"({"parameters": {"w": 3}})"), HasSubstr("shape of \"w\" is no list"));
+  EXPECT_THAT(error(R"({"parameters": {"w": 3}})"), HasSubstr("shape of \"w\" is not a list"));
   EXPECT_THAT(error(R"({"parameters": {"w": {"dtype": "bool"}}})"), HasSubstr("has no shape"));
   EXPECT_THAT(error(R"({"parameters": {"w": {"shape": [], "dtype": "f"}}})"), HasSubstr("\"f\""));
   EXPECT_THAT(error(R"({"parameters": {"w": [1]}, "tied": [["w", "v"]]})"),
@@ -244,7 +244,7 @@ TEST_F(EstimateMemory, RefusesDescriptionsThatMakeNoSense) {
       HasSubstr("too many modules"));
   EXPECT_THAT(
       error(R"({"parameters": {"a.b": [1]}, "modules": {"a": {"parameters": {"b": [1]}}}})"),
-      HasSubstr("\"a.b\" is there twice"));
+      HasSubstr("\"a.b\" occurs twice"));
   EXPECT_THAT(error(R"({"parameters": {"w": [1]}, "transformer": {"heads": 1}})"),
               HasSubstr("heads"));
 }
@@ -256,4 +256,4 @@ TEST_F(EstimateMemory, ExplainsThatNoCodeIsExecuted) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

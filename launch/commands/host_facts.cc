@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -146,4 +146,4 @@ std::vector<std::string> device_texts(const std::string& root) {
   return texts;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

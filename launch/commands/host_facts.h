@@ -1,4 +1,4 @@
-/// What a machine is, as texts for people.
+/// Facts about this machine as text.
 ///
 /// Threads: any.
 #pragma once
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// The compiler that made this program: "GCC 14.2.0, C++20".
 std::string compiler_text();
@@ -23,11 +23,11 @@ std::string executable_path();
 /// The processor's name, and how many of them this process may use.
 std::string cpu_text();
 
-/// Of main memory; 0: not known.
+/// The size of main memory; 0: unknown.
 double memory_bytes();
 
 /// Devices by their files below `root`/dev, and NVIDIA's names by `root`/proc: "2 x NVIDIA H200",
 /// "4 x /dev/davinci*"; empty for a machine without.
 std::vector<std::string> device_texts(const std::string& root = "");
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,8 @@
-#include "launch/commands/install_xla.h"
+// `accelerate install_xla`: which device plug-ins this machine could load, and how to get one.
+//
+// Each is loaded in a child process; nothing is installed.
+// Mirrors: accelerate utils/torch_xla.py, install_xla, in its purpose.
+// Differs: it installs nothing: a C++ program's LibTorch is chosen when it is built.
 
 #include <memory>
 #include <string>
@@ -10,12 +14,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launch/commands/invocation.h"
-#include "launch/commands/libtorch_search.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::environment_value;
 namespace {
 
 constexpr char kName[] = "install_xla";
@@ -98,7 +103,7 @@ int run(const Options& options, Invocation& invocation) {
     }
     out << "- " << plugin.name << ", " << plugin.library << ": " << state_of(probe);
     if (probe.is_loadable && !probe.has_symbol) {
-      out << ", which is no PJRT plug-in: it has no " << kPjrtEntry;
+      out << ", which is not a PJRT plug-in: it has no " << kPjrtEntry;
     }
     out << "\n";
     if (is_by_name && !probe.is_loadable) {
@@ -133,4 +138,4 @@ RunCommand declare(CLI::App& app) {
 const Command kInstallXla = {kName, "Say which device plug-ins are loadable, and how to get one.",
                              declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

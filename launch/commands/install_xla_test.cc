@@ -1,4 +1,3 @@
-#include "launch/commands/install_xla.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +7,10 @@
 #include <fstream>
 
 #include "launch/commands/command_tester.h"
-#include "launch/commands/libtorch_search.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -57,7 +56,7 @@ TEST(InstallXla, FailsForAPluginThatWasAskedForAndIsNone) {
   EXPECT_EQ(run_command(kInstallXla, {"--library", "/no/such.so"}).exit_code, 1);
   const CommandResult none = run_command(kInstallXla, {"--library", "libc.so.6"});
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_THAT(none.out, HasSubstr("which is no PJRT plug-in: it has no GetPjrtApi"));
+  EXPECT_THAT(none.out, HasSubstr("which is not a PJRT plug-in: it has no GetPjrtApi"));
 }
 
 TEST(ProbeLibrary, SurvivesWhateverALibraryDoes) {
@@ -102,4 +101,4 @@ TEST(ProbeTorchLibrary, LooksWhereTheVariablesPoint) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,8 +1,10 @@
 #include "launch/commands/launch.h"
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -13,18 +15,25 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent.h"
-#include "launch/commands/invocation.h"
-#include "launch/commands/variable_file.h"
-#include "launch/plan/program_words.h"
+#include "launch/commands/command.h"
+#include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/program.h"
+#include "launch/process/replace_file.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/flags.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using plan::CommandPlan;
+using plan::kModuleLoader;
+using plan::LaunchPlan;
+using settings::ConfigFile;
+using settings::Settings;
+using settings::TypedFlags;
 namespace {
 
 constexpr char kName[] = "launch";
@@ -43,7 +52,7 @@ int start_failure_code(const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
-  return find_program(program, search_path_of(invocation.environment));
+  return process::find_program(program, process::search_path_of(invocation.environment));
 }
 
 // The loader of modules lies beside this program; elsewhere PATH has to have it.
@@ -58,14 +67,15 @@ std::vector<std::string> with_loader(std::vector<std::string> words) {
 
 // The program takes this one's place, terminal and signals included.
 int become(Invocation& invocation, const std::vector<std::string>& words,
-           const EnvironmentOverlay& overlay) {
+           const process::EnvironmentOverlay& overlay) {
   const std::vector<std::string> argv = with_loader(words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
     invocation.out.flush();
-    ExecImage image(*program, argv, apply_overlay(invocation.environment, overlay));
-    failed = exec_error(image, image.exec());
+    process::ExecImage image(*program, argv,
+                             process::apply_overlay(invocation.environment, overlay));
+    failed = process::exec_error(image, image.exec());
   }
   return fail(invocation, kName, failed, start_failure_code(failed));
 }
@@ -97,21 +107,21 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
-          [&](AgentOptions options) {
+          [&](agent::AgentOptions options) {
             options.command = with_loader(std::move(options.command));
-            const absl::StatusOr<int> exit_code = run_agent(options, invocation.environment);
+            const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
             if (exit_code.ok()) return *exit_code;
             return fail(invocation, kName, exit_code.status(),
                         start_failure_code(exit_code.status()));
           },
-          [&](const SimulationPlan& plan) {
+          [&](const plan::SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
-          [&](const TaskPlan& plan) {
+          [&](const plan::TaskPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
           [&](const CommandPlan& plan) { return run_command_plan(invocation, plan); },
-          [&](const SageMakerPlan&) {
+          [&](const plan::SageMakerPlan&) {
             return fail(invocation, kName,
                         absl::UnimplementedError(
                             "SageMaker starts jobs itself: write this one with --dry_run to a "
@@ -122,15 +132,15 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.help_markdown) {
-    invocation.out << options_markdown();
+    invocation.out << settings::options_markdown();
     return finish(invocation);
   }
   absl::StatusOr<Settings> settings = launch_settings(options.typed, invocation.environment);
   if (!settings.ok()) return fail(invocation, kName, settings.status(), kExitBadCommandLine);
-  const absl::StatusOr<Job> job = find_job(invocation.environment);
+  const absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
   if (!job.ok()) return fail(invocation, kName, job.status(), kExitBadCommandLine);
-  const Machine machine = this_machine(invocation.environment);
-  if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) {
+  const settings::Machine machine = settings::this_machine(invocation.environment);
+  if (absl::Status ok = settings::complete(*settings, machine, *job); !ok.ok()) {
     return fail(invocation, kName, ok, kExitBadCommandLine);
   }
   if (settings->flag("print_config")) {
@@ -143,13 +153,13 @@ int run(const Options& options, Invocation& invocation) {
                     "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
                 kExitBadCommandLine);
   }
-  const std::vector<std::string> typed_options = typed_words(options.typed);
-  const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
-                                                     .machine = machine,
-                                                     .job = *job,
-                                                     .command = invocation.program,
-                                                     .environment = invocation.environment,
-                                                     .typed_options = typed_options});
+  const std::vector<std::string> typed_options = settings::typed_words(options.typed);
+  const absl::StatusOr<LaunchPlan> plan = plan::make_plan({.settings = *settings,
+                                                           .machine = machine,
+                                                           .job = *job,
+                                                           .command = invocation.program,
+                                                           .environment = invocation.environment,
+                                                           .typed_options = typed_options});
   if (!plan.ok()) {
     const bool is_users = absl::IsInvalidArgument(plan.status());
     return fail(invocation, kName, plan.status(),
@@ -159,14 +169,14 @@ int run(const Options& options, Invocation& invocation) {
     for (const std::string& note : plan->notes) {
       invocation.err << "accelerate launch: note: " << note << "\n";
     }
-    const std::string defaults = note_on_defaults(*settings);
+    const std::string defaults = settings::note_on_defaults(*settings);
     if (invocation.is_interactive && !defaults.empty()) {
-      invocation.err << "accelerate launch: note: nobody gave these, and they have defaults: "
-                     << defaults << "\n";
+      invocation.err << "accelerate launch: note: using defaults for " << defaults
+                     << "; set them with flags or `accelerate config`\n";
     }
   }
   if (settings->flag("dry_run")) {
-    invocation.out << to_text(*plan);
+    invocation.out << plan::to_text(*plan);
     return finish(invocation);
   }
   return carry_out(invocation, *plan);
@@ -180,7 +190,7 @@ RunCommand declare(CLI::App& app) {
       "A flag wins over the configuration file, that over the environment, that over the default.\n"
       "Exit code: the first failing rank's own; 128+N after signal N; 2 for a bad command line;\n"
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
-  declare_flags(app, options->typed);
+  settings::declare_flags(app, options->typed);
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
   app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
@@ -196,11 +206,11 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     path = named->second.back();
   } else if (!typed.contains("cpu")) {
     std::error_code ignored;
-    path = default_config_path(environment);
+    path = settings::default_config_path(environment);
     if (!std::filesystem::is_regular_file(path, ignored)) path.clear();
   }
   if (!path.empty()) {
-    absl::StatusOr<ConfigFile> loaded = load_config_file(path);
+    absl::StatusOr<ConfigFile> loaded = settings::load_config_file(path);
     if (!loaded.ok()) return loaded.status();
     config = *std::move(loaded);
   }
@@ -209,4 +219,16 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
 
-}  // namespace accelerate::launch
+absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines) {
+  std::set<std::string> names;
+  for (const std::string& line : lines) names.insert(line.substr(0, line.find('=')));
+  std::string text;
+  std::ifstream before(path);
+  for (std::string line; std::getline(before, line);) {
+    if (!names.contains(line.substr(0, line.find('=')))) absl::StrAppend(&text, line, "\n");
+  }
+  for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
+  return process::replace_file(path, text, 0600);
+}
+
+}  // namespace accelerate::launch::commands

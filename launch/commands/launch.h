@@ -8,21 +8,28 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "launch/commands/command.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 extern const Command kLaunch;
 
 /// What was typed, to settings: with the configuration file that it names, or the default one,
 /// which does not count for --cpu. Not complete yet (launch/settings/validate.h).
 /// Errors: as Settings::resolve and load_config_file.
-absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
-                                         absl::Span<const std::string> environment);
+absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
+                                                   absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+/// For a file of `NAME=value` lines that other programs write to as well: makes `lines` the only
+/// ones of their variables in the file; other lines stay. The file is replaced as a whole or not at
+/// all, and only its owner can read it. Errors: Unavailable naming the file.
+absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines);
+
+}  // namespace accelerate::launch::commands

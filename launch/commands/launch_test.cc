@@ -10,10 +10,9 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "launch/commands/variable_file.h"
 #include "launch/settings/flags.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::ElementsAre;
@@ -30,7 +29,7 @@ struct Answer {
 Answer launch(std::vector<std::string> args) {
   CLI::App app;
   const RunCommand run = kLaunch.declare(app);
-  absl::StatusOr<LaunchWords> words = split_launch_words(app, args);
+  absl::StatusOr<settings::LaunchWords> words = settings::split_launch_words(app, args);
   if (!words.ok()) return {kExitBadCommandLine, "", std::string(words.status().message())};
   std::reverse(words->options.begin(), words->options.end());
   app.parse(words->options);
@@ -98,4 +97,4 @@ TEST(VariableFile, KeepsWhatOthersWrote) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

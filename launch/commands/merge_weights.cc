@@ -1,4 +1,8 @@
-#include "launch/commands/merge_weights.h"
+// `accelerate merge-weights CHECKPOINT_DIR OUTPUT_PATH`: whole weights of a sharded checkpoint.
+//
+// See accelerate/checkpoint/formats/merge_weights.h.
+// Mirrors: accelerate commands/merge.py.
+// Differs: safetensors are written regardless of `--unsafe_serialization`.
 
 #include <memory>
 #include <string>
@@ -9,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "accelerate/checkpoint/formats/merge_weights.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "merge-weights";
@@ -66,4 +70,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kMergeWeights = {kName, "Make whole weights of a sharded checkpoint.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,3 @@
-#include "launch/commands/merge_weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +7,11 @@
 #include <fstream>
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -30,7 +30,7 @@ class MergeWeights : public ::testing::Test {
         << R"({"weight_map": {"w": "a.safetensors"}})";
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 
@@ -61,4 +61,4 @@ TEST_F(MergeWeights, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,79 +1,76 @@
 #include "launch/commands/probe.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <link.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "launch/process/unique_fd.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/platform/child.h"
+#include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::environment_value;
 namespace {
 
-constexpr unsigned kSeconds = 10;
+namespace fs = std::filesystem;
 
-struct Child {
-  int status = -1;
-  std::string output;
-};
-
-// Runs `body` in a child and reads what it writes to the descriptor that it is given.
-std::optional<Child> run_child(const std::function<void(int)>& body) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  const pid_t pid = fork();
-  if (pid < 0) return std::nullopt;
-  if (pid == 0) {
-    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    dup2(null, STDIN_FILENO);
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-    // Also stops a program that takes this process's place, unless it sets an alarm of its own.
-    signal(SIGALRM, SIG_DFL);
-    alarm(kSeconds);
-    body(write_end.get());
-    // Nothing of a library that was loaded runs at the end.
-    _exit(EXIT_FAILURE);
+// Folders of Python packages below `prefix`, "lib/python3.13/site-packages".
+void add_python_folders(const std::string& prefix, std::vector<fs::path>& folders) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(fs::path(prefix) / "lib", ignored)) {
+    if (!absl::StartsWith(entry.path().filename().string(), "python3")) continue;
+    folders.push_back(entry.path() / "site-packages");
+    folders.push_back(entry.path() / "dist-packages");
   }
-  write_end.reset();
-  Child child;
-  char buffer[4096];
-  while (true) {
-    const ssize_t n = read(read_end.get(), buffer, sizeof(buffer));
-    if (n > 0) {
-      child.output.append(buffer, n);
-    } else if (n == 0 || errno != EINTR) {
-      break;
-    }
-  }
-  while (waitpid(pid, &child.status, 0) < 0 && errno == EINTR) {
-  }
-  return child;
 }
 
-void say(int fd, const std::string& text) {
-  const char* next = text.data();
-  size_t left = text.size();
-  while (left > 0) {
-    const ssize_t n = write(fd, next, left);
-    if (n < 0 && errno != EINTR) return;
-    if (n > 0) {
-      next += n;
-      left -= n;
+std::vector<fs::path> search_folders(absl::Span<const std::string> environment) {
+  std::vector<fs::path> folders;
+  if (const std::string root = environment_value(environment, "LIBTORCH"); !root.empty()) {
+    folders.push_back(fs::path(root) / "lib");
+  }
+  for (absl::string_view root : absl::StrSplit(environment_value(environment, "CMAKE_PREFIX_PATH"),
+                                               absl::ByAnyChar(":;"), absl::SkipEmpty())) {
+    folders.push_back(fs::path(std::string(root)) / "lib");
+  }
+  std::vector<fs::path> packages;
+  for (const std::string& prefix : {environment_value(environment, "VIRTUAL_ENV"),
+                                    environment_value(environment, "CONDA_PREFIX"),
+                                    std::string("/usr/local"), std::string("/usr")}) {
+    if (!prefix.empty()) add_python_folders(prefix, packages);
+  }
+  for (const fs::path& folder : packages) {
+    // Vendors' devices come as packages of their own.
+    for (const char* package :
+         {"torch", "torch_npu", "torch_mlu", "torch_musa", "habana_frameworks/torch", "libtpu"}) {
+      folders.push_back(folder / package / "lib");
+      folders.push_back(folder / package);
     }
   }
+  return folders;
 }
+
+std::string first_version_in(const fs::path& file, const char* pattern) {
+  std::ifstream stream(file);
+  std::stringstream text;
+  text << stream.rdbuf();
+  std::smatch match;
+  const std::string contents = text.str();
+  return std::regex_search(contents, match, std::regex(pattern)) ? match[1].str() : "";
+}
+
+constexpr absl::Duration kLimit = absl::Seconds(10);
 
 std::string path_of(void* handle) {
   link_map* map = nullptr;
@@ -84,40 +81,72 @@ std::string path_of(void* handle) {
   return real;
 }
 
-// What the child says: '+' or '-' for the symbol and the path, or '!' and what is wrong.
-void load_and_say(int fd, const std::string& name, const std::string& symbol) {
+// The child writes '+' or '-' for the symbol, then the path; or '!' and the error.
+void load_and_report(int fd, const std::string& name, const std::string& symbol) {
   void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) return say(fd, absl::StrCat("!", dlerror()));
+  if (handle == nullptr) {
+    write_all(fd, absl::StrCat("!", dlerror()));
+    return;
+  }
   const bool has_symbol = !symbol.empty() && dlsym(handle, symbol.c_str()) != nullptr;
-  say(fd, absl::StrCat(has_symbol ? "+" : "-", path_of(handle)));
+  write_all(fd, absl::StrCat(has_symbol ? "+" : "-", path_of(handle)));
 }
 
 }  // namespace
 
 LibraryProbe probe_library(const std::string& name, const std::string& symbol) {
-  const std::optional<Child> child = run_child([&](int fd) { load_and_say(fd, name, symbol); });
-  if (!child) return {.error = absl::StrCat("no child process: ", std::strerror(errno))};
-  const std::string& said = child->output;
-  if (said.empty()) {
-    const int number = WIFSIGNALED(child->status) ? WTERMSIG(child->status) : 0;
-    if (number == SIGALRM) return {.error = absl::StrCat("not loaded within ", kSeconds, " s")};
-    if (number == 0) return {.error = "it ends the process that loads it"};
-    return {.error = absl::StrCat("it crashes when it is loaded (", strsignal(number), ")")};
+  const absl::StatusOr<ChildResult> child =
+      run_in_child([&](int fd) { load_and_report(fd, name, symbol); }, kLimit);
+  if (!child.ok()) return {.error = std::string(child.status().message())};
+  const std::string& answer = child->output;
+  if (child->timed_out)
+    return {.error = absl::StrCat("not loaded within ", absl::FormatDuration(kLimit))};
+  if (answer.empty()) {
+    if (child->signal == 0) return {.error = "it ends the process that loads it"};
+    return {.error = absl::StrCat("it crashes when it is loaded (", strsignal(child->signal), ")")};
   }
-  if (said[0] == '!') return {.error = said.substr(1)};
-  return {.is_loadable = true, .path = said.substr(1), .has_symbol = said[0] == '+'};
+  if (answer[0] == '!') return {.error = answer.substr(1)};
+  return {.is_loadable = true, .path = answer.substr(1), .has_symbol = answer[0] == '+'};
 }
 
 std::optional<std::string> output_of(const std::vector<std::string>& argv) {
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  const std::optional<Child> child = run_child([&](int fd) {
-    dup2(fd, STDOUT_FILENO);
-    execvp(words[0], words.data());
-  });
-  if (!child || !WIFEXITED(child->status) || WEXITSTATUS(child->status) != 0) return std::nullopt;
+  const absl::StatusOr<ChildResult> child =
+      run_command(argv, {.collects_errors = false, .limit = kLimit});
+  if (!child.ok() || child->exit_code != 0) return std::nullopt;
   return child->output;
 }
 
-}  // namespace accelerate::launch
+LibraryProbe probe_torch_library(const std::string& library,
+                                 absl::Span<const std::string> environment) {
+  LibraryProbe first = probe_library(library);
+  if (first.is_loadable) return first;
+  for (const fs::path& folder : search_folders(environment)) {
+    std::error_code ignored;
+    const fs::path file = folder / library;
+    if (!fs::exists(file, ignored)) continue;
+    // A file that exists but cannot be loaded is the error to report.
+    first = probe_library(file.string());
+    if (first.is_loadable) return first;
+    first.path = file.string();
+  }
+  return first;
+}
+
+std::string libtorch_version(const std::string& path) {
+  const fs::path library(path);
+  const fs::path root = library.parent_path().parent_path();
+  // A release as an archive has a file of its own for this, a Python package a module; in a
+  // distribution the file name of the library has it.
+  std::string version = first_version_in(root / "build-version", R"(^\s*([0-9]\S*))");
+  if (version.empty()) {
+    version = first_version_in(root / "version.py", R"(__version__ = '([^']+)')");
+  }
+  if (version.empty()) {
+    const std::string name = library.filename();
+    const size_t end = name.find(".so.");
+    if (end != name.npos) version = name.substr(end + 4);
+  }
+  return version;
+}
+
+}  // namespace accelerate::launch::commands

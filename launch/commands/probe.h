@@ -1,4 +1,5 @@
-/// Questions to the machine that may crash or hang whoever asks: asked in a child process.
+/// Probes that may crash or hang their process, so they run in a child
+/// (accelerate/platform/child.h).
 ///
 /// The child has 10 s, and its output goes nowhere but to the caller.
 /// Threads: only while the process has one: it forks.
@@ -8,7 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::launch {
+#include "absl/types/span.h"
+
+namespace accelerate::launch::commands {
 
 struct LibraryProbe {
   bool is_loadable = false;
@@ -27,4 +30,17 @@ LibraryProbe probe_library(const std::string& name, const std::string& symbol = 
 /// run or does not exit with 0.
 std::optional<std::string> output_of(const std::vector<std::string>& argv);
 
-}  // namespace accelerate::launch
+// Where LibTorch's libraries are, and of which version, for programs that do not link them. They
+// are looked for where the dynamic linker looks, then in the folders that `LIBTORCH`,
+// `VIRTUAL_ENV`, `CONDA_PREFIX` and `CMAKE_PREFIX_PATH` name, and in those of the system's Python
+// packages.
+
+/// Loads one of LibTorch's libraries, "libtorch_cuda.so", from the first place that has it. Without
+/// one the error is the dynamic linker's. `environment` holds `NAME=value` words.
+LibraryProbe probe_torch_library(const std::string& library,
+                                 absl::Span<const std::string> environment);
+
+/// "2.6.0" for `libtorch_cpu.so`'s file; empty if unknown.
+std::string libtorch_version(const std::string& path);
+
+}  // namespace accelerate::launch::commands

@@ -11,12 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/commands/command.h"
 #include "launch/process/child_process.h"
 #include "launch/process/program.h"
-#include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
 namespace {
 
 // Handles a signal in another way for as long as it lives.
@@ -42,9 +43,10 @@ class SignalAction {
 
 absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
                                 const std::vector<std::string>& environment) {
-  const absl::StatusOr<std::string> program = find_program(argv[0], search_path_of(environment));
+  const absl::StatusOr<std::string> program =
+      process::find_program(argv[0], process::search_path_of(environment));
   if (!program.ok()) return program.status();
-  const ExecImage image(*program, argv, environment);
+  const process::ExecImage image(*program, argv, environment);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot open a pipe: ", strerror(errno)));
@@ -53,7 +55,7 @@ absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
   UniqueFd report_write(ends[1]);
   const SignalAction interrupt(SIGINT, SIG_IGN);
   const SignalAction quit(SIGQUIT, SIG_IGN);
-  // Where it is ignored, nobody hears how a child ended.
+  // If SIGCHLD is ignored, the exit status of a child is lost.
   const SignalAction child_end(SIGCHLD, SIG_DFL);
   const pid_t parent = getpid();
   const pid_t child = fork();
@@ -79,9 +81,9 @@ absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
   do {
     ended = waitpid(child, &status, 0);
   } while (ended < 0 && errno == EINTR);
-  if (size > 0) return exec_error(image, error);
+  if (size > 0) return process::exec_error(image, error);
   if (ended < 0) return absl::InternalError(absl::StrCat("lost the program: ", strerror(errno)));
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

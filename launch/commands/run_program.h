@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
 /// Its exit code; 128 + N after signal N. While it runs, SIGINT and SIGQUIT are its business alone;
 /// it gets SIGTERM when this process dies. `argv[0]` is looked for in PATH.
@@ -16,4 +16,4 @@ namespace accelerate::launch {
 absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
                                 const std::vector<std::string>& environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

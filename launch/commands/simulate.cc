@@ -1,13 +1,16 @@
-#include "launch/commands/simulate.h"
+// `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: launch on a simulated cluster.
+//
+// `expand_arguments` makes `launch --simulate SPEC ...` of it; this file has its help and the error
+// for a missing SPEC.
 
 #include <string>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "simulate";
@@ -30,4 +33,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,8 @@
-#include "launch/commands/test.h"
+// `accelerate test`: starts the self-test program with the configuration that a training would
+// have.
+//
+// The program is `accelerate-self-test` beside this one, or what `ACCELERATE_SELF_TEST` names.
+// Mirrors: accelerate commands/test.py.
 
 #include <filesystem>
 #include <memory>
@@ -11,12 +15,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"
-#include "launch/commands/invocation.h"
 #include "launch/commands/run_program.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using process::environment_value;
 namespace {
 
 constexpr char kName[] = "test";
@@ -77,4 +83,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kTest = {kName, "Test a configuration with a small training.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

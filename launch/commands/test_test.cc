@@ -1,4 +1,3 @@
-#include "launch/commands/test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,10 +9,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::HasSubstr;
@@ -46,7 +46,7 @@ class TestCommand : public ::testing::Test {
     return run_command(kTest, std::move(words), {.environment = std::move(more)});
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
   std::string self_test_;
   std::string launcher_;
@@ -90,4 +90,4 @@ TEST_F(TestCommand, SaysWhereTheSelfTestShouldBe) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -13,10 +13,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/command.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using settings::ConfigFile;
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -53,12 +55,13 @@ absl::StatusOr<std::string> convert(const Options& options, std::string& warning
     return absl::AlreadyExistsError(
         absl::StrCat(options.output_file, " is there already; --overwrite replaces it"));
   }
-  absl::StatusOr<ConfigFile> config = load_config_file(options.config_file);
+  absl::StatusOr<ConfigFile> config = settings::load_config_file(options.config_file);
   if (!config.ok()) return config.status();
   convert_to_fsdp2(*config, warnings);
   const std::string output =
       options.output_file.empty() ? options.config_file : options.output_file;
-  if (absl::Status written = write_config_file(*config, output); !written.ok()) return written;
+  if (absl::Status written = settings::write_config_file(*config, output); !written.ok())
+    return written;
   return output;
 }
 
@@ -95,7 +98,7 @@ bool convert_to_fsdp2(ConfigFile& config, std::string& warnings) {
   Json converted = {{kVersionKey, 2}};
   bool has_strategy = false;
   for (const auto& [key, value] : section->items()) {
-    const std::string name = find_key(Section::kFsdp, key)->name;
+    const std::string name = settings::find_key(settings::Section::kFsdp, key)->name;
     if (name == kVersionKey) {
       if (word_of(value) != "2") continue;
       warn("the configuration is one for FSDP 2 already; nothing is changed");
@@ -120,4 +123,4 @@ bool convert_to_fsdp2(ConfigFile& config, std::string& warnings) {
 
 const Command kToFsdp2 = {kName, "Convert a configuration for FSDP 1 to FSDP 2.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

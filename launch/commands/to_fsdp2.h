@@ -7,11 +7,11 @@
 #include "launch/commands/command.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 
-/// Changes `config`; says whether there was something to change, and writes warnings, a line each.
-bool convert_to_fsdp2(ConfigFile& config, std::string& warnings);
+/// Changes `config` and appends warnings, a line each. Returns whether something was changed.
+bool convert_to_fsdp2(settings::ConfigFile& config, std::string& warnings);
 
 extern const Command kToFsdp2;
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

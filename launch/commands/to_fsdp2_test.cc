@@ -8,10 +8,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -50,16 +50,16 @@ class ToFsdp2 : public ::testing::Test {
 
   // What fsdp_sharding_strategy becomes.
   static nlohmann::ordered_json reshards(const std::string& strategy) {
-    auto config = parse_config(
+    auto config = settings::parse_config(
         "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: " + strategy + "\n",
-        ConfigFormat::kYaml, "test");
+        settings::ConfigFormat::kYaml, "test");
     EXPECT_TRUE(config.ok()) << config.status();
     std::string warnings;
     EXPECT_TRUE(convert_to_fsdp2(*config, warnings));
     return config->values["fsdp_config"]["fsdp_reshard_after_forward"];
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 
@@ -70,7 +70,7 @@ TEST_F(ToFsdp2, KeepsDropsAndTranslatesKeys) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("fsdp_forward_prefetch is left out"));
   EXPECT_EQ(read(in), kVersion1);
-  const auto config = load_config_file(out);
+  const auto config = settings::load_config_file(out);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->values.at("num_processes"), 2);
   EXPECT_EQ(config->values.at("fsdp_config"), nlohmann::ordered_json::parse(R"({
@@ -121,4 +121,4 @@ TEST_F(ToFsdp2, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,8 @@
-#include "launch/commands/tpu_config.h"
+// `accelerate tpu-config`: runs commands on every worker of a TPU pod, through gcloud.
+//
+// Mirrors: accelerate commands/tpu.py.
+// Differs: --install_command sets how accelerate is installed there; a pod without name or zone is
+// an error.
 
 #include <algorithm>
 #include <cctype>
@@ -16,11 +20,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launch/commands/invocation.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/run_program.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
+
+using settings::ConfigFile;
 namespace {
 
 constexpr char kName[] = "tpu-config";
@@ -47,11 +53,11 @@ std::string text_in(const ConfigFile& config, const char* key) {
 absl::Status take_configuration(Options& options, const Invocation& invocation) {
   std::string path = options.config_file;
   if (path.empty()) {
-    path = default_config_path(invocation.environment);
+    path = settings::default_config_path(invocation.environment);
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) return absl::OkStatus();
   }
-  const absl::StatusOr<ConfigFile> config = load_config_file(path);
+  const absl::StatusOr<ConfigFile> config = settings::load_config_file(path);
   if (!config.ok()) return config.status();
   if (options.command_file.empty() && options.commands.empty()) {
     options.command_file = text_in(*config, "command_file");
@@ -171,4 +177,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kTpuConfig = {kName, "Run commands on every worker of a TPU pod.", declare};
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -1,4 +1,3 @@
-#include "launch/commands/tpu_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,10 +8,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "launch/commands/command_tester.h"
-#include "launch/testing/temporary_folder.h"
+#include "launch/commands/commands.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,7 +39,7 @@ class TpuConfig : public ::testing::Test {
     return result.out;
   }
 
-  const testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 
@@ -118,4 +118,4 @@ TEST_F(TpuConfig, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::commands

@@ -9,15 +9,15 @@
 #include "absl/strings/string_view.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 
 /// Sets a value at the place that the schema has for `name`, in the type that it has. `text` must
 /// be one that the schema accepts; lists are separated by commas.
-void put_value(ConfigFile& config, absl::string_view name, absl::string_view text);
+void put_value(settings::ConfigFile& config, absl::string_view name, absl::string_view text);
 
 /// The same for what a person typed: "KEY=VALUE", KEY being a setting's name, a file's key or
 /// "fsdp_config.fsdp_version". An empty value takes the key out.
 /// Errors: InvalidArgument naming the key, with the nearest one that there is, or the value.
-absl::Status set_value(ConfigFile& config, absl::string_view assignment);
+absl::Status set_value(settings::ConfigFile& config, absl::string_view assignment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

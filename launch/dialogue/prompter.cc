@@ -13,9 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 namespace {
 
 constexpr int kTries = 3;
@@ -28,7 +29,7 @@ void restore_and_end(int signal) {
   raise(signal);  // Its own action again, once this returns.
 }
 
-// Keys one by one and unseen, for as long as it lives; nothing happens where there is no terminal.
+// Reads keys one by one without echo during its lifetime; has no effect without a terminal.
 class RawTerminal {
  public:
   RawTerminal() : is_raw_(tcgetattr(STDIN_FILENO, &terminal_before) == 0) {
@@ -64,7 +65,7 @@ class RawTerminal {
 int arrow_after_escape(std::istream& in) {
   if (in.peek() != '[' && in.peek() != 'O') return 0;
   in.get();
-  // Digits and semicolons say which keys are held with it.
+  // Digits and semicolons encode modifier keys.
   while (in.peek() >= 0x20 && in.peek() < 0x40) in.get();
   return in.peek() >= 0x40 ? in.get() : 0;
 }
@@ -91,7 +92,7 @@ std::string label(const std::vector<std::string>& choices, size_t index) {
                       choices[index]);
 }
 
-// What was typed since the last arrow, and where the menu goes by it.
+// The digits typed since the last arrow key, which select an entry of the menu.
 class TypedAhead {
  public:
   size_t add(char key, const std::vector<std::string>& choices, size_t selected) {
@@ -141,7 +142,7 @@ std::string Prompter::ask_text(const std::string& question,
     if (!read_line(prompt, answer)) break;
     if (answer.empty() && otherwise) return *otherwise;
     absl::Status verdict = check ? check(answer) : absl::OkStatus();
-    if (!is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
+    if (!settings::is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
     if (answer.empty()) verdict = absl::InvalidArgumentError("an answer is needed");
     if (verdict.ok()) return answer;
     out_ << "  " << verdict.message() << std::endl;
@@ -169,10 +170,10 @@ int64_t Prompter::ask_number(const std::string& question, std::optional<int64_t>
 
 bool Prompter::ask_yes_no(const std::string& question, bool otherwise) {
   const Check check = [](const std::string& answer) {
-    if (parse_bool(answer).ok()) return absl::OkStatus();
+    if (settings::parse_bool(answer).ok()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("expected yes or no, not \"", answer, "\""));
   };
-  return *parse_bool(ask_text(question, otherwise ? "yes" : "no", check));
+  return *settings::parse_bool(ask_text(question, otherwise ? "yes" : "no", check));
 }
 
 size_t Prompter::ask_choice(const std::string& question, const std::vector<std::string>& choices,
@@ -183,10 +184,9 @@ size_t Prompter::ask_choice(const std::string& question, const std::vector<std::
   for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << label(choices, i) << "\n";
   const Check check = [&](const std::string& answer) {
     if (find_choice(choices, answer) != std::string::npos) return absl::OkStatus();
-    const std::string near = nearest_word(answer, choices);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected a number from 0 to ", choices.size() - 1, " or one of the names, ", "not \"",
-        answer, "\"", near.empty() ? "" : "; did you mean ", near, near.empty() ? "" : "?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a number from 0 to ", choices.size() - 1, " or one of the names, ",
+                     "not \"", answer, "\"", did_you_mean(answer, choices)));
   };
   const size_t found = find_choice(choices, ask_text("Number or name", choices[otherwise], check));
   return found == std::string::npos ? otherwise : found;
@@ -236,4 +236,4 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
   return selected;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

@@ -4,10 +4,10 @@
 /// takes. Elsewhere it is its number or its name. An empty answer is the default. A bad answer is
 /// explained and asked for again, three times in all.
 /// Errors:  kept, not returned: after three bad answers, the end of input or Ctrl-C every further
-///          question answers itself by its default, and `status` says what was wrong.
+///          question takes its default, and `status` has the error.
 /// Threads: one.
 /// Mirrors: accelerate commands/menu and commands/config/config_utils.py.
-/// Differs: the peer asks for ever, and in places without saying why.
+/// Differs: HF Accelerate repeats a question without limit, in places without a reason.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 
 class Prompter {
  public:
@@ -56,4 +56,4 @@ class Prompter {
   absl::Status status_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

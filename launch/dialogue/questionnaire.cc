@@ -15,7 +15,7 @@
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -53,7 +53,7 @@ const Words kDataParallelInstances = {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.
 
 // What stands between `|` in the schema.
 Words choices_of(absl::string_view name) {
-  const std::vector<absl::string_view> list = setting(name).choice_list();
+  const std::vector<absl::string_view> list = settings::setting(name).choice_list();
   return {list.begin(), list.end()};
 }
 
@@ -68,7 +68,7 @@ class Questionnaire {
  public:
   Questionnaire(Prompter& ask, std::string home) : ask_(ask), home_(std::move(home)) {}
 
-  ConfigFile fill() {
+  settings::ConfigFile fill() {
     if (ask_.ask_choice("Where do you train?", {"this machine", "AWS SageMaker"}) == 0) {
       put("compute_environment", "LOCAL_MACHINE");
       ask_cluster();
@@ -99,7 +99,7 @@ class Questionnaire {
   std::string text(absl::string_view name, const std::string& question,
                    const std::optional<std::string>& otherwise) {
     const Prompter::Check check = [name](const std::string& answer) {
-      return check_value(setting(name), answer);
+      return settings::check_value(settings::setting(name), answer);
     };
     const std::string answer = ask_.ask_text(question, otherwise, check);
     if (!answer.empty()) put(name, answer);
@@ -327,7 +327,7 @@ class Questionnaire {
     if (type_ == kNone) {
       put("num_processes", "1");
     } else if (type_ != kSimulated) {
-      // One GPU is no distributed training.
+      // One GPU needs no distributed training.
       const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : machines_;
       const auto is_spread = [this, least](const std::string& answer) {
         int64_t ranks = 0;
@@ -440,7 +440,7 @@ class Questionnaire {
 
   Prompter& ask_;
   const std::string home_;
-  ConfigFile config_;
+  settings::ConfigFile config_;
   size_t type_ = kNone;
   int64_t machines_ = 1;
   bool use_cpu_ = false;
@@ -449,10 +449,11 @@ class Questionnaire {
 
 }  // namespace
 
-absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter, const std::string& home) {
-  ConfigFile config = Questionnaire(prompter, home).fill();
+absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter,
+                                                       const std::string& home) {
+  settings::ConfigFile config = Questionnaire(prompter, home).fill();
   if (!prompter.status().ok()) return prompter.status();
   return config;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

@@ -12,10 +12,10 @@
 #include "launch/dialogue/prompter.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::dialogue {
 
 /// `home` is what `~` stands for in paths. Errors: the prompter's, for which nothing must be
 /// written.
-absl::StatusOr<ConfigFile> ask_configuration(Prompter& prompter, const std::string& home);
+absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::dialogue

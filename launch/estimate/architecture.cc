@@ -22,7 +22,7 @@
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 namespace {
 
 using internal::integer_of;
@@ -49,7 +49,7 @@ std::string safetensors_dtype(const std::string& name) {
                                               {"float8_e5m2", "F8_E5M2"}};
   if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
   if (safetensors_dtype_size(name) != 0) return name;
-  throw std::invalid_argument(absl::StrCat("\"", name, "\" is no dtype"));
+  throw std::invalid_argument(absl::StrCat("\"", name, "\" is not a dtype"));
 }
 
 // Reads one description. Whatever is wrong is thrown as std::exception, with the path to it.
@@ -62,7 +62,7 @@ class DescriptionReader {
     for (ArchitectureTensor& tensor : found_.tensors) {
       const std::string name = tensor.name;
       if (!by_name.emplace(name, std::move(tensor)).second) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" is there twice"));
+        throw std::invalid_argument(absl::StrCat("\"", name, "\" occurs twice"));
       }
     }
     if (root.contains("tied")) merge_tied(root["tied"], by_name);
@@ -75,7 +75,7 @@ class DescriptionReader {
 
  private:
   static void check_object(const json& value, const std::string& what) {
-    if (!value.is_object()) throw std::invalid_argument(absl::StrCat(what, " is no object"));
+    if (!value.is_object()) throw std::invalid_argument(absl::StrCat(what, " is not an object"));
   }
 
   static std::string child(const std::string& path, const std::string& name) {
@@ -143,7 +143,7 @@ class DescriptionReader {
     }
     const json& shape = value.is_object() ? value["shape"] : value;
     if (!shape.is_array()) {
-      throw std::invalid_argument(absl::StrCat("the shape of \"", name, "\" is no list"));
+      throw std::invalid_argument(absl::StrCat("the shape of \"", name, "\" is not a list"));
     }
     for (const json& dim : shape) {
       const int64_t size = integer_of(dim);
@@ -211,7 +211,7 @@ double elements_of(const std::vector<int64_t>& shape) {
   return elements;
 }
 
-// The shape of a transformer as its config.json says it, where the names are the usual ones.
+// The shape of a transformer from its config.json, if that uses the usual names.
 void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
   const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
   if (!text.ok()) return;
@@ -265,7 +265,7 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
   for (const WeightFile& weight_file : weights.files) {
     if (!absl::EndsWith(weight_file.path, ".safetensors")) {
       return absl::InvalidArgumentError(absl::StrCat(
-          weight_file.path, " is no safetensors file, and only those say shapes in a header; ",
+          weight_file.path, " is not a safetensors file, and only those have shapes in a header; ",
           "save the model with save_model, or describe it in JSON"));
     }
     const auto file = files.open(weight_file.path);
@@ -354,7 +354,7 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
   const std::string snapshots = join_path(folder, "snapshots");
   if (const auto cached = exists(files, snapshots); !cached.ok() || !*cached) {
     return absl::NotFoundError(absl::StrCat(
-        "\"", name, "\" is no file or folder here, and no model in the hub's cache ", cache,
+        "\"", name, "\" is neither a file or folder here nor a model in the hub's cache ", cache,
         "; nothing is downloaded: fetch it first (huggingface-cli download ", name,
         "; a gated model needs a login), or name a folder, a safetensors file or a description"));
   }
@@ -379,7 +379,7 @@ std::string hub_cache_folder(const std::vector<std::string>& environment) {
   for (const Place& place :
        {Place{"HF_HUB_CACHE", ""}, Place{"HF_HOME", "/hub"},
         Place{"XDG_CACHE_HOME", "/huggingface/hub"}, Place{"HOME", "/.cache/huggingface/hub"}}) {
-    const std::string value = environment_value(environment, place.variable);
+    const std::string value = process::environment_value(environment, place.variable);
     if (!value.empty()) return absl::StrCat(value, place.below);
   }
   return ".cache/huggingface/hub";
@@ -388,7 +388,7 @@ std::string hub_cache_folder(const std::vector<std::string>& environment) {
 absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {
   const absl::StatusOr<json> root = internal::parse_strictly(text);
   if (!root.ok()) return root.status();
-  if (!root->is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (!root->is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   if (root->contains("model_type") || root->contains("architectures")) {
     return absl::InvalidArgumentError(
         "it is a model's configuration, which has no shapes; name the folder with its weights, or "
@@ -412,4 +412,4 @@ absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::str
   return read_folder(files, *snapshot);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

@@ -13,7 +13,7 @@
 ///      "modules": {"layer": {"repeat": 12, "no_split": true, "modules": {...}}}}
 /// with every member optional. A module with "repeat" stands for `layer.0` to `layer.11`, each a
 /// module of its own; one with "no_split" is never divided between devices. The outermost may also
-/// have "name", "dtype" (of parameters that say none; float32), "tied", a list of lists of names of
+/// have "name", "dtype" (the default of parameters; float32), "tied", a list of lists of names of
 /// tensors that are one, and "transformer": {"hidden_size", "num_hidden_layers",
 /// "num_attention_heads"}, which activations are counted by.
 ///
@@ -33,7 +33,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/file_system.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 
 struct ArchitectureTensor {
   std::string name;
@@ -53,8 +53,8 @@ struct TransformerShape {
 struct Architecture {
   /// In order of name; tied ones are there once.
   std::vector<ArchitectureTensor> tensors;
-  /// Paths of modules that are never divided: what a description says, or the numbered blocks of a
-  /// folder whose config.json says that it is a transformer.
+  /// Paths of modules that are never divided: from a description, or the numbered blocks of a
+  /// folder whose config.json describes a transformer.
   std::vector<std::string> no_split;
   TransformerShape transformer;
 };
@@ -71,4 +71,4 @@ absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::str
 /// A description's text. Errors do not name the file.
 absl::StatusOr<Architecture> parse_architecture(absl::string_view text);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

@@ -7,9 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/base/byte_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 namespace {
 
 constexpr double kFloat32Bytes = 4;
@@ -106,19 +107,8 @@ std::optional<double> activation_bytes(const std::string& dtype, const Transform
 }
 
 std::string bytes_text(double bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KB", "MB", "GB", "TB", "PB"};
-  size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
-    bytes /= 1024;
-    ++unit;
-  }
-  std::string text = absl::StrFormat("%.2f", bytes);
-  if (unit == 0 && absl::EndsWith(text, ".00")) {
-    text.resize(text.size() - 3);
-  } else if (text.back() == '0') {
-    text.pop_back();
-  }
-  return text + " " + kUnits[unit];
+  const bool is_whole = bytes < 1024 && bytes == std::floor(bytes);
+  return is_whole ? byte_text(static_cast<int64_t>(bytes)) : byte_text(bytes);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

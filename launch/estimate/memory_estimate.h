@@ -14,7 +14,7 @@
 
 #include "launch/estimate/architecture.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::estimate {
 
 /// float32, float16, bfloat16, int8, int4.
 const std::vector<std::string>& estimate_dtypes();
@@ -41,7 +41,7 @@ struct TrainingUsage {
   double maximum() const;
 };
 
-/// Unset for dtypes that nobody trains in. `total` is ModelSize's.
+/// Unset for dtypes that are not used in training. `total` is ModelSize's.
 std::optional<TrainingUsage> training_usage(const std::string& dtype, double total);
 
 /// How the model states of training are divided.
@@ -77,4 +77,4 @@ std::optional<double> activation_bytes(const std::string& dtype, const Transform
 /// "413.18 MB": steps of 1024, at most two decimals, at least one but for whole bytes.
 std::string bytes_text(double bytes);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::estimate

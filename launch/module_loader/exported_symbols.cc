@@ -12,7 +12,7 @@
 #include <memory>
 #include <string_view>
 
-namespace accelerate::launch {
+namespace accelerate::launch::module_loader {
 namespace {
 
 // The bytes of a file, of which nothing beyond the end is ever read.
@@ -75,4 +75,4 @@ std::string readable_name(const std::string& symbol) {
   return status == 0 && name ? std::string(name.get()) : symbol;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::module_loader

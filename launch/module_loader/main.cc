@@ -21,11 +21,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/commands/command.h"
 #include "launch/module_loader/exported_symbols.h"
-#include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::module_loader {
+
+using commands::kExitNotExecutable;
 namespace {
 
 constexpr char kProgram[] = "accelerate-module";
@@ -63,8 +65,8 @@ std::string missing_symbol(const std::string& path, const std::string& symbol) {
     return absl::StrCat("it exports no function with a plain name; declare int ", symbol,
                         "(int argc, char** argv) extern \"C\", and visible");
   }
-  if (const std::string nearest = nearest_word(symbol, plain); !nearest.empty()) {
-    return absl::StrCat("did you mean ", nearest, "?");
+  if (const std::vector<std::string> near = nearest_names(symbol, plain); !near.empty()) {
+    return absl::StrCat("did you mean ", near[0], "?");
   }
   constexpr size_t kShown = 8;
   const size_t shown = std::min(plain.size(), kShown);
@@ -74,7 +76,7 @@ std::string missing_symbol(const std::string& path, const std::string& symbol) {
 
 int run_module(int argc, char** argv) {
   if (argc < 3 || argv[1][0] == '\0' || argv[2][0] == '\0') {
-    return fail(kExitBadCommandLine,
+    return fail(commands::kExitBadCommandLine,
                 "a function and a library are needed: accelerate-module SYMBOL LIBRARY [ARGS...]");
   }
   const std::string symbol = argv[1];
@@ -89,7 +91,7 @@ int run_module(int argc, char** argv) {
     if (absl::StrContains(reason, "position-independent executable")) {
       absl::StrAppend(&message, "; it is a program: launch it without --module");
     }
-    return fail(is_missing ? kExitNotFound : kExitNotExecutable, message);
+    return fail(is_missing ? commands::kExitNotFound : kExitNotExecutable, message);
   }
   dlerror();
   void* address = dlsym(handle, symbol.c_str());
@@ -107,6 +109,8 @@ int run_module(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::module_loader
 
-int main(int argc, char** argv) { return accelerate::launch::run_module(argc, argv); }
+int main(int argc, char** argv) {
+  return accelerate::launch::module_loader::run_module(argc, argv);
+}

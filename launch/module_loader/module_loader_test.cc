@@ -10,8 +10,9 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/child.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::module_loader {
 namespace {
 
 using ::testing::AllOf;
@@ -23,29 +24,17 @@ std::string path_in(const char* variable) {
   return std::filesystem::absolute(path == nullptr ? "" : path);
 }
 
-struct Ran {
-  int exit_code = -1;
-  std::string output;  // both streams
-};
-
-Ran run(const std::string& arguments, const std::string& folder = ".") {
-  const std::string line = absl::StrCat("cd '", folder, "' && exec '",
-                                        path_in("ACCELERATE_RUN_MODULE"), "' ", arguments, " 2>&1");
-  FILE* pipe = popen(line.c_str(), "r");
-  Ran ran;
-  if (pipe == nullptr) return ran;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.output.append(buffer, n);
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
-  return ran;
+ChildResult run(const std::string& arguments, const std::string& folder = ".") {
+  return run_shell(absl::StrCat("cd '", folder, "' && exec '", path_in("ACCELERATE_RUN_MODULE"),
+                                "' ", arguments))
+      .value();
 }
 
 std::string module_path() { return path_in("ACCELERATE_TEST_MODULE"); }
 
 TEST(ModuleLoader, CallsTheFunctionAsAMain) {
   const std::string module = module_path();
-  const Ran ran = run("main_training_function " + module + " --lr 0.1 '' --help");
+  const ChildResult ran = run("main_training_function " + module + " --lr 0.1 '' --help");
   EXPECT_EQ(ran.output, absl::StrCat("[", module, "][--lr][0.1][][--help] end\n"));
   EXPECT_EQ(ran.exit_code, 45);
   EXPECT_EQ(run("evaluate " + module).exit_code, 0);
@@ -53,13 +42,14 @@ TEST(ModuleLoader, CallsTheFunctionAsAMain) {
 
 TEST(ModuleLoader, FindsALibraryInTheWorkingDirectory) {
   const std::filesystem::path module = module_path();
-  const Ran ran = run(absl::StrCat("evaluate ", module.filename().string()), module.parent_path());
+  const ChildResult ran =
+      run(absl::StrCat("evaluate ", module.filename().string()), module.parent_path());
   EXPECT_EQ(ran.exit_code, 0) << ran.output;
 }
 
 TEST(ModuleLoader, SaysWhatIsMissing) {
   const std::string module = module_path();
-  Ran ran = run("f ./no/such.so");
+  ChildResult ran = run("f ./no/such.so");
   EXPECT_EQ(ran.exit_code, 127);
   EXPECT_THAT(ran.output, AllOf(HasSubstr("accelerate-module: cannot load ./no/such.so: "),
                                 HasSubstr("No such file or directory")));
@@ -80,7 +70,7 @@ TEST(ModuleLoader, SaysWhatIsMissing) {
 }
 
 TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
-  Ran ran = run(absl::StrCat("main '", path_in("ACCELERATE_RUN_MODULE"), "'"));
+  ChildResult ran = run(absl::StrCat("main '", path_in("ACCELERATE_RUN_MODULE"), "'"));
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("launch it without --module"));
 
@@ -97,4 +87,4 @@ TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::module_loader

@@ -8,12 +8,17 @@
 #include "launch/agent/preflight.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 #include "launch/settings/devices.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using agent::AgentOptions;
+using agent::RendezvousKind;
+using agent::Streams;
+using agent::StreamsByRank;
+using settings::Settings;
 namespace {
 
 absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
@@ -80,7 +85,7 @@ void plan_one_machine(const PlanInputs& inputs, const Endpoint& endpoint, AgentO
 absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoint,
                                 AgentOptions& options) {
   const Settings& settings = inputs.settings;
-  const bool elastic = is_elastic(settings);
+  const bool elastic = settings::is_elastic(settings);
   options.rendezvous = elastic ? RendezvousKind::kElastic : RendezvousKind::kStatic;
   if (endpoint.host.empty()) {
     return refuse(absl::StrCat(
@@ -120,8 +125,8 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   const Settings& settings = inputs.settings;
   AgentOptions options;
   options.command = program_words(settings, inputs.command);
-  options.environment = child_environment(settings, inputs.machine, inputs.environment);
-  const NodeRange nodes = node_range(settings);
+  options.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  const settings::NodeRange nodes = settings::node_range(settings);
   options.min_nodes = nodes.min;
   options.max_nodes = nodes.max;
   options.processes_per_node = static_cast<int>(settings.number("num_processes") / nodes.max);
@@ -139,10 +144,10 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   if (settings.flag("multi_gpu") && !settings.flag("cpu")) {
     options.devices_needed = options.processes_per_node;
     const std::string ids = settings.text("gpu_ids");
-    // --gpu_ids replaces what the variable says.
+    // --gpu_ids replaces the variable.
     options.devices_present = ids.empty() || ids == "all"
                                   ? inputs.machine.devices
-                                  : count_visible(inputs.machine.installed_devices, ids);
+                                  : settings::count_visible(inputs.machine.installed_devices, ids);
   }
 
   auto tee = parse_streams(settings, "tee");
@@ -167,8 +172,8 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   } else if (absl::Status ok = plan_many_machines(inputs, *endpoint, options); !ok.ok()) {
     return ok;
   }
-  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
+  if (absl::Status ok = agent::check_options(options); !ok.ok()) return ok;
   return options;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

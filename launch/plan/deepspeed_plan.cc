@@ -6,10 +6,11 @@
 #include "launch/plan/endpoint.h"
 #include "launch/plan/hostfile.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using settings::Settings;
 namespace {
 
 // Whether the hostfile's text and the filters make sense.
@@ -25,7 +26,7 @@ absl::Status check_hosts(const Settings& settings, const std::string& text) {
 }
 
 // Lines that DeepSpeed can read: no empty values, nothing that a shell would take apart.
-std::vector<std::string> variable_lines(const EnvironmentOverlay& environment) {
+std::vector<std::string> variable_lines(const process::EnvironmentOverlay& environment) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : environment) {
     if (!value || value->empty()) continue;
@@ -84,10 +85,10 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   plan.kind = "deepspeed";
   plan.tool = "deepspeed";
   plan.commands.push_back(std::move(words));
-  plan.environment = child_environment(settings, inputs.machine, inputs.environment);
+  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
   plan.variable_files[".deepspeed_env"] = variable_lines(plan.environment);
-  plan.environment.merge(without_outer_run());
+  plan.environment.merge(process::without_outer_run());
   return plan;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

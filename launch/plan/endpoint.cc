@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
   Endpoint endpoint;
@@ -41,14 +41,15 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
   return endpoint;
 }
 
-uint16_t free_or_any(uint16_t port, const Machine& machine, std::vector<std::string>* notes) {
+uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
+                     std::vector<std::string>* notes) {
   if (port == 0 || !machine.is_port_in_use(port)) return port;
   notes->push_back(
       absl::StrCat("port ", port, " is in use; the ranks of this machine meet at a free one"));
   return 0;
 }
 
-absl::StatusOr<Endpoint> endpoint_of(const Settings& settings) {
+absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings) {
   const char* name = settings.is_set("rdzv_endpoint") ? "rdzv_endpoint" : "main_process_ip";
   absl::StatusOr<Endpoint> endpoint = parse_endpoint(settings.text(name));
   if (!endpoint.ok()) {
@@ -60,4 +61,4 @@ absl::StatusOr<Endpoint> endpoint_of(const Settings& settings) {
   return endpoint;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

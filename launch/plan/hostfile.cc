@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 namespace {
 
 constexpr int kMaxSlots = 1024;
@@ -69,7 +69,7 @@ absl::StatusOr<Hosts> parse_hostfile(absl::string_view text) {
     }
     if (slots_of(hosts, words[0]) != nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, ": ", words[0], " is there twice"));
+          absl::StrCat("line ", number, ": ", words[0], " occurs twice"));
     }
     hosts.emplace_back(std::string(words[0]), std::vector<int>());
     for (int slot = 0; slot < slots; ++slot) hosts.back().second.push_back(slot);
@@ -99,4 +99,4 @@ absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include
   return rest;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

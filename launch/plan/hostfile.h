@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 /// Machines in the order of the file, with the numbers of their slots.
 using Hosts = std::vector<std::pair<std::string, std::vector<int>>>;
@@ -26,4 +26,4 @@ absl::StatusOr<Hosts> parse_hostfile(absl::string_view text);
 absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include,
                                    absl::string_view exclude);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -8,34 +8,40 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using agent::AgentOptions;
+using agent::RendezvousKind;
+using settings::child_environment;
+using settings::JobKind;
+using settings::Settings;
 namespace {
 
 SimulationPlan plan_simulated(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  SimulatedRun run;
+  process::SimulatedRun run;
   run.simulate = settings.text("simulate");
   if (settings.is_set("simulate_seed")) run.simulate_seed = settings.text("simulate_seed");
   if (settings.is_set("report")) run.report = settings.text("report");
   run.command = program_words(settings, inputs.command);
   run.environment = child_environment(settings, inputs.machine, inputs.environment);
-  // What the environment says about a simulation holds here.
+  // The environment's settings of a simulation apply here.
   run.environment.erase(env::kSimulate);
   run.environment.erase(env::kSimulateSeed);
-  return {plan_simulation(run)};
+  return {process::plan_simulation(run)};
 }
 
 TaskPlan plan_task(const PlanInputs& inputs) {
   TaskPlan plan;
   plan.process.argv = program_words(inputs.settings, inputs.command);
   plan.process.environment = child_environment(inputs.settings, inputs.machine, inputs.environment);
-  plan.process.environment.merge(without_outer_run());
+  plan.process.environment.merge(process::without_outer_run());
   return plan;
 }
 
@@ -45,7 +51,7 @@ bool wants_srun(const PlanInputs& inputs) {
   if (settings.is_typed("slurm")) return settings.flag("slurm");
   return inputs.job.kind == JobKind::kSlurmShell && inputs.job.nodes > 1 &&
          !settings.is_set("machine_rank") && !settings.is_set("rdzv_endpoint") &&
-         settings.provenance("num_machines") == Provenance::kDefault;
+         settings.provenance("num_machines") == settings::Provenance::kDefault;
 }
 
 // Whether srun started one task for each rank, rather than one for each machine.
@@ -61,12 +67,12 @@ absl::StatusOr<LaunchPlan> with_notes(absl::StatusOr<Plan> plan, std::vector<std
 }
 
 // What only this launcher's ranks get, of what was asked for, in one note.
-void note_what_is_missing(const PlanInputs& inputs, const std::string& who,
-                          std::vector<std::string>* notes) {
+void note_missing_features(const PlanInputs& inputs, const std::string& who,
+                           std::vector<std::string>* notes) {
   std::vector<std::string> missing;
   for (const char* name : {"max_restarts", "log_dir", "tee", "redirects", "local_ranks_filter",
                            "kill_grace", "monitor_interval", "rdzv_conf", "role"}) {
-    const char* otherwise = setting(name).default_value;
+    const char* otherwise = settings::setting(name).default_value;
     if (inputs.settings.is_set(name) &&
         (otherwise == nullptr || inputs.settings.text(name) != otherwise)) {
       missing.push_back(absl::StrCat("--", name));
@@ -77,7 +83,7 @@ void note_what_is_missing(const PlanInputs& inputs, const std::string& who,
                                 missing.size() == 1 ? " has" : " have", " no effect"));
 }
 
-std::string streams_text(const StreamsByRank& streams) {
+std::string streams_text(const agent::StreamsByRank& streams) {
   std::string text = absl::StrCat(static_cast<int>(streams.fallback));
   for (const auto& [rank, value] : streams.by_local_rank) {
     absl::StrAppend(&text, ",", rank, ":", static_cast<int>(value));
@@ -127,7 +133,7 @@ std::string agent_text(const AgentOptions& options) {
   }
   if (options.role != "default") absl::StrAppend(&text, "role: ", options.role, "\n");
   if (!options.preflight) absl::StrAppend(&text, "checks before the start: none\n");
-  absl::StrAppend(&text, to_text(options.environment));
+  absl::StrAppend(&text, process::to_text(options.environment));
   return text;
 }
 
@@ -136,7 +142,7 @@ std::string command_text(const CommandPlan& plan) {
   for (const auto& words : plan.commands) {
     absl::StrAppend(&text, "command: ", shell_line(words), "\n");
   }
-  absl::StrAppend(&text, to_text(plan.environment));
+  absl::StrAppend(&text, process::to_text(plan.environment));
   for (const auto& [name, lines] : plan.variable_files) {
     for (const std::string& line : lines) {
       absl::StrAppend(&text, "in ", name, ": ", line, "\n");
@@ -151,7 +157,7 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   std::vector<std::string> notes;
   if (settings.is_set("simulate")) {
-    note_what_is_missing(inputs, "a simulated cluster is one process", &notes);
+    note_missing_features(inputs, "a simulated cluster is one process", &notes);
     return LaunchPlan{plan_simulated(inputs), notes};
   }
   if (settings.is_sagemaker()) {
@@ -159,23 +165,23 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
     return with_notes(std::move(plan), std::move(notes));
   }
   if (settings.flag("tpu") && settings.flag("tpu_use_cluster")) {
-    note_what_is_missing(inputs, "gcloud starts the launchers of the workers", &notes);
+    note_missing_features(inputs, "gcloud starts the launchers of the workers", &notes);
     return with_notes(plan_tpu_pod(inputs), notes);
   }
   if (settings.is_set("mpirun_hostfile")) {
-    note_what_is_missing(inputs, "mpirun starts the ranks", &notes);
+    note_missing_features(inputs, "mpirun starts the ranks", &notes);
     absl::StatusOr<CommandPlan> plan = plan_mpirun(inputs, &notes);
     return with_notes(std::move(plan), std::move(notes));
   }
   if (settings.flag("use_deepspeed") && settings.number("num_machines") > 1 &&
       settings.text("deepspeed_multinode_launcher") != "standard" &&
       inputs.job.kind == JobKind::kNone) {
-    note_what_is_missing(inputs, "deepspeed starts the ranks", &notes);
+    note_missing_features(inputs, "deepspeed starts the ranks", &notes);
     return with_notes(plan_deepspeed(inputs), notes);
   }
   if (wants_srun(inputs)) return with_notes(plan_srun(inputs), notes);
   if (is_one_of_many_tasks(inputs)) {
-    note_what_is_missing(inputs, "srun started this rank", &notes);
+    note_missing_features(inputs, "srun started this rank", &notes);
     return LaunchPlan{plan_task(inputs), notes};
   }
   absl::StatusOr<AgentOptions> plan = plan_agent(inputs, &notes);
@@ -203,16 +209,13 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
   return *std::move(text);
 }
 
-std::string shell_line(absl::Span<const std::string> words) {
-  constexpr char kPlain[] =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  return absl::StrJoin(words, " ", [&](std::string* out, const std::string& word) {
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-      absl::StrAppend(out, word);
-    } else {
-      absl::StrAppend(out, "'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-    }
-  });
+std::vector<std::string> program_words(const settings::Settings& settings,
+                                       const std::vector<std::string>& command) {
+  if (!settings.flag("module")) return command;
+  const std::string function = settings.text("main_training_function");
+  std::vector<std::string> words = {kModuleLoader, function.empty() ? "main" : function};
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

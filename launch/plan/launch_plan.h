@@ -1,4 +1,4 @@
-/// What a launch comes to: one of a few things that can be shown as text and then done.
+/// The plan of a launch: one of a few actions, which can be printed and carried out.
 ///
 /// Pure: settings, machine and job decide, nothing is started or written. What needs another tool
 /// (mpirun, srun, gcloud, deepspeed) is the command line of that tool; how ranks are looked after
@@ -24,16 +24,16 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 
 /// Ranks on a simulated cluster: the program itself, once.
 struct SimulationPlan {
-  ProcessPlan process;
+  process::ProcessPlan process;
 };
 
 /// This process is a task that a scheduler started for one rank: it becomes the program.
 struct TaskPlan {
-  ProcessPlan process;
+  process::ProcessPlan process;
 };
 
 /// Another tool starts the ranks.
@@ -44,7 +44,7 @@ struct CommandPlan {
   std::string tool;
   /// More than one: all of them at the same time.
   std::vector<std::vector<std::string>> commands;
-  EnvironmentOverlay environment;
+  process::EnvironmentOverlay environment;
   /// Lines to have in a file by its name; others of the same variables are replaced.
   std::map<std::string, std::vector<std::string>> variable_files;
 };
@@ -55,17 +55,17 @@ struct SageMakerPlan {
 };
 
 struct LaunchPlan {
-  std::variant<AgentOptions, SimulationPlan, TaskPlan, CommandPlan, SageMakerPlan> action;
-  /// What the user should know, a line each.
+  std::variant<agent::AgentOptions, SimulationPlan, TaskPlan, CommandPlan, SageMakerPlan> action;
+  /// Notes for the user, a line each.
   std::vector<std::string> notes;
 };
 
 /// What all kinds of plans follow from.
 struct PlanInputs {
   /// Complete (validate.h).
-  const Settings& settings;
-  const Machine& machine;
-  const Job& job;
+  const settings::Settings& settings;
+  const settings::Machine& machine;
+  const settings::Job& job;
   /// The program as typed, then its arguments.
   const std::vector<std::string>& command;
   /// `NAME=value` words of the launcher.
@@ -79,14 +79,27 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);
 /// For --dry-run; ends with a newline.
 std::string to_text(const LaunchPlan& plan);
 
+/// The program that loads a shared object and calls a function in it; it lies beside `accelerate`.
+inline constexpr char kModuleLoader[] = "accelerate-module";
+
+/// `command`, or with --module what loads it: the loader, the function's name, the shared object
+/// and its arguments.
+std::vector<std::string> program_words(const settings::Settings& settings,
+                                       const std::vector<std::string>& command);
+
 /// The text of a file that a setting names. Errors: InvalidArgument naming it.
 absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path);
 
-/// Words as a shell reads them back.
-std::string shell_line(absl::Span<const std::string> words);
+/// `--learning-rate 0.1 --name x` is {"learning_rate": 0.1, "name": "x"}. Whole numbers are
+/// integers, however written; True and False are booleans.
+/// Errors: InvalidArgument for an argument without name or value, and for a name that occurs twice.
+/// Mirrors: accelerate utils/launch.py, _convert_nargs_to_dict.
+absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
+    absl::Span<const std::string> arguments);
 
 // The kinds, each in a file of its own. Notes are added to.
-absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<std::string>* notes);
+absl::StatusOr<agent::AgentOptions> plan_agent(const PlanInputs& inputs,
+                                               std::vector<std::string>* notes);
 absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes);
 absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs);
 absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs);
@@ -94,4 +107,4 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs);
 absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                              std::vector<std::string>* notes);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

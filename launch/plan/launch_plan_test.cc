@@ -6,12 +6,22 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/shell_words.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/hostfile.h"
-#include "launch/plan/sagemaker_arguments.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using agent::AgentOptions;
+using settings::ConfigFile;
+using settings::Job;
+using settings::JobKind;
+using settings::Machine;
+using settings::mpi_flavour;
+using settings::MpiFlavour;
+using settings::Settings;
+using settings::TypedFlags;
 namespace {
 
 using ::testing::ElementsAre;
@@ -32,14 +42,16 @@ struct Setup {
 absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
   ConfigFile config;
   if (!setup.config.empty()) {
-    absl::StatusOr<ConfigFile> parsed = parse_config(setup.config, ConfigFormat::kYaml, "c.yaml");
+    absl::StatusOr<ConfigFile> parsed =
+        settings::parse_config(setup.config, settings::ConfigFormat::kYaml, "c.yaml");
     if (!parsed.ok()) return parsed.status();
     config = *parsed;
   }
   absl::StatusOr<Settings> settings =
       Settings::resolve(setup.typed, setup.config.empty() ? nullptr : &config, {});
   if (!settings.ok()) return settings.status();
-  if (absl::Status ok = complete(*settings, setup.machine, setup.job); !ok.ok()) return ok;
+  if (absl::Status ok = settings::complete(*settings, setup.machine, setup.job); !ok.ok())
+    return ok;
   return make_plan({.settings = *settings,
                     .machine = setup.machine,
                     .job = setup.job,
@@ -73,7 +85,7 @@ std::string error_of(const Setup& setup) {
 
 Machine with_mpi(MpiFlavour flavour) {
   Machine machine;
-  machine.find_mpi = [flavour] { return MpiProgram{"mpirun", flavour}; };
+  machine.find_mpi = [flavour] { return settings::MpiProgram{"mpirun", flavour}; };
   machine.read_file = [](const std::string& path) -> std::optional<std::string> {
     if (path == "H") return "# hosts\nnode7:4\nnode8:4\n";
     return std::nullopt;
@@ -386,4 +398,4 @@ TEST(ShellLine, ComesBack) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

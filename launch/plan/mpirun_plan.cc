@@ -6,10 +6,9 @@
 #include "accelerate/platform/env.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 namespace {
 
 // The first machine that an mpirun hostfile names; both flavours begin a line with the name.
@@ -26,8 +25,8 @@ std::string first_host(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes) {
-  const Settings& settings = inputs.settings;
-  const std::optional<MpiProgram> mpi = inputs.machine.find_mpi();
+  const settings::Settings& settings = inputs.settings;
+  const std::optional<settings::MpiProgram> mpi = inputs.machine.find_mpi();
   if (!mpi) {
     return absl::NotFoundError(
         "neither mpirun nor mpiexec is in PATH; install Open MPI, Intel MPI or MVAPICH, or leave "
@@ -50,8 +49,8 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   CommandPlan plan;
   plan.kind = "mpirun";
   plan.tool = mpi->name;
-  plan.environment = child_environment(settings, inputs.machine, inputs.environment);
-  plan.environment.merge(without_outer_run());
+  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  plan.environment.merge(process::without_outer_run());
   if (processes > 1) {
     uint16_t port = endpoint->port.value_or(machines == 1 ? 0 : kUsualPort);
     if (machines == 1) port = free_or_any(port, inputs.machine, notes);
@@ -62,7 +61,7 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
 
   const std::string per_machine = absl::StrCat(processes / machines);
   std::vector<std::string> words;
-  if (mpi->flavour == MpiFlavour::kOpenMpi) {
+  if (mpi->flavour == settings::MpiFlavour::kOpenMpi) {
     words = {mpi->name,
              "--hostfile",
              hostfile,
@@ -86,4 +85,4 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   return plan;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

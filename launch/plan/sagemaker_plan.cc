@@ -1,18 +1,32 @@
+#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
-#include "launch/plan/sagemaker_arguments.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Json typed(const std::string& text) {
+  if (text == "True") return true;
+  if (text == "False") return false;
+  double number = 0;
+  if (!absl::SimpleAtod(text, &number) || !std::isfinite(number)) return text;
+  constexpr double kExact = 9007199254740992;
+  if (number == std::floor(number) && std::abs(number) <= kExact) {
+    return static_cast<int64_t>(number);
+  }
+  return number;
+}
 
 // Rows of a table with tabs, without its heading and empty lines.
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> read_table(
@@ -47,9 +61,32 @@ Json channel(const std::string& name, const std::string& uri) {
 
 }  // namespace
 
+absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
+    absl::Span<const std::string> arguments) {
+  Json parameters = Json::object();
+  for (size_t i = 0; i < arguments.size(); i += 2) {
+    std::string name = arguments[i];
+    const size_t dashes = name.find_first_not_of('-');
+    if (name.empty() || name[0] != '-' || dashes == std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a SageMaker job takes pairs of --NAME and VALUE, not \"", name, "\""));
+    }
+    if (i + 1 == arguments.size() || absl::StartsWith(arguments[i + 1], "-")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has no value; a SageMaker job takes pairs of --NAME and VALUE"));
+    }
+    name = absl::StrReplaceAll(name.substr(dashes), {{"-", "_"}});
+    if (parameters.contains(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(arguments[i], " occurs twice"));
+    }
+    parameters[name] = typed(arguments[i + 1]);
+  }
+  return parameters;
+}
+
 absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                              std::vector<std::string>* notes) {
-  const Settings& settings = inputs.settings;
+  const settings::Settings& settings = inputs.settings;
   if (!settings.is_set("image_uri")) {
     return absl::InvalidArgumentError(absl::StrCat(
         settings.config_path(), " has no image_uri; name a container image that has the program ",
@@ -80,7 +117,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                            {"InstanceCount", settings.number("num_machines")},
                            {"VolumeSizeInGB", 30}};
   job["StoppingCondition"] = {{"MaxRuntimeInSeconds", 86400}};
-  // AWS wants texts; these are JSON, as SageMaker's containers read them.
+  // AWS takes strings only; SageMaker's containers parse them as JSON.
   for (const auto& [name, value] : parameters->items()) {
     job["HyperParameters"][name] = value.is_string() ? value.get<std::string>() : value.dump();
   }
@@ -88,7 +125,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
     job["InputDataConfig"].push_back(channel(name, uri));
   }
   for (const auto& [name, value] :
-       child_environment(settings, inputs.machine, inputs.environment)) {
+       settings::child_environment(settings, inputs.machine, inputs.environment)) {
     if (value && !absl::StartsWith(name, "OMP_")) job["Environment"][name] = *value;
   }
   job["Environment"]["ACCELERATE_USE_SAGEMAKER"] = "true";
@@ -109,4 +146,4 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   return SageMakerPlan{std::move(job)};
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -6,10 +6,12 @@
 #include "accelerate/platform/env.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/plan/program_words.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using settings::Provenance;
+using settings::Settings;
 namespace {
 
 // What only a launcher on each machine can do.
@@ -24,9 +26,10 @@ bool needs_launchers(const Settings& settings) {
 
 absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  if (inputs.job.kind != JobKind::kSlurmShell) {
+  if (inputs.job.kind != settings::JobKind::kSlurmShell) {
     return absl::InvalidArgumentError(
-        "--slurm: this is no script or shell of a Slurm job (SLURM_JOB_ID is not set); start it "
+        "--slurm: not inside the script or shell of a Slurm job (SLURM_JOB_ID is not set); start "
+        "it "
         "with sbatch or salloc");
   }
   const int64_t nodes = settings.provenance("num_machines") == Provenance::kDefault
@@ -44,14 +47,14 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   }
   if (processes % nodes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(processes, " ranks cannot be spread evenly over ", nodes,
+        absl::StrCat(processes, " ranks cannot be divided evenly over ", nodes,
                      " machines; give a --num_processes that ", nodes, " divides"));
   }
 
   CommandPlan plan;
   plan.kind = "srun";
   plan.tool = "srun";
-  plan.environment = without_outer_run();
+  plan.environment = process::without_outer_run();
   std::vector<std::string> words = {"srun", absl::StrCat("--nodes=", nodes)};
   if (needs_launchers(settings)) {
     words.insert(words.end(), {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1",
@@ -69,7 +72,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     words.insert(words.end(), {absl::StrCat("--ntasks=", processes),
                                absl::StrCat("--ntasks-per-node=", processes / nodes),
                                "--kill-on-bad-exit=1", "--label"});
-    plan.environment.merge(child_environment(settings, inputs.machine, inputs.environment));
+    plan.environment.merge(
+        settings::child_environment(settings, inputs.machine, inputs.environment));
     absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
     if (!endpoint.ok()) return endpoint.status();
     if (!endpoint->host.empty()) plan.environment[env::kMasterAddr] = endpoint->host;
@@ -84,4 +88,4 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   return plan;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

@@ -4,10 +4,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/shell_words.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/child_environment.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::plan {
+
+using settings::Settings;
 namespace {
 
 // What a worker runs: the variables, then the launcher for the cores of that worker.
@@ -83,4 +86,4 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   return plan;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::plan

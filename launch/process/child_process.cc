@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 constexpr char kShell[] = "/bin/sh";
@@ -84,7 +84,7 @@ absl::StatusOr<pid_t> spawn(const ExecImage& image, const ChildSetup& setup,
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start a process: ", std::strerror(errno)));
   }
-  // Parent and child both do it, so that the group exists whoever runs first.
+  // Parent and child both do it, so that the group exists no matter which of them runs first.
   setpgid(pid, pid);
   report_write.reset();
   int error = 0;
@@ -107,4 +107,4 @@ absl::Status exec_error(const ExecImage& image, int error) {
   return absl::PermissionDeniedError(text);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

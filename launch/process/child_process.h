@@ -16,9 +16,9 @@
 #include "launch/process/orphan_guard.h"
 #include "launch/process/signal_inbox.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
-/// A program with its arguments and environment, laid out the way exec wants it.
+/// A program with its arguments and environment, laid out for exec.
 class ExecImage {
  public:
   /// `path` is what is executed; `argv[0]` is what the program is told.
@@ -65,4 +65,4 @@ absl::StatusOr<pid_t> spawn(const ExecImage& image, const ChildSetup& setup,
 /// PermissionDenied.
 absl::Status exec_error(const ExecImage& image, int error);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// The value of the last word of that name; nothing if there is none.
 inline std::optional<std::string> find_in_environment(absl::Span<const std::string> environment,
@@ -26,4 +26,4 @@ inline std::string environment_value(absl::Span<const std::string> environment,
   return find_in_environment(environment, name).value_or("");
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -1,8 +1,7 @@
-/// Something that the launcher's one loop waits for.
+/// A source of events for the launcher's only loop.
 ///
-/// The launcher is a single thread around a single poll. Whoever has descriptors or a time to wait
-/// for is a source; nobody blocks elsewhere.
-/// Threads: the main thread.
+/// The launcher is a single thread around a single poll. Every part that waits for descriptors or a
+/// time is a source; no other code blocks. Threads: the main thread.
 #pragma once
 
 #include <poll.h>
@@ -13,7 +12,7 @@
 
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 class EventSource {
  public:
@@ -28,7 +27,7 @@ class EventSource {
   /// to them (`revents` is 0) and when only a time passed.
   virtual void react(absl::Span<const pollfd> entries) = 0;
 
-  /// When to be called at the latest.
+  /// The latest time for the next call.
   virtual std::optional<Clock::time_point> deadline() const { return std::nullopt; }
 };
 
@@ -36,7 +35,8 @@ class EventSource {
 /// each of them in order.
 void wait_for_events(absl::Span<EventSource* const> sources);
 
-/// Poll's time-out until `deadline`, rounded up, lest a loop spins through the last millisecond.
+/// Poll's time-out until `deadline`, rounded up so that a loop does not spin through the last
+/// millisecond.
 int milliseconds_until(std::optional<EventSource::Clock::time_point> deadline);
 
 /// The earlier of two, where nothing means never.
@@ -44,4 +44,4 @@ std::optional<EventSource::Clock::time_point> earlier(
     std::optional<EventSource::Clock::time_point> a,
     std::optional<EventSource::Clock::time_point> b);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 // Every rank connects at about the same time.
@@ -55,4 +55,4 @@ absl::StatusOr<ListeningSocket> listen_everywhere(uint16_t port) {
   return listen_on(SocketAddress::from_text("0.0.0.0").value(), port);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -2,16 +2,16 @@
 /// server of the launchers.
 ///
 /// The launcher opens the store's socket and hands it on, rather than only a number: between
-/// finding a free port and binding it again, somebody else could take it.
+/// finding a free port and binding it again, another program could take it.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/process/socket_address.h"
-#include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// A socket that listens. Closed on exec unless a child keeps it on purpose.
 struct ListeningSocket {
@@ -30,4 +30,4 @@ absl::StatusOr<ListeningSocket> listen_on_loopback(uint16_t port);
 /// Listens on all of the machine's addresses, IPv6 and IPv4.
 absl::StatusOr<ListeningSocket> listen_everywhere(uint16_t port);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

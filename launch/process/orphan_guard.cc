@@ -20,10 +20,10 @@
 #include "absl/strings/string_view.h"
 #include "launch/process/process_list.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
-// No process group has this number; it tells the guard that all is well.
+// No process group has this number; it tells the guard that the launcher ended normally.
 constexpr pid_t kAllIsWell = 0;
 
 // How long to look for processes; one that is stuck in the kernel may take for ever to go.
@@ -83,7 +83,8 @@ absl::StatusOr<OrphanGuard> OrphanGuard::start() {
   if (pipe2(ends, O_CLOEXEC) != 0) return no_resources("open a pipe");
   UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
-  // Forked twice: the process in the middle ends at once, and the guard is nobody's child here.
+  // Forked twice: the process in the middle ends at once, so the guard is not a child of this
+  // process.
   const pid_t middle = fork();
   if (middle < 0) return no_resources("start a process");
   if (middle == 0) {
@@ -108,4 +109,4 @@ void OrphanGuard::watch_group(pid_t group) const {
   [[maybe_unused]] ssize_t ignored = write(pipe_.get(), &group, sizeof(group));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -3,11 +3,12 @@
 /// A launcher that gets SIGKILL cannot stop anything. Its ranks die with it (PR_SET_PDEATHSIG), but
 /// that does not reach what the ranks started themselves. The guard is a small process that holds
 /// one end of a pipe to the launcher and knows the ranks' process groups; when the pipe closes
-/// without a word it kills the groups, and everything else that was started with the run's token
-/// in its environment. Out of reach is only what left its group and threw its environment away.
+/// without a farewell it kills the groups, and everything else that was started with the run's
+/// token in its environment. Out of reach is only what left its group and threw its environment
+/// away.
 ///
-/// The guard is no child of the launcher, is not in its process group or session, ignores all
-/// signals that can be ignored and holds none of its files.
+/// The guard is not a child of the launcher and not in its process group or session; it ignores all
+/// signals that can be ignored and holds none of the launcher's files.
 /// Threads: construct while the process has one thread.
 #pragma once
 
@@ -16,9 +17,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// By this variable the guard knows what ranks started. Runs within runs have the tokens of all,
 /// with a colon between them.
@@ -32,17 +33,17 @@ class OrphanGuard {
   static absl::StatusOr<OrphanGuard> start();
 
   OrphanGuard(OrphanGuard&&) = default;
-  /// Sends the guard home: its process ends and kills nothing.
+  /// Dismisses the guard: its process ends and kills nothing.
   ~OrphanGuard();
 
   /// From now on the group is killed if the launcher is. Async-signal-safe: a rank announces itself
-  /// before it runs anything, so there is no moment at which it is not covered.
+  /// before it runs anything, so it is covered at all times.
   void watch_group(pid_t group) const;
 
-  /// Call when the group is gone: its number may be somebody else's soon.
+  /// Call when the group is gone: its number may soon belong to another process.
   void forget_group(pid_t group) const;
 
-  /// A word that no other run has, for kRunTokenVariable of every rank.
+  /// Unique to this run; the value of kRunTokenVariable for every rank.
   const std::string& token() const { return token_; }
 
  private:
@@ -53,4 +54,4 @@ class OrphanGuard {
   std::string token_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -10,9 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 // Not read with a stream: a process that goes away between open and read is an ordinary outcome
@@ -68,4 +68,4 @@ std::vector<pid_t> started_with(absl::string_view text) {
   });
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

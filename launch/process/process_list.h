@@ -1,4 +1,4 @@
-/// Which processes there are, from /proc.
+/// Lists of running processes, from /proc.
 ///
 /// Processes come and go while the list is made: it is complete only for those that were there
 /// before and still are.
@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// The processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent);
@@ -20,4 +20,4 @@ std::vector<pid_t> children_of(pid_t parent);
 /// may know it.
 std::vector<pid_t> started_with(absl::string_view text);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -4,7 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/env.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 EnvironmentOverlay without_outer_run() {
   EnvironmentOverlay overlay;
@@ -57,4 +57,4 @@ std::string to_text(const ProcessPlan& plan) {
   return text;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

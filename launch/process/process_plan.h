@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// More ranks than this on one machine is taken for a typing error.
 inline constexpr int kMaxProcesses = 1024;
@@ -32,7 +32,7 @@ struct ProcessPlan {
 struct SimulatedRun {
   /// Topology, never empty. The program, not the launcher, understands it.
   std::string simulate;
-  /// Scheduler seed. Unset: what the environment says, else the default.
+  /// Scheduler seed. Unset: the environment's value, else the default.
   std::optional<std::string> simulate_seed;
   /// Directory for the report.
   std::optional<std::string> report;
@@ -57,4 +57,4 @@ std::string to_text(const EnvironmentOverlay& overlay);
 /// The plan as lines `argv: …`, the environment's, `keep fd N`, in this order.
 std::string to_text(const ProcessPlan& plan);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

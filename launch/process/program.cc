@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 absl::Status check_executable(const std::string& path) {
@@ -57,4 +57,4 @@ absl::StatusOr<std::string> find_program(absl::string_view name, absl::string_vi
   return absl::NotFoundError(absl::StrCat("program ", name, " not found in PATH"));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// PATH of an environment of `NAME=value` words; what execvp takes where there is none.
 std::string search_path_of(absl::Span<const std::string> environment);
@@ -19,4 +19,4 @@ std::string search_path_of(absl::Span<const std::string> environment);
 ///         executed.
 absl::StatusOr<std::string> find_program(absl::string_view name, absl::string_view search_path);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

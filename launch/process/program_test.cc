@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -68,4 +68,4 @@ TEST(SearchPath, IsTheSystemsWherePathIsNotSet) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

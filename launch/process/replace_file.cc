@@ -12,9 +12,10 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/child.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 mode_t allowed(mode_t mode) {
@@ -23,26 +24,16 @@ mode_t allowed(mode_t mode) {
   return mode & ~mask;
 }
 
-// Zero, or the number of what went wrong.
-int write_all(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return errno;
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-  }
-  return 0;
-}
-
 }  // namespace
 
 absl::Status replace_file(const std::string& path, absl::string_view text, mode_t mode) {
   std::error_code error;
   std::filesystem::path target = std::filesystem::canonical(path, error);
   if (error) target = path;
-  // A name that nobody has, beside the file: names are exchanged only within a file system.
+  // An unused name beside the file: a rename works only within one file system.
   std::string draft = absl::StrCat(target.string(), ".XXXXXX");
   const UniqueFd fd(mkostemp(draft.data(), O_CLOEXEC));
-  int cause = fd.is_open() ? write_all(fd.get(), text) : errno;
+  int cause = fd.is_open() && write_all(fd.get(), text) ? 0 : errno;
   if (cause == 0 && fchmod(fd.get(), allowed(mode)) != 0) cause = errno;
   if (cause == 0 && rename(draft.c_str(), target.c_str()) != 0) cause = errno;
   if (cause == 0) return absl::OkStatus();
@@ -50,4 +41,4 @@ absl::Status replace_file(const std::string& path, absl::string_view text, mode_
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(cause)));
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -1,4 +1,4 @@
-/// Writing a file that somebody else may read or have put there.
+/// Replacing a file that other programs may read or have created.
 ///
 /// Threads: any.
 #pragma once
@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 /// Makes `text` all of the file, as a whole or not at all. Where `path` is a link, the file that it
 /// leads to is replaced. `mode` loses what the umask takes away.
 /// Errors: Unavailable naming the file and what the system said.
 absl::Status replace_file(const std::string& path, absl::string_view text, mode_t mode = 0666);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

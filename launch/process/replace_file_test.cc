@@ -1,4 +1,5 @@
 #include "launch/process/replace_file.h"
+#include "accelerate/platform/temporary_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/testing/temporary_folder.h"
-
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -28,7 +27,7 @@ mode_t mode_of(const std::string& path) {
 }
 
 TEST(ReplaceFile, FollowsALinkAndTouchesNothingElse) {
-  const testing::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string file = folder.path() + "/real/c.yaml";
   const std::string link = folder.path() + "/c.yaml";
   std::filesystem::create_directory(folder.path() + "/real");
@@ -43,7 +42,7 @@ TEST(ReplaceFile, FollowsALinkAndTouchesNothingElse) {
 }
 
 TEST(ReplaceFile, GivesTheModeThatWasAskedFor) {
-  const testing::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const mode_t before = umask(022);
   ASSERT_TRUE(replace_file(folder.path() + "/a", "text").ok());
   ASSERT_TRUE(replace_file(folder.path() + "/b", "text", 0600).ok());
@@ -58,4 +57,4 @@ TEST(ReplaceFile, SaysWhyItCannot) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

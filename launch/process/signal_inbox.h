@@ -11,9 +11,9 @@
 
 #include <optional>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 class SignalInbox {
  public:
@@ -32,7 +32,7 @@ class SignalInbox {
   std::optional<signalfd_siginfo> next();
 
   /// Sends SIGTSTP to `target` (as for kill) and lets it act on the launcher too. Returns when the
-  /// launcher was continued, or at once where nobody could continue it.
+  /// launcher was continued, or at once if no shell could continue it.
   static void suspend(pid_t target);
 
   /// The signal state of before, for a child between fork and exec. Async-signal-safe.
@@ -44,4 +44,4 @@ class SignalInbox {
   struct sigaction original_pipe_action_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -1,25 +1,20 @@
 #include "launch/process/socket_address.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "launch/process/event_source.h"
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/child.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 namespace {
 
 // What the resolving process writes: an error code of getaddrinfo, then addresses.
@@ -43,23 +38,6 @@ Answer ask_system(const std::string& host, int flags) {
   }
   if (list != nullptr) freeaddrinfo(list);
   return answer;
-}
-
-// False if the answer did not come in time.
-bool read_answer(int fd, Answer& answer, EventSource::Clock::time_point deadline) {
-  char* bytes = reinterpret_cast<char*>(&answer);
-  size_t have = 0;
-  while (have < sizeof(answer)) {
-    pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
-    const int ready = poll(&entry, 1, milliseconds_until(deadline));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
-    const ssize_t size = read(fd, bytes + have, sizeof(answer) - have);
-    if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return false;
-    have += static_cast<size_t>(size);
-  }
-  return true;
 }
 
 }  // namespace
@@ -120,8 +98,7 @@ SocketAddress peer_address_of(int fd) {
   return SocketAddress(address, size);
 }
 
-absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
-                                                   absl::Duration patience) {
+absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, absl::Duration limit) {
   if (std::optional<SocketAddress> digits = SocketAddress::from_text(host)) {
     return std::vector<SocketAddress>{*digits};
   }
@@ -130,33 +107,25 @@ absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
         absl::StrCat("cannot resolve the host name '", host, "': ", why,
                      "; check the name, /etc/hosts and DNS, or give an address"));
   };
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return failed(std::strerror(errno));
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  const pid_t child = fork();
-  if (child < 0) return failed(std::strerror(errno));
-  if (child == 0) {
-    const Answer answer = ask_system(host, 0);
-    [[maybe_unused]] ssize_t ignored = write(write_end.get(), &answer, sizeof(answer));
-    _exit(0);
-  }
-  write_end.reset();
+  const absl::StatusOr<ChildResult> child = run_in_child(
+      [&](int fd) {
+        const Answer answer = ask_system(host, 0);
+        write_all(fd, {reinterpret_cast<const char*>(&answer), sizeof(answer)});
+      },
+      limit);
+  if (!child.ok()) return failed(child.status().message());
   Answer answer;
-  const auto deadline = EventSource::Clock::now() + absl::ToChronoMilliseconds(patience);
-  const bool answered = read_answer(read_end.get(), answer, deadline);
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  if (!answered) {
-    return failed(absl::StrCat("no answer within ", absl::FormatDuration(patience)));
+  if (child->output.size() != sizeof(answer)) {
+    return failed(absl::StrCat("no answer within ", absl::FormatDuration(limit)));
   }
+  std::memcpy(static_cast<void*>(&answer), child->output.data(), sizeof(answer));
   if (answer.error != 0) return failed(gai_strerror(answer.error));
   if (answer.count == 0) return failed("it has no address");
   return std::vector<SocketAddress>(answer.addresses, answer.addresses + answer.count);
 }
 
 bool is_own_address(const SocketAddress& address) {
-  // Binding says it for every interface, without listing them.
+  // Only an address of this machine can be bound; this needs no list of interfaces.
   UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress any_port = address;
   any_port.set_port(0);
@@ -168,4 +137,4 @@ std::string endpoint_text(absl::string_view host, uint16_t port) {
   return absl::StrCat(host, ":", port);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::process {
 
 class SocketAddress {
  public:
@@ -45,10 +45,9 @@ SocketAddress peer_address_of(int fd);
 
 /// What a name or an address stands for, in the system's order of preference, with port 0. The
 /// system's resolver may wait long for its servers, so it runs in a process that is killed after
-/// `patience`.
+/// `limit`.
 /// Errors: Unavailable naming the host and the reason.
-absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
-                                                   absl::Duration patience);
+absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, absl::Duration limit);
 
 /// Whether the address is one of this machine's own.
 bool is_own_address(const SocketAddress& address);
@@ -56,4 +55,4 @@ bool is_own_address(const SocketAddress& address);
 /// `HOST:PORT`, an IPv6 address in brackets.
 std::string endpoint_text(absl::string_view host, uint16_t port);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::process

@@ -16,7 +16,7 @@
 #include "launch/settings/devices.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 const char* capital(bool value) { return value ? "True" : "False"; }
@@ -36,7 +36,7 @@ class Writer {
          absl::Span<const std::string> environment)
       : settings_(settings), machine_(machine), environment_(environment) {}
 
-  EnvironmentOverlay write() {
+  process::EnvironmentOverlay write() {
     drop_switches();
     write_common();
     write_threads();
@@ -85,7 +85,7 @@ class Writer {
       const bool is_switch =
           row.type == ValueType::kFlag && row.variable != nullptr && row.variable_is_read;
       if (is_switch && !settings_.flag(row.name) &&
-          find_in_environment(environment_, row.variable)) {
+          process::find_in_environment(environment_, row.variable)) {
         overlay_[row.variable] = std::nullopt;
       }
     }
@@ -106,7 +106,7 @@ class Writer {
     }
     if (!machine_.has_peer_access && is_several() && !settings_.flag("cpu")) {
       for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
-        if (!find_in_environment(environment_, name)) set(name, "1");
+        if (!process::find_in_environment(environment_, name)) set(name, "1");
       }
     }
   }
@@ -116,7 +116,8 @@ class Writer {
       set(env::kOmpNumThreads, absl::StrCat(settings_.number("num_cpu_threads_per_process")));
       return;
     }
-    if (!is_several() || !environment_value(environment_, env::kOmpNumThreads).empty()) return;
+    if (!is_several() || !process::environment_value(environment_, env::kOmpNumThreads).empty())
+      return;
     const int64_t per_node = settings_.number("num_processes") / settings_.number("num_machines");
     if (!settings_.flag("cpu")) {
       // Ranks that share a machine would each take all of its cores and slow one another down.
@@ -127,7 +128,7 @@ class Writer {
     for (const char* name :
          {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
       int64_t number = 0;
-      if (absl::SimpleAtoi(environment_value(environment_, name), &number) && number > 0) {
+      if (absl::SimpleAtoi(process::environment_value(environment_, name), &number) && number > 0) {
         local_ranks = number;
         break;
       }
@@ -198,14 +199,14 @@ class Writer {
   const Settings& settings_;
   const Machine& machine_;
   const absl::Span<const std::string> environment_;
-  EnvironmentOverlay overlay_;
+  process::EnvironmentOverlay overlay_;
 };
 
 }  // namespace
 
-EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
-                                     absl::Span<const std::string> environment) {
+process::EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
+                                              absl::Span<const std::string> environment) {
   return Writer(settings, machine, environment).write();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

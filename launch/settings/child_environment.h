@@ -1,6 +1,6 @@
-/// What ranks find in their environment about settings: all but who they are.
+/// The variables that pass settings on to ranks.
 ///
-/// Which rank a process is, and where the others are, is said by whoever starts it (the agent,
+/// The variables for ranks and addresses are set by the program that starts a rank (the agent,
 /// mpirun, srun).
 /// Errors:  none; the settings were checked.
 /// Threads: pure functions.
@@ -14,11 +14,11 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// \pre `complete` succeeded. `environment` holds `NAME=value` words of the launcher. Requests for
 /// a simulation that an outer run made are removed.
-EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
-                                     absl::Span<const std::string> environment);
+process::EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
+                                              absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -12,13 +12,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/process/environment_words.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 #include "launch/settings/yaml_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -40,7 +41,7 @@ const SectionName* find_section(absl::string_view key) {
   return nullptr;
 }
 
-// What stands in a file as a word.
+// The text of a scalar in a file.
 std::string scalar_word(const Setting& row, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   // Unquoted, YAML takes `no` for a truth value.
@@ -115,15 +116,15 @@ class Checker {
     if (type == "TPU") type = "XLA";
   }
 
-  // All keys that nobody knows, in one line.
+  // Names all unknown keys in one line.
   absl::Status check_keys(const Json& values) const {
     std::vector<std::string> unknown;
     auto note = [&](const std::string& key, Section section, const std::string& word) {
       std::string text = absl::StrCat("'", key, "'");
       const auto line = document_.lines.find(key);
       if (line != document_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
-      const std::string near = nearest_word(word, known_keys(section));
-      if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near, "?)");
+      const std::vector<std::string> near = nearest_names(word, known_keys(section));
+      if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near[0], "?)");
       unknown.push_back(std::move(text));
     };
     for (const auto& [key, value] : values.items()) {
@@ -204,11 +205,9 @@ class Checker {
     const std::vector<std::string> words(types.begin(), types.end());
     const std::string word = type.is_string() ? type.get<std::string>() : type.dump();
     if (std::find(words.begin(), words.end(), word) == words.end()) {
-      const std::string near = nearest_word(word, words);
-      return error(
-          "distributed_type",
-          absl::StrCat("expected one of ", absl::StrJoin(words, ", "), ", not \"", word, "\"",
-                       near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+      return error("distributed_type",
+                   absl::StrCat("expected one of ", absl::StrJoin(words, ", "), ", not \"", word,
+                                "\"", did_you_mean(word, words)));
     }
     if (kind_ == Section::kTop) {
       if (word == "NO" && !config_.values.contains("num_processes")) {
@@ -249,7 +248,7 @@ absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::stri
     const size_t end = std::min<size_t>(error.byte, text.size());
     const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", line, ": is no JSON: ", absl::string_view(error.what())));
+        absl::StrCat(path, ":", line, ": is not JSON: ", absl::string_view(error.what())));
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", absl::string_view(error.what())));
   }
@@ -289,11 +288,12 @@ ConfigFormat config_format(absl::string_view path) {
 }
 
 std::string default_config_folder(absl::Span<const std::string> environment) {
-  if (const std::string home = environment_value(environment, "HF_HOME"); !home.empty()) {
+  if (const std::string home = process::environment_value(environment, "HF_HOME"); !home.empty()) {
     return absl::StrCat(home, "/accelerate");
   }
-  std::string cache = environment_value(environment, "XDG_CACHE_HOME");
-  if (cache.empty()) cache = absl::StrCat(environment_value(environment, "HOME"), "/.cache");
+  std::string cache = process::environment_value(environment, "XDG_CACHE_HOME");
+  if (cache.empty())
+    cache = absl::StrCat(process::environment_value(environment, "HOME"), "/.cache");
   return absl::StrCat(cache, "/huggingface/accelerate");
 }
 
@@ -336,7 +336,7 @@ nlohmann::ordered_json all_fields(const ConfigFile& config) {
   for (const Setting& row : all_settings()) {
     const bool is_field = is_sagemaker ? row.section == Section::kSageMaker || row.in_sagemaker
                                        : row.section == Section::kTop;
-    // A file without keys of ours is the peer's as well.
+    // A file without keys of ours is HF Accelerate's as well.
     if (is_field && row.origin != SettingOrigin::kOurs) {
       fields[row.key_name()] = typed_default(row);
     }
@@ -372,7 +372,7 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  const absl::Status written = replace_file(path, text);
+  const absl::Status written = process::replace_file(path, text);
   return written.ok() ? written : absl::InvalidArgumentError(written.message());
 }
 
@@ -408,4 +408,4 @@ absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const
   return true;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -1,7 +1,8 @@
-/// A configuration file: YAML or JSON, of this release or an older one, of ours or of the peer's.
+/// A configuration file: YAML or JSON, of this release or an older one, written by this library or
+/// by HF Accelerate.
 ///
 /// What is read is checked against the schema and brought to its present form; nothing is lost or
-/// made up but the defaults that the peer writes as well.
+/// made up but the defaults that HF Accelerate writes as well.
 /// Errors:  one line that names the file, and the line in it where there is one. NotFound for a
 /// file
 ///          that is not there, InvalidArgument for what is in it.
@@ -21,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// The content of a file that was checked. Keys that were not in it are not in here.
 struct ConfigFile {
@@ -55,8 +56,8 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path);
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path);
 
-/// All fields with their defaults, as the peer's classes have them: what `config_to_yaml` leaves
-/// out is null or {} here.
+/// All fields with their defaults, as HF Accelerate's classes have them: what `config_to_yaml`
+/// leaves out is null or {} here.
 nlohmann::ordered_json all_fields(const ConfigFile& config);
 
 /// Keys sorted; what is null or empty is left out.
@@ -83,4 +84,4 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
                                         const BasicMachine& machine);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using ::testing::ElementsAre;
@@ -127,8 +127,8 @@ TEST(ConfigFileTest, NamesUnknownKeysWithLineAndNearestMatch) {
 
 TEST(ConfigFileTest, NamesFileLineAndColumnOfBadYaml) {
   EXPECT_THAT(error_of("a: [unclosed\n"), HasSubstr("c.yaml:2:1: "));
-  EXPECT_THAT(error_of("a: 1\na: 2\n"), HasSubstr("c.yaml:2:1: key a is there twice"));
-  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is no JSON"));
+  EXPECT_THAT(error_of("a: 1\na: 2\n"), HasSubstr("c.yaml:2:1: key a occurs twice"));
+  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is not JSON"));
 }
 
 TEST(ConfigFileTest, RefusesWhatMakesNoSense) {
@@ -243,4 +243,4 @@ TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -16,7 +16,7 @@
 #include "absl/strings/strip.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,7 +77,7 @@ Devices find_devices(const std::string& root, absl::Span<const std::string> envi
     devices.kind = "xpu";
   }
   const std::optional<std::string> ids =
-      find_in_environment(environment, visible_devices_variable(devices.kind));
+      process::find_in_environment(environment, visible_devices_variable(devices.kind));
   devices.visible = ids ? count_visible(devices.installed, *ids) : devices.installed;
   if (devices.visible == 0) devices.kind = "cpu";
   return devices;
@@ -101,4 +101,4 @@ const char* visible_devices_variable(absl::string_view kind) {
   return "CUDA_VISIBLE_DEVICES";
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

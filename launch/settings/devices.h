@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 struct Devices {
   /// "gpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu", "xpu"; "cpu" where there are
@@ -20,8 +20,8 @@ struct Devices {
   int visible = 0;
 };
 
-/// Of the system whose files are below `root`, "/" for this one. `environment` holds `NAME=value`
-/// words.
+/// The devices of the system whose files are below `root`, "/" for this one. `environment` holds
+/// `NAME=value` words.
 Devices find_devices(const std::string& root, absl::Span<const std::string> environment);
 
 /// How many devices a list such as "0,2" shows of `installed` ones. The first that is not there
@@ -31,4 +31,4 @@ int count_visible(int installed, absl::string_view ids);
 /// The variable that limits which devices of a kind a process sees.
 const char* visible_devices_variable(absl::string_view kind);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 namespace fs = std::filesystem;
@@ -68,4 +68,4 @@ TEST(Devices, AreVisibleUpToTheFirstThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

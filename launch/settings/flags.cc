@@ -10,10 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/suggestion.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 // `--num-processes=2` becomes `--num_processes`; the value stays out of it.
@@ -29,13 +30,13 @@ absl::Status unknown_option(absl::string_view word, absl::string_view name) {
   for (const Setting& row : all_settings()) {
     if (row.has_flag()) names.push_back(row.flag_name());
   }
-  const std::string near = absl::StartsWith(name, "--") ? nearest_word(name.substr(2), names) : "";
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown option ", word, near.empty() ? "" : absl::StrCat("; did you mean --", near, "?"),
-      "; see accelerate launch --help (options of the program go after its name)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown option ", word,
+                   absl::StartsWith(name, "--") ? did_you_mean(name.substr(2), names, "--") : "",
+                   "; see accelerate launch --help (options of the program go after its name)"));
 }
 
-// What a word with dashes in front means: the flag's full name and whether a value follows.
+// A parsed option: the flag's full name and whether a value follows.
 struct FoundOption {
   std::string name;
   bool takes_value = false;
@@ -188,4 +189,4 @@ std::string options_markdown() {
   return text;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

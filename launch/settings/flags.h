@@ -20,7 +20,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 struct LaunchWords {
   /// One word a flag: "--name" or "--name=value", names as in the schema.
@@ -28,7 +28,7 @@ struct LaunchWords {
   std::vector<std::string> program;
 };
 
-/// Draws the border. Words that are no flags of the schema but of `app` (--help) are options too.
+/// Separates options from the program. Flags of `app` itself (--help) are options too.
 absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
                                                absl::Span<const std::string> args);
 
@@ -42,4 +42,4 @@ std::vector<std::string> typed_words(const TypedFlags& typed);
 /// The table of accelerate/docs/launch_options.md.
 std::string options_markdown();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

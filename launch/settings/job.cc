@@ -15,7 +15,7 @@
 #include "accelerate/platform/slurm.h"
 #include "launch/process/environment_words.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 // Where no port is agreed on otherwise.
@@ -23,7 +23,7 @@ constexpr uint16_t kUsualPort = 29500;
 
 absl::StatusOr<int> count(absl::Span<const std::string> environment, const char* name,
                           int fallback) {
-  const std::string text = environment_value(environment, name);
+  const std::string text = process::environment_value(environment, name);
   if (text.empty()) return fallback;
   int number = 0;
   if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
@@ -43,7 +43,7 @@ Environment only(absl::Span<const std::string> words) {
 
 // SLURM_GPUS_ON_NODE is a number, or one after the kind as in "h100:8".
 int slurm_devices(absl::Span<const std::string> words) {
-  const std::string text = environment_value(words, "SLURM_GPUS_ON_NODE");
+  const std::string text = process::environment_value(words, "SLURM_GPUS_ON_NODE");
   int number = 0;
   return absl::SimpleAtoi(text.substr(text.rfind(':') + 1), &number) ? std::max(number, 0) : 0;
 }
@@ -83,9 +83,9 @@ absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
 }
 
 absl::StatusOr<Job> sagemaker_job(absl::Span<const std::string> words) {
-  const std::string text = environment_value(words, "SM_HOSTS");
+  const std::string text = process::environment_value(words, "SM_HOSTS");
   const nlohmann::json hosts = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const std::string self = environment_value(words, "SM_CURRENT_HOST");
+  const std::string self = process::environment_value(words, "SM_CURRENT_HOST");
   if (!hosts.is_array() || hosts.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("variable SM_HOSTS: expected a JSON list of hosts, not \"", text, "\""));
@@ -110,9 +110,9 @@ absl::StatusOr<Job> sagemaker_job(absl::Span<const std::string> words) {
 }  // namespace
 
 absl::StatusOr<Job> find_job(absl::Span<const std::string> environment) {
-  if (find_in_environment(environment, "SM_HOSTS")) return sagemaker_job(environment);
-  if (find_in_environment(environment, "SLURM_JOB_ID")) return slurm_job(environment);
+  if (process::find_in_environment(environment, "SM_HOSTS")) return sagemaker_job(environment);
+  if (process::find_in_environment(environment, "SLURM_JOB_ID")) return slurm_job(environment);
   return Job();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

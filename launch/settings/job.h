@@ -1,8 +1,9 @@
-/// What a scheduler tells the launcher about the job that it runs in.
+/// The scheduler's description of the job that the launcher runs in.
 ///
 /// Errors:  InvalidArgument naming the variable that makes no sense.
 /// Threads: pure functions.
-/// Mirrors: nothing for Slurm; for SageMaker what its containers set, as the peer's scripts see it.
+/// Mirrors: nothing for Slurm; for SageMaker what its containers set, as HF Accelerate's scripts
+/// see it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 enum class JobKind {
   kNone,
@@ -23,10 +24,10 @@ enum class JobKind {
 struct Job {
   JobKind kind = JobKind::kNone;
   int nodes = 1;
-  /// Tasks over all nodes, where the job says so; else 0.
+  /// The tasks over all nodes; 0 if the job does not define them.
   int tasks = 0;
   int devices_per_node = 0;
-  /// Of this process; 0 in a shell.
+  /// The node rank of this process; 0 in a shell.
   int node_rank = 0;
   std::string first_host;
   /// One that all of the job agree on.
@@ -36,4 +37,4 @@ struct Job {
 /// `environment` holds `NAME=value` words.
 absl::StatusOr<Job> find_job(absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

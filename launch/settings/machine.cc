@@ -1,7 +1,6 @@
 #include "launch/settings/machine.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,13 +17,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "accelerate/platform/child.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/process/listening_socket.h"
 #include "launch/process/program.h"
 #include "launch/process/socket_address.h"
-#include "launch/process/unique_fd.h"
 #include "launch/settings/devices.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 std::optional<std::string> read_text(const std::string& path) {
@@ -48,7 +48,7 @@ bool is_numbered(absl::string_view name, absl::string_view prefix) {
          std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
 }
 
-// GeForce RTX 40: their driver says so, and fails when NCCL tries it.
+// GeForce RTX 40: the driver claims peer access, and fails when NCCL uses it.
 bool has_peer_access() {
   for (const std::string& gpu : entries_of("/proc/driver/nvidia/gpus")) {
     const auto text = read_text(absl::StrCat("/proc/driver/nvidia/gpus/", gpu, "/information"));
@@ -72,26 +72,23 @@ int count_physical_cores() {
 }
 
 bool accepts_connections(uint16_t port) {
-  SocketAddress address = SocketAddress::from_text("127.0.0.1").value();
+  process::SocketAddress address = process::SocketAddress::from_text("127.0.0.1").value();
   address.set_port(port);
   const UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   return connect(fd.get(), address.get(), address.size()) == 0;
 }
 
 uint16_t free_port() {
-  const absl::StatusOr<ListeningSocket> any = listen_everywhere(0);
+  const absl::StatusOr<process::ListeningSocket> any = process::listen_everywhere(0);
   return any.ok() ? any->port : 0;
 }
 
 std::optional<MpiProgram> find_mpi(const std::string& search_path) {
   for (const char* name : {"mpirun", "mpiexec"}) {
-    const absl::StatusOr<std::string> path = find_program(name, search_path);
+    const absl::StatusOr<std::string> path = process::find_program(name, search_path);
     if (!path.ok()) continue;
-    const std::unique_ptr<FILE, int (*)(FILE*)> output(
-        popen(absl::StrCat("'", *path, "' --version 2>&1 </dev/null").c_str(), "re"), &pclose);
-    std::string text(4096, 0);
-    if (output != nullptr) text.resize(fread(text.data(), 1, text.size(), output.get()));
-    return MpiProgram{.name = name, .flavour = mpi_flavour(text)};
+    const absl::StatusOr<ChildResult> version = run_command({*path, "--version"});
+    return MpiProgram{.name = name, .flavour = mpi_flavour(version.ok() ? version->output : "")};
   }
   return std::nullopt;
 }
@@ -110,16 +107,16 @@ Machine this_machine(absl::Span<const std::string> environment) {
                      .devices = devices.visible,
                      .installed_devices = devices.installed};
   machine.has_peer_access = machine.device_kind != "gpu" || has_peer_access();
-  const std::string search_path = search_path_of(environment);
+  const std::string search_path = process::search_path_of(environment);
   machine.count_physical_cores = &count_physical_cores;
   machine.find_mpi = [search_path] { return find_mpi(search_path); };
   machine.is_port_in_use = &accepts_connections;
   machine.find_free_port = &free_port;
   machine.has_program = [search_path](const std::string& name) {
-    return find_program(name, search_path).ok();
+    return process::find_program(name, search_path).ok();
   };
   machine.read_file = &read_text;
   return machine;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

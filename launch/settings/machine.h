@@ -1,4 +1,4 @@
-/// What this machine has, as far as plans depend on it.
+/// The properties of this machine that plans depend on.
 ///
 /// A plain struct that tests fill in. Nothing here needs a driver's library (devices.h), so a
 /// machine whose driver is broken may seem to have devices that a rank cannot use; preflight and
@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 enum class MpiFlavour {
   kOpenMpi,
@@ -41,11 +41,11 @@ struct Machine {
   /// Whether devices can reach one another's memory; without it NCCL has to be told.
   bool has_peer_access = true;
 
-  /// Those that plans ask for only where they need the answer, for it takes its time.
+  /// Functions, since the answers take time: plans call them only when needed.
   std::function<int()> count_physical_cores = [] { return 1; };
   /// Starts the program to see what it is.
   std::function<std::optional<MpiProgram>()> find_mpi = [] { return std::nullopt; };
-  /// Whether somebody accepts connections on this machine at the port.
+  /// Whether a program on this machine accepts connections at the port.
   std::function<bool(uint16_t)> is_port_in_use = [](uint16_t) { return false; };
   std::function<uint16_t()> find_free_port = [] { return 0; };
   /// Whether PATH has the program.
@@ -62,4 +62,4 @@ Machine this_machine(absl::Span<const std::string> environment);
 /// The flavour that prints this for --version.
 MpiFlavour mpi_flavour(absl::string_view version_text);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

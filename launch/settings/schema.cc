@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 constexpr SectionName kSections[] = {
@@ -136,4 +136,4 @@ const char* group_title(Group group) {
 absl::Span<const char* const> distributed_types() { return kDistributedTypes; }
 absl::Span<const char* const> sagemaker_distributed_types() { return kSageMakerDistributedTypes; }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

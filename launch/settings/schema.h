@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 enum class ValueType {
   kFlag,   ///< a boolean whose flag takes no value: there or not
@@ -73,11 +73,11 @@ struct Setting {
   /// A second flag that sets a boolean to false.
   const char* negated_flag = nullptr;
   ValueType type = ValueType::kText;
-  /// As text; null: unset unless somebody sets it.
+  /// As text; null: unset by default.
   const char* default_value = nullptr;
   /// The only values there are, between `|`; null: any of the type.
   const char* choices = nullptr;
-  /// Files and variables may spell a choice in any case, as those that the peer writes do.
+  /// Files and variables may spell a choice in any case, as files of HF Accelerate do.
   bool is_in_any_case = false;
   Section section = Section::kNone;
   /// The key in a file where it is not `name`.
@@ -86,8 +86,8 @@ struct Setting {
   bool in_sagemaker = false;
   /// What a rank finds it in; null: nothing.
   const char* variable = nullptr;
-  /// Whether the launcher takes a value from `variable`. Not what an outer run says about its
-  /// ranks.
+  /// Whether the launcher takes a value from `variable`. False for variables that an outer run
+  /// sets for its ranks.
   bool variable_is_read = true;
   Group group = Group::kProgram;
   const char* help = "";
@@ -137,4 +137,4 @@ const char* group_title(Group group);
 absl::Span<const char* const> distributed_types();
 absl::Span<const char* const> sagemaker_distributed_types();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -1,6 +1,6 @@
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using enum ValueType;
@@ -52,7 +52,7 @@ struct Row {
     row.setting.in_sagemaker = true;
     return row;
   }
-  // The launcher takes the variable's value where nobody says more, and ranks get it.
+  // The variable's value is the launcher's default, and ranks get it.
   constexpr Row exchanged_by(const char* variable) const {
     Row row = *this;
     row.setting.variable = variable;
@@ -616,4 +616,4 @@ constexpr Setting kRows[] = {
 
 absl::Span<const Setting> all_settings() { return kRows; }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -12,12 +12,12 @@
 #include "launch/process/environment_words.h"
 #include "launch/settings/value_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Flags that say what kind of run it is; a file says it by distributed_type.
+// The flags that choose the kind of run; a file uses distributed_type.
 constexpr const char* kKindFlags[] = {
     "multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm", "cpu"};
 
@@ -77,7 +77,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
 absl::Status Settings::take_environment(const Setting& row,
                                         absl::Span<const std::string> environment) {
   if (row.variable == nullptr || !row.variable_is_read) return absl::OkStatus();
-  const std::string text = environment_value(environment, row.variable);
+  const std::string text = process::environment_value(environment, row.variable);
   if (text.empty()) return absl::OkStatus();
   const std::string kept = schema_text(row, text);
   if (absl::Status ok = check_value(row, kept); !ok.ok()) {
@@ -219,4 +219,4 @@ std::string Settings::to_text() const {
   return text;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -1,7 +1,7 @@
 /// Every setting of a run, and where each value came from.
 ///
 /// A flag on the command line wins over the configuration file, that over the environment, that
-/// over the built-in default: also a flag that says what the default is.
+/// over the built-in default: also a flag that equals the default.
 /// Errors:  InvalidArgument, one line that names the flag, the file with line and key, or the
 ///          variable, and what is wrong.
 /// Threads: a value.
@@ -19,7 +19,7 @@
 #include "launch/settings/config_file.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// What was typed: settings by name to their values, in the order of the command line. A flag
 /// without a value has "true" or, negated, "false".
@@ -46,7 +46,7 @@ class Settings {
   Provenance provenance(absl::string_view name) const;
   bool is_typed(absl::string_view name) const { return provenance(name) == Provenance::kFlag; }
 
-  /// The value in the type that the schema says. `name` is one of the schema's; of an unset one the
+  /// The value in the type of the schema. `name` is one of the schema's; of an unset one the
   /// text is empty and the number 0.
   std::string text(absl::string_view name) const;
   std::vector<std::string> texts(absl::string_view name) const;
@@ -86,4 +86,4 @@ class Settings {
   std::vector<std::string> deepspeed_keys_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -8,7 +8,9 @@
 #include "launch/settings/child_environment.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
+
+using process::EnvironmentOverlay;
 namespace {
 
 using ::testing::Contains;
@@ -86,7 +88,7 @@ TEST(SettingsTest, TheFilesKindOfRunCountsUnlessOneIsTyped) {
   EXPECT_TRUE(resolved({}, "distributed_type: MULTI_CPU\nnum_processes: 2\n").flag("cpu"));
 }
 
-// As the peer's template of an fp8 configuration has them.
+// As HF Accelerate's template of an fp8 configuration has them.
 TEST(SettingsTest, TakesChoicesOfFilesAndVariablesInAnyCase) {
   const Settings settings = completed({}, kNoDevices,
                                       "distributed_type: 'NO'\nmixed_precision: FP8\n"
@@ -140,7 +142,7 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(error_of({{"module", {"true"}}, {"no_python", {"true"}}}, kNoDevices),
               HasSubstr("--module and --no_python"));
   EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
-              HasSubstr("3 ranks cannot be spread evenly over 2 machines"));
+              HasSubstr("3 ranks cannot be divided evenly over 2 machines"));
   EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}}, {"use_fsdp", {"true"}}}, devices(2)),
               HasSubstr("--fsdp_version 2"));
   EXPECT_THAT(
@@ -250,4 +252,4 @@ TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
@@ -136,7 +136,7 @@ absl::Status check_simulation(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// What the scheduler says about this machine among others, where nobody said it.
+// Fills in the scheduler's values for this machine and the job where the user gave none.
 void take_job(Settings& settings, const Job& job) {
   const bool is_agent_of_many =
       job.nodes > 1 && (job.kind == JobKind::kSageMaker ||
@@ -235,13 +235,13 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
                                settings.describe("num_processes"), "; leave --multi_gpu out"));
   }
   if (processes % machines != 0) {
-    return refuse(absl::StrCat(processes, " ranks cannot be spread evenly over ", machines,
+    return refuse(absl::StrCat(processes, " ranks cannot be divided evenly over ", machines,
                                " machines; give a --num_processes that ", machines, " divides"));
   }
-  if (processes / machines > kMaxProcesses) {
-    return refuse(absl::StrCat(settings.describe("num_processes"), " is more than ", kMaxProcesses,
-                               " ranks on one machine: not a whole number from 1 to ",
-                               kMaxProcesses));
+  if (processes / machines > process::kMaxProcesses) {
+    return refuse(absl::StrCat(
+        settings.describe("num_processes"), " is more than ", process::kMaxProcesses,
+        " ranks on one machine: not a whole number from 1 to ", process::kMaxProcesses));
   }
   const std::vector<std::string> ids = device_ids(settings);
   if (settings.flag("multi_gpu") && machines == 1 && ids.size() == 1) {
@@ -319,7 +319,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (settings.is_typed("num_processes")) {
     constexpr int64_t kMany = 1 << 20;
     const bool is_one_machine = !settings.is_set("num_machines") && !settings.is_set("nnodes");
-    const int64_t max = is_one_machine ? kMaxProcesses : kMany;
+    const int64_t max = is_one_machine ? process::kMaxProcesses : kMany;
     if (absl::Status ok = check_range(settings, "num_processes", 1, max); !ok.ok()) return ok;
   }
   take_job(settings, job);
@@ -344,4 +344,4 @@ std::string note_on_defaults(const Settings& settings) {
   return absl::StrJoin(defaults, ", ");
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -1,4 +1,4 @@
-/// Makes settings whole, and refuses those that do not go together.
+/// Completes settings and refuses combinations that do not fit together.
 ///
 /// Errors:  InvalidArgument, one line: which settings, why not, and what to do.
 /// Threads: pure functions.
@@ -16,7 +16,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// How many machines take part: the same number twice unless they may come and go.
 struct NodeRange {
@@ -24,7 +24,7 @@ struct NodeRange {
   int max = 1;
 };
 
-/// Of --nnodes, else of --num_machines. \pre The settings are complete.
+/// The range from --nnodes, else from --num_machines. \pre The settings are complete.
 NodeRange node_range(const Settings& settings);
 
 /// Whether machines may come and go.
@@ -34,8 +34,8 @@ bool is_elastic(const Settings& settings);
 /// checks everything that does not depend on what is started.
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job);
 
-/// What was given by nobody although a run depends on it: "num_processes=2", in one note; empty if
-/// a configuration file or flags say it all.
+/// The defaults that a run depends on, "num_processes=2", as one note; empty if there is a
+/// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

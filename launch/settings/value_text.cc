@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 absl::Status expected(absl::string_view what, absl::string_view text) {
@@ -26,23 +26,6 @@ absl::Status check_bools(absl::string_view text) {
   });
   if (parts.size() == 3 && all_good) return absl::OkStatus();
   return expected("three booleans as in true,false,true", text);
-}
-
-// Insertions, removals, replacements and swaps of neighbours that make one word of the other.
-size_t edit_distance(absl::string_view a, absl::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    for (size_t j = 1; j <= b.size(); ++j) {
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1,
-                             cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
 }
 
 }  // namespace
@@ -102,19 +85,4 @@ std::string schema_text(const Setting& setting, const std::string& text) {
   return text;
 }
 
-std::string nearest_word(absl::string_view word, const std::vector<std::string>& words) {
-  std::string nearest;
-  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : words) {
-    // A beginning is as good as one wrong letter.
-    const bool is_beginning = word.size() > 3 && absl::StartsWith(candidate, word);
-    const size_t distance = is_beginning ? 1 : edit_distance(word, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = candidate;
-    }
-  }
-  return nearest;
-}
-
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -1,7 +1,7 @@
 /// What the text of a setting's value means.
 ///
 /// One way of reading for flags, configuration files and variables.
-/// Errors:  InvalidArgument: what was expected, and what was there; callers say where.
+/// Errors:  InvalidArgument with the expected and the actual text; callers add the place.
 /// Threads: pure functions.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 /// y yes t true on 1 / n no f false off 0, in any case.
 absl::StatusOr<bool> parse_bool(absl::string_view text);
@@ -25,10 +25,7 @@ absl::Status check_value(const Setting& setting, absl::string_view text);
 /// Whether a JSON or YAML file can have the text.
 bool is_utf8(const std::string& text);
 
-/// What a file or a variable says, as the schema spells it: choices may be in any case there.
+/// The schema's spelling of a value from a file or a variable, where choices may be in any case.
 std::string schema_text(const Setting& setting, const std::string& text);
 
-/// The one of `words` that is most like `word`; empty if none is.
-std::string nearest_word(absl::string_view word, const std::vector<std::string>& words);
-
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

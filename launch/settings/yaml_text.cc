@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <regex>
-#include <vector>
 
 #include <yaml-cpp/yaml.h>
 
@@ -14,15 +12,15 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/yaml_text.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Deeper files are no configuration.
+// Configurations are never deeper.
 constexpr int kMaxDepth = 8;
 
 absl::Status error_at(absl::string_view name, const YAML::Mark& mark, absl::string_view message) {
@@ -68,7 +66,7 @@ bool read_int(absl::string_view word, int64_t* number) {
   return true;
 }
 
-// With a point, as 1.1 wants it; `1e5` is a text there.
+// A float of YAML 1.1 has a point; `1e5` is a text there.
 bool read_float(absl::string_view word, double* number) {
   const std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
   if (digits.find('.') == std::string::npos) return false;
@@ -120,11 +118,12 @@ class Reader {
   absl::StatusOr<Json> read_map(const YAML::Node& node, const std::string& path, int depth) {
     Json map = Json::object();
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) return error_at(name_, entry.first.Mark(), "a key is no word");
+      if (!entry.first.IsScalar())
+        return error_at(name_, entry.first.Mark(), "a key is not a plain word");
       const std::string& key = entry.first.Scalar();
       const std::string key_path = path.empty() ? key : absl::StrCat(path, ".", key);
       if (map.contains(key)) {
-        return error_at(name_, entry.first.Mark(), absl::StrCat("key ", key, " is there twice"));
+        return error_at(name_, entry.first.Mark(), absl::StrCat("key ", key, " occurs twice"));
       }
       absl::StatusOr<Json> value = read(entry.second, key_path, depth + 1);
       if (!value.ok()) return value.status();
@@ -138,63 +137,15 @@ class Reader {
   YamlDocument& document_;
 };
 
-// Whether a plain word would come back as something else than this text.
-bool needs_quotes(const std::string& text) {
-  if (!plain_scalar(text).is_string() || is_one_of(text, {"y", "Y", "n", "N", "=", "<<"})) {
-    return true;
-  }
+// Whether a reader of YAML 1.1 or 1.2 takes a plain word for something else than a text.
+bool is_keyword(const std::string& text) {
   // Dates, numbers of YAML 1.2, and numbers to the base of 60.
   static const std::regex kOtherWords(
       "[0-9]{4}-[0-9][-0-9Tt:. Z+]*|"
       "[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+|"
       "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+([.][0-9_]*)?");
-  if (std::regex_match(text, kOtherWords) || text.front() == ' ' || text.back() == ' ') return true;
-  if (text.find_first_of("-?:,[]{}#&*!|>'\"%@`") == 0) {
-    const bool is_dash_word = absl::string_view("-?:").find(text[0]) != absl::string_view::npos &&
-                              text.size() > 1 && text[1] != ' ';
-    if (!is_dash_word) return true;
-  }
-  return text.find(": ") != std::string::npos || text.find(" #") != std::string::npos ||
-         text.back() == ':' || text.starts_with("---");
-}
-
-std::string quoted(const std::string& text) {
-  const bool is_printable =
-      std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-  if (is_printable) return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "''"}}), "'");
-  return Json(text).dump();
-}
-
-std::string scalar_text(const Json& value) {
-  if (value.is_null()) return "null";
-  if (value.is_string()) {
-    const std::string& text = value.get_ref<const std::string&>();
-    return needs_quotes(text) || quoted(text)[0] == '"' ? quoted(text) : text;
-  }
-  if (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()) &&
-      std::abs(value.get<double>()) < 1e16) {
-    return absl::StrFormat("%.1f", value.get<double>());
-  }
-  return value.dump();
-}
-
-void write(const Json& map, const std::string& indent, std::string* out) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : map.items()) keys.push_back(key);
-  std::sort(keys.begin(), keys.end());
-  for (const std::string& key : keys) {
-    const Json& value = map[key];
-    absl::StrAppend(out, indent, scalar_text(key), ":");
-    if (value.is_object() && !value.empty()) {
-      absl::StrAppend(out, "\n");
-      write(value, indent + "  ", out);
-    } else if (value.is_array() && !value.empty()) {
-      absl::StrAppend(out, "\n");
-      for (const Json& item : value) absl::StrAppend(out, indent, "- ", scalar_text(item), "\n");
-    } else {
-      absl::StrAppend(out, " ", value.is_structured() ? value.dump() : scalar_text(value), "\n");
-    }
-  }
+  return !plain_scalar(text).is_string() || is_one_of(text, {"y", "Y", "n", "N", "=", "<<"}) ||
+         std::regex_match(text, kOtherWords);
 }
 
 }  // namespace
@@ -212,9 +163,8 @@ absl::StatusOr<YamlDocument> parse_yaml(const std::string& text, absl::string_vi
 }
 
 std::string to_yaml(const nlohmann::ordered_json& map) {
-  std::string out;
-  write(map, "", &out);
-  return out;
+  if (map.empty()) return "";
+  return yaml_text(map, {.width = std::string::npos, .unicode = true, .is_keyword = is_keyword});
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::settings {
 
 struct YamlDocument {
   /// Null for an empty text. Maps keep their order.
@@ -29,4 +29,4 @@ absl::StatusOr<YamlDocument> parse_yaml(const std::string& text, absl::string_vi
 /// Block style, keys sorted, a line's end last. Maps may hold maps, lists of scalars and scalars.
 std::string to_yaml(const nlohmann::ordered_json& map);
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::settings

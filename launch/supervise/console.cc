@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 constexpr char kSpeaker[] = "accelerate launch: ";
@@ -40,9 +40,9 @@ void Console::write(OutputQueue& queue, absl::string_view name, OutputQueue& oth
     if (!closed_) closed_ = std::string(name);
     return;
   }
-  // A full disk under the log is no reason to lose the training.
+  // A full disk under the log must not end the training.
   absl::StrAppend(&other.pending(), kSpeaker, "cannot write to ", name, " (", written.message(),
                   "); the rest of it is lost\n");
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

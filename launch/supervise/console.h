@@ -1,4 +1,4 @@
-/// The launcher's own standard output and error, and what it says there itself.
+/// The launcher's own standard output and error, and its messages there.
 /// Threads: the main thread.
 #pragma once
 
@@ -11,9 +11,9 @@
 #include "launch/process/event_source.h"
 #include "launch/supervise/output_queue.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
-class Console final : public EventSource {
+class Console final : public process::EventSource {
  public:
   Console();
 
@@ -23,12 +23,12 @@ class Console final : public EventSource {
   /// `accelerate launch: TEXT` as a line on standard error.
   void say(absl::string_view text);
 
-  /// The same, unless something was said about `matter` before.
+  /// The same, but only the first time for each `matter`.
   void say_once(absl::string_view matter, absl::string_view text);
 
   bool empty() const { return out_.empty() && err_.empty(); }
 
-  /// Whether nobody reads one of the two any more, and which.
+  /// The name of the stream whose reader is gone, if one is.
   const std::optional<std::string>& closed() const { return closed_; }
 
   void add_entries(std::vector<pollfd>& entries) override;
@@ -43,4 +43,4 @@ class Console final : public EventSource {
   std::set<std::string, std::less<>> said_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

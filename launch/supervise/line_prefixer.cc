@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 void LinePrefixer::append(absl::string_view bytes, std::string& out) {
   while (!bytes.empty()) {
@@ -58,4 +58,4 @@ void LinePrefixer::grow(absl::string_view bytes, std::string& out) {
   absl::StrAppend(&line_, bytes);
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

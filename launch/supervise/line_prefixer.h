@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 class LinePrefixer {
  public:
@@ -43,4 +43,4 @@ class LinePrefixer {
   std::deque<std::string> tail_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

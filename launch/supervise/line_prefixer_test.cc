@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 std::string prefixed(const std::vector<std::string>& pieces) {
@@ -81,4 +81,4 @@ TEST(LinePrefixer, RemembersTheLastLines) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

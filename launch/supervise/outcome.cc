@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 std::string describe(const RankExit& exit) {
   std::string who = absl::StrCat("rank ", exit.rank, " (pid ", exit.pid, ", local rank ",
@@ -25,4 +25,4 @@ std::string host_name() {
   return name;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

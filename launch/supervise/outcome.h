@@ -1,11 +1,11 @@
-/// How a rank ended, and what that means for the launcher's exit code and last words.
+/// How a rank ended, as a message and as the launcher's exit code.
 #pragma once
 
 #include <sys/types.h>
 
 #include <string>
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 /// How a process ended: by its own exit, or by a signal.
 struct RankExit {
@@ -30,7 +30,7 @@ std::string describe(const RankExit& exit);
 /// `signal 15 (Terminated)`.
 std::string describe_signal(int signal);
 
-/// This machine's name, as people know it.
+/// This machine's host name, for messages.
 std::string host_name();
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 bool has_room(int fd) {
@@ -27,7 +27,7 @@ absl::Status OutputQueue::write_some() {
       sent_ += static_cast<size_t>(written);
       continue;
     }
-    // EAGAIN: the descriptor is shared, non-blocking, and somebody else took the room.
+    // EAGAIN: the descriptor is shared, non-blocking, and another process used up the room.
     if (errno == EAGAIN || errno == EINTR) break;
     const int error = errno;
     failed_ = true;
@@ -46,4 +46,4 @@ absl::Status OutputQueue::write_some() {
   return absl::OkStatus();
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

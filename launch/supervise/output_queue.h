@@ -2,8 +2,7 @@
 ///
 /// A slow reader must not keep the launcher from answering signals, and the descriptor may be
 /// shared with other processes, so it is not made non-blocking. Instead bytes wait here until poll
-/// says that there is room, and leave in pieces that then fit.
-/// Threads: one user.
+/// reports room, and leave in pieces that fit. Threads: one user.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +10,11 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 class OutputQueue {
  public:
-  /// Above this, whoever fills the queue should wait.
+  /// Above this, producers should wait.
   static constexpr size_t kFullBytes = 256 * 1024;
 
   /// `fd` stays open and is not owned.
@@ -29,7 +28,7 @@ class OutputQueue {
   std::string& pending() { return pending_; }
 
   /// Call when poll reported room or an error: writes as much as surely does not block.
-  /// Errors: Unavailable if nobody reads any more; DataLoss for any other reason. Each is
+  /// Errors: Unavailable if the reader is gone; DataLoss for any other reason. Each is
   ///         returned once, and everything pending or coming is dropped.
   absl::Status write_some();
 
@@ -40,4 +39,4 @@ class OutputQueue {
   bool failed_ = false;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

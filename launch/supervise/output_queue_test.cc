@@ -5,9 +5,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
+
 namespace {
 
 class OutputQueueTest : public ::testing::Test {
@@ -67,4 +68,4 @@ TEST(OutputQueue, TellsAFullDeviceFromAClosedReader) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

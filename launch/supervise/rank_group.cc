@@ -13,18 +13,34 @@
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/process/environment_words.h"
-#include "launch/process/foreground_terminal.h"
-#include "launch/process/unique_fd.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
-// After the last rank: how long to listen to a pipe that something a rank started still holds.
+// Lending the terminal to a rank that runs alone.
+//
+// A rank is a process group of its own, and only the terminal's foreground group may read from it
+// and gets its Ctrl-C. A single rank that shares the launcher's terminal is therefore made the
+// foreground group, as a shell does with a job.
+//
+// The terminal is the one on standard input. SIGTTOU must be blocked when it changes hands.
+bool owns_terminal() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+
+void lend_terminal(pid_t group) {
+  if (owns_terminal()) tcsetpgrp(STDIN_FILENO, group);
+}
+
+void take_terminal_back(pid_t group) {
+  if (tcgetpgrp(STDIN_FILENO) == group) tcsetpgrp(STDIN_FILENO, getpgrp());
+}
+
+// How long to drain pipes after the last rank ended; its own children may still hold them.
 constexpr std::chrono::milliseconds kDrainGrace(500);
 
-// From killing ranks to leaving those that are still there: stuck in the kernel, for ever perhaps.
-constexpr std::chrono::seconds kKillPatience(5);
+// How long to wait for killed ranks; one that is stuck in the kernel may never end.
+constexpr std::chrono::seconds kKillTimeout(5);
 constexpr int kReapPauseMs = 5;
 
 // Besides the ranks' pipes and logs: standard streams, guard, signals, sockets of this machine and
@@ -49,7 +65,7 @@ absl::StatusOr<rlimit> raise_open_files(size_t num_ranks) {
 
 // A run that a rank of another run started is known by the tokens of both.
 std::string token_after(absl::Span<const std::string> environment, const std::string& token) {
-  const std::string outer = environment_value(environment, kRunTokenVariable);
+  const std::string outer = process::environment_value(environment, process::kRunTokenVariable);
   return outer.empty() ? token : absl::StrCat(outer, ":", token);
 }
 
@@ -78,13 +94,14 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
 absl::Status RankGroup::start_one(const std::string& program, const RankStart& start,
                                   absl::Span<const std::string> parent_environment, int null_fd,
                                   const rlimit& open_files) {
-  EnvironmentOverlay environment = start.plan.environment;
-  environment[kRunTokenVariable] = token_after(parent_environment, guard_->token());
-  ExecImage image(program, start.plan.argv, apply_overlay(parent_environment, environment));
-  ChildSetup setup = {.stdin_fd = null_fd,
-                      .inherited_fds = start.plan.inherited_fds,
-                      .takes_terminal = lent_terminal_,
-                      .open_files = open_files};
+  process::EnvironmentOverlay environment = start.plan.environment;
+  environment[process::kRunTokenVariable] = token_after(parent_environment, guard_->token());
+  process::ExecImage image(program, start.plan.argv,
+                           process::apply_overlay(parent_environment, environment));
+  process::ChildSetup setup = {.stdin_fd = null_fd,
+                               .inherited_fds = start.plan.inherited_fds,
+                               .takes_terminal = lent_terminal_,
+                               .open_files = open_files};
   Member member = {.rank = start.rank, .local_rank = start.local_rank};
   UniqueFd out, err;
   if (null_fd >= 0) {
@@ -97,7 +114,7 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
     setup.stdout_fd = out.get();
     setup.stderr_fd = err.get();
   }
-  absl::StatusOr<pid_t> pid = spawn(image, setup, *signals_, *guard_);
+  absl::StatusOr<pid_t> pid = process::spawn(image, setup, *signals_, *guard_);
   if (!pid.ok()) return pid.status();
   member.pid = *pid;
   members_.push_back(std::move(member));
@@ -146,7 +163,7 @@ void RankGroup::observe_one(Member& member) {
       info.si_pid == member.pid) {
     // Ctrl-Z reached only the rank, whose group is in the foreground: follow it, as one job.
     take_terminal_back(member.pid);
-    SignalInbox::suspend(0);
+    process::SignalInbox::suspend(0);
     lend_terminal(member.pid);
     kill(-member.pid, SIGCONT);
   }
@@ -180,11 +197,11 @@ bool RankGroup::is_over() {
   const bool is_given_up = give_up_at_ && Clock::now() >= *give_up_at_;
   if (!all_exited() && !is_given_up) return false;
   if (!drain_deadline_) drain_deadline_ = Clock::now() + kDrainGrace;
-  const bool silent = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+  const bool all_closed = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
     return std::none_of(member.outputs.begin(), member.outputs.end(),
                         [](const RankOutput& output) { return output.is_open(); });
   });
-  return silent || impatient_ || Clock::now() >= *drain_deadline_;
+  return all_closed || stops_waiting_ || Clock::now() >= *drain_deadline_;
 }
 
 void RankGroup::send(int signal) const {
@@ -196,7 +213,7 @@ void RankGroup::send(int signal) const {
 void RankGroup::stop(int signal, absl::Duration grace) {
   if (stopping_) return;
   stopping_ = true;
-  stopped_somebody_ = !all_exited();
+  stopped_any_ = !all_exited();
   send(signal);
   // A suspended process would not notice before it is killed.
   send(SIGCONT);
@@ -205,7 +222,7 @@ void RankGroup::stop(int signal, absl::Duration grace) {
 
 void RankGroup::kill_now() {
   kill_deadline_.reset();
-  give_up_at_ = Clock::now() + kKillPatience;
+  give_up_at_ = Clock::now() + kKillTimeout;
   for (const Member& member : members_) {
     if (!member.exit) killed_.push_back(member.rank);
   }
@@ -216,7 +233,7 @@ void RankGroup::end() {
   stopping_ = ended_ = true;
   kill_deadline_.reset();
   send(SIGKILL);
-  if (!give_up_at_) give_up_at_ = Clock::now() + kKillPatience;
+  if (!give_up_at_) give_up_at_ = Clock::now() + kKillTimeout;
   for (Member& member : members_) {
     if (member.pid == 0) continue;
     if (!reap(member.pid)) {
@@ -276,14 +293,14 @@ void RankGroup::react(absl::Span<const pollfd> entries) {
   if (kill_deadline_ && Clock::now() >= *kill_deadline_) kill_now();
 }
 
-std::optional<EventSource::Clock::time_point> RankGroup::deadline() const {
+std::optional<process::EventSource::Clock::time_point> RankGroup::deadline() const {
   const Clock::time_point now = Clock::now();
   std::optional<Clock::time_point> next = kill_deadline_;
   for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_}) {
     // A time that passed is nothing to wait for.
-    if (time && now < *time) next = earlier(next, time);
+    if (time && now < *time) next = process::earlier(next, time);
   }
   return next;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

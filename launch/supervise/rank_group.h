@@ -1,7 +1,7 @@
 /// The ranks of one machine in one round: started together, ended together.
 ///
 /// Each rank is a process group of its own. A rank that ended is reaped only by `end`: until then
-/// its process id, and with it the id of its group, cannot be given to somebody else.
+/// its process id, and with it the id of its group, cannot be given to another process.
 /// Threads: the main thread.
 #pragma once
 
@@ -24,7 +24,7 @@
 #include "launch/supervise/outcome.h"
 #include "launch/supervise/rank_output.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 /// Where one of a rank's streams goes; nowhere at all is allowed.
 struct StreamTarget {
@@ -36,15 +36,16 @@ struct StreamTarget {
 struct RankStart {
   int rank = 0;
   int local_rank = 0;
-  ProcessPlan plan;
+  process::ProcessPlan plan;
   StreamTarget out;
   StreamTarget err;
 };
 
-class RankGroup final : public EventSource {
+class RankGroup final : public process::EventSource {
  public:
   /// All of them outlive the group.
-  RankGroup(const OrphanGuard& guard, const SignalInbox& signals, Console& console)
+  RankGroup(const process::OrphanGuard& guard, const process::SignalInbox& signals,
+            Console& console)
       : guard_(&guard), signals_(&signals), console_(&console) {}
   /// As `end`.
   ~RankGroup() override;
@@ -62,25 +63,26 @@ class RankGroup final : public EventSource {
 
   bool has_member(pid_t pid) const;
   bool all_exited() const;
-  /// Whether all ended, or do not die, and their outputs did, or were listened to for long enough.
+  /// Whether every rank has ended or survived SIGKILL for too long, and every output is closed or
+  /// was drained for long enough.
   bool is_over();
   /// The first rank that failed before anyone stopped it.
   const std::optional<RankExit>& first_failure() const { return first_failure_; }
   /// The signal by which the rank ended that has the terminal, if a key of it sends that.
   const std::optional<int>& interruption() const { return interruption_; }
 
-  /// Whether `stop` found anybody to stop.
-  bool stopped_somebody() const { return stopped_somebody_; }
+  /// Whether `stop` found a running rank.
+  bool stopped_any() const { return stopped_any_; }
 
   /// Sends `signal` to every rank and what it started.
   void send(int signal) const;
   /// Asks all to stop and kills them after `grace`. Only the first call counts.
   void stop(int signal, absl::Duration grace);
-  /// Asked to stop, and not at its end.
+  /// Whether `stop` was called and `end` was not.
   bool is_stopping() const { return stopping_ && !ended_; }
   void kill_now();
-  /// Nothing is waited for any more.
-  void lose_patience() { impatient_ = true; }
+  /// From now on `is_over` does not wait for outputs.
+  void stop_waiting() { stops_waiting_ = true; }
 
   /// Kills what is left, reaps the ranks, and passes on what their outputs hold.
   void end();
@@ -116,15 +118,15 @@ class RankGroup final : public EventSource {
   bool reap(pid_t pid) const;
   const Member* find(int rank) const;
 
-  const OrphanGuard* guard_;
-  const SignalInbox* signals_;
+  const process::OrphanGuard* guard_;
+  const process::SignalInbox* signals_;
   Console* console_;
   std::vector<Member> members_;
   bool lent_terminal_ = false;
   bool stopping_ = false;
   bool ended_ = false;
-  bool stopped_somebody_ = false;
-  bool impatient_ = false;
+  bool stopped_any_ = false;
+  bool stops_waiting_ = false;
   std::optional<RankExit> first_failure_;
   std::optional<int> interruption_;
   std::vector<int> killed_;
@@ -136,4 +138,4 @@ class RankGroup final : public EventSource {
   std::vector<RankOutput*> readers_;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -1,14 +1,19 @@
 #include "launch/supervise/rank_output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/platform/child.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
@@ -18,6 +23,27 @@ constexpr size_t kReadBytes = 64 * 1024;
 constexpr int kFinalReads = 16;
 
 }  // namespace
+
+absl::StatusOr<RankLog> RankLog::open(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  RankLog log;
+  log.path_ = path;
+  log.file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const int cause = error ? error.value() : errno;
+  if (log.is_open()) return log;
+  const std::string text = absl::StrCat("cannot write the log ", path, ": ", std::strerror(cause));
+  if (cause == ENOSPC || cause == EDQUOT) return absl::DataLossError(text);
+  return absl::InternalError(text);
+}
+
+absl::Status RankLog::append(absl::string_view bytes) {
+  if (!is_open() || write_all(file_.get(), bytes)) return absl::OkStatus();
+  const int cause = errno;
+  file_.reset();
+  return absl::DataLossError(
+      absl::StrCat("cannot write the log ", path_, ": ", std::strerror(cause)));
+}
 
 RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
                        Console& console)
@@ -60,4 +86,4 @@ std::string& RankOutput::lines() {
   return dropped_;
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -11,14 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/process_list.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 // How long to wait for killed processes to go; one that is stuck in the kernel may take for ever.
 constexpr std::chrono::seconds kReapGrace(2);
 constexpr int kReapPollMs = 20;
 
-// Says no at once in the usual case, in which /proc need not be searched.
+// In the usual case there is no child, and /proc need not be searched.
 bool has_children() {
   siginfo_t info = {};
   return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -27,15 +27,15 @@ bool has_children() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::create(const SupervisorOptions& options) {
-  absl::StatusOr<OrphanGuard> guard = OrphanGuard::start();
+  absl::StatusOr<process::OrphanGuard> guard = process::OrphanGuard::start();
   if (!guard.ok()) return guard.status();
   return std::unique_ptr<Supervisor>(new Supervisor(*std::move(guard), options));
 }
 
-Supervisor::Supervisor(OrphanGuard guard, const SupervisorOptions& options)
+Supervisor::Supervisor(process::OrphanGuard guard, const SupervisorOptions& options)
     : options_(options),
       guard_(std::move(guard)),
-      foreign_children_(has_children() ? children_of(getpid()) : std::vector<pid_t>()) {
+      foreign_children_(has_children() ? process::children_of(getpid()) : std::vector<pid_t>()) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
@@ -66,7 +66,7 @@ void Supervisor::add_entries(std::vector<pollfd>& entries) {
 }
 
 void Supervisor::react(absl::Span<const pollfd> entries) {
-  // Signals first: whose exit comes first decides who is blamed.
+  // Signals first: the first exit decides which rank is reported as the failure.
   if (entries[0].revents != 0) handle_signals();
   console_.react(entries.subspan(1, console_entries_));
   if (console_.closed()) {
@@ -79,7 +79,7 @@ void Supervisor::react(absl::Span<const pollfd> entries) {
   if (ranks_ && ranks_->first_failure()) stop_ranks();
 }
 
-std::optional<EventSource::Clock::time_point> Supervisor::deadline() const {
+std::optional<process::EventSource::Clock::time_point> Supervisor::deadline() const {
   return ranks_ ? ranks_->deadline() : std::nullopt;
 }
 
@@ -112,15 +112,15 @@ void Supervisor::observe_ranks(pid_t first) {
 }
 
 void Supervisor::handle_stop_request(int signal) {
-  const bool nobody_runs = !ranks_ || ranks_->all_exited();
+  const bool none_runs = !ranks_ || ranks_->all_exited();
   const bool stopping = stop_request_ || (ranks_ && ranks_->is_stopping());
-  if (stopping && !impatient_) {
+  if (stopping && !stops_waiting_) {
     console_.say(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
-                              nobody_runs ? "waiting for nobody" : "killing the ranks"));
-    impatient_ = true;
+                              none_runs ? "no longer waiting" : "killing the ranks"));
+    stops_waiting_ = true;
   }
-  if (ranks_ && (stopping || nobody_runs)) ranks_->lose_patience();
-  if (stopping && !nobody_runs) ranks_->kill_now();
+  if (ranks_ && (stopping || none_runs)) ranks_->stop_waiting();
+  if (stopping && !none_runs) ranks_->kill_now();
   // In ranks SIGHUP belongs to a debugger of UCX, which Open MPI brings along.
   request_stop(
       {.reason = absl::StrCat("received ", describe_signal(signal)), .exit_code = 128 + signal},
@@ -135,7 +135,7 @@ void Supervisor::request_stop(StopRequest request, int signal, absl::Duration gr
 
 void Supervisor::suspend() {
   if (ranks_) ranks_->send(SIGTSTP);
-  SignalInbox::suspend(getpid());
+  process::SignalInbox::suspend(getpid());
   if (ranks_) ranks_->send(SIGCONT);
 }
 
@@ -160,7 +160,7 @@ void Supervisor::kill_adopted() {
     } while (reaped > 0);
     if (reaped < 0) return;
     bool any = false;
-    for (pid_t child : children_of(getpid())) {
+    for (pid_t child : process::children_of(getpid())) {
       const auto& foreign = foreign_children_;
       if (std::find(foreign.begin(), foreign.end(), child) != foreign.end()) continue;
       kill(child, SIGKILL);
@@ -171,4 +171,4 @@ void Supervisor::kill_adopted() {
   }
 }
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

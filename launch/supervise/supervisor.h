@@ -1,8 +1,9 @@
-/// Starts the ranks, passes their output and the launcher's signals along, and sees them all off.
+/// Starts the ranks, forwards their output and the launcher's signals, and ends every process of a
+/// round.
 ///
-/// It is an event source: whoever runs the loop (the agent) waits for it and for what else there
-/// is, and asks it between two waits how the ranks are. It never blocks, so signals are answered
-/// even while nobody reads the output.
+/// It is an event source: the agent's loop waits for it together with other sources, and looks at
+/// the state of the ranks between two waits. It never blocks, so signals are handled even while
+/// the output is not read.
 ///
 ///     launcher -+- rank 0   process group of its own, killed if the launcher dies
 ///               +- rank 1   ... what a rank starts is in the rank's group
@@ -27,7 +28,7 @@
 #include "launch/supervise/console.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 
 struct SupervisorOptions {
   /// From forwarding SIGINT, SIGTERM or SIGQUIT to killing the ranks that are still there.
@@ -36,14 +37,14 @@ struct SupervisorOptions {
   absl::Duration failure_grace = absl::Seconds(5);
 };
 
-/// Somebody wants the run to end: SIGINT, SIGTERM, SIGQUIT, SIGHUP (a terminal that was closed), or
-/// nobody reads the output any more.
+/// A request to end the run: SIGINT, SIGTERM, SIGQUIT, SIGHUP (the terminal was closed), or an
+/// output that was closed.
 struct StopRequest {
   std::string reason;
   int exit_code = 0;
 };
 
-class Supervisor final : public EventSource {
+class Supervisor final : public process::EventSource {
  public:
   /// Takes the launcher's signals over.
   /// Errors: ResourceExhausted if there was no process or descriptor to be had.
@@ -68,8 +69,8 @@ class Supervisor final : public EventSource {
   void end_ranks();
 
   const std::optional<StopRequest>& stop_request() const { return stop_request_; }
-  /// A stop was asked for again: nothing is waited for any more.
-  bool is_impatient() const { return impatient_; }
+  /// Whether a second stop was requested, after which nothing is waited for.
+  bool stops_waiting() const { return stops_waiting_; }
 
   Console& console() { return console_; }
 
@@ -78,7 +79,7 @@ class Supervisor final : public EventSource {
   std::optional<Clock::time_point> deadline() const override;
 
  private:
-  Supervisor(OrphanGuard guard, const SupervisorOptions& options);
+  Supervisor(process::OrphanGuard guard, const SupervisorOptions& options);
 
   void handle_signals();
   void observe_ranks(pid_t first);
@@ -90,15 +91,15 @@ class Supervisor final : public EventSource {
 
   const SupervisorOptions options_;
   // Before the guard, which at its end writes to a pipe that may be broken.
-  SignalInbox signals_;
-  OrphanGuard guard_;
+  process::SignalInbox signals_;
+  process::OrphanGuard guard_;
   /// Children that this process had before it became a launcher; none of its business.
   std::vector<pid_t> foreign_children_;
   Console console_;
   std::unique_ptr<RankGroup> ranks_;
   size_t console_entries_ = 0;
   std::optional<StopRequest> stop_request_;
-  bool impatient_ = false;
+  bool stops_waiting_ = false;
 };
 
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

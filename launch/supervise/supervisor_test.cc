@@ -22,7 +22,7 @@
 #include "launch/supervise/outcome.h"
 #include "launch/testing/launcher_process.h"
 
-namespace accelerate::launch {
+namespace accelerate::launch::supervise {
 namespace {
 
 using ::testing::AllOf;
@@ -343,7 +343,7 @@ TEST(Launch, KeepsTheListeningSocketFromOtherRanks) {
 }
 
 TEST(Launch, TakesAnotherPortIfTheOneAskedForIsTaken) {
-  absl::StatusOr<ListeningSocket> taken = listen_on_loopback(0);
+  absl::StatusOr<process::ListeningSocket> taken = process::listen_on_loopback(0);
   ASSERT_TRUE(taken.ok()) << taken.status();
   Launcher launcher =
       ranks(2, "echo $MASTER_PORT", {absl::StrCat("--main_process_port=", taken->port)});
@@ -392,4 +392,4 @@ TEST(Launch, StartsManyRanks) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launch::supervise

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/process/unique_fd.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::testing {
 

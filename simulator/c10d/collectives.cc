@@ -20,8 +20,8 @@ namespace {
 using c10d::OpType;
 using c10d::ReduceOp;
 
-// A dense tensor's elements as they lie in memory, which is how real backends see them: two tensors
-// of one shape and different memory formats do not match place by place.
+// The elements of a dense tensor in memory order, as real backends see them: elements of two
+// tensors with one shape but different memory formats do not correspond.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
 
 void move_to_host(std::vector<at::Tensor>& tensors) {
@@ -65,7 +65,7 @@ void broadcast(std::vector<Call>& calls) {
   }
 }
 
-// `root` < 0: the result goes to everybody.
+// `root` < 0: all ranks get the result.
 void all_reduce(std::vector<Call>& calls, int root) {
   for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
     const at::Tensor total =
@@ -76,7 +76,8 @@ void all_reduce(std::vector<Call>& calls, int root) {
   }
 }
 
-// A sparse tensor has no one memory: a device's gets its result, rather than being a view of it.
+// A sparse tensor has several blocks of memory, so a device's tensor is assigned the result instead
+// of being a view of it.
 void all_reduce_sparse(std::vector<Call>& calls) {
   std::vector<at::Tensor> originals;
   for (Call& call : calls) {
@@ -126,7 +127,7 @@ void scatter(std::vector<Call>& calls) {
 }
 
 void reduce_scatter(std::vector<Call>& calls) {
-  // All results first: an output may be a view of that rank's input.
+  // All results are computed first, because an output may be a view of that rank's input.
   std::vector<at::Tensor> totals;
   for (size_t rank = 0; rank < calls.size(); ++rank) {
     totals.push_back(reduced(
@@ -194,10 +195,10 @@ std::optional<std::string> all_to_all_single(std::vector<Call>& calls) {
 }  // namespace
 
 std::optional<std::string> run_calls(std::vector<Call>& calls) {
-  // The tensors belong to whoever calls; their history does not.
+  // The copies must not become part of the callers' autograd history.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const ChargeScope nobody(nullptr, nullptr);
+  const ChargeScope uncharged(nullptr, nullptr);
   const OpType op = calls[0].fingerprint.op;
   if (op == OpType::_ALLREDUCE_SPARSE) {
     all_reduce_sparse(calls);
@@ -207,7 +208,7 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
     move_to_host(call.inputs);
     move_to_host(call.outputs);
   }
-  // All-to-all cuts rows off first.
+  // All-to-all splits tensors into rows first.
   if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE) {
     for (Call& call : calls) {
       for (at::Tensor& tensor : call.inputs) tensor = flat(tensor);
@@ -237,7 +238,7 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
 std::optional<std::string> run_message(const Call& sender, const Call& receiver) {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const ChargeScope nobody(nullptr, nullptr);
+  const ChargeScope uncharged(nullptr, nullptr);
   const at::Tensor sent = host_alias(sender.inputs[0]);
   const at::Tensor received = host_alias(receiver.outputs[0]);
   if (!fits(sent, received)) {

@@ -1,9 +1,9 @@
-/// What each collective does to its members' tensors. Pure functions: no waiting, no matching, no
-/// virtual time. Devices' tensors are worked on where they lie, in the host's memory.
+/// The arithmetic and copies of each collective on its members' tensors. The functions do not wait,
+/// match calls or change virtual time. Tensors of devices are used in place, in the host's memory.
 ///
-/// Reductions go in rank order, pairwise in the tensors' own dtype: ((r0 + r1) + r2) + ... Results
-/// therefore depend neither on the schedule nor on the number of threads, and for two ranks they
-/// equal Gloo's bit for bit.
+/// Reductions are done in rank order, pairwise, in the tensors' own dtype: ((r0 + r1) + r2) + ...
+/// Results therefore depend neither on the schedule nor on the number of threads, and for two ranks
+/// they equal Gloo's bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace accelerate::simulator {
 
-/// One member's side of an operation. How tensors are laid out per operation (n = group size):
+/// One member's call of an operation. The layout of tensors per operation (n = group size):
 ///   broadcast, all_reduce, reduce, all_reduce_coalesced: `inputs`, in place
 ///   all_gather, all_gather_coalesced: `inputs` [k], `outputs` [n * k] by rank, then tensor
 ///   gather: `inputs` [1], `outputs` [n] on the root
@@ -36,22 +36,23 @@ struct Call {
   c10d::ReduceOp reduce_op = c10d::ReduceOp::SUM;
   std::vector<int64_t> input_splits;
   std::vector<int64_t> output_splits;
-  /// When the member's data is there, in virtual time, and when the member gives up.
+  /// The virtual time at which the member's data is ready, and the time at which the member times
+  /// out.
   int64_t ready_ns = 0;
   int64_t deadline_ns = INT64_MAX;
-  /// The stream of the member's device that communicates; -1: on CPU tensors.
+  /// The stream of the member's device that communicates; -1 for CPU tensors.
   int stream = -1;
 };
 
-/// The bytes that the network model wants to know for this call: see Network::collective.
+/// The number of bytes that the network model takes for this call: see Network::collective.
 int64_t message_bytes(const Call& call, size_t group_size);
 
 /// Carries out a collective whose fingerprints agree.
-/// Returns: what is wrong, naming group ranks, when members' sizes do not fit together.
+/// Returns: an error that names group ranks, if members' sizes do not match.
 std::optional<std::string> run_calls(std::vector<Call>& calls);
 
-/// Moves a message.
-/// Returns: what is wrong when sizes or dtypes differ.
+/// Copies a message.
+/// Returns: an error if sizes or dtypes differ.
 std::optional<std::string> run_message(const Call& sender, const Call& receiver);
 
 }  // namespace accelerate::simulator

@@ -37,7 +37,7 @@ CollectiveKind collective_kind(OpType op) {
   }
 }
 
-// What each member sends, counted as if all of it went to the next one.
+// Records the bytes that each member sends, as if all of them went to the next member.
 void record_traffic(Recorder& recorder, OpType op, const std::vector<int>& ranks, int64_t bytes) {
   const double share = static_cast<double>(bytes) / static_cast<double>(ranks.size());
   const auto others = static_cast<double>(ranks.size() - 1);
@@ -87,7 +87,7 @@ std::shared_ptr<Operation> Communicator::join(int member, Call call) {
 }
 
 void Communicator::run_collective(Operation& operation) {
-  // The arithmetic is the cluster's: the rank that joined last must not find it in its profile.
+  // The arithmetic must not appear in the profile of the rank that joined last.
   const at::DisableRecordFunctionGuard unseen;
   if (std::optional<std::string> difference = mismatch(operation)) {
     operation.failed = true;
@@ -100,7 +100,7 @@ void Communicator::run_collective(Operation& operation) {
     problem = time_collective(operation);
     if (!problem) problem = run_calls(operation.calls);
   } catch (const std::exception& error) {
-    // Everybody's call failed, not only that of the member which happened to come last.
+    // The call of every member failed, not only that of the member that joined last.
     problem = exception_text(error);
   }
   std::string report;
@@ -113,8 +113,8 @@ void Communicator::run_collective(Operation& operation) {
   if (problem) fail(std::move(report));
 }
 
-// Sets the operation's end, and with it the members' streams. Returns what is wrong when a member
-// had given up before the last one came.
+// Sets the operation's end and moves the members' streams to it. Returns an error if a member had
+// timed out before the last one joined.
 std::optional<std::string> Communicator::time_collective(Operation& operation) {
   int64_t start_ns = 0;
   int last = 0;
@@ -154,7 +154,7 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   return std::nullopt;
 }
 
-// The member's device is busy until the operation's end; the trace gets the member's part.
+// Keeps the member's stream busy until the operation's end, and records the member's slice.
 void Communicator::record(const Operation& operation, const Call& call, int member,
                           int64_t start_ns, int64_t trace_operation) {
   const int rank = ranks_[member];
@@ -178,10 +178,10 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
                    .operation = trace_operation});
 }
 
-// The operation is done. Returns the tasks to wake.
+// Marks the operation as done. Returns the tasks to wake.
 std::vector<int> Communicator::close(Operation& operation) {
   operation.done = true;
-  operation.calls.clear();  // Works keep the tensors they return; the rest can go.
+  operation.calls.clear();  // Works keep the tensors they return; the others are released.
   return std::exchange(operation.waiting, {});
 }
 
@@ -310,44 +310,43 @@ void Communicator::finish_message(Operation& operation, int64_t start_ns, int64_
 }
 
 void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
-                        const Patience& patience) {
+                        const WaitLimit& limit) {
   fabric_.use();
-  const Deadline deadline{.at = patience.since + patience.timeout,
-                          .counts_as_progress = patience.asked_for};
+  const Deadline deadline{.at = limit.since + limit.timeout, .counts_as_progress = limit.asked_for};
   while (!operation->done) {
     operation->waiting.push_back(ranks_[member]);
     const Wake wake =
         fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
     fabric_.use();
     if (wake == Wake::kStalled) {
-      fail(fabric_.scheduler().stall_report() + who_is_behind());
+      fail(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
     if (wake == Wake::kDeadline && !operation->done) {
-      time_out(member, *operation, patience.timeout);
+      time_out(member, *operation, limit.timeout);
     }
   }
   if (operation->failed) raise();
 }
 
 bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
-                        const Patience& patience) {
+                        const WaitLimit& limit) {
   fabric_.use();
   if (operation->done) return true;
   fabric_.scheduler().poll();
   fabric_.use();
-  if (!operation->done && fabric_.scheduler().now() >= patience.since + patience.timeout) {
-    time_out(member, *operation, patience.timeout);
+  if (!operation->done && fabric_.scheduler().now() >= limit.since + limit.timeout) {
+    time_out(member, *operation, limit.timeout);
   }
   return operation->done;
 }
 
 void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
-                    " ", describe_wait(member, operation), who_is_behind()));
+                    " ", describe_wait(member, operation), progress_of_ranks()));
 }
 
-std::string Communicator::who_is_behind() const {
+std::string Communicator::progress_of_ranks() const {
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
                       group_lines({.group = name_, .ranks = ranks_}, fabric_.histories()));
 }

@@ -1,15 +1,15 @@
-/// The meeting place of one process group's members: it matches their calls, checks that they
-/// agree, carries the operation out and wakes who waits.
+/// The shared state of one process group: it matches the members' calls, checks that they agree,
+/// carries the operation out and wakes the waiting ranks.
 ///
-/// A collective runs when its last member has joined, so results do not depend on who came first. A
-/// point-to-point message moves when both sides are there (rendezvous, as Gloo and NCCL do for
-/// anything large), so programs that rely on buffering are caught.
+/// A collective runs when its last member has joined, so results do not depend on the order of
+/// calls. A point-to-point message is copied when both sides have called (rendezvous, as in Gloo
+/// and NCCL for large messages), so programs that rely on buffering fail.
 ///
-/// Time: a collective starts when the last member's data is ready and takes what the network model
-/// says; a message becomes a flow that shares links with others, and is done when the flow ends.
+/// Time: a collective starts when the last member's data is ready and takes the time of the network
+/// model; a message becomes a flow that shares links with others, and is done when the flow ends.
 ///
-/// Once anything in the group went wrong (mismatch, time-out, stall) the group has failed: what is
-/// pending and whatever is called later throws c10::DistBackendError with that one report.
+/// After the first error in a group (mismatch, time-out, stall) the group has failed: pending and
+/// later operations throw c10::DistBackendError with the report of that error.
 ///
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
@@ -30,22 +30,22 @@
 
 namespace accelerate::simulator {
 
-/// A collective or a message under way. Members hold it through their Work.
+/// A collective or a message in flight. Members hold it through their Work.
 struct Operation {
   std::vector<Call> calls;  ///< a collective: by member; a message: sender, receiver
   int joined = 0;
   bool done = false;
-  bool failed = false;       ///< done, and the communicator's failure says why
+  bool failed = false;       ///< done; Communicator::failure() is the reason
   std::vector<int> waiting;  ///< tasks blocked on it
-  int source = -1;           ///< of a message: the sender's member number, once known
-  int64_t end_ns = 0;        ///< when it ends, in virtual time; once done
+  int source = -1;           ///< a message: the sender's member number, once known
+  int64_t end_ns = 0;        ///< once done: its end in virtual time
 };
 
-/// How long a member waits for an operation.
-struct Patience {
+/// The time limit of a member's wait for an operation.
+struct WaitLimit {
   absl::Duration timeout;  ///< from `since`
   absl::Duration since;    ///< virtual time of the call
-  bool asked_for = false;  ///< by the caller of this very wait, not by a default
+  bool asked_for = false;  ///< the caller of this wait named the limit; it is not a default
 };
 
 class Communicator {
@@ -63,17 +63,17 @@ class Communicator {
   int rank(int member) const { return ranks_[member]; }
   const std::string& name() const { return name_; }
 
-  /// Posts a message. `call.fingerprint.peer` is -1 for a receive from anyone.
+  /// Posts a message. `call.fingerprint.peer` is -1 for a receive from any rank.
   std::shared_ptr<Operation> send(int member, Call call);
   std::shared_ptr<Operation> receive(int member, Call call);
 
   /// Blocks member's rank until the operation is done.
-  /// Errors: DistBackendError carrying the group's failure.
-  void wait(int member, const std::shared_ptr<Operation>& operation, const Patience& patience);
+  /// Errors: DistBackendError with the group's failure.
+  void wait(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
-  /// Whether the operation is done; lets others go on if not, for callers that ask repeatedly.
-  /// A time-out fails the group, and then it is done.
-  bool poll(int member, const std::shared_ptr<Operation>& operation, const Patience& patience);
+  /// Whether the operation is done. If not, other ranks run, so that callers may poll in a loop.
+  /// A time-out fails the group, and then the operation is done.
+  bool poll(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
   /// The next collective's number for this member.
   uint64_t sequence(int member) const { return next_sequence_[member]; }
@@ -81,14 +81,14 @@ class Communicator {
   /// Fails the group for all members.
   void abort(int member);
 
-  /// Why the group has failed; empty while it has not.
+  /// The reason for the group's failure; empty if it has not failed.
   const std::string& failure() const { return failure_; }
 
   std::optional<std::string> unnoticed_failure() const;
 
  private:
   struct Message {
-    int sender;  // -1: a receiver that takes anyone
+    int sender;  // -1: the receiver accepts any sender
     int receiver;
     int tag;
     std::shared_ptr<Operation> operation;
@@ -111,21 +111,21 @@ class Communicator {
   std::string describe_wait(int member, const Operation& operation) const;
   std::string describe_send(const Message& message) const;
   std::string describe_receive(const Message& message) const;
-  std::string who_is_behind() const;
+  std::string progress_of_ranks() const;
   std::vector<int> missing_ranks(const Operation& operation) const;
 
   Fabric& fabric_;
   const std::string name_;
   const std::vector<int> ranks_;
   std::vector<uint64_t> next_sequence_;
-  // Pending collectives. Members join in order, so they also complete in order.
+  // Pending collectives. Members join in order, so collectives also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;
-  uint64_t first_sequence_ = 0;  // number of collectives_.front()
-  int64_t last_end_ns_ = 0;      // of the latest collective: one at a time
+  uint64_t first_sequence_ = 0;  // the number of collectives_.front()
+  int64_t last_end_ns_ = 0;      // the end of the latest collective; one runs at a time
   std::vector<Message> sends_;
   std::vector<Message> receives_;
   std::string failure_;
-  bool noticed_ = false;
+  bool noticed_ = false;  // a rank has got the failure as an exception
 };
 
 }  // namespace accelerate::simulator

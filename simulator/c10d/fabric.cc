@@ -16,7 +16,7 @@ Fabric::Fabric(const ClusterSpec& spec, Options options)
       models_time_(spec.device.has_value()),
       network_(spec),
       flows_(network_),
-      endings_(spec.world_size()) {
+      outcomes_(spec.world_size()) {
   for (int rank = 0; rank < spec.world_size(); ++rank) logs_.emplace_back(rank);
 }
 
@@ -47,30 +47,29 @@ std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
                                                    const std::vector<int>& ranks) {
   std::shared_ptr<Communicator>& communicator = communicators_[name];
   if (!communicator) communicator = std::make_shared<Communicator>(*this, name, ranks);
-  TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" is made of ",
-                    rank_list(ranks), " here and of ", rank_list(communicator->ranks()),
-                    " elsewhere");
+  TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" has ", rank_list(ranks),
+                    " on this rank and ", rank_list(communicator->ranks()), " on another");
   return communicator;
 }
 
 void Fabric::end_rank(int rank, std::string failure) {
   logs_[rank].end(failure.empty() ? "ended normally" : "failed");
-  endings_[rank] = {.ended = true, .failure = std::move(failure)};
+  outcomes_[rank] = {.ended = true, .failure = std::move(failure)};
 }
 
 std::string Fabric::stall_report() const {
   std::vector<std::pair<int, std::string>> texts;
   for (int rank = 0; rank < world_size(); ++rank) {
-    const Ending& ending = endings_[rank];
+    const Outcome& outcome = outcomes_[rank];
     std::string text;
-    if (!ending.ended) {
+    if (!outcome.ended) {
       text = scheduler_->describe(rank);
-    } else if (ending.failure.empty()) {
+    } else if (outcome.failure.empty()) {
       text = "ended normally";
     } else {
-      // The first line says what; the rest is somebody's backtrace.
+      // The first line is the message; the rest is a backtrace.
       text = absl::StrCat("failed: ", std::vector<std::string>(absl::StrSplit(
-                                          ending.failure, absl::MaxSplits('\n', 1)))[0]);
+                                          outcome.failure, absl::MaxSplits('\n', 1)))[0]);
     }
     texts.emplace_back(rank, std::move(text));
   }

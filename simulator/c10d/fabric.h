@@ -1,5 +1,6 @@
-/// What the ranks of one simulated cluster share: the scheduler, the network, the rendezvous
-/// store's contents, the communicators by group name, and the knowledge of who has ended and how.
+/// The state that the ranks of one simulated cluster share: the scheduler, the network, the
+/// contents of the rendezvous store, the communicators by group name, and the outcome of ranks that
+/// have ended.
 ///
 /// Threads: only the rank that holds the scheduler's baton may call in.
 #pragma once
@@ -32,7 +33,7 @@ class Recorder;
 class Fabric {
  public:
   struct Options {
-    /// Opens every report: it names the topology and the seed.
+    /// The first words of every report: the topology and the seed.
     std::string headline;
     Recorder* recorder = nullptr;
     /// Whether tensors are watched from a call to its wait.
@@ -45,17 +46,18 @@ class Fabric {
 
   /// The scheduler calls back for the report, so it is made second and attached for the run.
   void attach(Scheduler* scheduler) { scheduler_ = scheduler; }
-  /// Errors: c10::Error outside of a run. A store or group may be kept longer, but not used.
+  /// Errors: c10::Error outside of a run. A store or group may outlive the run, but not be used
+  /// then.
   Scheduler& scheduler();
 
-  /// What is called on a rank's thread whenever the rank uses the store or a group, and again when
-  /// it has waited. It throws if the rank is dead.
+  /// Sets a function that is called on a rank's thread whenever the rank uses the store or a group,
+  /// and again after each wait. The function throws if the rank is dead.
   void set_on_use(std::function<void(int rank)> on_use) { on_use_ = std::move(on_use); }
   void use() {
     if (on_use_) on_use_(scheduler().running());
   }
 
-  int world_size() const { return static_cast<int>(endings_.size()); }
+  int world_size() const { return static_cast<int>(outcomes_.size()); }
 
   const Network& network() const { return network_; }
   Recorder* recorder() const { return options_.recorder; }
@@ -64,30 +66,31 @@ class Fabric {
   /// Whether communication takes time: the specification names a device.
   bool models_time() const { return models_time_; }
 
-  /// A message on the network. `arrived` is told when it ends and returns the tasks to wake.
+  /// Sends a message on the network. `arrived` is called when the message ends and returns the
+  /// tasks to wake.
   void start_flow(int source, int target, int64_t bytes, int64_t at_ns,
                   std::function<std::vector<int>(int64_t end_ns)> arrived);
-  /// For the scheduler: when the next message arrives, and letting it arrive.
+  /// For the scheduler: the time of the next arrival, and the arrival itself.
   int64_t next_arrival_ns() const;
   std::vector<int> arrive();
 
-  /// The communicator that all members of the group share, made by the first to come. It lives as
-  /// long as the run: a member may be done before another begins.
+  /// The communicator that all members of the group share; the first member creates it. It lives as
+  /// long as the run, because one member may end before another begins.
   /// Errors: c10::ValueError if members name different ranks.
   std::shared_ptr<Communicator> communicator(const std::string& name,
                                              const std::vector<int>& ranks);
 
-  /// A rank's program is over; `failure` is empty if it went well.
+  /// Records that a rank's program has ended; `failure` is empty if the program succeeded.
   void end_rank(int rank, std::string failure);
 
-  /// One report for everybody: what each rank waits for, or how it ended.
+  /// One report for all ranks: the condition that each rank waits for, or how it ended.
   std::string stall_report() const;
 
-  /// What went wrong without any rank having noticed: a mismatch whose result nobody waited for, a
-  /// collective that some members never joined. Nothing if all is well.
+  /// A failure that no rank has seen: a mismatch in a call that no rank waited for, or a collective
+  /// that some members never joined. nullopt if there is none.
   std::optional<std::string> unnoticed_failure() const;
 
-  /// The rank's last operations, and those of all ranks.
+  /// The last operations of a rank, and those of all ranks.
   OperationLog& log(int rank) { return logs_[rank]; }
   std::vector<OperationHistory> histories() const;
 
@@ -96,7 +99,7 @@ class Fabric {
   struct Store {
     struct Value {
       std::vector<uint8_t> bytes;
-      int64_t written_ns = 0;  ///< in virtual time; nobody reads it sooner
+      int64_t written_ns = 0;  ///< in virtual time; a reader's clock moves forward to it
     };
     std::unordered_map<std::string, Value> values;
     std::unordered_map<std::string, std::vector<int>> waiting;  ///< tasks, by missing key
@@ -104,7 +107,7 @@ class Fabric {
   Store& store() { return store_; }
 
  private:
-  struct Ending {
+  struct Outcome {
     bool ended = false;
     std::string failure;
   };
@@ -116,9 +119,9 @@ class Fabric {
   const Network network_;
   Flows flows_;
   std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
-  std::vector<Ending> endings_;
+  std::vector<Outcome> outcomes_;
   std::deque<OperationLog> logs_;  // by rank
-  // Ordered, so that reports are.
+  // Ordered, so that reports are deterministic.
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   Store store_;
   Replicas replicas_;

@@ -15,8 +15,8 @@
 namespace accelerate::simulator {
 namespace {
 
-// What a result reads as until the wait: a signalling NaN, which even adding to changes; an odd
-// number for integers. Complex numbers are pairs of floating-point ones.
+// The value of a result until the wait: a signalling NaN, which even an addition changes; an odd
+// number for integers. Complex numbers are pairs of floating-point numbers.
 uint64_t poison_bits(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBool: return 1;
@@ -57,7 +57,7 @@ bool is_poison(const at::Tensor& tensor) {
   const uint64_t bits = poison_bits(tensor.scalar_type());
   const char* bytes = bytes_of(tensor);
   const size_t size = poison_bytes(tensor);
-  // The first is, and every other equals the one before it.
+  // The first element is poison, and every other element equals the one before it.
   return std::memcmp(bytes, &bits, size) == 0 &&
          std::memcmp(bytes, bytes + size, tensor.nbytes() - size) == 0;
 }
@@ -81,7 +81,7 @@ std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, in
   held->fingerprint_.sequence = held->communicator_->sequence(member);
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const ChargeScope nobody(nullptr, nullptr);
+  const ChargeScope uncharged(nullptr, nullptr);
   // All copies are made before anything is poisoned: inputs and outputs may overlap.
   held->hold(call.inputs, writes_inputs(call, member));
   held->hold(call.outputs, true);
@@ -94,7 +94,7 @@ std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, in
 
 void HeldBuffers::hold(std::vector<at::Tensor>& tensors, bool written) {
   for (at::Tensor& tensor : tensors) {
-    // Sparse tensors have no one memory.
+    // A sparse tensor has no storage of its own.
     if (!tensor.has_storage() || tensor.numel() == 0) continue;
     if (device_ == nullptr) {
       held_.push_back({tensor, tensor.clone(), written});

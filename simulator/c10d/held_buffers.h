@@ -1,11 +1,12 @@
-/// The tensors of a call that its rank has not waited for yet: they are the collective's, and a
-/// program that uses them before it has waited is wrong on real hardware, where nothing tells.
+/// The tensors of a call that its rank has not waited for yet. They belong to the collective: a
+/// program that uses them before the wait has a race on real hardware, which does not report it.
 ///
-/// On a simulated device they are marked as in flight, so that the operator which touches them
-/// fails. CPU tensors cannot be watched: the collective works on private copies, what it writes
-/// reads as NaN until the wait, and what the program wrote meanwhile is found then.
+/// On a simulated device the tensors are marked as in flight, so that an operator that uses them
+/// fails. Uses of CPU tensors cannot be intercepted: the collective works on private copies, its
+/// results read as NaN until the wait, and the wait finds what the program has written in the
+/// meantime.
 ///
-/// Threads: its rank's.
+/// Threads: the rank's thread.
 #pragma once
 
 #include <memory>
@@ -23,24 +24,25 @@ namespace accelerate::simulator {
 
 class HeldBuffers final : public InFlightOwner, public std::enable_shared_from_this<HeldBuffers> {
  public:
-  /// Takes the tensors of a call that is about to be made; `call` gets the private copies.
+  /// Takes the tensors of a call before it is made; `call` gets the private copies.
   /// `device` is null for CPU tensors. `member` is the rank's number in the group.
   static std::shared_ptr<HeldBuffers> take(Call& call, SimDevice* device, int member,
                                            std::shared_ptr<const Communicator> communicator);
 
-  /// The program has waited: results appear, the tensors are its own again. Idempotent.
-  /// Errors: c10::Error if the program wrote to one of them meanwhile.
+  /// Ends the hold after the program's wait: results appear, and the program may use the tensors
+  /// again. Idempotent. Errors: c10::Error if the program wrote to one of the tensors before the
+  /// wait.
   void give_back();
-  /// As give_back, for an operation that failed: nothing is checked.
+  /// Like give_back, but without checks, for an operation that failed.
   void abandon();
 
   std::string describe() const override;
 
  private:
   struct Held {
-    at::Tensor program;  // what the rank passed
-    at::Tensor copy;     // what the collective works on
-    bool written;        // by the collective
+    at::Tensor program;  // the tensor that the rank passed
+    at::Tensor copy;     // the tensor that the collective uses
+    bool written;        // whether the collective writes to it
   };
 
   HeldBuffers(SimDevice* device, int member, std::shared_ptr<const Communicator> communicator)

@@ -1,7 +1,9 @@
 #include "simulator/c10d/sim_store.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
@@ -10,144 +12,165 @@
 #include "absl/strings/str_join.h"
 
 namespace accelerate::simulator {
+namespace {
 
-void SimStore::write(const std::string& key, std::vector<uint8_t> value) {
-  Fabric::Store& store = fabric_->store();
-  store.values.insert_or_assign(
-      key, Fabric::Store::Value{std::move(value), fabric_->scheduler().now_ns()});
-  auto waiting = store.waiting.extract(key);
-  if (waiting.empty()) return;
-  for (int task : waiting.mapped()) fabric_->scheduler().wake(task);
-}
+class SimStore final : public c10d::Store {
+ public:
+  explicit SimStore(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
 
-// A key's value, once its writer's clock has been reached; null if there is none.
-const std::vector<uint8_t>* SimStore::read(const std::string& key) {
-  auto& values = fabric_->store().values;
-  auto found = values.find(key);
-  if (found == values.end()) return nullptr;
-  fabric_->scheduler().advance_to(found->second.written_ns);
-  return &found->second.bytes;
-}
+  using c10d::Store::compareSet;
+  using c10d::Store::set;
 
-// Every operation starts so: the order in which ranks reach a store is the seed's to choose, as it
-// is the network's in a real job.
-void SimStore::enter() {
-  fabric_->scheduler().yield();
-  fabric_->use();
-}
-
-void SimStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  enter();
-  write(key, value);
-}
-
-std::vector<uint8_t> SimStore::compareSet(const std::string& key,
-                                          const std::vector<uint8_t>& expected,
-                                          const std::vector<uint8_t>& desired) {
-  enter();
-  const std::vector<uint8_t>* current = read(key);
-  if (current == nullptr && !expected.empty()) return expected;
-  if (current != nullptr && *current != expected) return *current;
-  write(key, desired);
-  return desired;
-}
-
-std::vector<uint8_t> SimStore::get(const std::string& key) {
-  wait({key});
-  return *read(key);
-}
-
-int64_t SimStore::add(const std::string& key, int64_t value) {
-  enter();
-  int64_t sum = value;
-  if (const std::vector<uint8_t>* bytes = read(key)) {
-    int64_t current = 0;
-    const std::string text(bytes->begin(), bytes->end());
-    if (!absl::SimpleAtoi(text, &current)) {
-      throw c10::DistStoreError(
-          absl::StrCat("add: the value of \"", key, "\" is not a number: \"", text, "\""));
-    }
-    sum += current;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    enter();
+    write(key, value);
   }
-  const std::string text = absl::StrCat(sum);
-  write(key, std::vector<uint8_t>(text.begin(), text.end()));
-  return sum;
-}
 
-bool SimStore::deleteKey(const std::string& key) {
-  enter();
-  return fabric_->store().values.erase(key) > 0;
-}
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override {
+    enter();
+    const std::vector<uint8_t>* current = read(key);
+    if (current == nullptr && !expected.empty()) return expected;
+    if (current != nullptr && *current != expected) return *current;
+    write(key, desired);
+    return desired;
+  }
 
-bool SimStore::check(const std::vector<std::string>& keys) {
-  enter();
-  const bool all = std::all_of(keys.begin(), keys.end(),
-                               [&](const std::string& key) { return read(key) != nullptr; });
-  // Whoever asks until the answer is yes must not keep it from becoming yes.
-  if (!all) fabric_->scheduler().poll();
-  return all;
-}
+  std::vector<uint8_t> get(const std::string& key) override {
+    wait({key});
+    return *read(key);
+  }
 
-int64_t SimStore::getNumKeys() { return static_cast<int64_t>(fabric_->store().values.size()); }
-
-void SimStore::wait(const std::vector<std::string>& keys) {
-  wait_for(keys, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
-}
-
-void SimStore::wait(const std::vector<std::string>& keys,
-                    const std::chrono::milliseconds& timeout) {
-  wait_for(keys, timeout, /*asked_for=*/true);
-}
-
-void SimStore::wait_for(const std::vector<std::string>& keys,
-                        const std::chrono::milliseconds& timeout, bool asked_for) {
-  Scheduler& scheduler = fabric_->scheduler();
-  Fabric::Store& store = fabric_->store();
-  enter();
-  const Deadline deadline{.at = timeout == kNoTimeout ? absl::InfiniteDuration()
-                                                      : scheduler.now() + absl::FromChrono(timeout),
-                          .counts_as_progress = asked_for && timeout != kNoTimeout};
-  auto describe = [&keys] {
-    return absl::StrCat("in store wait for \"", absl::StrJoin(keys, "\", \""), "\"");
-  };
-  for (const std::string& key : keys) {
-    while (!store.values.contains(key)) {
-      store.waiting[key].push_back(scheduler.running());
-      const Wake wake = scheduler.block(describe, deadline);
-      if (wake != Wake::kReady) std::erase(store.waiting[key], scheduler.running());
-      fabric_->use();
-      if (wake == Wake::kStalled) throw c10::DistStoreError(scheduler.stall_report());
-      if (wake == Wake::kDeadline && !store.values.contains(key)) {
-        throw c10::DistStoreError(absl::StrCat("wait timeout after ", timeout.count(),
-                                               "ms, keys: ", absl::StrJoin(keys, ", ")));
+  int64_t add(const std::string& key, int64_t value) override {
+    enter();
+    int64_t sum = value;
+    if (const std::vector<uint8_t>* bytes = read(key)) {
+      int64_t current = 0;
+      const std::string text(bytes->begin(), bytes->end());
+      if (!absl::SimpleAtoi(text, &current)) {
+        throw c10::DistStoreError(
+            absl::StrCat("add: the value of \"", key, "\" is not a number: \"", text, "\""));
       }
+      sum += current;
     }
-    read(key);
+    const std::string text = absl::StrCat(sum);
+    write(key, std::vector<uint8_t>(text.begin(), text.end()));
+    return sum;
   }
-}
 
-void SimStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  enter();
-  std::vector<uint8_t> whole;
-  if (const std::vector<uint8_t>* current = read(key)) whole = *current;
-  whole.insert(whole.end(), value.begin(), value.end());
-  write(key, std::move(whole));
-}
+  bool deleteKey(const std::string& key) override {
+    enter();
+    return fabric_->store().values.erase(key) > 0;
+  }
 
-std::vector<std::vector<uint8_t>> SimStore::multiGet(const std::vector<std::string>& keys) {
-  wait(keys);
-  std::vector<std::vector<uint8_t>> values;
-  values.reserve(keys.size());
-  for (const std::string& key : keys) values.push_back(*read(key));
-  return values;
-}
+  bool check(const std::vector<std::string>& keys) override {
+    enter();
+    const bool all = std::all_of(keys.begin(), keys.end(),
+                                 [&](const std::string& key) { return read(key) != nullptr; });
+    // A caller that polls until the keys exist must not keep other ranks from writing them.
+    if (!all) fabric_->scheduler().poll();
+    return all;
+  }
 
-void SimStore::multiSet(const std::vector<std::string>& keys,
-                        const std::vector<std::vector<uint8_t>>& values) {
-  TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ",
-                    values.size(), " values");
-  enter();
-  for (size_t i = 0; i < keys.size(); ++i) write(keys[i], values[i]);
+  int64_t getNumKeys() override { return static_cast<int64_t>(fabric_->store().values.size()); }
+
+  void wait(const std::vector<std::string>& keys) override {
+    wait_for(keys, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
+  }
+
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    wait_for(keys, timeout, /*asked_for=*/true);
+  }
+
+  void append(const std::string& key, const std::vector<uint8_t>& value) override {
+    enter();
+    std::vector<uint8_t> whole;
+    if (const std::vector<uint8_t>* current = read(key)) whole = *current;
+    whole.insert(whole.end(), value.begin(), value.end());
+    write(key, std::move(whole));
+  }
+
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override {
+    wait(keys);
+    std::vector<std::vector<uint8_t>> values;
+    values.reserve(keys.size());
+    for (const std::string& key : keys) values.push_back(*read(key));
+    return values;
+  }
+
+  void multiSet(const std::vector<std::string>& keys,
+                const std::vector<std::vector<uint8_t>>& values) override {
+    TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ",
+                      values.size(), " values");
+    enter();
+    for (size_t i = 0; i < keys.size(); ++i) write(keys[i], values[i]);
+  }
+
+  bool hasExtendedApi() const override { return true; }
+
+ private:
+  void write(const std::string& key, std::vector<uint8_t> value) {
+    Fabric::Store& store = fabric_->store();
+    store.values.insert_or_assign(
+        key, Fabric::Store::Value{std::move(value), fabric_->scheduler().now_ns()});
+    auto waiting = store.waiting.extract(key);
+    if (waiting.empty()) return;
+    for (int task : waiting.mapped()) fabric_->scheduler().wake(task);
+  }
+
+  // Returns a key's value and moves the clock to the time of the write; null if the key does not
+  // exist.
+  const std::vector<uint8_t>* read(const std::string& key) {
+    auto& values = fabric_->store().values;
+    auto found = values.find(key);
+    if (found == values.end()) return nullptr;
+    fabric_->scheduler().advance_to(found->second.written_ns);
+    return &found->second.bytes;
+  }
+
+  // Called at the start of every operation: the seed decides the order in which ranks reach the
+  // store, as the network does in a real job.
+  void enter() {
+    fabric_->scheduler().yield();
+    fabric_->use();
+  }
+
+  void wait_for(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout,
+                bool asked_for) {
+    Scheduler& scheduler = fabric_->scheduler();
+    Fabric::Store& store = fabric_->store();
+    enter();
+    const Deadline deadline{.at = timeout == kNoTimeout
+                                      ? absl::InfiniteDuration()
+                                      : scheduler.now() + absl::FromChrono(timeout),
+                            .counts_as_progress = asked_for && timeout != kNoTimeout};
+    auto describe = [&keys] {
+      return absl::StrCat("in store wait for \"", absl::StrJoin(keys, "\", \""), "\"");
+    };
+    for (const std::string& key : keys) {
+      while (!store.values.contains(key)) {
+        store.waiting[key].push_back(scheduler.running());
+        const Wake wake = scheduler.block(describe, deadline);
+        if (wake != Wake::kReady) std::erase(store.waiting[key], scheduler.running());
+        fabric_->use();
+        if (wake == Wake::kStalled) throw c10::DistStoreError(scheduler.stall_report());
+        if (wake == Wake::kDeadline && !store.values.contains(key)) {
+          throw c10::DistStoreError(absl::StrCat("wait timeout after ", timeout.count(),
+                                                 "ms, keys: ", absl::StrJoin(keys, ", ")));
+        }
+      }
+      read(key);
+    }
+  }
+
+  const std::shared_ptr<Fabric> fabric_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> make_sim_store(std::shared_ptr<Fabric> fabric) {
+  return c10::make_intrusive<SimStore>(std::move(fabric));
 }
 
 }  // namespace accelerate::simulator

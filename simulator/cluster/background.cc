@@ -11,21 +11,21 @@
 namespace accelerate::simulator {
 namespace {
 
-// Apart from the streams of ranks and of faults.
+// Distinct from the random streams of ranks and of faults.
 constexpr uint64_t kBackgroundStreams = uint64_t{1} << 41;
 
-// As often as this a task asks in vain, alone or not, before it counts as waiting for others. Then
-// it is stalled if they are.
-constexpr int kPatience = 10'000;
-// Asks of which each takes a millisecond; then each takes a second.
-constexpr int kQuickAsks = 1'000;
+// After this many steps without an end, a waiting task counts as blocked: it is stalled if all
+// other ranks are.
+constexpr int kMaxAttempts = 10'000;
+// The pause between the first attempts is a millisecond, later a second.
+constexpr int kQuickAttempts = 1'000;
 
 }  // namespace
 
 struct Background::Shared {
   Surroundings surroundings;
   DeterministicRandom random;
-  std::vector<Task*> tasks;  // that are not done, oldest first
+  std::vector<Task*> tasks;  // unfinished tasks, oldest first
   bool in_step = false;
 };
 
@@ -42,7 +42,7 @@ class Background::Task final : public BackgroundTask {
     try {
       finish();
     } catch (...) {
-      // The rank is dead or stuck, and a destructor is nobody to tell.
+      // The rank is dead or stalled, and a destructor cannot report an error.
     }
     end();
   }
@@ -52,7 +52,7 @@ class Background::Task final : public BackgroundTask {
     shared_->surroundings.check_alive();
     step();
     shared_->surroundings.check_alive();
-    // Whoever asks until the answer is yes must not keep it from becoming yes.
+    // A caller that polls until the task is done must not keep other ranks from running.
     if (!is_done_) shared_->surroundings.scheduler().poll();
     return is_done_;
   }
@@ -62,7 +62,7 @@ class Background::Task final : public BackgroundTask {
     if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
-  // Whether this occasion is the task's.
+  // Draws whether the task runs a step now.
   bool is_next() { return shared_->random.below(one_in_) == 0; }
 
   void step() {
@@ -79,14 +79,15 @@ class Background::Task final : public BackgroundTask {
  private:
   void finish() {
     TORCH_CHECK(is_done_ || !shared_->in_step, "a background step waits for a background task");
-    for (int asks = 0; !is_done_; ++asks) {
+    for (int attempts = 0; !is_done_; ++attempts) {
       shared_->surroundings.check_alive();
       step();
       shared_->surroundings.check_alive();
       if (is_done_) return;
       Scheduler& scheduler = shared_->surroundings.scheduler();
-      const absl::Duration pause = asks < kQuickAsks ? absl::Milliseconds(1) : absl::Seconds(1);
-      if (asks < kPatience) {
+      const absl::Duration pause =
+          attempts < kQuickAttempts ? absl::Milliseconds(1) : absl::Seconds(1);
+      if (attempts < kMaxAttempts) {
         scheduler.sleep_for(pause);
         continue;
       }

@@ -1,12 +1,11 @@
-/// Work behind one simulated rank's own, on the rank's own thread: steps run when the rank asks its
-/// Runtime for something, at moments drawn from the seed.
+/// Background tasks of one simulated rank, on the rank's own thread: steps run when the rank calls
+/// its Runtime, at moments drawn from the seed.
 ///
-/// Each task draws how often it gets its turn: at every second occasion up to one in 64. So with
-/// one seed it is done at once, with another only when somebody waits for it.
+/// Each task draws how often a step runs: at one in 2 up to one in 64 occasions. With one seed a
+/// task therefore ends at once, with another only in wait().
 ///
-/// A step that throws ends its task, and wait() throws that once. Of a rank that is dead (see
-/// FileFault) no step runs any more.
-/// Threads: the rank's, holding the baton.
+/// A step that throws ends its task, and wait() throws that exception once. A dead rank (see
+/// FileFault) runs no further steps. Threads: the rank's thread, which holds the baton.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,8 @@ class Background {
 
   std::unique_ptr<BackgroundTask> start(BackgroundStep step);
 
-  /// An occasion: runs a step or not. Nothing while a step runs or the stack unwinds.
+  /// Runs a step of each task, or not, as drawn. Does nothing while a step runs or the stack
+  /// unwinds.
   void occasion();
 
  private:

@@ -8,22 +8,24 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/byte_text.h"
 #include "accelerate/base/rank_text.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/values/exception_text.h"
 #include "simulator/c10d/fabric.h"
-#include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
-#include "simulator/device/autocast.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_costs.h"
 #include "simulator/device/install.h"
@@ -44,8 +46,8 @@ const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node)
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
 }
 
-// Whether a rank failed because of others: its peers were gone, stuck or in disagreement, or its
-// machine died.
+// Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
+// its machine died.
 bool is_consequence(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -61,14 +63,72 @@ bool is_consequence(const std::exception_ptr& exception) {
 Environment rank_environment(const Environment& base, const Topology& topology) {
   Environment environment = base;
   export_topology(topology, environment);
-  // One process: there is no rendezvous to find.
+  // Simulated ranks share a process, so they must not look for a rendezvous.
   environment.unset(env::kMasterAddr);
   environment.unset(env::kMasterPort);
   environment.unset(env::kStoreListenFd);
   return environment;
 }
 
-// Everything one run needs, gone when it is over.
+// The state that LibTorch keeps once per process although each rank of a real job has its own: the
+// default CPU generator, the default dtype, the flags for deterministic algorithms and matmul
+// precision. The cluster exchanges it whenever the baton changes hands.
+class LibtorchState {
+ public:
+  // The state of a fresh process.
+  LibtorchState()
+      : engine_(at::CPUGeneratorImpl().engine()),
+        default_dtype_(caffe2::TypeMeta::fromScalarType(at::kFloat)) {}
+
+  // Copies LibTorch's present state into this object.
+  void capture() {
+    at::CPUGeneratorImpl& generator = default_generator();
+    engine_ = generator.engine();
+    next_float_normal_ = generator.next_float_normal_sample();
+    next_double_normal_ = generator.next_double_normal_sample();
+    default_dtype_ = c10::get_default_dtype();
+    const at::Context& context = at::globalContext();
+    deterministic_ = context.deterministicAlgorithms();
+    deterministic_warn_only_ = context.deterministicAlgorithmsWarnOnly();
+    fill_uninitialized_ = context.deterministicFillUninitializedMemory();
+    deterministic_cudnn_ = context.deterministicCuDNN();
+    benchmark_cudnn_ = context.benchmarkCuDNN();
+    matmul_precision_ = context.float32MatmulPrecision();
+  }
+
+  // Copies this object's state into LibTorch.
+  void install() const {
+    at::CPUGeneratorImpl& generator = default_generator();
+    generator.set_engine(engine_);
+    generator.set_next_float_normal_sample(next_float_normal_);
+    generator.set_next_double_normal_sample(next_double_normal_);
+    c10::set_default_dtype(default_dtype_);
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
+    context.setDeterministicFillUninitializedMemory(fill_uninitialized_);
+    context.setDeterministicCuDNN(deterministic_cudnn_);
+    context.setBenchmarkCuDNN(benchmark_cudnn_);
+    context.setFloat32MatmulPrecision(matmul_precision_);
+  }
+
+ private:
+  static at::CPUGeneratorImpl& default_generator() {
+    return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+  }
+
+  at::mt19937 engine_;
+  std::optional<float> next_float_normal_;
+  std::optional<double> next_double_normal_;
+  caffe2::TypeMeta default_dtype_;
+  bool deterministic_ = false;
+  bool deterministic_warn_only_ = false;
+  bool deterministic_cudnn_ = false;
+  bool benchmark_cudnn_ = false;
+  bool fill_uninitialized_ = true;
+  at::Float32MatmulPrecision matmul_precision_ = at::Float32MatmulPrecision::HIGHEST;
+};
+
+// Everything one run needs; it is destroyed when the run is over.
 class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline,
@@ -95,11 +155,11 @@ class Run {
                              .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
     fabric_->set_on_use([this](int rank) { runtimes_[rank]->use(); });
-    // All or none: ranks of one job compute on one kind of device.
+    // All ranks' devices are addressable or none is, because ranks of one job use one kind of
+    // device.
     const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
-      install_host_costs();
       cast_like_cpu(spec.device->family == "cpu");
     }
     for (int rank = 0; rank < world_size_; ++rank) {
@@ -170,9 +230,9 @@ class Run {
       failures_[rank] = std::current_exception();
       failure = exception_text(failures_[rank]);
     }
-    // The rank's groups go on its own thread, as they would with its process.
+    // The rank's groups are destroyed on its own thread, as they would be in its own process.
     runtimes_[rank]->clear_shared();
-    // Dead is dead, whatever the program caught.
+    // A dead rank has failed, even if the program caught the exception.
     if (runtimes_[rank]->is_dead()) {
       failures_[rank] = faults_->death(rank);
       failure = exception_text(failures_[rank]);
@@ -185,7 +245,7 @@ class Run {
     fabric_->end_rank(rank, std::move(failure));
   }
 
-  // So that those who wait find out that they are dead.
+  // Wakes all ranks, so that blocked ranks see that they are dead.
   void wake_all() {
     for (int rank = 0; rank < world_size_; ++rank) scheduler_.wake(rank);
   }
@@ -194,7 +254,7 @@ class Run {
     if (device.memory().in_use() == 0) return;
     failure = absl::StrCat(
         "rank ", rank, " ended while ", device.name(), " held ",
-        human_bytes(device.memory().in_use()), " in ", device.memory().num_blocks(),
+        binary_byte_text(device.memory().in_use()), " in ", device.memory().num_blocks(),
         " blocks: something outside the rank keeps tensors\n", device.memory().holders());
     failures_[rank] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
   }
@@ -240,26 +300,13 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
   limit_intra_op_threads(options_.environment);
 }
 
-Cluster Cluster::from_test_env() {
-  const Environment environment;
-  const std::string spec = environment.get_or("ACCELERATE_TEST_TOPOLOGY", "1x1");
-  const std::string seed_text =
-      environment.get_or("ACCELERATE_TEST_SEED", environment.get_or("TEST_RANDOM_SEED", "0"));
-  uint64_t seed = 0;
-  TORCH_CHECK_VALUE(absl::SimpleAtoi(seed_text, &seed), "the test's seed \"", seed_text,
-                    "\" is not a number");
-  Cluster cluster(spec, {.seed = seed});
-  std::cout << cluster.headline() << std::endl;
-  return cluster;
-}
-
 std::string Cluster::headline() const {
   return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed);
 }
 
 std::string Cluster::repeat_hint() const {
   if (!options_.repeat_command.empty()) return options_.repeat_command;
-  // Bazel tells a test its own label.
+  // Bazel sets TEST_TARGET to the label of the test.
   if (const char* target = std::getenv("TEST_TARGET")) {
     return absl::StrCat("tools/dev test ", target,
                         " --test_env=ACCELERATE_TEST_SEED=", options_.seed);
@@ -301,7 +348,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   }
 }
 
-// Before failures are raised: a run that failed is the one people want to look at.
+// Called before failures are raised, because the report of a failed run is needed most.
 void Cluster::write_report(Recorder& recorder) {
   trace_ = recorder.finish({.topology = spec_.to_string(),
                             .seed = options_.seed,

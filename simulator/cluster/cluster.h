@@ -1,5 +1,5 @@
-/// A whole cluster in this process: every rank is a thread with a Runtime of its own, and with a
-/// device of its own if the specification names one ("2x4:h100").
+/// A whole cluster in this process: every rank is a thread with its own Runtime, and with its own
+/// device if the specification names one ("2x4:h100").
 ///
 ///   simulator::Cluster cluster("2x4", {.seed = 7});
 ///   cluster.run_on_every_rank([](simulator::Rank& rank) {
@@ -8,10 +8,10 @@
 ///   });
 ///   EXPECT_THAT(cluster.reports("loss"), AllBitwiseEqual());
 ///
-/// The same topology and seed give the same run: the order in which ranks go is drawn from the
-/// seed, time is virtual, random bits follow from seed and rank. Threads: a Cluster is used by one
-/// thread; only one runs at a time in a process, because what
-///          LibTorch keeps per process is swapped between ranks.
+/// The same topology and seed give the same run: the order in which ranks run is drawn from the
+/// seed, time is virtual, and random bits follow from seed and rank. Threads: a Cluster is used by
+/// one thread; only one cluster runs at a time in a process, because the
+///          ranks take turns with LibTorch's process-wide state.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@
 
 namespace accelerate::simulator {
 
-/// What a rank's program gets.
+/// The argument of a rank's program.
 class Rank {
  public:
   Rank(int index, Runtime& runtime, SimDevice* device)
@@ -48,11 +48,11 @@ class Rank {
   Runtime& runtime() { return runtime_; }
 
   /// The rank's simulated device, its memory and clocks; null if the cluster models no hardware.
-  /// Runtime::device() says where tensors go: from 128 ranks on, to the CPU, charged to the device.
+  /// Runtime::device() is the device of tensors: from 128 ranks on the CPU, charged to this device.
   SimDevice* device() const { return device_; }
 
-  /// Hands a value to the owner of the cluster, once per name; a device's is copied to the CPU.
-  /// Errors: c10::ValueError otherwise.
+  /// Hands a value to the owner of the cluster, once per name; a device's tensor is copied to the
+  /// CPU. Errors: c10::ValueError otherwise.
   void report(const std::string& name, at::Tensor value);
   void report(const std::string& name, double value);
 
@@ -64,21 +64,21 @@ class Rank {
   std::map<std::string, at::Tensor> reports_;
 };
 
-/// How one rank's program went wrong.
+/// The failure of one rank's program.
 struct RankFailure {
   int rank = 0;
   std::string message;
   std::exception_ptr exception;
 };
 
-/// At least one rank failed. `what()` names the first cause, all ranks that failed, and how to
-/// repeat the run.
+/// Thrown if at least one rank failed. `what()` names the first cause, all ranks that failed, and
+/// the command that repeats the run.
 class ClusterError : public std::runtime_error {
  public:
   ClusterError(const std::string& message, std::vector<RankFailure> failures)
       : std::runtime_error(message), failures_(std::move(failures)) {}
 
-  /// By cause: ranks that failed by themselves come before those that lost their peers.
+  /// Ordered by cause: ranks that failed by themselves are before those that lost their peers.
   const std::vector<RankFailure>& failures() const { return failures_; }
 
  private:
@@ -87,13 +87,13 @@ class ClusterError : public std::runtime_error {
 
 struct ClusterOptions {
   uint64_t seed = 0;
-  /// What ranks see of the process's environment; the topology is written over it.
+  /// The environment that ranks see, before the topology's variables are set in it.
   Environment environment = {};
   /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
   std::string repeat_command = {};
-  /// Keeps what happened: see Cluster::trace(). Costs memory and a little time.
+  /// Records the run: see Cluster::trace(). Costs memory and a little time.
   bool record = false;
-  /// Writes trace.json, report.html and summary.json there after each run; records.
+  /// Records each run, and writes trace.json, report.html and summary.json into this folder.
   std::string report_directory = {};
   /// Fails programs that use a collective's tensors before they have waited for it.
   bool detect_races = true;
@@ -101,44 +101,41 @@ struct ClusterOptions {
   bool detect_leaks = true;
   /// Fails programs whose replicas of a model differ when they are about to synchronise.
   bool detect_drift = true;
-  /// What ranks find below its mount point, and leave there for later runs and clusters. Without
-  /// one, as elsewhere, they find the machine's own files.
+  /// The disk that ranks see below its mount point; later runs and clusters find the files again.
+  /// All other paths are the machine's own files.
   std::shared_ptr<SimDisk> disk = nullptr;
-  /// Each node's own instead of `disk`, without faults; the first counts the operations.
+  /// A disk per node instead of `disk`, without faults; the first disk counts the operations.
   std::vector<std::shared_ptr<SimDisk>> node_disks = {};
-  /// What goes wrong with it, in each run anew.
+  /// The faults of the disk, which apply to every run.
   std::vector<FileFault> file_faults = {};
 };
 
 class Cluster {
  public:
-  /// `spec` as in ClusterSpec. Errors: c10::ValueError pointing at the character, or naming a file
-  /// fault that can never fire.
+  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, or
+  /// names a file fault that can never fire.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
-
-  /// The shape and seed that the test target was given (see topology_test), printed first.
-  static Cluster from_test_env();
 
   const ClusterSpec& spec() const { return spec_; }
   int world_size() const { return spec_.world_size(); }
   uint64_t seed() const { return options_.seed; }
 
-  /// Runs `body` once per rank and returns when all have ended. Each call is a fresh start.
+  /// Runs `body` once per rank and returns when all ranks have ended. Each call is a new run.
   /// Errors: ClusterError if a rank threw or was killed, or left a collective that others never
   ///         joined.
   void run_on_every_rank(const std::function<void(Rank&)>& body);
 
-  /// What the ranks reported under `name` in the last run, by rank.
-  /// Errors: c10::ValueError naming the ranks that reported nothing.
+  /// The values that ranks reported under `name` in the last run, by rank.
+  /// Errors: c10::ValueError that names the ranks without a value.
   std::vector<at::Tensor> reports(const std::string& name) const;
 
-  /// Virtual time the last run took: until the last rank was done, its device included.
+  /// The virtual time of the last run, until the end of the last rank and of its device.
   absl::Duration elapsed() const { return elapsed_; }
 
-  /// The file faults that had an effect in the last run, each at which operation.
+  /// The file faults that had an effect in the last run, each with its operation.
   const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
 
-  /// What happened in the last run. Errors: c10::ValueError unless it was recorded.
+  /// The trace of the last run. Errors: c10::ValueError unless the run was recorded.
   const Trace& trace() const;
 
  private:

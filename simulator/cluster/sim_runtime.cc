@@ -15,7 +15,7 @@
 namespace accelerate::simulator {
 namespace {
 
-// 2020-01-01 00:00 UTC: a plausible clock that no run mistakes for the wall's.
+// 2020-01-01 00:00 UTC: a plausible time that is not mistaken for the wall clock's.
 constexpr int64_t kEpochSeconds = 1577836800;
 
 }  // namespace
@@ -36,7 +36,7 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       torch_device_(
           addressable ? c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(topology.rank))
                       : c10::Device(c10::kCPU)),
-      store_(c10::make_intrusive<SimStore>(fabric_)) {}
+      store_(make_sim_store(fabric_)) {}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
 
@@ -47,7 +47,7 @@ void SimRuntime::use() {
 }
 
 void SimRuntime::use_files() {
-  // The order in which ranks reach a shared disk is the seed's to choose.
+  // The seed decides the order in which ranks reach a shared disk.
   fabric_->scheduler().yield();
   if (!is_dead()) background_.occasion();
 }
@@ -78,7 +78,7 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
   device_->observe([this, observer = std::move(observer)](const char* name, int stream,
                                                           int64_t start_ns, int64_t end_ns,
                                                           bool from_operator) {
-    // The device is what the rank's tensors are said to be on, whatever its number.
+    // The reported device is the one of the rank's tensors, even if the rank's number is too large.
     observer({.name = name,
               .device = {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(
                                                 std::min(topology().rank, kMaxAddressableDevices))},
@@ -99,7 +99,7 @@ void SimRuntime::check_replicas(const std::string& what, int num_replicas,
   fabric_->replicas().check(topology().rank, what, num_replicas, tensors);
 }
 
-// Does not fail on a dead rank: destructors look at the clock.
+// Does not throw on a dead rank, because destructors read the clock.
 absl::Time SimRuntime::now() {
   if (!is_dead()) background_.occasion();
   return absl::FromUnixSeconds(kEpochSeconds) + fabric_->scheduler().now();
@@ -132,11 +132,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
       static_cast<int>(ranks.size()));
-  auto backend = c10::make_intrusive<SimBackend>(
-      fabric_, fabric_->communicator(resolved.name, ranks), member, resolved.timeout);
+  const auto backend = make_sim_backend(fabric_, fabric_->communicator(resolved.name, ranks),
+                                        member, resolved.timeout);
   for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
-    group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::intrusive_ptr<c10d::Backend>(backend));
+    group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   }
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
   group->setGroupName(resolved.name);

@@ -15,8 +15,8 @@ namespace accelerate::simulator {
 
 class SimRuntime final : public Runtime {
  public:
-  /// `device` may be null; `addressable`: its tensors are on sim:RANK, else on the CPU. `disk` may
-  /// be null too.
+  /// `device` and `disk` may be null. If `addressable`, tensors are on sim:RANK, otherwise on the
+  /// CPU.
   SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
              uint64_t seed, SimDevice* device, bool addressable, std::shared_ptr<SimDisk> disk,
              std::shared_ptr<FaultPlan> faults);
@@ -42,10 +42,11 @@ class SimRuntime final : public Runtime {
   c10::intrusive_ptr<c10d::Store> store() override;
   c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) override;
 
-  /// The rank uses something that it shares with others: an occasion for background work.
-  /// Errors: RankKilled if it is dead.
+  /// Called when the rank uses shared state; may run a background step.
+  /// Errors: RankKilled if the rank is dead.
   void use();
-  /// The rank is about to use a file, which says itself what becomes of the dead.
+  /// Called before the rank uses a file. Does not throw, because files return a status to dead
+  /// ranks.
   void use_files();
   bool is_dead() const { return faults_->is_dead(topology().rank); }
 

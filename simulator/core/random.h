@@ -1,5 +1,5 @@
-/// The simulator's source of randomness: specified bit for bit, so that a seed means the same run
-/// with every compiler and library. `std::` distributions do not promise that.
+/// The simulator's source of randomness. It is specified bit for bit, so that a seed gives the same
+/// run with every compiler and library; `std::` distributions do not promise that.
 ///
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 /// Threads: not synchronised.

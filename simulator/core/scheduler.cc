@@ -71,7 +71,7 @@ void Scheduler::hand_over() {
   tasks_[running_]->baton.notify_one();
 }
 
-// Lets time pass to what comes next. Returns whether anything does.
+// Moves time forward to the next event or timer. Returns false if there is none.
 bool Scheduler::advance() {
   const int64_t event_ns = hooks_.next_event_ns ? hooks_.next_event_ns() : kNever;
   if (event_ns == kNever && progress_timers_ == 0) return false;
@@ -125,7 +125,7 @@ void Scheduler::yield() {
     sleep_for(absl::ZeroDuration());
     return;
   }
-  if (ready_.empty()) return;  // Nobody else could go.
+  if (ready_.empty()) return;  // No other task can run.
   if (hooks_.on_suspend) hooks_.on_suspend(task);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -169,7 +169,7 @@ void Scheduler::wake(int task) {
 
 void Scheduler::sleep_for(absl::Duration duration) {
   const Deadline until{.at = now() + duration, .counts_as_progress = true};
-  // A wake() meant for something the task waited for earlier must not shorten its sleep.
+  // A late wake() for an earlier condition must not shorten the sleep.
   while (block([] { return std::string("sleeping"); }, until) == Wake::kReady) {
   }
 }

@@ -1,20 +1,20 @@
 /// Runs many tasks as threads of which exactly one works at a time, in an order drawn from a seed.
 ///
-/// The running task holds the baton. It gives it up where it blocks, yields or ends, and then the
-/// next holder is drawn from the tasks that are ready. Nothing else decides the order: not the
-/// operating system, not the wall clock.
+/// The running task holds the baton. It gives the baton up where it blocks, yields or ends, and
+/// then the next holder is drawn from the tasks that are ready. Neither the operating system nor
+/// the wall clock has an influence on the order.
 ///
-/// Time is virtual, and every task has a clock of its own, which whoever models its work moves
-/// forward. The scheduler's clock jumps to the next timer or event when no task is ready. A task
-/// whose clock is ahead of it goes on undisturbed as long as it meets others only in ways whose
-/// outcome does not depend on who is first; before it does anything else it calls yield(), which
-/// lets the others catch up.
+/// Time is virtual. Every task has a clock of its own, which the model of its work moves forward.
+/// The scheduler's clock jumps to the next timer or event when no task is ready. A task whose clock
+/// is ahead of the scheduler's may go on as long as its interactions with other tasks do not depend
+/// on their order; before any other interaction it calls yield(), which runs the other tasks up to
+/// the same time.
 ///
-/// When no task is ready and no timer may help, the run is *stalled*: the owner's `on_stall` writes
-/// one report, and every blocked task wakes with Wake::kStalled. Tasks that only talk through
-/// deterministic channels reach the same stall for every seed.
+/// When no task is ready and no timer can make one ready, the run is *stalled*: the owner's
+/// `on_stall` writes one report, and every blocked task wakes with Wake::kStalled. Tasks that
+/// communicate through deterministic channels only reach the same stall for every seed.
 ///
-/// Knows nothing of LibTorch.
+/// The scheduler does not depend on LibTorch.
 /// Threads: `run` is called by the owner; everything else only by the task that holds the baton.
 #pragma once
 
@@ -36,33 +36,35 @@ namespace accelerate::simulator {
 
 /// Why a blocked task runs again.
 enum class Wake {
-  kReady,     ///< wake() was called for it; look again at what it waited for
+  kReady,     ///< wake() was called for it; it must check its condition again
   kDeadline,  ///< its deadline came first
-  kStalled,   ///< nothing can make progress; see Scheduler::stall_report()
+  kStalled,   ///< no task can make progress; see Scheduler::stall_report()
 };
 
-/// When a blocked task gives up.
+/// The time at which a blocked task gives up.
 struct Deadline {
   absl::Duration at = absl::InfiniteDuration();  ///< on the task's clock
-  /// A task that merely waits for time to pass makes progress, and so does one whose caller asked
-  /// for a time-out. A default time-out against lost peers does not: if all others are stuck as
+  /// True for a task that only waits for time to pass, and for one whose caller asked for a
+  /// time-out. False for a default time-out against lost peers: if all other tasks are blocked as
   /// well, the stall is reported at once instead.
   bool counts_as_progress = false;
 };
 
 class Scheduler {
  public:
-  /// A time that never comes.
+  /// The time of an event that never happens.
   static constexpr int64_t kNever = INT64_MAX;
 
   struct Hooks {
-    /// Called on a task's thread right after it got, and right before it loses, the baton.
+    /// Called on a task's thread right after it receives the baton, and right before it gives the
+    /// baton up.
     std::function<void(int task)> on_resume;
     std::function<void(int task)> on_suspend;
-    /// Called once per stall, before anybody wakes; its value becomes stall_report().
+    /// Called once per stall, before any task wakes; its value becomes stall_report().
     std::function<std::string()> on_stall;
-    /// What happens without any task: when the next such event is, or kNever, and letting it
-    /// happen, which returns the tasks that it wakes. Both are asked only when no task is ready.
+    /// Events that happen without a task. The first function returns the time of the next event, or
+    /// kNever; the second runs that event and returns the tasks that it wakes. Both are called only
+    /// when no task is ready.
     std::function<int64_t()> next_event_ns;
     std::function<std::vector<int>()> run_event;
   };
@@ -77,36 +79,36 @@ class Scheduler {
   /// Runs `body(task)` on a thread per task and returns when all have ended. `body` must not throw.
   void run(const std::function<void(int task)>& body);
 
-  /// Lets any ready task, this one included, go next. If this task's clock is ahead, it goes on
-  /// when the scheduler's has caught up.
+  /// Lets any ready task, this one included, run next. If this task's clock is ahead of the
+  /// scheduler's, the task goes on when the scheduler's clock has reached the same time.
   void yield();
 
-  /// Gives up the baton until wake(), the deadline or a stall. `describe` says what the task waits
-  /// for; it is called only to write a report.
+  /// Gives up the baton until wake(), the deadline or a stall. `describe` names the condition that
+  /// the task waits for; it is called only to write a report.
   Wake block(absl::FunctionRef<std::string()> describe, Deadline deadline = {});
 
   /// Makes a blocked task ready; no effect on one that is not blocked.
   void wake(int task);
 
-  /// Lets virtual time pass.
+  /// Blocks the running task for a duration of virtual time.
   void sleep_for(absl::Duration duration);
 
-  /// For a task that asks again and again instead of blocking: a millisecond passes, after all
-  /// tasks that are ready have gone, so that what it asks for can come.
+  /// For a task that checks a condition in a loop instead of blocking: a millisecond of virtual
+  /// time passes, after all ready tasks have run, so that the condition can become true.
   void poll();
 
   /// The running task's clock; the scheduler's when none runs.
   absl::Duration now() const { return absl::Nanoseconds(now_ns()); }
   int64_t now_ns() const { return running_ < 0 ? now_ns_ : tasks_[running_]->clock_ns; }
-  /// A task's clock, in nanoseconds since the start of the run: for the task to move forward, or
-  /// for others while it is blocked. Valid as long as the scheduler.
+  /// A task's clock, in nanoseconds since the start of the run. The task may move it forward, and
+  /// other tasks may while it is blocked. Valid as long as the scheduler.
   int64_t* clock_ns(int task) { return &tasks_[task]->clock_ns; }
-  /// Sets the running task's clock forward; no effect if it is there already.
+  /// Moves the running task's clock forward to `ns`; no effect if the clock is past it.
   void advance_to(int64_t ns);
   int num_tasks() const { return static_cast<int>(tasks_.size()); }
   int running() const { return running_; }
   State state(int task) const { return tasks_[task]->state; }
-  /// What a blocked task waits for; for reports.
+  /// The condition that a blocked task waits for; for reports.
   std::string describe(int task) const;
   /// The report of the latest stall.
   const std::string& stall_report() const { return stall_report_; }
@@ -140,8 +142,8 @@ class Scheduler {
   int running_ = -1;
   int64_t now_ns_ = 0;
   std::string stall_report_;
-  // Held by whoever changes the fields above. The baton already orders the tasks; the mutex makes
-  // the hand-over a synchronisation that tools understand.
+  // Held while the fields above change. The baton already orders the tasks; the mutex makes the
+  // hand-over a synchronisation that race detectors recognise.
   std::mutex mutex_;
   std::condition_variable all_done_;
 };

@@ -1,9 +1,6 @@
-#include "simulator/device/autocast.h"
-
 #include <atomic>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -12,6 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "simulator/device/host_call.h"
+#include "simulator/device/install.h"
+#include "simulator/device/registration.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -59,9 +59,9 @@ void add_accelerator_policies(PolicyTable& table) {
 #undef ACCELERATE_POLICY_PROMOTE
 }
 
-// LibTorch does not hand out the CPU's lists, but registers a kernel for each entry. Its document
-// on automatic mixed precision says which of them lower the precision and which promote; all others
-// compute in float.
+// LibTorch does not publish the CPU's lists, but registers a kernel for each entry. Its page on
+// automatic mixed precision lists the operators that lower the precision and those that promote;
+// all others compute in float32.
 void add_cpu_policies(PolicyTable& table) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -96,7 +96,7 @@ void add_cpu_policies(PolicyTable& table) {
   }
 }
 
-// By the operator's schema, which stays where it is. Written once, before any call.
+// By the operator's schema, whose address is constant. Written once, before any call.
 std::unordered_map<const c10::FunctionSchema*, Policies>& policies_by_schema() {
   static auto& policies = *new std::unordered_map<const c10::FunctionSchema*, Policies>();
   return policies;
@@ -107,13 +107,7 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 template <typename Visit>
 void for_each_tensor(torch::jit::Stack& stack, size_t count, Visit visit) {
   for (auto value = stack.end() - static_cast<ptrdiff_t>(count); value != stack.end(); ++value) {
-    if (value->isTensor()) {
-      *value = visit(value->toTensor());
-    } else if (value->isTensorList()) {
-      std::vector<at::Tensor> tensors = value->toTensorVector();
-      for (at::Tensor& tensor : tensors) tensor = visit(tensor);
-      *value = c10::List<at::Tensor>(std::move(tensors));
-    }
+    map_tensors(*value, visit);
   }
 }
 
@@ -144,7 +138,7 @@ void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const Policies policies = policies_by_schema().at(&op.schema());
   const Policy policy = casts_like_cpu ? policies.cpu : policies.accelerator;
   if (policy == Policy::kNone) {
-    // The other kind's list has it. What it is composed of may still be cast.
+    // This list lacks the operator, but may have those that the operator is composed of.
     op.redispatchBoxed(keys & kBelowAutocast, stack);
     return;
   }
@@ -193,7 +187,7 @@ void register_autocast(torch::Library& library) {
   for (const auto& [name, policies] : table) {
     const size_t dot = name.find('.');
     const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
-    // The lists are of one version of LibTorch, its operators perhaps of another.
+    // The lists may name operators that this version of LibTorch does not have.
     auto op = dispatcher.findSchema({name.substr(0, dot), overload});
     if (!op) continue;
     policies_by_schema().emplace(&op->schema(), policies);

@@ -1,5 +1,3 @@
-#include "simulator/device/basic_ops.h"
-
 #include <cstring>
 #include <optional>
 
@@ -14,16 +12,15 @@
 
 #include "simulator/device/host_call.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/training_watch.h"
 
 namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
-constexpr c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
-// The device that an allocation is for becomes the current one meanwhile.
+// Makes the device of an allocation the current one for a scope.
 class CurrentDevice {
  public:
   explicit CurrentDevice(std::optional<c10::Device> device) : previous_(current_device()) {
@@ -41,8 +38,8 @@ class CurrentDevice {
   const int previous_;
 };
 
-// Fresh memory holds no values that a program may use; that it holds the same ones in every run is
-// what a simulation needs. As floating-point numbers they are NaN.
+// A program may not use the values of fresh memory, but a simulation needs the same ones in every
+// run. As floating-point numbers they are NaN.
 at::Tensor with_no_values(at::Tensor tensor) {
   const c10::Storage& storage = tensor.storage();
   if (storage.nbytes() != 0) std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
@@ -104,7 +101,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
                   : origin == nullptr ? "copy to device"
                                       : "copy between devices",
                   bytes);
-  // A copy from pageable memory is staged by the host; one to the host is wanted there.
+  // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = !host_side.is_privateuseone() && host_side.has_storage() &&
                       is_pinned(host_side.storage().data());
@@ -153,7 +150,7 @@ at::Tensor& set_empty(at::Tensor& self) {
                                         /*resizable=*/true));
 }
 
-// Blocks are reused only after the tensors that use them: nothing to remember.
+// A block is reused only after all tensors that use it are gone, so streams need not be recorded.
 void record_stream(at::Tensor& self, at::Stream stream) {}
 
 bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }

@@ -1,8 +1,5 @@
-#include "simulator/device/composite_ops.h"
-
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -14,6 +11,7 @@
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/training_watch.h"
 
 namespace accelerate::simulator {
@@ -32,9 +30,12 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   return input.mul(noise);
 }
 
-// What a section that runs on the host costs the device when its gradients are computed.
-struct BackwardCost {
-  const std::string* name;
+// The time that the backward pass of a section on the host takes on the device.
+struct BackwardCost : torch::CustomClassHolder {
+  BackwardCost(const char* name, double flops, double bytes, MathType type)
+      : name(name), flops(flops), bytes(bytes), type(type) {}
+
+  const char* name;
   double flops;
   double bytes;
   MathType type;
@@ -42,7 +43,7 @@ struct BackwardCost {
 
 struct ToDevice;
 
-// Into a section that runs on the host: same bytes, a CPU tensor. Differentiable, in turn as well.
+// The start of a section on the host: a CPU tensor over the same bytes. Twice differentiable.
 struct ToHost : torch::autograd::Function<ToHost> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor) {
     context->saved_data["device"] = static_cast<int64_t>(tensor.device().index());
@@ -51,26 +52,20 @@ struct ToHost : torch::autograd::Function<ToHost> {
   static variable_list backward(AutogradContext* context, variable_list gradients);
 };
 
-// Out of it.
+// The end of a section on the host.
 struct ToDevice : torch::autograd::Function<ToDevice> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, int64_t device,
-                            std::shared_ptr<const BackwardCost> cost) {
+                            const c10::intrusive_ptr<BackwardCost>& cost) {
     context->saved_data["device"] = device;
-    if (cost) {
-      context->saved_data["name"] = reinterpret_cast<int64_t>(cost->name);
-      context->saved_data["flops"] = cost->flops;
-      context->saved_data["bytes"] = cost->bytes;
-      context->saved_data["type"] = static_cast<int64_t>(cost->type);
-    }
+    if (cost) context->saved_data["cost"] = c10::IValue::make_capsule(cost);
     return device_alias(tensor, SimDevice::of(static_cast<int>(device)));
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    if (context->saved_data.count("name") != 0) {
-      SimDevice& device = SimDevice::of(static_cast<int>(context->saved_data["device"].toInt()));
-      const auto& name = *reinterpret_cast<const std::string*>(context->saved_data["name"].toInt());
-      device.launch(name.c_str(), context->saved_data["flops"].toDouble(),
-                    context->saved_data["bytes"].toDouble(),
-                    static_cast<MathType>(context->saved_data["type"].toInt()));
+    auto& data = context->saved_data;
+    if (data.count("cost") != 0) {
+      const auto cost = c10::static_intrusive_pointer_cast<BackwardCost>(data["cost"].toCapsule());
+      SimDevice::of(static_cast<int>(data["device"].toInt()))
+          .launch(cost->name, cost->flops, cost->bytes, cost->type);
     }
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
     return {ToHost::apply(gradients[0]), at::Tensor(), at::Tensor()};
@@ -80,10 +75,10 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
 variable_list ToHost::backward(AutogradContext* context, variable_list gradients) {
   if (!gradients[0].defined()) return {at::Tensor()};
   return {ToDevice::apply(gradients[0], context->saved_data["device"].toInt(),
-                          std::shared_ptr<const BackwardCost>())};
+                          c10::intrusive_ptr<BackwardCost>())};
 }
 
-// Casting on the device means casting on the host for as long as the section lasts.
+// Applies the device's mixed precision to the CPU while a section runs.
 class HostAutocast {
  public:
   HostAutocast()
@@ -105,8 +100,8 @@ class HostAutocast {
   const at::ScalarType dtype_;
 };
 
-// Recurrent layers: the CPU has layers of its own where other devices have fused cells, so the
-// whole layer runs on the host, its gradients too.
+// Recurrent layers: the CPU has kernels for whole layers where other devices have fused cells, so a
+// whole layer runs on the host, with its backward pass.
 void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                          torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
@@ -116,18 +111,12 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
                            : 0;
   HostCall call(info);
   auto into = [&call](const at::Tensor& tensor, size_t index) {
-    call.to_host(tensor, index, /*written=*/false);  // for what it checks and counts
+    call.to_host(tensor, index, /*written=*/false);  // checks and counts
     return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor) : tensor;
   };
   for (size_t i = 0; i < info.num_arguments; ++i) {
-    c10::IValue& value = arguments[static_cast<ptrdiff_t>(i)];
-    if (value.isTensor()) {
-      value = into(value.toTensor(), i);
-    } else if (value.isTensorList()) {
-      std::vector<at::Tensor> tensors = value.toTensorVector();
-      for (at::Tensor& tensor : tensors) tensor = into(tensor, i);
-      value = c10::List<at::Tensor>(std::move(tensors));
-    }
+    map_tensors(arguments[static_cast<ptrdiff_t>(i)],
+                [&](const at::Tensor& tensor) { return into(tensor, i); });
   }
   TORCH_INTERNAL_ASSERT(call.device() != nullptr);
   SimDevice& device = *call.device();
@@ -139,17 +128,17 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     op.callBoxed(stack);
   }
   const auto results = stack->end() - info.num_returns;
-  const MathType type = math_type(call.dtype());
-  auto cost = std::make_shared<const BackwardCost>(BackwardCost{
-      .name = &info.name, .flops = 2 * flops, .bytes = 2 * call.bytes(), .type = type});
+  const MathType type = math_type(call.traffic().dtype);
+  const auto cost = c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops,
+                                                      2 * call.traffic().bytes, type);
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
-    // One of the results brings the cost: the backward pass goes through the section once.
+    // One result carries the cost, because the backward pass goes through the section once.
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
-                            i == 0 ? cost : std::shared_ptr<const BackwardCost>());
+                            i == 0 ? cost : c10::intrusive_ptr<BackwardCost>());
   }
-  device.launch(info.name.c_str(), flops, call.bytes(), type);
+  device.launch(info.name.c_str(), flops, call.traffic().bytes, type);
 }
 
 }  // namespace

@@ -1,17 +1,14 @@
-#include "simulator/device/device_guard.h"
-
 #include <memory>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "simulator/device/registration.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DeviceType kType = c10::kPrivateUse1;
-
-c10::Device torch_device(int index) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
 
 SimDevice& device_of(c10::Device device) {
   return SimDevice::of(device.has_index() ? device.index() : current_device());
@@ -21,7 +18,7 @@ c10::Stream torch_stream(const SimDevice& device, int stream) {
   return c10::Stream(c10::Stream::UNSAFE, torch_device(device.index()), stream);
 }
 
-// When the work that was before the event ends.
+// The time at which the work before the event ends.
 struct SimEvent {
   int64_t at_ns = 0;
 };
@@ -106,7 +103,7 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  // A stream object may be older than the run.
+  // A stream object may be from an earlier run.
   static int checked_stream(const SimDevice& device, const c10::Stream& stream) {
     return stream.id() < device.num_streams() ? static_cast<int>(stream.id()) : 0;
   }

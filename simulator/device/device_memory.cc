@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/byte_text.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -27,9 +28,8 @@ MemoryBlock* make_block(size_t bytes) {
   return new (memory) MemoryBlock{.bytes = bytes};
 }
 
-// Tells the profiler of this thread, if there is one. A device without a number is the thread's
-// own.
-void* tell_profiler(void* data, size_t bytes, bool comes, c10::DeviceType type) {
+// Reports to this thread's profiler, if any. A device without an index is the thread's own.
+void* report_to_profiler(void* data, size_t bytes, bool comes, c10::DeviceType type) {
   if (c10::memoryProfilingEnabled()) {
     const auto size = static_cast<int64_t>(bytes);
     c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, c10::Device(type));
@@ -41,21 +41,9 @@ size_t rounded(size_t bytes) { return (bytes + kGranularity - 1) / kGranularity 
 
 }  // namespace
 
-std::string human_bytes(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " bytes");
-  double value = static_cast<double>(bytes);
-  const char* unit = "bytes";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return absl::StrFormat("%.2f %s", value, unit);
-}
-
 void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer observer) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // Blocks of the last run may be held still; nobody may reach into the list through them.
+  // The program may still hold blocks of the last run, which must not reach into the list.
   for (MemoryBlock* block = newest_; block != nullptr; block = block->older) {
     block->memory = nullptr;
   }
@@ -71,11 +59,11 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
 
 MemoryCategory DeviceMemory::category_now(const char* operation) const {
   if (in_backward_) return MemoryCategory::kTemporaries;
-  // Inputs come with the activations.
+  // Inputs are allocated with the activations.
   if (c10::GradMode::is_enabled()) return MemoryCategory::kActivations;
   // Modules move to their device without gradients.
   if (!set_up_) return MemoryCategory::kParameters;
-  // In the first update, what is no operator's result is the optimizer's: its moments, made here.
+  // In the first update memory that is not an operator's result is the optimizer's moments.
   const bool first_update = step_ == 0 && operation == nullptr;
   return first_update ? MemoryCategory::kOptimizerState : MemoryCategory::kTemporaries;
 }
@@ -108,24 +96,24 @@ void* DeviceMemory::allocate(size_t bytes, const char* operation) {
     ++num_blocks_;
     account(block->category, static_cast<int64_t>(size));
   }
-  return tell_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);
+  return report_to_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);
 }
 
 void* DeviceMemory::allocate_uncharged(size_t bytes) {
   if (bytes == 0) return nullptr;
-  // The block's size is what alignment asks for; nobody accounts it.
+  // Rounded for alignment only.
   MemoryBlock* block = make_block((bytes + 63) / 64 * 64);
-  return tell_profiler(block->data(), block->bytes, /*comes=*/true, c10::kCPU);
+  return report_to_profiler(block->data(), block->bytes, /*comes=*/true, c10::kCPU);
 }
 
 void DeviceMemory::release(void* data) {
   if (data == nullptr) return;
   MemoryBlock* block = static_cast<MemoryBlock*>(data) - 1;
   const bool charged = block->memory != nullptr;
-  tell_profiler(data, block->bytes, /*comes=*/false, charged ? c10::kPrivateUse1 : c10::kCPU);
+  report_to_profiler(data, block->bytes, /*comes=*/false, charged ? c10::kPrivateUse1 : c10::kCPU);
   if (DeviceMemory* memory = block->memory) {
     std::lock_guard<std::mutex> lock(memory->mutex_);
-    // Checked again: reset() may have cut the block off meanwhile.
+    // Checked again, because reset() may have detached the block meanwhile.
     if (block->memory != nullptr) {
       (block->newer != nullptr ? block->newer->older : memory->newest_) = block->older;
       if (block->older != nullptr) block->older->newer = block->newer;
@@ -140,7 +128,7 @@ void DeviceMemory::mark(MemoryBlock* block, MemoryCategory category) {
   if (block == nullptr || block->memory != this || block->category == category) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto bytes = static_cast<int64_t>(block->bytes);
-  // Not through account(): a change of name is no change of the peak.
+  // Not through account(): the total and its peak do not change.
   by_category_[static_cast<size_t>(block->category)] -= bytes;
   by_category_[static_cast<size_t>(category)] += bytes;
   if (observer_) {
@@ -159,7 +147,7 @@ void DeviceMemory::begin_backward() {
 void DeviceMemory::begin_step() {
   updated_ = false;
   had_backward_ = false;
-  // Newest first: what is older than this step was looked at before.
+  // Newest first, down to the end of the previous step.
   for (MemoryBlock* block = newest_; block != nullptr && block->step == step_;
        block = block->older) {
     if (block->category == MemoryCategory::kTemporaries) {
@@ -182,20 +170,20 @@ std::string DeviceMemory::holders() const {
   for (size_t category : order) {
     auto& held = blocks[category];
     if (held.empty()) continue;
-    // Newest first among equals, which does not depend on where they lie.
+    // Newest first among equals, so that the order does not depend on addresses.
     std::stable_sort(held.begin(), held.end(), [](const MemoryBlock* a, const MemoryBlock* b) {
       return a->bytes > b->bytes;
     });
     std::vector<std::string> largest;
     for (size_t i = 0; i < std::min(held.size(), kLargestHolders); ++i) {
       largest.push_back(
-          absl::StrCat(human_bytes(static_cast<int64_t>(held[i]->bytes)), " by ",
+          absl::StrCat(binary_byte_text(static_cast<int64_t>(held[i]->bytes)), " by ",
                        held[i]->operation != nullptr ? held[i]->operation : "the program",
                        " in step ", held[i]->step));
     }
     absl::StrAppend(
         &text, text.empty() ? "" : "\n", "  ", to_string(static_cast<MemoryCategory>(category)),
-        ": ", human_bytes(by_category_[category]), " in ", held.size(),
+        ": ", binary_byte_text(by_category_[category]), " in ", held.size(),
         held.size() == 1 ? " block (" : " blocks (largest: ", absl::StrJoin(largest, ", "), ")");
   }
   return text;
@@ -205,8 +193,8 @@ void DeviceMemory::raise_out_of_memory(size_t bytes, const char* operation) cons
   const std::string text = holders();
   TORCH_CHECK_WITH(OutOfMemoryError, false, name_,
                    " is out of memory: ", operation != nullptr ? operation : "the program",
-                   " asked for ", human_bytes(static_cast<int64_t>(bytes)), " in step ", step_,
-                   ", ", human_bytes(capacity_ - in_use_), " of ", human_bytes(capacity_),
+                   " asked for ", binary_byte_text(static_cast<int64_t>(bytes)), " in step ", step_,
+                   ", ", binary_byte_text(capacity_ - in_use_), " of ", binary_byte_text(capacity_),
                    " are free", text.empty() ? "" : ". Held:\n", text);
 }
 

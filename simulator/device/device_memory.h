@@ -1,12 +1,12 @@
-/// The memory of one simulated device: how much it may hold, what it holds, and for what.
+/// The memory of one simulated device: its capacity, its blocks, and what they are used for.
 ///
-/// Blocks lie in the host's memory behind a header that names their device, so whoever releases one
-/// needs nothing but the pointer. Sizes are rounded up to 512 bytes, as CUDA's caching allocator
-/// does, and accounting is exact to the block.
+/// Blocks lie in the host's memory behind a header that names their device, so that a pointer is
+/// enough to release one. Sizes are rounded up to 512 bytes, as in CUDA's caching allocator, and
+/// accounting is exact to the block.
 ///
-/// A block's category follows from when it was made: in a backward pass, with gradients enabled (a
-/// forward pass), or without. Parameters, their gradients and communication buckets are told apart
-/// when they are seen: see `mark`.
+/// A block's category depends on when it is allocated: in a backward pass, with gradients enabled
+/// (a forward pass), or without. Parameters, their gradients and communication buckets are
+/// recognised later: see `mark`.
 ///
 /// Threads: any thread may release; allocation belongs to the thread that holds the baton.
 #pragma once
@@ -25,9 +25,9 @@ namespace accelerate::simulator {
 
 class DeviceMemory;
 
-/// What lies in front of a block's bytes.
+/// The header in front of a block's bytes.
 struct alignas(64) MemoryBlock {
-  DeviceMemory* memory;  ///< null: host memory that no device is charged for, or of an earlier run
+  DeviceMemory* memory;  ///< null: uncharged host memory, or a block of an earlier run
   MemoryBlock* older;    ///< live blocks of `memory`, newest first
   MemoryBlock* newer;
   size_t bytes;           ///< rounded
@@ -45,39 +45,39 @@ class DeviceMemory {
   /// Called after each change with the category and its change in bytes.
   using Observer = std::function<void(MemoryCategory, int64_t delta)>;
 
-  /// A fresh start: nothing is held, and blocks of earlier runs no longer count.
+  /// Begins a run: blocks of earlier runs no longer count.
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
-  /// Stops observing; what is held stays accounted.
+  /// Stops observing; accounting goes on.
   void detach() { observer_ = nullptr; }
 
-  /// Bytes of a block, charged to this device. `operation` must live for ever; null: no operator's
-  /// result, but asked for as memory.
+  /// A new block's bytes, charged to this device. `operation` is the allocating operator, and must
+  /// never be destroyed; null: the program itself asked for the memory.
   /// Errors: c10::OutOfMemoryError with report().
   void* allocate(size_t bytes, const char* operation);
-  /// A block that no device is charged for.
+  /// A block that is charged to no device.
   static void* allocate_uncharged(size_t bytes);
-  /// Gives a block of either kind back. Null is allowed.
+  /// Releases a block of either kind. Null is allowed.
   static void release(void* data);
 
-  /// Says what a block is held for; no effect on null, other devices' blocks and earlier runs'.
+  /// Sets a block's category; no effect on null and on blocks of other devices or earlier runs.
   void mark(MemoryBlock* block, MemoryCategory category);
 
-  // The training loop, as far as categories need to know it.
+  // Events of the training loop that categories depend on.
 
   void begin_backward();
   void end_backward() { in_backward_ = false; }
   bool in_backward() const { return in_backward_; }
-  /// A parameter changes without gradients being enabled: the optimizer is at work.
+  /// A parameter changes while gradients are disabled, so the optimizer is stepping.
   void note_update() { updated_ = had_backward_; }
   /// An operator runs with gradients enabled. After a backward pass and an update this begins the
-  /// next step, and what the update left behind is the optimizer's state.
+  /// next step, and the blocks that the update left behind are the optimizer's state.
   /// Returns whether a step began.
   bool note_forward() {
     if (!updated_) return false;
     begin_step();
     return true;
   }
-  /// Updates seen so far.
+  /// The number of updates so far.
   int64_t step() const { return step_; }
 
   int64_t capacity() const { return capacity_; }
@@ -87,7 +87,7 @@ class DeviceMemory {
   const Bytes& at_peak() const { return at_peak_; }
   int64_t num_blocks() const { return num_blocks_; }
 
-  /// Bytes by category with the largest blocks of each and who allocated them; one line each.
+  /// A line for each category: its bytes, and its largest blocks with the allocating operators.
   std::string holders() const;
 
  private:
@@ -112,8 +112,5 @@ class DeviceMemory {
   bool updated_ = false;
   int64_t step_ = 0;
 };
-
-/// "79.3 MiB".
-std::string human_bytes(int64_t bytes);
 
 }  // namespace accelerate::simulator

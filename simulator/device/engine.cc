@@ -1,5 +1,3 @@
-#include "simulator/device/engine.h"
-
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -11,6 +9,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -48,13 +47,13 @@ void mark(SimDevice& device, const at::Tensor& tensor, MemoryCategory category) 
   device.memory().mark(block, category);
 }
 
-// Marks a backward pass on a device, the outermost one of nested passes, and what it is about.
+// Marks the outermost backward pass on a device, and the leaves that it reaches.
 class BackwardScope {
  public:
   BackwardScope(SimDevice& device, const edge_list& roots)
       : device_(device),
         outermost_(!device.memory().in_backward()),
-        // Parts of the graph that run on the host, do so on behalf of the device.
+        // Parts of the graph on the host run on behalf of the device.
         charge_(&device, "backward") {
     if (!outermost_) return;
     device_.memory().begin_backward();
@@ -64,7 +63,7 @@ class BackwardScope {
   ~BackwardScope() {
     if (!outermost_) return;
     device_.memory().end_backward();
-    // What the pass gave to other streams on the CPU's behalf, it has waited for now.
+    // The pass has waited for its collectives on CPU tensors by now.
     device_.stream_waits(device_.current_stream(), device_.debt_ns());
     for (const at::Tensor& leaf : leaves_) mark(device_, leaf.grad(), MemoryCategory::kGradients);
   }
@@ -81,8 +80,7 @@ class BackwardScope {
 class SimEngine final : public torch::autograd::Engine {
  public:
   SimEngine() {
-    // The base class starts a thread for each device at its first use. It finds none here, because
-    // the devices' guard is not installed yet.
+    // Setting the flag keeps the base class from starting a thread for each device.
     c10::call_once(start_device_threads_flag_, [] {});
     device_ready_queues_.resize(kMaxAddressableDevices);
   }
@@ -101,8 +99,8 @@ class SimEngine final : public torch::autograd::Engine {
       const int rank = current_rank();
       TORCH_CHECK(rank < 0 || rank == device->index(), "rank ", rank, " runs a backward pass on ",
                   device->name(), ", which is rank ", device->index(), "'s device");
-      // Whatever the graph has on this device runs here. Queues of other devices are another rank's
-      // or none: HostCall rejects their tensors before they get into a graph.
+      // The graph's nodes on this device run on this thread. Other devices' queues do not matter:
+      // HostCall rejects tensors of other ranks before they get into a graph.
       device_ready_queues_[device->index()] = queue;
     } else {
       // A rank whose tensors are on the CPU and charged to its device; see host_costs.h.

@@ -1,7 +1,4 @@
-#include "simulator/device/fallback.h"
-
 #include <optional>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -9,22 +6,16 @@
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 #include "simulator/device/training_watch.h"
 
 namespace accelerate::simulator {
 namespace {
 
-// What a CPU kernel calls in turn must neither record gradients nor cast.
-constexpr c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-
 void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool written) {
-  if (value.isTensor()) {
-    value = call.to_host(value.toTensor(), index, written);
-  } else if (value.isTensorList()) {
-    std::vector<at::Tensor> tensors = value.toTensorVector();
-    for (at::Tensor& tensor : tensors) tensor = call.to_host(tensor, index, written);
-    value = c10::List<at::Tensor>(std::move(tensors));
+  if (value.isTensor() || value.isTensorList()) {
+    map_tensors(value,
+                [&](const at::Tensor& tensor) { return call.to_host(tensor, index, written); });
   } else if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> tensors;
     for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
@@ -40,16 +31,6 @@ void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool wri
     value = c10::Device(c10::kCPU);
   } else if (value.isGenerator()) {
     value = host_generator(value.toGenerator());
-  }
-}
-
-void result_to_device(HostCall& call, c10::IValue& value) {
-  if (value.isTensor()) {
-    value = call.to_device(value.toTensor());
-  } else if (value.isTensorList()) {
-    std::vector<at::Tensor> tensors = value.toTensorVector();
-    for (at::Tensor& tensor : tensors) tensor = call.to_device(tensor);
-    value = c10::List<at::Tensor>(std::move(tensors));
   }
 }
 
@@ -93,10 +74,11 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   const auto results = stack->end() - info.num_returns;
   for (size_t i = 0; i < info.num_returns; ++i) {
-    result_to_device(call, results[static_cast<ptrdiff_t>(i)]);
+    map_tensors(results[static_cast<ptrdiff_t>(i)],
+                [&call](const at::Tensor& tensor) { return call.to_device(tensor); });
   }
   if (info.runs_kernel)
-    device.launch(info.name.c_str(), flops, call.bytes(), math_type(call.dtype()));
+    device.launch(info.name.c_str(), flops, call.traffic().bytes, math_type(call.traffic().dtype));
   if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
 }
 

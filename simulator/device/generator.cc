@@ -13,8 +13,7 @@ namespace {
 class DeviceGenerator final : public c10::GeneratorImpl {
  public:
   explicit DeviceGenerator(int device, at::Generator host = at::detail::createCPUGenerator())
-      : GeneratorImpl(c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device)),
-                      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+      : GeneratorImpl(torch_device(device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
         host_(std::move(host)) {}
 
   const at::Generator& host() const { return host_; }

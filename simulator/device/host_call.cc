@@ -17,13 +17,9 @@ namespace {
 constexpr c10::DispatchKeySet kHostKeys(c10::DispatchKey::CPU);
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
 
-c10::Device torch_device(const SimDevice& device) {
-  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device.index())};
-}
-
-// A tensor over `storage` that looks like `model` in everything but its device.
+// A tensor over `storage` that equals `model` in everything but its device.
 at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
-  // Zeros that have no memory say so by their key.
+  // A tensor of zeros without memory has a key of its own.
   if (model._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), keys, model.unsafeGetTensorImpl()->dtype());
@@ -47,7 +43,7 @@ bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
          a.storage_offset() == b.storage_offset();
 }
 
-// The data of a host storage as a device's storage; ownership moves.
+// The data of a host storage for a device's storage, which becomes the owner.
 c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
   void* begin = data.get();
@@ -56,7 +52,7 @@ c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
   return {begin, context, deleter, device};
 }
 
-// A storage on another device over the same bytes, which it keeps alive.
+// A storage on another device that shares the bytes and keeps them alive.
 c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
   using Owner = c10::intrusive_ptr<c10::StorageImpl>;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
@@ -79,7 +75,8 @@ void HostCall::check(const at::Tensor& tensor, size_t argument) {
                 "'s: in a real job its memory is in another process. Tensors move between ranks "
                 "through collectives and messages only");
   } else if (device_->index() != index) {
-    c10::impl::common_device_check_failure(torch_device(*device_), tensor, info_.name.c_str(),
+    c10::impl::common_device_check_failure(torch_device(device_->index()), tensor,
+                                           info_.name.c_str(),
                                            info_.argument_names[argument].c_str());
   }
 }
@@ -91,7 +88,8 @@ void HostCall::check_devices() const {
                 "same device as the indexed tensor (", host_tensor_.device(), ")");
     return;
   }
-  c10::impl::common_device_check_failure(torch_device(*device_), host_tensor_, info_.name.c_str(),
+  c10::impl::common_device_check_failure(torch_device(device_->index()), host_tensor_,
+                                         info_.name.c_str(),
                                          info_.argument_names[host_argument_].c_str());
 }
 
@@ -111,13 +109,6 @@ void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
     TORCH_CHECK(!written, info_.name, " writes to memory that ", memory.owner->describe(),
                 " is still reading on ", device_->name(),
                 ": wait for the collective before its input is changed");
-  }
-}
-
-void HostCall::note(const at::Tensor& tensor) {
-  bytes_ += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
-  if (dtype_ == c10::ScalarType::Undefined || !c10::isFloatingType(dtype_)) {
-    dtype_ = tensor.scalar_type();
   }
 }
 
@@ -153,7 +144,7 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
   tensors_.push_back({tensor, alias});
-  note(tensor);
+  traffic_.add(tensor);
   return alias;
 }
 
@@ -164,7 +155,7 @@ void HostCall::update_arguments() {
     const size_t bytes = pair.host->nbytes();
     if (pair.host->data() != pair.data) {
       void* data = pair.host->mutable_data();
-      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(*device_)));
+      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(device_->index())));
       // The results may alias it.
       pair.host->set_data_ptr_noswap(c10::DataPtr(data, c10::Device(c10::kCPU)));
     }
@@ -189,16 +180,16 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
     if (pair.host.is_same(tensor)) return pair.device;
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
-          !tensor.is_nested(),
-      info_.overload, " on ", device_->name(), ": simulated devices have neither ",
-      tensor.is_quantized() ? "quantized"
-      : tensor.is_nested()  ? "nested"
-                            : "such",
-      " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ") nor a way to make them");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided && tensor.has_storage() &&
+                                  !tensor.is_quantized() && !tensor.is_nested(),
+                              info_.overload, " on ", device_->name(),
+                              ": simulated devices do not support ",
+                              tensor.is_quantized() ? "quantized"
+                              : tensor.is_nested()  ? "nested"
+                                                    : "such",
+                              " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ")");
   c10::StorageImpl* storage = storage_of(tensor);
-  note(tensor);
+  traffic_.add(tensor);
   for (const StoragePair& pair : storages_) {
     if (pair.host.get() == storage) {
       auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(pair.device);
@@ -257,7 +248,8 @@ at::Tensor host_alias(const at::Tensor& tensor) {
 }
 
 at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device) {
-  return rewrapped(shared_storage(storage_of(tensor), torch_device(device)), kDeviceKeys, tensor);
+  return rewrapped(shared_storage(storage_of(tensor), torch_device(device.index())), kDeviceKeys,
+                   tensor);
 }
 
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
@@ -273,9 +265,9 @@ void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
   const size_t bytes = storage->nbytes();
-  auto adopted = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       moved_data(*storage, torch_device(device)),
-                                                       &device_allocator(), /*resizable=*/true);
+  auto adopted = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      moved_data(*storage, torch_device(device.index())), &device_allocator(), /*resizable=*/true);
   return rewrapped(c10::Storage(std::move(adopted)), kDeviceKeys, tensor);
 }
 

@@ -1,13 +1,17 @@
-/// A device's tensors as the host's, for the time of one kernel.
+/// A device's tensors as CPU tensors, for one kernel.
 ///
-/// Device memory lies in host memory, so a CPU kernel can run on it: each tensor is wrapped as a
-/// CPU tensor over the same bytes, the kernel runs, and what it returned or changed is wrapped as
-/// the device's again. Nothing is copied.
+/// Device memory lies in host memory, so a CPU kernel can run on it: each argument is wrapped as a
+/// CPU tensor over the same bytes, the kernel runs, and the tensors that it returned or changed are
+/// wrapped as the device's again. Nothing is copied.
 ///
 /// Threads: one call, one thread.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
@@ -18,38 +22,36 @@ namespace accelerate::simulator {
 
 class HostCall {
  public:
-  /// `info` lives longer; it is for error messages.
+  /// `info` outlives this; error messages name the operator.
   explicit HostCall(const OpInfo& info) : info_(info) {}
 
-  /// The CPU tensor for an argument; tensors of the CPU come back as they are.
-  /// `written`: the kernel changes it.
+  /// The CPU tensor for an argument; a CPU tensor is returned unchanged.
+  /// `written`: whether the kernel changes it.
   /// Errors: LibTorch's own c10::Error for tensors of two devices; c10::Error for a tensor of
   ///         another rank, and for memory that a collective has in flight.
   at::Tensor to_host(const at::Tensor& tensor, size_t argument, bool written);
 
-  /// After the kernel: arguments' storages and shapes take over what the kernel made of them.
+  /// After the kernel: gives arguments the storages and shapes that their CPU tensors have now.
   void update_arguments();
 
   /// The device's tensor for a result.
   at::Tensor to_device(const at::Tensor& tensor);
 
-  /// After all results: whether tensors of the device and CPU tensors with elements of their own
-  /// met. Errors: LibTorch's own c10::Error.
+  /// After all arguments: checks that the device's tensors were not mixed with CPU tensors that
+  /// have dimensions. Errors: LibTorch's own c10::Error.
   void check_devices() const;
 
   /// The device that the tensors seen so far are on, or null.
   SimDevice* device() const { return device_; }
   void set_device(SimDevice* device) { device_ = device; }
-  /// Of the tensors that went through, counted once each.
-  double bytes() const { return bytes_; }
-  /// The dtype that decides how fast the device computes.
-  c10::ScalarType dtype() const { return dtype_; }
+  /// All arguments and results, each counted once.
+  const TensorTraffic& traffic() const { return traffic_; }
 
  private:
   struct StoragePair {
     c10::StorageImpl* device;
     c10::intrusive_ptr<c10::StorageImpl> host;
-    void* data;  // as it was before the kernel
+    void* data;  // before the kernel
     size_t bytes;
   };
   struct TensorPair {
@@ -62,29 +64,39 @@ class HostCall {
   void update_sparse(const at::Tensor& device, const at::Tensor& host);
   void check(const at::Tensor& tensor, size_t argument);
   void check_in_flight(const at::Tensor& tensor, bool written) const;
-  void note(const at::Tensor& tensor);
 
   const OpInfo& info_;
   SimDevice* device_ = nullptr;
   c10::SmallVector<StoragePair, 8> storages_;
   c10::SmallVector<TensorPair, 8> tensors_;
-  at::Tensor host_tensor_;  // the first CPU tensor that has elements of its own
+  at::Tensor host_tensor_;  // the first CPU tensor that has dimensions
   size_t host_argument_ = 0;
-  double bytes_ = 0;
-  c10::ScalarType dtype_ = c10::ScalarType::Undefined;
+  TensorTraffic traffic_;
 };
+
+/// Replaces the tensors in an argument or a result by map(tensor), also those in a list.
+template <typename Map>
+void map_tensors(c10::IValue& value, Map&& map) {
+  if (value.isTensor()) {
+    value = map(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> tensors = value.toTensorVector();
+    for (at::Tensor& tensor : tensors) tensor = map(tensor);
+    value = c10::List<at::Tensor>(std::move(tensors));
+  }
+}
 
 /// A CPU tensor over the memory of a device's tensor, which it keeps alive. Costs no virtual time.
 at::Tensor host_alias(const at::Tensor& tensor);
 
-/// The other way round: a tensor of `device` over the memory of a CPU tensor.
+/// The reverse: a tensor of `device` over the memory of a CPU tensor.
 at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device);
 
-/// Gives a device's sparse tensor the indices and values of a CPU one; they are copied.
+/// Copies the indices and values of a CPU tensor into a device's sparse tensor.
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host);
 
-/// A tensor of `device` that takes over the memory of a CPU tensor that nobody else holds; the
-/// memory must come from the simulator's allocators.
+/// A tensor of `device` that takes over the memory of a CPU tensor without other owners. The memory
+/// must come from the simulator's allocators.
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device);
 
 }  // namespace accelerate::simulator

@@ -1,10 +1,8 @@
 #include "simulator/device/host_costs.h"
 
-#include <utility>
+#include <memory>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include "simulator/device/op_info.h"
 #include "simulator/device/training_watch.h"
@@ -12,77 +10,56 @@
 namespace accelerate::simulator {
 namespace {
 
-// LibTorch keeps this key for tests; nothing else uses it.
-constexpr c10::DispatchKey kWatch = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kWatch);
-
-// An operator within another one's kernel is part of that one's cost.
+// The cost of an operator includes the operators that its kernel calls.
 thread_local bool inside_kernel = false;
 
-struct Work {
-  double bytes = 0;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-
-  void add(const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
-    if (!c10::isFloatingType(dtype)) dtype = tensor.scalar_type();
-  }
-  void add(c10::ArrayRef<c10::IValue> values) {
-    for (const c10::IValue& value : values) {
-      if (value.isTensor()) {
-        add(value.toTensor());
-      } else if (value.isTensorList()) {
-        for (at::Tensor tensor : value.toTensorList()) add(tensor);
-      }
+void add(TensorTraffic& traffic, c10::ArrayRef<c10::IValue> values) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      traffic.add(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (at::Tensor tensor : value.toTensorList()) traffic.add(tensor);
     }
   }
-};
+}
 
 c10::ArrayRef<c10::IValue> top(const torch::jit::Stack& stack, size_t count) {
   return c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - count), count);
 }
 
-void watch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const OpInfo& info = op_info(op);
-  SimDevice* device = ChargeScope::charged_device();
-  const bool is_kernel = !inside_kernel && device != nullptr && info.runs_kernel &&
-                         (info.has_own_cpu_kernel || info.flops != nullptr);
-  if (!is_kernel) {
-    op.redispatchBoxed(keys & kBelow, stack);
-    return;
+class CostHandler final : public OperatorHandler {
+ public:
+  CostHandler() : OperatorHandler(OperatorOrder::kCosts) {}
+
+  void call(const OperatorCall& call) override {
+    const OpInfo& info = op_info(call.op());
+    SimDevice* device = ChargeScope::charged_device();
+    const bool is_kernel = !inside_kernel && device != nullptr && info.runs_kernel &&
+                           (info.has_own_cpu_kernel || info.flops != nullptr);
+    if (!is_kernel) return call.proceed();
+    const auto arguments = top(call.stack(), info.num_arguments);
+    watch_training(*device, info, arguments);
+    const double flops = info.flops != nullptr ? info.flops(arguments) : 0;
+    TensorTraffic traffic;
+    add(traffic, arguments);
+    {
+      const ChargeScope charge(device, info.name.c_str());
+      inside_kernel = true;
+      struct Leave {
+        ~Leave() { inside_kernel = false; }
+      } leave;
+      call.proceed();
+    }
+    add(traffic, top(call.stack(), info.num_returns));
+    device->launch(info.name.c_str(), flops, traffic.bytes, math_type(traffic.dtype));
+    if (info.synchronizes) device->host_waits(device->stream_ns(device->current_stream()));
   }
-  const auto arguments = top(*stack, info.num_arguments);
-  watch_training(*device, info, arguments);
-  const double flops = info.flops != nullptr ? info.flops(arguments) : 0;
-  Work work;
-  work.add(arguments);
-  {
-    const ChargeScope charge(device, info.name.c_str());
-    inside_kernel = true;
-    struct Leave {
-      ~Leave() { inside_kernel = false; }
-    } leave;
-    op.redispatchBoxed(keys & kBelow, stack);
-  }
-  work.add(top(*stack, info.num_returns));
-  device->launch(info.name.c_str(), flops, work.bytes, math_type(work.dtype));
-  if (info.synchronizes) device->host_waits(device->stream_ns(device->current_stream()));
-}
+};
 
 }  // namespace
 
-void install_host_costs() {
-  static const bool installed = [] {
-    auto& library = *new torch::Library(torch::Library::IMPL, "_", kWatch, __FILE__, __LINE__);
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&watch>());
-    return true;
-  }();
-  static_cast<void>(installed);
-}
-
-HostCostScope::HostCostScope(SimDevice* device) : charge_(device, nullptr) {
-  if (device != nullptr) watch_.emplace(kWatch);
-}
+HostCostScope::HostCostScope(SimDevice* device)
+    : charge_(device, nullptr),
+      handler_(device != nullptr ? std::make_shared<CostHandler>() : nullptr) {}
 
 }  // namespace accelerate::simulator

@@ -9,25 +9,31 @@
 namespace accelerate::simulator {
 namespace {
 
-c10::DataPtr owned(void* data, c10::Device device) {
-  return {data, data, &DeviceMemory::release, device};
-}
+// Allocates blocks that `release` frees.
+template <c10::DeleterFnPtr release>
+class BlockAllocator : public c10::Allocator {
+ public:
+  c10::DeleterFnPtr raw_deleter() const final { return release; }
+  void copy_data(void* target, const void* source, size_t bytes) const final {
+    default_copy_data(target, source, bytes);
+  }
 
-class DeviceAllocator final : public c10::Allocator {
+ protected:
+  static c10::DataPtr owned(void* data, c10::Device device) {
+    return {data, data, release, device};
+  }
+};
+
+class DeviceAllocator final : public BlockAllocator<&DeviceMemory::release> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const int index = current_device();
     const char* operation = ChargeScope::charged_operation();
-    return owned(SimDevice::of(index).memory().allocate(bytes, operation),
-                 c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)));
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &DeviceMemory::release; }
-  void copy_data(void* target, const void* source, size_t bytes) const override {
-    default_copy_data(target, source, bytes);
+    return owned(SimDevice::of(index).memory().allocate(bytes, operation), torch_device(index));
   }
 };
 
-class HostAllocator final : public c10::Allocator {
+class HostAllocator final : public BlockAllocator<&DeviceMemory::release> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     SimDevice* device = ChargeScope::charged_device();
@@ -36,13 +42,9 @@ class HostAllocator final : public c10::Allocator {
                      : DeviceMemory::allocate_uncharged(bytes);
     return owned(data, c10::Device(c10::kCPU));
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &DeviceMemory::release; }
-  void copy_data(void* target, const void* source, size_t bytes) const override {
-    default_copy_data(target, source, bytes);
-  }
 };
 
-// Where pinned blocks lie, so that a pointer into the middle of one is recognised.
+// All pinned blocks: a pointer into the middle of one is pinned as well.
 struct PinnedBlocks {
   std::mutex mutex;
   std::map<const char*, size_t> size_by_begin;
@@ -61,7 +63,7 @@ void release_pinned(void* data) {
   DeviceMemory::release(data);
 }
 
-class PinnedAllocator final : public c10::Allocator {
+class PinnedAllocator final : public BlockAllocator<&release_pinned> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* data = DeviceMemory::allocate_uncharged(bytes);
@@ -70,11 +72,7 @@ class PinnedAllocator final : public c10::Allocator {
       std::lock_guard<std::mutex> lock(blocks.mutex);
       blocks.size_by_begin.emplace(static_cast<const char*>(data), bytes);
     }
-    return {data, data, &release_pinned, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
-  void copy_data(void* target, const void* source, size_t bytes) const override {
-    default_copy_data(target, source, bytes);
+    return owned(data, c10::Device(c10::kCPU));
   }
 };
 

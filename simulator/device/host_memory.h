@@ -1,10 +1,10 @@
 /// The allocators of simulated devices and of the host around them.
 ///
-/// Once installed, all CPU tensors come from an allocator of ours, so that what a kernel allocates
-/// while it runs on behalf of a device is charged to that device, and so that a result can change
-/// hands between host and device without being copied.
+/// Once installed, an allocator of the simulator makes the memory of all CPU tensors. So memory
+/// that a kernel allocates on behalf of a device is charged to that device, and a result moves
+/// between host and device without a copy.
 ///
-/// Threads: as LibTorch's allocators; what is charged is a matter of the calling thread.
+/// Threads: any, as with LibTorch's allocators; a ChargeScope acts on its own thread.
 #pragma once
 
 #include <utility>
@@ -17,11 +17,11 @@ namespace accelerate::simulator {
 
 /// Allocates on the current device.
 c10::Allocator& device_allocator();
-/// Allocates host memory that copies to a device need not wait for.
+/// Allocates pinned host memory, from which copies to a device are asynchronous.
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* data);
 
-/// The block behind memory that one of these allocators made; null for anybody else's.
+/// The block of a device's or the host's memory from these allocators; null for other memory.
 inline MemoryBlock* block_of(const c10::DataPtr& data) {
   if (data.get() == nullptr || data.get_deleter() != &DeviceMemory::release) return nullptr;
   return static_cast<MemoryBlock*>(data.get_context()) - 1;
@@ -30,7 +30,7 @@ inline MemoryBlock* block_of(const c10::DataPtr& data) {
 /// Replaces LibTorch's CPU allocator for the rest of the process.
 void install_host_allocator();
 
-/// Host memory that this thread allocates meanwhile is charged to `device`; to nobody if null.
+/// Charges host memory that this thread allocates to `device` for a scope; to none if it is null.
 class ChargeScope {
  public:
   ChargeScope(SimDevice* device, const char* operation)

@@ -11,14 +11,9 @@
 #include <torch/library.h>
 
 #include "absl/strings/match.h"
-#include "simulator/device/autocast.h"
-#include "simulator/device/basic_ops.h"
-#include "simulator/device/composite_ops.h"
-#include "simulator/device/device_guard.h"
-#include "simulator/device/engine.h"
-#include "simulator/device/fallback.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_memory.h"
+#include "simulator/device/registration.h"
 
 // Attention picks its algorithm as on a CPU.
 namespace at::native {
@@ -63,9 +58,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
-  at::Device getDeviceFromPtr(void*) const override {
-    return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())};
-  }
+  at::Device getDeviceFromPtr(void*) const override { return torch_device(current_device()); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     const int previous = current_device();
     set_current_device(storage.device().index());
@@ -81,18 +74,18 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 
 torch::CppFunction on_host() { return torch::CppFunction::makeFromBoxedFunction<&run_on_host>(); }
 
-// c10d knows devices' dense tensors only; the backend takes sparse ones as well.
+// c10d has no kernel for devices' sparse tensors, which the simulator's backend accepts.
 void reduce_as_dense(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), stack);
 }
 
-// Registrations last as long as their Library, here for ever.
+// Registrations last as long as their Library, which is never destroyed here.
 torch::Library& library(const char* name_space, c10::DispatchKey key) {
   return *new torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
 }
 
-// An operator with both a CPU kernel and one composed of other operators would use the latter,
-// which computes the same but not always the same bits.
+// Without this, an operator with a CPU kernel and a composite one would use the latter, which does
+// not always give the same bits.
 void prefer_cpu_kernels(torch::Library& aten, c10::DispatchKey device_key,
                         c10::DispatchKey cpu_key) {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -121,10 +114,10 @@ void register_kernels() {
   torch::Library& aten = library("aten", DispatchKey::PrivateUse1);
   register_basic_ops(aten);
   register_composite_ops(aten);
-  // On a CPU the algorithm is chosen inside; on other devices LibTorch looks for one of theirs.
+  // The CPU's kernel chooses the algorithm itself; for other devices LibTorch looks one up.
   aten.impl("convolution", on_host());
   aten.impl("convolution_backward", on_host());
-  // Composed of others, but for one part that LibTorch looks up by device type.
+  // Composite operators with one part that LibTorch looks up by device type.
   for (const char* name : {"kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"}) {
     aten.impl(name, on_host());
   }

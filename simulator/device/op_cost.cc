@@ -1,8 +1,9 @@
-#include "simulator/device/op_cost.h"
-
+#include <string>
 #include <unordered_map>
 
 #include <ATen/core/Tensor.h>
+
+#include "simulator/device/op_info.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -32,8 +33,9 @@ double outer_product(Arguments arguments) {
   return 2 * scale(arguments[1]) * product(sizes(arguments[1])) * product(sizes(arguments[2]));
 }
 
-// Each of the outputs' elements takes one multiply-add per input channel of its group and tap.
-// Weights are [out, in / groups, taps...], of transposed convolutions [in, out / groups, taps...].
+// Each output element takes one multiply-add per input channel of its group and kernel element.
+// Weights are [out, in / groups, kernel...], for transposed convolutions [in, out / groups,
+// kernel...].
 double convolution(Arguments arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();

@@ -15,7 +15,7 @@
 namespace accelerate::simulator {
 namespace {
 
-// They touch sizes and storages, not elements.
+// These change sizes and storages, not elements.
 constexpr std::array kMetadataOnly = {
     "aten::resize_",
     "aten::resize_as_",
@@ -47,7 +47,7 @@ constexpr std::array kMetadataOnly = {
     "aten::new_empty_strided",
 };
 
-// Indexing and lengths may stay on the host.
+// Indices and lengths of these may stay on the host.
 constexpr std::array kMixesDevices = {
     "aten::index",
     "aten::index_put",
@@ -72,7 +72,7 @@ bool is_one_of(const std::string& name, const std::array<const char*, n>& names)
 
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
-  // A list of written tensors carries the mark on what it contains.
+  // A list of written tensors has the mark on its elements.
   return alias->isWrite() ||
          std::any_of(alias->containedTypes().begin(), alias->containedTypes().end(),
                      [](const c10::AliasInfo& part) { return part.isWrite(); });
@@ -97,7 +97,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
       info.written == 0 &&
       std::any_of(schema.returns().begin(), schema.returns().end(),
                   [](const c10::Argument& result) { return result.alias_info() != nullptr; });
-  // Collectives have a time of their own.
+  // Collectives are timed elsewhere.
   info.runs_kernel =
       !is_view && !is_one_of(info.name, kMetadataOnly) && !absl::StartsWith(info.name, "c10d::");
   info.synchronizes =
@@ -117,7 +117,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
 }  // namespace
 
 const OpInfo& op_info(const c10::OperatorHandle& op) {
-  // A schema stays where it is as long as its operator is registered, and names it.
+  // The address of a schema is constant and identifies its operator.
   const c10::FunctionSchema* key = &op.schema();
   struct Recent {
     const c10::FunctionSchema* key = nullptr;

@@ -1,4 +1,4 @@
-/// What the device needs to know of an operator, read once from its schema.
+/// A description of an operator, read once from its schema, and how much arithmetic it does.
 ///
 /// Threads: any.
 #pragma once
@@ -7,11 +7,39 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 
-#include "simulator/device/op_cost.h"
+#include "simulator/hardware/device_model.h"
 
 namespace accelerate::simulator {
+
+/// The FLOP of one call, from its arguments' shapes. A fused multiply-add counts as two, and
+/// complex arithmetic as four times real arithmetic.
+using FlopFormula = double (*)(c10::ArrayRef<c10::IValue> arguments);
+
+/// The formula of "aten::mm", ...: matrix products, convolutions, attention and recurrent layers
+/// have one. Null for all other operators, whose time is that of the bytes they move.
+FlopFormula flop_formula(const std::string& name);
+
+/// The peak rate at which the device computes in this dtype.
+MathType math_type(c10::ScalarType dtype);
+
+/// The tensors that an operator reads and writes, as far as its time depends on them.
+struct TensorTraffic {
+  double bytes = 0;
+  /// A floating-point type if any tensor has one: it determines how fast the device computes.
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+
+  void add(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
+    if (!c10::isFloatingType(dtype)) dtype = tensor.scalar_type();
+  }
+};
 
 struct OpInfo {
   std::string name;      ///< "aten::add"
@@ -22,11 +50,11 @@ struct OpInfo {
   uint64_t written = 0;            ///< a bit per argument that the operator writes to
   bool runs_kernel = true;         ///< false: views, sizes and storages only
   bool synchronizes = false;       ///< the host needs the result: its value or its size
-  bool has_cpu_kernel = true;      ///< of its own or composed of others
+  bool has_cpu_kernel = true;      ///< registered for the CPU, or composed of other operators
   bool has_own_cpu_kernel = true;  ///< registered for the CPU itself
-  /// Takes tensors of several devices, as on real devices: indices and lengths on the CPU.
+  /// Accepts indices and lengths on the CPU, as it does on real devices.
   bool mixes_devices = false;
-  bool indexes = false;  ///< its first argument by the others
+  bool indexes = false;  ///< the later arguments index the first
   int generator_argument = -1;
   /// Draws from the default generator without taking a generator.
   bool draws_by_default = false;
@@ -35,7 +63,7 @@ struct OpInfo {
   bool writes(size_t argument) const { return argument < 64 && (written >> argument & 1) != 0; }
 };
 
-/// The description of `op`. It lives for ever.
+/// The description of `op`. It is never destroyed.
 const OpInfo& op_info(const c10::OperatorHandle& op);
 
 }  // namespace accelerate::simulator

@@ -47,8 +47,8 @@ std::vector<std::string> list_op_support() {
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (!absl::StartsWith(name.name, "aten::")) continue;
     auto op = dispatcher.findSchema(name);
-    // Some names are registered by mobile and scripting parts that are no operators of the
-    // dispatcher: they have no kernel of any kind.
+    // Mobile and scripting parts register some names that are not operators of the dispatcher and
+    // have no kernel at all.
     if (!op || !op->hasKernelForAnyDispatchKey(c10::DispatchKeySet(c10::DispatchKeySet::FULL))) {
       continue;
     }

@@ -10,12 +10,12 @@
 
 namespace accelerate::simulator {
 
-/// How an operator comes to run on the device.
+/// How the device runs an operator.
 enum class OpSupport {
   kCpuKernel,    ///< LibTorch's CPU kernel on the device's memory
-  kDevice,       ///< a kernel that the device brings itself
+  kDevice,       ///< a kernel of the device
   kComposed,     ///< LibTorch composes it of other operators
-  kUnsupported,  ///< it raises an error: there is neither
+  kUnsupported,  ///< none of these: the operator throws
 };
 
 OpSupport op_support(const c10::OperatorHandle& op);

@@ -1,4 +1,4 @@
-// The operator registry, swept: what runs on a simulated device, and that the rest says so.
+// Sweeps the operator registry: operators run on a simulated device or fail with a clear error.
 #include "simulator/device/op_support.h"
 
 #include <fstream>

@@ -14,7 +14,7 @@
 namespace accelerate::simulator {
 namespace {
 
-// More ranks than a simulated cluster may have.
+// At least the number of ranks that a simulated cluster may have.
 constexpr int kMaxDevices = 4096;
 
 thread_local int this_rank = -1;

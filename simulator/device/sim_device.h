@@ -1,8 +1,8 @@
 /// One simulated device: its model, its memory, its streams' clocks, and what is in flight on it.
 ///
-/// There is a device per rank and process-wide numbering, "sim:RANK", because all ranks live in one
-/// process. LibTorch counts devices in eight bits, so 127 of them can be addressed; further ranks
-/// have a device too, but their tensors are on the CPU (see host_memory.h).
+/// Each rank has one device, "sim:RANK", because all ranks live in one process. LibTorch counts
+/// devices in eight bits, so it can address 127 of them. In a larger cluster all ranks' tensors are
+/// on the CPU and are charged to the ranks' devices (see host_costs.h).
 ///
 /// Units: nanoseconds of virtual time since the start of the run.
 /// Threads: a device belongs to the thread of its rank while that holds the baton.
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -31,7 +32,12 @@ class Recorder;
 /// LibTorch's limit on device indices.
 inline constexpr int kMaxAddressableDevices = 127;
 
-/// Who uses memory that is in flight, for error messages.
+/// A device as LibTorch names it.
+inline c10::Device torch_device(int index) {
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
+}
+
+/// The user of memory that is in flight, for error messages.
 class InFlightOwner {
  public:
   virtual ~InFlightOwner() = default;
@@ -39,28 +45,28 @@ class InFlightOwner {
   virtual std::string describe() const = 0;
 };
 
-/// Memory that a collective uses until the program has waited for it. It is kept alive as long.
+/// Memory that a collective uses, and keeps alive, until the program has waited for it.
 struct InFlight {
   c10::intrusive_ptr<c10::StorageImpl> storage;
   const char* begin;
   const char* end;
-  bool written;  ///< by the collective: nobody may touch it; else it may be read
+  bool written;  ///< the collective writes it, so nothing else may use it; else it may be read
   std::shared_ptr<const InFlightOwner> owner;
 };
 
 class SimDevice {
  public:
-  /// The device of rank `index`. It lives for ever; a run begins with reset().
+  /// The device of rank `index`. It is never destroyed; a run begins with reset().
   static SimDevice& of(int index);
 
   SimDevice(const SimDevice&) = delete;
   SimDevice& operator=(const SimDevice&) = delete;
 
-  /// A fresh start. `host_clock_ns` is the clock of the rank's thread; `recorder` may be null.
+  /// Begins a run. `host_clock_ns` is the clock of the rank's thread; `recorder` may be null.
   void reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder* recorder);
-  /// The rank's program is over: the host waits for the device, nothing is in flight any more.
+  /// Ends the rank's program: the host waits for the device, and no memory stays in flight.
   void end();
-  /// The run is over: nothing is recorded any more.
+  /// Ends the run: nothing is recorded afterwards.
   void detach();
 
   int index() const { return index_; }
@@ -78,17 +84,17 @@ class SimDevice {
   int current_stream() const { return current_stream_; }
   void set_current_stream(int stream) { current_stream_ = stream; }
   int num_streams() const { return static_cast<int>(streams_.size()); }
-  /// When all work given to the stream ends.
+  /// The time at which all work given to the stream ends.
   int64_t stream_ns(int stream) const { return streams_[stream]; }
-  /// Work given to the stream from now on begins no sooner.
+  /// Work given to the stream from now on begins at that time or later.
   void stream_waits(int stream, int64_t until_ns) {
     streams_[stream] = std::max(streams_[stream], until_ns);
   }
-  /// A time that the current stream will have to wait for at the end of the backward pass, because
-  /// nobody can tell when exactly CPU tensors are waited for.
+  /// Makes the current stream wait until that time at the end of the backward pass. For collectives
+  /// on CPU tensors, for which the exact time of waiting is unknown.
   void owe(int64_t until_ns) { debt_ns_ = std::max(debt_ns_, until_ns); }
   int64_t debt_ns() const { return debt_ns_; }
-  /// The host waits.
+  /// Makes the host wait.
   void host_waits(int64_t until_ns) { *host_clock_ns_ = std::max(*host_clock_ns_, until_ns); }
   void synchronize();
 
@@ -107,7 +113,7 @@ class SimDevice {
 
   const std::vector<InFlight>& in_flight() const { return in_flight_; }
   void take_off(InFlight memory) { in_flight_.push_back(std::move(memory)); }
-  /// What `owner` has in flight is free again.
+  /// Frees the memory that `owner` has in flight.
   void land(const InFlightOwner* owner);
 
  private:
@@ -128,14 +134,14 @@ class SimDevice {
   int current_stream_ = 0;
   int64_t debt_ns_ = 0;
   std::vector<InFlight> in_flight_;
-  // The recorder's number of each name, by the name's address: names live for ever.
+  // The recorder's number of each name, by the name's address: names are never destroyed.
   std::unordered_map<const char*, uint32_t> names_;
 };
 
-/// The rank whose thread this is, or -1.
+/// The rank that this thread belongs to, or -1.
 int current_rank();
 
-/// Makes a thread a rank's for a scope; its device becomes the current one.
+/// Makes the thread a rank's for a scope, and the rank's device the current one.
 class RankScope {
  public:
   explicit RankScope(int rank);

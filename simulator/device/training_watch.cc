@@ -20,7 +20,7 @@ void watch_write(SimDevice& device, const at::Tensor& tensor) {
 void watch_training(SimDevice& device, const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   if (c10::GradMode::is_enabled()) {
     if (!device.memory().note_forward()) return;
-    // Ranks train in step; one of them tells.
+    // Ranks step together, so one of them records the step.
     if (device.index() == 0 && device.recorder() != nullptr) {
       device.recorder()->step(device.host_ns());
     }

@@ -1,6 +1,6 @@
-/// Follows a rank's training loop from the operators it calls, for the memory's categories and the
-/// step's number: a forward pass runs with gradients enabled, an optimizer writes to parameters
-/// without.
+/// Follows a rank's training loop by its operators, for the memory's categories and the step's
+/// number: a forward pass runs with gradients enabled, an optimizer writes to parameters with
+/// gradients disabled.
 ///
 /// Threads: the rank's.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace accelerate::simulator {
 
-/// To be called before each operator, with the rank's own tensors.
+/// Call before each operator, with the rank's own tensors.
 void watch_training(SimDevice& device, const OpInfo& info, c10::ArrayRef<c10::IValue> arguments);
 
 /// The same for a tensor that is about to be written.

@@ -8,10 +8,10 @@
 namespace accelerate::simulator {
 namespace {
 
-// Apart from the streams of ranks.
+// Distinct from the random streams of ranks.
 constexpr uint64_t kFaultStreams = uint64_t{1} << 40;
 
-// A program that was refused so often is in a loop, and not in a destructor.
+// A program whose operations were refused this often is in a loop, not in a destructor.
 constexpr int kRefusals = 10'000;
 
 }  // namespace
@@ -86,7 +86,7 @@ FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
   Verdict verdict;
   for (size_t i = 0; i < faults_.size() && !is_dead(rank); ++i) {
     const FileFault& fault = faults_[i];
-    // How far the fault's rank has come.
+    // The number of the latest operation of the fault's rank.
     const int64_t reached = disk_->operations_[fault.rank] - 1;
     const bool now = fault.rank == rank && fault.operation == number;
     const bool lasts = fault.operation <= reached && reached < fault.until;

@@ -1,5 +1,5 @@
-/// One run's file faults: counts each rank's operations, says what becomes of them, and knows which
-/// ranks are dead.
+/// The file faults of one run: counts each rank's operations, decides their results, and keeps the
+/// set of dead ranks.
 ///
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
@@ -21,37 +21,38 @@ namespace accelerate::simulator {
 class FaultPlan {
  public:
   struct Hooks {
-    /// Called on the rank's thread before each of its operations; may let other ranks go.
+    /// Called on the rank's thread before each of its operations; may let other ranks run.
     std::function<void(int rank)> before_operation;
-    /// No rank lives any more.
+    /// Called when all ranks have died.
     std::function<void()> machine_died;
   };
-  /// Each fault can fire; see FileFault::problem. `disk` may be null if there are none.
+  /// Each fault must be able to fire; see FileFault::problem. `disk` may be null if there are no
+  /// faults.
   FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t seed,
             std::shared_ptr<SimDisk> disk, Hooks hooks);
 
-  /// The run is over: operations are no longer counted, faults no longer fire.
+  /// Ends the run: operations are no longer counted, and faults no longer fire.
   void end();
 
   struct Operation {
     int rank = 0;
     const char* name = "";
     std::string path = {};
-    int64_t bytes = 0;        ///< to be read or written
-    bool needs_room = false;  ///< fails on a full disk
-    /// Of a write: puts so many bytes on the disk, durably or not.
+    int64_t bytes = 0;        ///< the number to read or write
+    bool needs_room = false;  ///< whether the operation fails on a full disk
+    /// For a write: puts that many of its bytes on the disk, durably or not.
     std::function<void(int64_t bytes, bool durably)> write = nullptr;
     bool reads = false;
   };
   struct Verdict {
-    absl::Status status;  ///< unless OK, the operation is not done, and returns it
-    std::optional<int64_t> flipped_bit = {};  ///< among those read
+    absl::Status status;  ///< if not OK, the operation is not done and returns this status
+    std::optional<int64_t> flipped_bit = {};  ///< index among the bits read
     bool on_medium = false;
   };
-  /// Errors: RankKilled where a dead rank keeps trying.
+  /// Errors: RankKilled if a dead rank retries too often.
   Verdict begin(const Operation& operation);
 
-  /// The same for files elsewhere, where nothing is counted and no fault fires.
+  /// The same for files outside the disk, which are not counted and have no faults.
   absl::Status begin_elsewhere(int rank);
 
   bool is_dead(int rank) const { return !deaths_[rank].empty(); }
@@ -60,7 +61,7 @@ class FaultPlan {
   /// The RankKilled of a dead rank.
   std::exception_ptr death(int rank) const;
 
-  /// The faults that had an effect, in order.
+  /// The faults that had an effect, in order of time.
   const std::vector<std::string>& fired() const { return fired_; }
 
  private:

@@ -28,7 +28,7 @@ absl::Status not_found(const std::string& what, const std::string& path) {
   return cannot(what, path, "no such file or folder", absl::StatusCode::kNotFound);
 }
 
-// The bytes, for nobody else to see changed.
+// Returns bytes that are not shared, copying them if they are.
 Bytes& own(std::shared_ptr<Bytes>& bytes) {
   if (bytes.use_count() > 1) bytes = std::make_shared<Bytes>(*bytes);
   return *bytes;
@@ -51,7 +51,7 @@ void flip(std::shared_ptr<Bytes>& bytes, int64_t bit) {
   }
 }
 
-// Page by page and in length one or the other.
+// Draws the length and each page from one or the other.
 Bytes mixed(const Bytes& now, const Bytes& durable, DeterministicRandom& random) {
   const bool keeps_length = now.size() == durable.size() || random.below(2) == 0;
   Bytes result(keeps_length ? now.size() : durable.size());
@@ -224,7 +224,7 @@ int64_t SimDisk::operations(int rank) const {
   return rank >= 0 && rank < static_cast<int>(operations_.size()) ? operations_[rank] : 0;
 }
 
-// Below the mount point.
+// The names of a path below the mount point.
 std::vector<std::string> SimDisk::names(const std::string& path) const {
   std::vector<std::string> names;
   for (const auto& part :
@@ -265,7 +265,7 @@ absl::StatusOr<SimDisk::NodePtr> SimDisk::find_folder(const std::string& what,
   return place->node;
 }
 
-// Done at once, durable once the folders are synced.
+// Changes names at once; the changes are durable when the folders are synced.
 void SimDisk::change(std::vector<Change> changes) {
   const int64_t number = next_step_++;
   Step& step = pending_[number];
@@ -282,7 +282,7 @@ void SimDisk::change(std::vector<Change> changes) {
     step.after.push_back(last->second);
     last->second = number;
   }
-  // Folders that move between folders keep their order, or one might end up within itself.
+  // Moves between folders become durable in order; otherwise a folder could end up within itself.
   if (step.unsynced.size() < 2) return;
   auto [last, first_time] = last_step_.try_emplace({nullptr, ""}, number);
   if (!first_time) step.after.push_back(std::exchange(last->second, number));
@@ -311,7 +311,7 @@ absl::Status SimDisk::sync_directory(const std::string& path) {
   }
   for (const int64_t number : durable) {
     auto step = pending_.extract(number);
-    if (step.empty()) continue;  // durable already
+    if (step.empty()) continue;  // The step is durable already.
     make_durable(step.mapped());
     for (const Change& change : step.mapped().changes) {
       auto last = last_step_.find({change.folder.get(), change.name});
@@ -344,7 +344,7 @@ void SimDisk::crash(Unsynced unsynced, DeterministicRandom random) {
   folders_ = std::move(old_folders);
 }
 
-// A new node: what still holds the old one must not reach the disk.
+// Returns a new node, because open files that hold the old node must not change the disk.
 SimDisk::NodePtr SimDisk::survivor(const Node& node, Unsynced unsynced,
                                    DeterministicRandom& random) {
   NodePtr left = node.is_folder ? new_folder() : std::make_shared<Node>();

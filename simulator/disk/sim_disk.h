@@ -1,24 +1,26 @@
-/// A disk in memory that knows what would be left of it if the machine died.
+/// A disk in memory that keeps the durable state beside the current one, to simulate crashes.
 ///
-/// Every file has bytes as they are and bytes that are durable; every folder has names as they are
-/// and names that are durable. The rules are accelerate::FileSystem's, read as strictly as they are
-/// written:
+/// Every file has current bytes and durable bytes; every folder has current names and durable
+/// names. The rules are those of accelerate::FileSystem, taken literally:
 ///
-///   sync(file)              its bytes are durable; not its name
-///   sync_directory(folder)  the names made, renamed and removed in it are durable; not those below
-///   rename, exchange        one step: durable as a whole or not at all. Across folders it takes a
-///                           sync of both
+///   sync(file)              makes the file's bytes durable, not its name
+///   sync_directory(folder)  makes the names that were made, renamed or removed in the folder
+///   durable,
+///                           not those in folders below
+///   rename, exchange        one step, durable as a whole or not at all; across folders it is
+///   durable
+///                           after a sync of both
 ///
-/// A name that is durable takes the older changes with it that it came about by: after "a to b, b
-/// to c" in several folders, nobody finds the file under two names or none.
+/// When a name becomes durable, the older changes that led to it become durable too: after "a to b,
+/// b to c" in several folders, the file never has two names or none.
 ///
-/// A reader keeps the file that it opened, whatever becomes of its name. map() is a picture of the
-/// bytes at that time, without a copy: who writes to a file that is mapped, or was synced, works
-/// on a copy from then on. read_at() sees what is written meanwhile.
+/// A reader keeps the file that it opened, even if its name changes. map() is a snapshot of the
+/// bytes, without a copy: a later write to a file that is mapped, or was synced, changes a copy.
+/// read_at() sees later writes.
 ///
-/// Not modelled: how long anything takes, permissions, links, and space for names.
-/// Errors:  as FileSystem's; ResourceExhausted when full: a write fills what is left, and fails.
-/// Threads: one at a time, as the ranks of a simulated cluster are; mappings may end on any.
+/// Not modelled: the duration of operations, permissions, links, and space for names.
+/// Errors:  as FileSystem's; ResourceExhausted when full: a write fills the space left, and fails.
+/// Threads: one at a time, as for all ranks of a simulated cluster; mappings may end on any thread.
 #pragma once
 
 #include <cstdint>
@@ -35,33 +37,33 @@
 
 namespace accelerate::simulator {
 
-/// What becomes of changes that nobody has synced when the machine dies.
+/// The fate of changes that were not synced when the machine dies.
 enum class Unsynced {
   kLost,
   kKept,
-  /// Each change of a name, each page of 4096 bytes and each file's length goes its own way, as the
-  /// random numbers say. What is lost of a file that kept its length reads as zeros.
+  /// Each change of a name, each page of 4096 bytes and each file's length is kept or lost on its
+  /// own, as drawn. Lost pages of a file that kept its length read as zeros.
   kDrawn,
 };
 
 struct SimDiskOptions {
-  /// The folder that is the disk's root; it is always there.
+  /// The folder that is the disk's root; it always exists.
   std::string mount_point = "/sim";
-  /// In bytes of files that have a name.
+  /// The capacity in bytes, for the files that have a name.
   int64_t capacity = std::numeric_limits<int64_t>::max();
-  /// Whether it can exchange two names; else exchange() returns Unimplemented.
+  /// Whether the disk can exchange two names; otherwise exchange() returns Unimplemented.
   bool can_exchange = true;
 };
 
 class SimReadableFile : public ReadableFile {
  public:
-  /// Flips a bit of the file on the disk, durably. Maps that are there keep the old one.
+  /// Flips a bit of the file on the disk, durably. Existing maps keep the old bit.
   virtual void damage(int64_t bit) = 0;
 };
 
 class SimWritableFile : public WritableFile {
  public:
-  /// As write_at, and these bytes are durable at once; those around them are as durable as before.
+  /// Like write_at, but these bytes are durable at once; the others are as durable as before.
   virtual absl::Status write_through(int64_t offset, absl::Span<const std::byte> data) = 0;
 };
 
@@ -75,10 +77,11 @@ class SimDisk final : public FileSystem {
   bool contains(const std::string& path) const;
   int64_t used() const;
 
-  /// The machine dies and starts again. Files open until then are nobody's any more.
+  /// Simulates a crash and a restart of the machine. Open files no longer belong to the disk.
   void crash(Unsynced unsynced, DeterministicRandom random = DeterministicRandom(0));
 
-  /// How many operations a rank made on it in the latest run of a cluster: what FileFaults count.
+  /// The number of operations that a rank made in the latest run of a cluster; FileFaults count
+  /// these.
   int64_t operations(int rank) const;
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
@@ -106,13 +109,13 @@ class SimDisk final : public FileSystem {
   struct Place {
     NodePtr folder;  // null: the root, which has no name
     std::string name;
-    NodePtr node;  // null: there is none
+    NodePtr node;  // null: the name does not exist
   };
-  // What a name stands for from now on.
+  // The new meaning of a name.
   struct Change {
     NodePtr folder;
     std::string name;
-    NodePtr node;  // null: nothing
+    NodePtr node;  // null: the name is removed
   };
   // Changes that become durable together.
   struct Step {
@@ -132,10 +135,11 @@ class SimDisk final : public FileSystem {
   void empty_folders();
 
   const SimDiskOptions options_;
-  // What is durable and what is not may hold each other in a ring: emptied at the end.
+  // Current and durable names may refer to each other in a ring, so all folders are emptied at the
+  // end.
   std::vector<std::weak_ptr<Node>> folders_;
   NodePtr root_;
-  std::map<int64_t, Step> pending_;  // by number, which grows
+  std::map<int64_t, Step> pending_;  // by number, in order of time
   int64_t next_step_ = 0;
   std::map<std::pair<const Node*, std::string>, int64_t> last_step_;  // by folder and name
   std::vector<int64_t> operations_;                                   // by rank

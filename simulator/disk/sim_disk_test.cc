@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/testing/files/file_system_contract.h"
+#include "accelerate/testing/file_contract/file_system_contract.h"
 
 namespace accelerate::simulator {
 namespace {

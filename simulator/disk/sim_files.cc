@@ -23,7 +23,7 @@ Map flipped(const Map& map, int64_t bit) {
   return Map(copy, &copy->span);
 }
 
-// A file on the disk, read by a rank.
+// A file on the disk that a rank reads.
 class Reader final : public ReadableFile {
  public:
   Reader(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
@@ -50,7 +50,7 @@ class Reader final : public ReadableFile {
     if (!verdict.status.ok()) return verdict.status;
     if (verdict.flipped_bit && verdict.on_medium) file_->damage(*verdict.flipped_bit);
     absl::StatusOr<Map> map = file_->map();
-    // It may have been cut short since it was opened.
+    // The file may have been shortened since it was opened.
     if (map.ok() && verdict.flipped_bit && !verdict.on_medium &&
         *verdict.flipped_bit / 8 < static_cast<int64_t>((*map)->size())) {
       return flipped(*map, *verdict.flipped_bit);
@@ -70,7 +70,7 @@ class Reader final : public ReadableFile {
   const std::unique_ptr<SimReadableFile> file_;
 };
 
-// A file on the disk, written by a rank.
+// A file on the disk that a rank writes.
 class Writer final : public WritableFile {
  public:
   Writer(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
@@ -82,7 +82,7 @@ class Writer final : public WritableFile {
       const absl::Span<const std::byte> part = data.first(bytes);
       const absl::Status written =
           durably ? file_->write_through(offset, part) : file_->write_at(offset, part);
-      written.IgnoreError();  // the operation fails anyway
+      written.IgnoreError();  // The operation fails anyway.
     };
     const FaultPlan::Verdict verdict = plan_->begin({.rank = rank_,
                                                      .name = "write_at",
@@ -114,8 +114,8 @@ class Writer final : public WritableFile {
   const std::unique_ptr<SimWritableFile> file_;
 };
 
-// Of the machine's files only what a rank that is dead must not do any more needs care: it
-// creates and reads nothing, as SimFiles sees to, but what it has open it would still write.
+// A file of the machine that a rank writes. SimFiles keeps a dead rank from opening files; this
+// class keeps it from writing to files that are already open.
 class HostWriter final : public WritableFile {
  public:
   HostWriter(int rank, std::shared_ptr<FaultPlan> plan, std::unique_ptr<WritableFile> file)

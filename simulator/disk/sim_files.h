@@ -1,8 +1,10 @@
-/// The files of one simulated rank: those on the simulated disk, where faults can hit them, and
-/// outside of its mount point the machine's own.
+/// The files of one simulated rank: below the mount point those of the simulated disk, with its
+/// faults; elsewhere the machine's own.
 ///
-/// Errors:  as FileSystem's, and the faults'; Unimplemented for names on two disks.
-/// Threads: the rank's.
+/// Errors:  those of FileSystem and of the faults; Unimplemented for a rename or exchange of names
+/// on two
+///          disks.
+/// Threads: the rank's thread.
 #pragma once
 
 #include <memory>
@@ -18,7 +20,7 @@ namespace accelerate::simulator {
 
 class SimFiles final : public FileSystem {
  public:
-  /// `disk` may be null: then all files are the machine's.
+  /// If `disk` is null, all files are the machine's.
   SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan);
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
@@ -30,7 +32,7 @@ class SimFiles final : public FileSystem {
   absl::Status exchange(const std::string& first, const std::string& second) override;
   absl::Status remove(const std::string& path) override;
   absl::Status sync_directory(const std::string& path) override;
-  /// With the rank in it: ranks share a process.
+  /// Contains the rank, because ranks share a process.
   std::string temporary_name(const std::string& path) const override;
   int parallelism() const override { return 1; }
 

@@ -15,7 +15,7 @@ std::optional<Fabric> find_fabric(const std::vector<std::string>& names, absl::s
   return static_cast<Fabric>(found - names.begin());
 }
 
-// How many links of a device a node's fabric has.
+// The number of links that a device has in the fabric of its node.
 double links_per_device(NodeFabric fabric, int devices_per_node) {
   return fabric == NodeFabric::kMesh ? std::max(1, devices_per_node - 1) : 1;
 }
@@ -27,7 +27,8 @@ LinkModel node_link_of(const Preset& preset, NodeFabric fabric) {
     link.bytes_per_second = preset.device.host_bytes_per_second;
     return link;
   }
-  // What leaves a device stays the same, over one link or over one to each other.
+  // The total bandwidth of a device stays the same, over one link or over one link to each other
+  // device.
   link.bytes_per_second = link.bytes_per_second *
                           links_per_device(preset.node_fabric, preset.devices_per_node) /
                           links_per_device(fabric, preset.devices_per_node);
@@ -62,7 +63,7 @@ ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
   spec.node_link = node_link_of(preset, spec.node_fabric);
   if (spec.node_fabric == NodeFabric::kTorus) {
     spec.torus = shape.torus;
-    // Hosts in a row, their chips across.
+    // Hosts along the first axis, their chips along the second.
     if (spec.torus.empty()) spec.torus = {shape.num_nodes, shape.ranks_per_node};
     return spec;
   }

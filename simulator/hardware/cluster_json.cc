@@ -25,11 +25,11 @@ const std::vector<std::string>& families() {
   return *all;
 }
 
-// The constants that a device described by itself starts from.
+// The device whose constants are the defaults for a device that is not a preset.
 constexpr const char* kGenericDevice = "neuron";
 
-// Reads a document into a cluster. The first error ends it: every reader returns at once then, and
-// `status` says what was expected at which JSON pointer.
+// Reads a document into a cluster. After the first error every reader returns at once; `status_`
+// then says which value was expected at which JSON pointer.
 class Reader {
  public:
   explicit Reader(absl::string_view origin) : origin_(origin) {}
@@ -50,7 +50,7 @@ class Reader {
 
   std::string name() const { return origin_.empty() ? "" : absl::StrCat(" \"", origin_, "\""); }
 
-  // The library keeps the last of two equal keys in silence; here that is an error.
+  // The library keeps the last of two equal keys without an error; here they are an error.
   Json parse(absl::string_view text) {
     std::vector<std::set<std::string>> open;
     std::string repeated;
@@ -77,9 +77,8 @@ class Reader {
       return root;
     }
     if (!repeated.empty()) {
-      status_ = absl::InvalidArgumentError(absl::StrCat("bad topology", name(),
-                                                        ": expected each key once, but \"",
-                                                        repeated, "\" is there twice"));
+      status_ = absl::InvalidArgumentError(absl::StrCat(
+          "bad topology", name(), ": expected each key once, but \"", repeated, "\" occurs twice"));
     }
     return root;
   }
@@ -104,7 +103,7 @@ class Reader {
     return true;
   }
 
-  // The member `key`, if it is there.
+  // The member `key`; null if it does not exist.
   static const Json* member(const Json& object, const char* key) {
     const auto found = object.find(key);
     return found == object.end() ? nullptr : &*found;
@@ -278,7 +277,7 @@ class Reader {
     for (const std::string& key : keys) {
       if (device.contains(key)) continue;
       fail(absl::StrCat("/device/", key),
-           absl::StrCat("a value, because \"", device_.name, "\" is no device that is known (",
+           absl::StrCat("a value, because \"", device_.name, "\" is not a known device (",
                         suggestion(device_.name, device_names()), "),"));
     }
   }

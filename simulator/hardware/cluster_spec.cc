@@ -44,9 +44,9 @@ enum class Key {
 
 struct KeyInfo {
   const char* name;
-  /// Of a key that has a unit.
+  /// The unit of the value, if it has one.
   Dimension dimension = Dimension::kBytes;
-  /// Whether the key says something of a torus too.
+  /// Whether the key applies to a torus.
   bool for_torus = true;
 };
 
@@ -77,7 +77,7 @@ std::vector<std::string> key_names(bool torus) {
   return names;
 }
 
-// Where a quantity that a key sets is kept; null for a key that sets something else.
+// The field that a key sets; null if the field has another type.
 double* real_field(ClusterSpec& spec, Key key) {
   switch (key) {
     case Key::kMemoryBandwidth: return &spec.device->memory_bytes_per_second;
@@ -115,7 +115,8 @@ bool is_quantity(Key key) {
   return key != Key::kNodeFabric && key != Key::kNetworkFabric && key != Key::kNics;
 }
 
-// The short form. Each step reads from position_ on and moves it past what it read.
+// Parses the short form. Each step reads from position_ on and moves position_ past the text it
+// read.
 //
 //   text   = shape [":" device {"," key "=" value}]  |  device ":" axes {"," key "=" value}
 //   shape  = number "x" number         axes = number {"x" number}
@@ -149,7 +150,7 @@ class Parser {
   bool at_end() const { return position_ == text_.size(); }
   bool at(char c) const { return !at_end() && text_[position_] == c; }
 
-  // A device's name holds a letter that no shape has.
+  // The name of a device contains a letter other than the "x" of a shape.
   bool names_device_first() const {
     const absl::string_view head = text_.substr(0, text_.find(':'));
     return head.size() < text_.size() && !head.empty() && absl::ascii_isalpha(head[0]) &&
@@ -244,7 +245,7 @@ class Parser {
     }
     Assignment& assignment = assignments_[info - kKeys];
     if (assignment.given) {
-      return error(start, absl::StrCat("each key once, but \"", name, "\" is there already"));
+      return error(start, absl::StrCat("each key once, but \"", name, "\" occurs twice"));
     }
     if (!at('=')) return error(position_, absl::StrCat("'=' after \"", name, "\""));
     const size_t value_at = ++position_;
@@ -282,7 +283,8 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // Fabrics first, because other defaults follow from them, whatever the order of the keys.
+  // Fabrics are read first, whatever the order of the keys, because other defaults follow from
+  // them.
   absl::StatusOr<ClusterSpec> build() const {
     std::optional<NodeFabric> node;
     std::optional<NetworkFabric> network;
@@ -312,8 +314,8 @@ class Parser {
   Assignment assignments_[kNumKeys];
 };
 
-// The short form with every key whose value is not the usual one. It may not say all of the spec:
-// the caller parses it again.
+// The short form, with every key whose value differs from the usual one. It may be incomplete, so
+// the caller parses it again and compares.
 std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
                        const Shape& shape) {
   const auto append = [&text](Key key, absl::string_view value) {

@@ -1,13 +1,13 @@
-/// A simulated cluster as text, and everything the simulator derives from it.
+/// A simulated cluster as text, and all constants that the simulator derives from the text.
 ///
 ///   2x4                          2 nodes of 4 ranks; CPU tensors, no hardware modelled
-///   2x4:h100                     ranks on H100s, in the node and fabric that usually go with them
+///   2x4:h100                     ranks on H100s, in their usual node and network
 ///   2x8:a100-80,nic=200Gbps      with one constant changed
 ///   tpu-v4:2x2x4                 a torus of 16 chips
 ///   cluster.json                 a file; see README.md in this folder
 ///
 /// Units: bytes, bytes per second of one direction, nanoseconds.
-/// Errors: InvalidArgument that shows the text and points at the character.
+/// Errors: InvalidArgument; the message shows the text and points at the character.
 #pragma once
 
 #include <optional>
@@ -24,14 +24,14 @@ namespace accelerate::simulator {
 struct ClusterSpec {
   int num_nodes = 1;
   int ranks_per_node = 1;
-  /// Nothing: CPU tensors and no model of time or memory.
+  /// nullopt: CPU tensors and no model of time or memory.
   std::optional<DeviceModel> device;
   NodeFabric node_fabric = NodeFabric::kSwitch;
   /// kSwitch: device to switch. kMesh: device to device. kPcie: device to bridge. kTorus: chip to
   /// neighbour.
   LinkModel node_link;
   NetworkFabric network_fabric = NetworkFabric::kEthernet;
-  /// One NIC; a node has `nics_per_node` of them.
+  /// The link of one NIC; a node has `nics_per_node` NICs.
   LinkModel nic;
   int nics_per_node = 1;
   /// kTorus only: chips along each axis; their product is world_size(). An axis of two chips is one
@@ -39,8 +39,8 @@ struct ClusterSpec {
   std::vector<int> torus;
 
   int world_size() const { return num_nodes * ranks_per_node; }
-  /// Text that parse() takes for the same cluster; how a report names it. JSON on one line where
-  /// the short form cannot say it.
+  /// Text that parse() reads as the same cluster; reports use it as the cluster's name. JSON on one
+  /// line where the short form cannot express the cluster.
   std::string to_string() const;
 
   /// Reads the file if `text` ends in ".json".

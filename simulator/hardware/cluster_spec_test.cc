@@ -153,7 +153,7 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
            Case{"2x4:h100,nic=200", "a unit: TB/s"},
            Case{"2x4:h100,mem=99999999999999999999", "at most 8192TiB at character 14"},
            Case{"2x4:h100,mem=1GiB,mem=2GiB",
-                "each key once, but \"mem\" is there already at "
+                "each key once, but \"mem\" occurs twice at "
                 "character 19"},
            Case{"2x4:h100,nics=0", "a number of NICs from 1 to 4096 at character 15"},
            Case{"2x4:h100,nics=2,fabric=ethernet",

@@ -7,7 +7,7 @@
 
 namespace accelerate::simulator {
 
-/// One direction of a link. A message pays the latency of every link that it crosses.
+/// One direction of a link. A message takes the latency of every link that it crosses.
 struct LinkModel {
   double bytes_per_second = 0;
   int64_t latency_ns = 0;
@@ -15,19 +15,19 @@ struct LinkModel {
   bool operator==(const LinkModel&) const = default;
 };
 
-/// How the devices of one node reach each other.
+/// The connection between the devices of one node.
 enum class NodeFabric {
   kSwitch,  ///< each device has one link into a switch that never blocks (NVSwitch)
-  kMesh,    ///< a link of its own between any two devices (NVLink without switch, xGMI, HCCS)
-  kPcie,    ///< all through the host bridge
-  kTorus,   ///< no nodes: the chips of a pod form a torus (ICI)
+  kMesh,    ///< a separate link between any two devices (NVLink without switch, xGMI, HCCS)
+  kPcie,    ///< all traffic goes through the host bridge
+  kTorus,   ///< the chips of a pod form a torus, across hosts (ICI)
 };
 
-/// How nodes reach each other.
+/// The connection between nodes.
 enum class NetworkFabric {
   kRails,     ///< rail-optimised fat tree: a NIC per device; equal local ranks share a rail
-  kFatTree,   ///< full bisection, the node's NICs shared by its devices
-  kEthernet,  ///< one NIC a node, full bisection
+  kFatTree,   ///< full bisection; the devices of a node share its NICs
+  kEthernet,  ///< full bisection; one NIC per node
 };
 
 }  // namespace accelerate::simulator

@@ -12,17 +12,17 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr double kGiga = 1e9;
 constexpr double kTera = 1e12;
 
-// Gigabits, as networks are sold.
+// Networks are specified in gigabits per second.
 constexpr double gbps(double gigabits) { return gigabits * kGiga / 8; }
 
-// One direction of sixteen lanes, as the data sheets round it. PCI-SIG, PCI Express 3.0, 4.0, 5.0.
+// One direction of sixteen lanes, rounded as in data sheets. PCI-SIG, PCI Express 3.0, 4.0, 5.0.
 constexpr double kPcie3 = 16 * kGiga;
 constexpr double kPcie4 = 32 * kGiga;
 constexpr double kPcie5 = 64 * kGiga;
 
-// No vendor states latencies. Round numbers, in the range of what NCCL's tuning model (src/graph/
-// tuning.cc) assumes: about a microsecond from device to device in a node, a few between nodes; a
-// handful of microseconds for the host to issue a kernel from LibTorch's eager mode.
+// Vendors do not state latencies. These are round numbers in the range that NCCL's tuning model
+// (src/graph/tuning.cc) assumes: about a microsecond from device to device in a node, a few between
+// nodes; a handful of microseconds for the host to issue a kernel from LibTorch's eager mode.
 constexpr int64_t kNodeLinkNs = 500;
 constexpr int64_t kMeshLinkNs = 700;
 constexpr int64_t kChipLinkNs = 500;
@@ -51,8 +51,8 @@ DeviceModel device(const char* name, const char* family, int64_t memory_bytes,
 }
 
 // ---- NVIDIA. NVLink is stated as both directions together. float32 is without TF32, because
-// LibTorch's default float32 matmul precision is "highest"; float64 is on tensor cores, as cuBLAS
-// does it. Capacities are what the driver reports, rounded to GiB.
+// LibTorch's default float32 matmul precision is "highest"; float64 is on tensor cores, as in
+// cuBLAS. Capacities are those that the driver reports, rounded to GiB.
 
 // NVIDIA V100 datasheet, SXM; NVIDIA DGX-2 datasheet: 16 GPUs, 12 NVSwitches, 8 x 100 Gb/s
 // InfiniBand. No bfloat16 (computed in float32), no FP8 (in float16), no INT8 matrix units.
@@ -191,9 +191,9 @@ Preset tpu(const char* name, std::vector<std::string> aliases, int axes, int64_t
           .torus_axes = axes};
 }
 
-// ---- Kinds without a product behind them: stated round numbers, so that every family can be
-// simulated. 64 GiB, 1 TB/s, 25 TFLOP/s in float32 and 200 in 16 bits; eight to a node behind a
-// switch at 100 GB/s; a fat tree with four NICs of 200 Gb/s.
+// ---- Generic devices with round numbers, so that every family can be simulated: 64 GiB, 1 TB/s,
+// 25 TFLOP/s in float32 and 200 in 16 bits; eight to a node behind a switch at 100 GB/s; a fat tree
+// with four NICs of 200 Gb/s.
 Preset generic(const char* family) {
   return {
       .device = device(family, family, 64 * kGiB, 1 * kTera, {5, 25, 200, 200, 200, 400}, kPcie4),
@@ -208,7 +208,7 @@ Preset generic(const char* family) {
 // DDR5-4800. Peaks are cores x clock x FLOPs a cycle by the Intel 64 optimisation manual: 32
 // (FP64), 64 (FP32), 128 (FP16) with two AVX-512 units, 2048 (BF16) and 4096 (INT8) with AMX. FP8
 // is computed in BF16. Sockets meet over UPI (three links of 16 GT/s, a round 50 GB/s); one 100 GbE
-// NIC with TCP. The host is the device: a kernel costs the dispatch of an operator, about a
+// NIC with TCP. The host is the device, so a kernel costs the dispatch of an operator, about a
 // microsecond.
 Preset cpu() {
   constexpr double kTeraCycles = 56 * 2.0 * kGiga / kTera;

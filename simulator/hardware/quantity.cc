@@ -20,7 +20,7 @@ struct Unit {
   double factor;
 };
 
-// The order is that of preference when formatting.
+// Earlier units are preferred when formatting.
 const std::vector<Unit>& units_of(Dimension dimension) {
   static const auto* bytes = new std::vector<Unit>{
       {"TiB", 0, 0x1p40}, {"GiB", 0, 0x1p30}, {"MiB", 0, 0x1p20}, {"KiB", 0, 0x1p10},
@@ -42,7 +42,7 @@ const std::vector<Unit>& units_of(Dimension dimension) {
   return *bytes;
 }
 
-const char* what_of(Dimension dimension) {
+const char* description_of(Dimension dimension) {
   switch (dimension) {
     case Dimension::kBytes: return "a size such as 80GiB";
     case Dimension::kBytesPerSecond: return "a bandwidth such as 25GB/s or 200Gbps";
@@ -64,7 +64,7 @@ std::string unit_list(Dimension dimension) {
   return absl::StrJoin(names, ", ");
 }
 
-// Digits with at most one point between them; nothing else that std::from_chars would take.
+// The length of digits with at most one point between them; std::from_chars accepts more.
 size_t number_length(absl::string_view text) {
   size_t length = 0;
   while (length < text.size() && absl::ascii_isdigit(text[length])) ++length;
@@ -97,7 +97,7 @@ std::string shortest(double value) {
 
 double max_quantity(Dimension dimension) {
   switch (dimension) {
-    // Doubles hold every whole number up to here.
+    // Doubles hold every whole number up to this one.
     case Dimension::kBytes: return 0x1p53;
     // An hour, for one link or one launch.
     case Dimension::kNanoseconds: return 3.6e12;
@@ -109,7 +109,7 @@ double max_quantity(Dimension dimension) {
 
 Quantity parse_quantity(absl::string_view text, Dimension dimension) {
   const size_t length = number_length(text);
-  if (length == 0) return {.position = 0, .expected = what_of(dimension)};
+  if (length == 0) return {.position = 0, .expected = description_of(dimension)};
   const absl::string_view number = text.substr(0, length);
   const absl::string_view name = text.substr(length);
   const std::vector<Unit>& units = units_of(dimension);
@@ -120,11 +120,11 @@ Quantity parse_quantity(absl::string_view text, Dimension dimension) {
   }
   const double value = scaled(number, *unit);
   if (value <= 0) {
-    return {.position = 0, .expected = absl::StrCat(what_of(dimension), ", above zero")};
+    return {.position = 0, .expected = absl::StrCat(description_of(dimension), ", above zero")};
   }
   if (value > max_quantity(dimension)) {
     return {.position = 0,
-            .expected = absl::StrCat(what_of(dimension), ", at most ",
+            .expected = absl::StrCat(description_of(dimension), ", at most ",
                                      format_quantity(max_quantity(dimension), dimension))};
   }
   if (is_whole(dimension) && value != std::floor(value)) {
@@ -147,7 +147,7 @@ std::string format_quantity(double value, Dimension dimension) {
     if (fraction && is_whole(dimension)) continue;
     if (scaled(number, unit) != value) continue;  // Rounding in the division.
     std::string text = absl::StrCat(number, unit.name);
-    // "1234567B" rather than "1234567": a report is read by people.
+    // "1234567B" rather than "1234567", because people read reports.
     if (!unit.name.empty() && (best.empty() || text.size() < best.size())) best = std::move(text);
   }
   return best;

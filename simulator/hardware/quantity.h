@@ -1,8 +1,7 @@
 /// Numbers with units, as people write them: "80GiB", "3.35TB/s", "200Gbps", "5us", "989TFLOPS".
 ///
-/// A unit is required where a plain number would be ambiguous: everywhere but for bytes. Decimal
-/// fractions are read exactly: 3.35TB/s is 3350000000000 bytes per second.
-/// Threads: pure functions.
+/// A unit is required except for bytes, because a plain number would be ambiguous. Decimal
+/// fractions are read exactly: 3.35TB/s is 3350000000000 bytes per second. Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +18,17 @@ enum class Dimension {
   kFlopsPerSecond,  ///< GFLOPS, TFLOPS, PFLOPS
 };
 
-/// What was read, or what is wrong and where: `position` is within the text.
+/// A value, or an error: `expected` at `position` in the text.
 struct Quantity {
   double value = 0;
   size_t position = 0;
-  /// What was expected there; empty if all is well.
+  /// The text that was expected at `position`; empty if there is no error.
   std::string expected;
 
   bool ok() const { return expected.empty(); }
 };
 
-/// Above zero and at most max_quantity().
+/// Accepts values above zero and at most max_quantity().
 Quantity parse_quantity(absl::string_view text, Dimension dimension);
 
 double max_quantity(Dimension dimension);

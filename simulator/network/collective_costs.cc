@@ -15,10 +15,10 @@ using Algorithm = CollectiveAlgorithm;
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-// What a double binary tree achieves of a ring's bandwidth. NCCL, src/graph/tuning.cc.
+// The share of a ring's bandwidth that a double binary tree achieves. NCCL, src/graph/tuning.cc.
 constexpr double kTreeEfficiency = 0.92;
 
-// Time for one byte at a bandwidth in bytes per second.
+// The time for one byte at a bandwidth in bytes per second.
 double ns_per_byte(double bytes_per_second) { return 1e9 / bytes_per_second; }
 
 double log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
@@ -27,9 +27,9 @@ void set(CollectiveCosts& costs, Kind kind, Algorithm algorithm, const Collectiv
   costs[static_cast<size_t>(kind)][static_cast<size_t>(algorithm)] = cost;
 }
 
-// Fills in the collectives that follow from an all-gather, which n-1 steps of a ring (or phases of
-// them) make: a reduce-scatter is one backwards, an all-reduce is both, a barrier is an all-reduce
-// of nothing.
+// Sets the collectives that follow from an all-gather, which takes n-1 steps of a ring (or phases
+// of them): a reduce-scatter is an all-gather in reverse, an all-reduce is both, a barrier is an
+// all-reduce without data.
 void set_gathering(CollectiveCosts& costs, Algorithm algorithm, const CollectiveCost& all_gather) {
   set(costs, Kind::kAllGather, algorithm, all_gather);
   set(costs, Kind::kReduceScatter, algorithm, all_gather);
@@ -37,7 +37,7 @@ void set_gathering(CollectiveCosts& costs, Algorithm algorithm, const Collective
   set(costs, Kind::kBarrier, algorithm, {2 * all_gather.latency_ns, 0});
 }
 
-// A broadcast in many small pieces, and a reduction, which is one backwards.
+// Sets a broadcast in many small pieces, and a reduction, which is a broadcast in reverse.
 void set_rooted(CollectiveCosts& costs, Algorithm algorithm, const CollectiveCost& broadcast) {
   set(costs, Kind::kBroadcast, algorithm, broadcast);
   set(costs, Kind::kReduce, algorithm, broadcast);
@@ -45,15 +45,16 @@ void set_rooted(CollectiveCosts& costs, Algorithm algorithm, const CollectiveCos
 
 // ---- Clusters of nodes.
 
-// How a group lies on the nodes.
+// The distribution of a group's members over nodes and NICs.
 struct Placement {
   int members = 0;
   int nodes = 0;
   int most_in_node = 0;
   int fewest_in_node = std::numeric_limits<int>::max();
-  /// The fewest in a node that has at least two; 0 if none has.
+  /// The fewest members in a node that has at least two; 0 if no node has two.
   int fewest_of_several = 0;
-  /// NICs that members use, in the node with the fewest, and their most loaded one's members.
+  /// The NICs that members use, in the nodes with the fewest and the most; and the members that
+  /// share the most loaded NIC.
   int fewest_nics = std::numeric_limits<int>::max();
   int most_nics = 0;
   int most_on_nic = 0;
@@ -61,11 +62,11 @@ struct Placement {
   bool aligned = true;
 
   bool uniform() const { return most_in_node == fewest_in_node; }
-  /// Rails of a node that members sit on.
+  /// The number of rails that members of a node use.
   int rails() const { return std::min(most_in_node, most_nics); }
 };
 
-// The NICs next to a local rank: [first, last).
+// The NICs that belong to a local rank: [first, last).
 std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank) {
   const int nics = spec.nics_per_node;
   const int ranks = spec.ranks_per_node;
@@ -108,32 +109,32 @@ Placement place(const ClusterSpec& spec, absl::Span<const int> ranks) {
   return placement;
 }
 
-// Whether messages change rails, which they do inside the node, over the device on the other rail.
-// The host bridge reaches every NIC.
+// Whether messages change rails. They do so inside the node, over the device on the other rail.
+// With a host bridge there is no need, because the bridge reaches every NIC.
 bool changes_rails(const ClusterSpec& spec, const Placement& placement) {
   return spec.network_fabric == NetworkFabric::kRails && spec.node_fabric != NodeFabric::kPcie &&
          placement.nodes > 1 && !placement.aligned;
 }
 
-// What a message from one node to the next pays.
+// The latency of a message from one node to the next.
 double crossing_ns(const ClusterSpec& spec, const Placement& placement) {
   double latency = static_cast<double>(latency_between_nodes_ns(spec));
   if (changes_rails(spec, placement)) latency += static_cast<double>(latency_in_node_ns(spec));
   return latency;
 }
 
-// The bandwidth of rings inside a node through `in_node` members, `hops` of whose hops stay there.
+// The bandwidth of rings inside a node through `in_node` members with `hops` hops inside the node.
 double in_node_ring_bandwidth(const ClusterSpec& spec, int in_node, int hops) {
   const double link = spec.node_link.bytes_per_second;
   switch (spec.node_fabric) {
-    // As many rings side by side as a device has links to the others.
+    // One ring for each link of a device to the others.
     case NodeFabric::kMesh: return link * (in_node - 1);
     case NodeFabric::kPcie: return std::min(link, bridge_bytes_per_second(spec) / hops);
     default: return link;
   }
 }
 
-// Of the rings over all members, one for each NIC: what the narrowest place lets through.
+// The total bandwidth of the rings over all members, one per NIC, at their bottleneck.
 double ring_bandwidth(const ClusterSpec& spec, const Placement& placement) {
   double bandwidth = kUnlimited;
   if (placement.fewest_of_several > 0) {
@@ -167,7 +168,7 @@ void set_tree(const ClusterSpec& spec, const Placement& placement, CollectiveCos
       log2_up(placement.most_in_node) * static_cast<double>(latency_in_node_ns(spec));
   const double per_byte = ns_per_byte(kTreeEfficiency * ring_bandwidth(spec, placement));
   set_rooted(costs, Algorithm::kTree, {depth_ns, per_byte});
-  // Up one of the two trees and down again; every byte enters and leaves a device twice.
+  // Data goes up one of the two trees and down again; every byte enters and leaves a device twice.
   set(costs, Kind::kAllReduce, Algorithm::kTree, {2 * depth_ns, 2 * per_byte});
   set(costs, Kind::kBarrier, Algorithm::kTree, {2 * depth_ns, 0});
 }
@@ -178,7 +179,7 @@ void set_hierarchical(const ClusterSpec& spec, const Placement& placement, Colle
   const double k = placement.most_in_node;
   const double in_node =
       ns_per_byte(in_node_ring_bandwidth(spec, placement.most_in_node, placement.most_in_node));
-  // All rings between nodes together; each has 1/k of the bytes.
+  // The sum of all rings between nodes; each ring carries 1/k of the bytes.
   double between = placement.fewest_nics * spec.nic.bytes_per_second;
   if (spec.node_fabric == NodeFabric::kPcie) {
     between = std::min(between, k * spec.node_link.bytes_per_second);
@@ -189,7 +190,7 @@ void set_hierarchical(const ClusterSpec& spec, const Placement& placement, Colle
                  (k - 1) / k * in_node + (m - 1) / m * ns_per_byte(between)});
 }
 
-// The latency of the longest way between two members.
+// The latency of the longest route between two members.
 double direct_ns(const ClusterSpec& spec, const Placement& placement) {
   if (placement.nodes == 1) return static_cast<double>(latency_in_node_ns(spec));
   double latency = static_cast<double>(latency_between_nodes_ns(spec));
@@ -204,8 +205,8 @@ void set_all_to_all(const ClusterSpec& spec, const Placement& placement, Collect
   const double n = placement.members;
   const double k = placement.most_in_node;
   const double link = ns_per_byte(spec.node_link.bytes_per_second);
-  const double remote = (n - placement.fewest_in_node) / n;  // Share of the bytes.
-  // On rails, what goes to another rail is handed over inside the node first.
+  const double remote = (n - placement.fewest_in_node) / n;  // The share of the bytes.
+  // Bytes for another rail are first passed on inside the node.
   double handed_over = 0;
   if (spec.network_fabric == NetworkFabric::kRails && placement.nodes > 1) {
     const double rails = placement.rails();
@@ -224,7 +225,7 @@ void set_all_to_all(const ClusterSpec& spec, const Placement& placement, Collect
   }
   double between = 0;
   if (placement.nodes > 1) {
-    // A member with several NICs spreads over them.
+    // A member with several NICs divides its bytes among them.
     const double members_on_nic =
         std::max(static_cast<double>(placement.most_on_nic) *
                      std::min(1.0, static_cast<double>(spec.ranks_per_node) / spec.nics_per_node),
@@ -238,7 +239,7 @@ void set_all_to_all(const ClusterSpec& spec, const Placement& placement, Collect
 void set_gather(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
   const double n = placement.members;
   const double link = ns_per_byte(spec.node_link.bytes_per_second);
-  // The root is where most of the others are, or fewest: whichever is slower.
+  // The slower of two cases: the root's node has the most members, or the fewest.
   const double near = (placement.most_in_node - 1) / n;
   const double far = (n - placement.fewest_in_node) / n;
   double in_node = near * link;
@@ -252,8 +253,8 @@ void set_gather(const ClusterSpec& spec, const Placement& placement, CollectiveC
 
 // ---- Tori.
 
-// Reduce-scatter or all-gather, axis by axis: what is left shrinks with each axis. The longest axis
-// goes first, because it has most to gain from links both ways.
+// Reduce-scatter or all-gather, axis by axis: the remaining bytes shrink with each axis. The
+// longest axis is first, because it gains most from links in both directions.
 void set_torus(const ClusterSpec& spec, std::vector<TorusAxis> box, CollectiveCosts& costs) {
   std::stable_sort(box.begin(), box.end(),
                    [](const TorusAxis& a, const TorusAxis& b) { return a.members > b.members; });
@@ -280,7 +281,7 @@ void set_torus_direct(const ClusterSpec& spec, const Torus& torus,
   double links = 0;
   double all_to_all = 0;
   double gather = 0;
-  double slab = 1;  // Members whose messages arrive along this axis, for each place on it.
+  double slab = 1;  // Members whose messages arrive along this axis, per coordinate on it.
   for (int i = 0; i < torus.num_axes(); ++i) {
     const double s = box[i].members;
     links += box[i].farthest;
@@ -310,7 +311,7 @@ CollectiveCosts costs_on_torus(const ClusterSpec& spec, const Torus& torus,
     set_torus_direct(spec, torus, box, n, costs);
     return costs;
   }
-  // Scattered members pass their messages on along the ring: the average one goes half of it.
+  // Scattered members forward messages along the ring; the average message travels half of it.
   set(costs, Kind::kAllToAll, Algorithm::kDirect, {latency, (n - 1) / 2 * per_byte});
   set(costs, Kind::kGather, Algorithm::kDirect, {latency, (n - 1) / n * per_byte});
   set(costs, Kind::kScatter, Algorithm::kDirect, {latency, (n - 1) / n * per_byte});

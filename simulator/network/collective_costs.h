@@ -1,4 +1,4 @@
-/// The closed forms of README.md for one group of ranks. For network.cc only.
+/// The closed forms of README.md for one group of ranks; the implementation of network.cc.
 ///
 /// Threads: pure functions.
 #pragma once
@@ -9,22 +9,22 @@
 
 namespace accelerate::simulator::internal {
 
-/// Of a cluster with devices. `ranks`: two or more. `torus`: the cluster's, or null.
+/// `spec` has a device; `torus` is the cluster's torus, or null; `ranks` are two or more.
 CollectiveCosts collective_costs(const ClusterSpec& spec, const Torus* torus,
                                  absl::Span<const int> ranks);
 
-/// The NIC of a node that messages of a local rank use: the NICs, or the ranks if there are fewer,
-/// are spread evenly.
+/// The NIC of a node that messages of a local rank use. The NICs are divided evenly among the
+/// ranks, or the ranks among the NICs if there are fewer ranks.
 int nic_of_local_rank(const ClusterSpec& spec, int local_rank);
 
-/// Of one message between two nodes: both NICs, the switches between them, and the devices' links
-/// to their host bridges where there are such.
+/// The latency of a message between two nodes: both NICs, the switches between them, and the
+/// devices' links to their host bridges if the nodes have bridges.
 int64_t latency_between_nodes_ns(const ClusterSpec& spec);
-/// Of one message between two devices of a node.
+/// The latency of a message between two devices of a node.
 int64_t latency_in_node_ns(const ClusterSpec& spec);
 
-/// What the host bridge of a node carries in all: half of what its ports could send, as in servers
-/// of two sockets.
+/// The bandwidth of a node's host bridge: half of the sum of its ports, as in servers with two
+/// sockets.
 double bridge_bytes_per_second(const ClusterSpec& spec);
 
 }  // namespace accelerate::simulator::internal

@@ -15,10 +15,10 @@
 namespace accelerate::simulator {
 namespace {
 
-// Times this close are the same: what rounding of doubles can make of equal ones.
+// Times this close count as equal, because doubles are rounded.
 constexpr double kToleranceNs = 1e-3;
 
-// A time with a fraction, as exact late in a run as at its start.
+// A time with a fraction; it is as exact late in a run as at the start.
 struct Instant {
   int64_t ns = 0;
   double fraction = 0;  // In [0, 1).
@@ -37,15 +37,15 @@ bool operator<(const Instant& a, const Instant& b) {
   return std::tie(a.ns, a.fraction) < std::tie(b.ns, b.fraction);
 }
 
-// Far beyond any run.
+// Longer than any run.
 constexpr double kLongestNs = 0x1p60;
 
 struct Flow {
   Flows::Id id = 0;
-  // None for a flow that nothing holds up: it ends as it begins.
+  // Empty for a flow without bytes to transfer: it ends when it begins.
   std::vector<int> links;
   double bytes = 0;
-  // While it flows: what was left at `since`, and bytes per nanosecond from then on.
+  // While it flows: the bytes left at `since`, and the bytes per nanosecond from then on.
   Instant since;
   double remaining = 0;
   double rate = 0;
@@ -56,7 +56,7 @@ struct Flow {
   }
 };
 
-// What one step changed of a flow.
+// The state of a flow before a step changed it.
 struct Change {
   int slot;
   bool began;
@@ -66,7 +66,7 @@ struct Change {
 };
 using Changes = std::vector<Change>;
 
-// Sets of small numbers that are emptied at once.
+// A set of small numbers that is cleared in constant time.
 class Marks {
  public:
   void clear(size_t size) {
@@ -82,8 +82,8 @@ class Marks {
 
 }  // namespace
 
-// The flows and their rates. Time here is the latest instant at which a rate changed; it is never
-// ahead of the owner's clock, which is rounded up.
+// The flows and their rates. The time of this class is the latest instant at which a rate changed;
+// it is never ahead of the owner's clock, which is rounded up.
 class Flows::Shares {
  public:
   explicit Shares(const Network& network) : network_(network) {}
@@ -95,7 +95,7 @@ class Flows::Shares {
 
   bool empty() const { return waiting_.empty() && flowing_.empty() && ended_.empty(); }
 
-  // The flow that ends next. Begins flows for good, or puts everything back.
+  // Returns the flow that ends next. The flows that begin until then are undone afterwards.
   Completion find_next() {
     if (!ended_.empty()) return {std::get<1>(*ended_.begin()), std::get<0>(*ended_.begin())};
     Changes changes;
@@ -144,12 +144,12 @@ class Flows::Shares {
     return earliest;
   }
 
-  // Also true if nothing ends: then the flow must begin before anything can.
+  // Also true if no flow is in flight: then this flow must begin before any can end.
   bool begins_before_an_end(int64_t begins_ns) const {
     return flowing_.empty() || earliest_end().since({begins_ns, 0}) >= -kToleranceNs;
   }
 
-  // Begins the flows from `waiting` on that begin at that time. Returns where the later ones start.
+  // Begins the flows from `waiting` on that begin at that time. Returns the first later flow.
   Queue::iterator begin_all_at(int64_t begins_ns, Queue::iterator waiting, Changes* changes) {
     const Instant now{begins_ns, 0};
     std::vector<int> links;
@@ -219,7 +219,7 @@ class Flows::Shares {
     flow.rate = rate;
   }
 
-  // Finds the links that share flows with `seeds`, directly or through others, each once.
+  // Finds the links that share flows with `seeds`, directly or through other links, each once.
   void find_component(const std::vector<int>& seeds) {
     marked_links_.clear(slots_of_link_.size());
     marked_slots_.clear(slots_.size());
@@ -237,8 +237,8 @@ class Flows::Shares {
     }
   }
 
-  // Progressive filling: the rates of all rise together; where a link is full, its flows stop
-  // rising. The link with the smallest share for each of its rising flows is full first.
+  // Progressive filling: all rates rise together, and when a link is full, its flows stop rising.
+  // The link with the smallest share per rising flow is full first.
   void share_out(const std::vector<int>& seeds, const Instant& now, Changes* changes) {
     find_component(seeds);
     if (left_.size() < slots_of_link_.size()) {
@@ -252,12 +252,13 @@ class Flows::Shares {
       rising_[link] = static_cast<int>(slots_of_link_[link].size());
       if (rising_[link] > 0) fullest.emplace(left_[link] / rising_[link], link);
     }
-    marked_slots_.clear(slots_.size());  // Now: the flows whose rate is settled.
+    marked_slots_.clear(slots_.size());  // From here on: the flows whose rate is final.
     while (!fullest.empty()) {
       const auto [share, link] = fullest.top();
       fullest.pop();
       if (rising_[link] == 0) continue;
-      // Shares only grow while others settle, so an outdated one is too small and comes too early.
+      // Shares only grow while other rates become final, so an outdated share is too small and
+      // comes too early.
       const double current = left_[link] / rising_[link];
       if (current > share) {
         fullest.emplace(current, link);
@@ -277,11 +278,11 @@ class Flows::Shares {
   const Network& network_;
   std::vector<Flow> slots_;
   std::vector<int> free_slots_;
-  Queue waiting_;  // Until their latency has passed.
-  Queue ended_;    // Not yet handed to the owner.
+  Queue waiting_;  // Flows whose latency has not passed.
+  Queue ended_;    // Flows not yet returned to the owner.
   std::vector<int> flowing_;
   std::vector<std::vector<int>> slots_of_link_;
-  // Scratch.
+  // Scratch memory.
   Marks marked_links_;
   Marks marked_slots_;
   std::vector<int> component_;
@@ -299,7 +300,7 @@ Flows::Id Flows::start(int source, int target, int64_t bytes, int64_t at_ns) {
   Network::Route route = network_.route(source, target);
   const int64_t begins_ns = std::max(at_ns, now_ns_) + route.latency_ns;
   if (bytes == 0) route.links.clear();
-  // One that begins after the predicted end does not change the prediction.
+  // A flow that begins after the predicted end does not change the prediction.
   if (next_.has_value() && begins_ns <= next_->at_ns) next_.reset();
   const Id id = next_id_++;
   shares_->add({.id = id, .links = std::move(route.links), .bytes = static_cast<double>(bytes)},
@@ -317,7 +318,7 @@ std::optional<Flows::Completion> Flows::next() const {
 
 Flows::Completion Flows::finish_next() {
   const std::optional<Completion> completion = next();
-  ABSL_CHECK(completion.has_value()) << "no flow is under way";
+  ABSL_CHECK(completion.has_value()) << "no flow is in flight";
   next_.reset();
   shares_->finish_next();
   now_ns_ = completion->at_ns;

@@ -1,13 +1,14 @@
-/// Messages under way on shared links, at flow level: every flow gets its max-min fair share of the
+/// Messages in flight on shared links, at flow level: every flow gets its max-min fair share of the
 /// links it crosses, and shares change whenever a flow starts or ends.
 ///
-/// Bertsekas, Gallager: "Data Networks" (progressive filling). A flow's latency passes first, then
-/// its bytes.
+/// Bertsekas, Gallager: "Data Networks" (progressive filling). A flow waits for its latency first,
+/// then transfers its bytes.
 ///
-/// Cost: a start or an end looks at the flows that share links with it, directly or through others.
-///       next() tries out the starts that are still to come, so ask when there is nothing to add.
-/// Units: bytes, nanoseconds of virtual time; fractions are kept inside, what comes out is rounded
-///        up. Threads: one at a time.
+/// Cost: a start or an end examines the flows that share links with it, directly or through others.
+///       next() tries the starts that are still to come, so call it after all starts that are
+///       known.
+/// Units: bytes, nanoseconds of virtual time. Times are kept with fractions; results are rounded
+/// up. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +27,18 @@ class Flows {
     int64_t at_ns;
   };
 
-  /// `network` must outlive this.
+  /// `network` must outlive this object.
   explicit Flows(const Network& network);
   ~Flows();
 
-  /// A message that starts at `at_ns`, or now if that is past. Zero bytes take the latency only.
+  /// Starts a message at `at_ns`, or now if that time is past. Zero bytes take the latency only.
   Id start(int source, int target, int64_t bytes, int64_t at_ns);
 
-  /// The flow that ends next if no other starts, or nothing if there is none under way. Among equal
-  /// times (before rounding) the lowest id comes first.
+  /// The flow that ends next if no other starts; nullopt if no flow is in flight. Among equal times
+  /// (before rounding) the lowest id is first.
   std::optional<Completion> next() const;
 
-  /// Lets time pass to the end of that flow and forgets it. There must be one.
+  /// Moves time to the end of that flow and removes the flow. A flow must be in flight.
   Completion finish_next();
 
   int64_t now_ns() const { return now_ns_; }

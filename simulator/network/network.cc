@@ -11,7 +11,7 @@
 namespace accelerate::simulator {
 namespace {
 
-// Far beyond any run, and safe to add to a clock.
+// Longer than any run, and small enough to add to a clock.
 constexpr double kLongestNs = 0x1p61;
 
 int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(ns, kLongestNs))); }
@@ -30,7 +30,7 @@ absl::string_view to_string(CollectiveAlgorithm algorithm) {
   return "none";
 }
 
-// Of long lists a sample does: few groups are alike in it, and equality looks at all.
+// Hashes a sample of long rank lists; the comparison looks at every rank.
 size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
   constexpr size_t kSamples = 64;
   uint64_t hash = ranks.size();
@@ -47,7 +47,7 @@ size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
 //   device  rank --> switch or bridge (2*rank), and back (2*rank + 1)      kSwitch, kPcie
 //   bridge  one for each node                                              kPcie
 //   NIC     node --> network (2*nic), and back (2*nic + 1)
-//   mesh    rank --> rank of the same node, as routes come by              kMesh
+//   mesh    rank --> rank of the same node, numbered at first use          kMesh
 Network::Network(const ClusterSpec& spec) : spec_(spec) {
   if (!spec_.device.has_value()) return;
   const double link = spec_.node_link.bytes_per_second;
@@ -131,8 +131,8 @@ void Network::append_in_node(int source, int target, Route& route) const {
   route.links.push_back(2 * target + 1);
 }
 
-// On rails the message leaves by the target's rail: through the bridge, or through the device of
-// the source's node that sits on that rail.
+// On rails the message leaves the node on the target's rail: through the bridge, or through the
+// device of the source's node that belongs to that rail.
 void Network::append_between_nodes(int source, int target, Route& route) const {
   const int source_node = source / spec_.ranks_per_node;
   const int target_node = target / spec_.ranks_per_node;

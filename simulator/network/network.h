@@ -1,12 +1,12 @@
-/// How long communication takes on a cluster's links. Pure functions of the specification: no
-/// clock, no ranks' state. The closed forms: README.md in this folder.
+/// The duration of communication on a cluster's links. The results depend on the specification
+/// only, not on a clock or the state of ranks. README.md in this folder has the closed forms.
 ///
-/// Collectives: the time of an algorithm on an uncontended network. Which algorithm runs is chosen
-/// as NCCL would choose: the one that this model expects to be fastest, ties going to the one named
-/// first. Point-to-point messages share links: see flows.h.
+/// Collectives take the time of an algorithm on an uncontended network. The algorithm is chosen as
+/// in NCCL: the fastest one by this model; ties go to the algorithm named first. Point-to-point
+/// messages share links: see flows.h.
 ///
 /// Units: bytes, nanoseconds of virtual time. Ranks are global, ascending, without repeats.
-/// Threads: one at a time, even for const methods; they remember what they found out of a group.
+/// Threads: one at a time, even for const methods, because they cache the costs of a group.
 #pragma once
 
 #include <array>
@@ -48,8 +48,9 @@ struct CollectiveTime {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
 };
 
-/// What one switch of the network adds to a message's latency. Rails pass one (their leaf), other
-/// fabrics three (leaf, spine, leaf). A round number above what vendors print for InfiniBand.
+/// The latency of one switch of the network. A message passes one switch on rails (their leaf),
+/// three on other fabrics (leaf, spine, leaf). A round number above the vendors' figures for
+/// InfiniBand.
 inline constexpr int64_t kNetworkSwitchNs = 300;
 
 /// Every algorithm takes a fixed time and a time for each byte.
@@ -60,15 +61,15 @@ struct CollectiveCost {
   double ns(double bytes) const { return latency_ns + bytes * ns_per_byte; }
 };
 
-/// What collectives cost one group of ranks, by CollectiveKind and CollectiveAlgorithm; nothing
-/// where an algorithm does not apply.
+/// The costs of collectives of one group of ranks, by CollectiveKind and CollectiveAlgorithm;
+/// nullopt where an algorithm does not apply.
 using CollectiveCosts =
     std::array<std::array<std::optional<CollectiveCost>, kNumCollectiveAlgorithms>,
                kNumCollectiveKinds>;
 
 class Network {
  public:
-  /// `spec` without a device: all times are zero.
+  /// If `spec` has no device, all times are zero.
   explicit Network(const ClusterSpec& spec);
 
   /// `bytes`: the size of the whole result of one rank: the tensor of an all-reduce, reduce or
@@ -93,7 +94,7 @@ class Network {
   const ClusterSpec& spec() const { return spec_; }
 
  private:
-  // Lets a span look up a list without copying it.
+  // Allows a lookup by span.
   struct HashRanks {
     using is_transparent = void;
     size_t operator()(absl::Span<const int> ranks) const;
@@ -104,8 +105,8 @@ class Network {
   };
 
   const CollectiveCosts& costs_of(absl::Span<const int> ranks) const;
-  // The link between two devices of a node. A large mesh has more of them than anybody uses, so
-  // they are numbered as they come.
+  // The link between two devices of a node. Links get their numbers at first use, because a large
+  // mesh has many links and few are used.
   int mesh_link(int source, int target) const;
   int nic_of(int rank) const;
   void append_in_node(int source, int target, Route& route) const;
@@ -113,7 +114,7 @@ class Network {
 
   ClusterSpec spec_;
   std::optional<internal::Torus> torus_;
-  // Where each sort of link begins.
+  // The numbers of the first bridge and of the first NIC.
   int first_bridge_ = 0;
   int first_nic_ = 0;
   mutable std::vector<double> link_bytes_per_second_;

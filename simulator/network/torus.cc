@@ -9,10 +9,10 @@
 namespace accelerate::simulator::internal {
 namespace {
 
-// Messages from each member of an axis to each other: the links that the longest crosses, and how
-// many cross the busiest link. With members as points on a circle, each sends to the members up to
-// half a turn ahead. Messages the other way round are never more, because ties go up. Two turns of
-// the points make every window of a turn contiguous.
+// For messages from each member of an axis to each other member: the links that the longest message
+// crosses, and the number of messages over the busiest link. The members are points on a circle;
+// each sends to the members up to half a turn ahead. The other direction never has more messages,
+// because ties go up. Two turns of the points make every window of a turn contiguous.
 void analyse_all_to_all(int length, absl::Span<const int> coordinates, TorusAxis& axis) {
   const int64_t members = static_cast<int64_t>(coordinates.size());
   const auto position = [&](int64_t i) {
@@ -27,7 +27,7 @@ void analyse_all_to_all(int length, absl::Span<const int> coordinates, TorusAxis
     reach[i] = last;
     axis.farthest = std::max(axis.farthest, static_cast<int>(position(last) - position(i)));
   }
-  // Over the gap behind point p go the messages from every i <= p to every j in (p, reach[i]].
+  // The gap after point p carries the messages from every i <= p to every j in (p, reach[i]].
   int64_t busiest = 0;
   int64_t oldest = 0;
   int64_t sum_of_reaches = 0;
@@ -110,7 +110,7 @@ std::vector<TorusAxis> analyse_box(const Torus& torus, absl::Span<const int> ran
     size *= static_cast<int64_t>(coordinates.size());
     axes.push_back(analyse_axis(torus.axis(axis), coordinates));
   }
-  // Every rank is in the product of the sets, and no rank is there twice.
+  // Every rank is in the product of the sets, and no rank occurs twice.
   if (size != static_cast<int64_t>(ranks.size())) return {};
   return axes;
 }

@@ -1,8 +1,8 @@
-/// Where the chips of a torus are and how messages travel between them: along one axis after the
-/// other in the order of the axes, the shorter way round, ties going up.
+/// The positions of chips in a torus and the routes between them. A message travels along one axis
+/// after the other, in the order of the axes, in the shorter direction; ties go up.
 ///
-/// Ranks count the last axis fastest. An axis of two chips is one link, one of one chip is none.
-/// Threads: const methods only.
+/// Ranks count the last axis fastest. An axis of two chips is one link; an axis of one chip has
+/// none. Threads: const methods only.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,7 @@ class Torus {
   int num_links() const { return num_chips_ * 2 * num_axes(); }
   std::vector<int> route(int source, int target) const;
 
-  /// Links between two coordinates of an axis, the shorter way.
+  /// The number of links between two coordinates of an axis, in the shorter direction.
   int distance(int axis, int from, int to) const;
 
  private:
@@ -35,32 +35,32 @@ class Torus {
 /// The members of a group along one axis of a torus, as a ring in the order of coordinates.
 struct TorusAxis {
   int members = 1;
-  /// Links that s-1 consecutive steps of the ring cross, at most.
+  /// The most links that s-1 consecutive steps of the ring cross.
   int links_of_steps = 0;
-  /// Rings that run at full bandwidth: two, one each way round, where the ring closes without
+  /// Rings that run at full bandwidth: two, one in each direction, if the ring closes without
   /// turning back; one on a single link or on a part of the axis.
   int rings = 1;
-  /// Links between the two members that are farthest apart.
+  /// The number of links between the two members that are farthest apart.
   int farthest = 0;
-  /// Of all messages from each member to each other, how many cross the busiest link.
+  /// The number of messages over the busiest link when each member sends one to each other member.
   double all_to_all_load = 0;
-  /// Of the other members, how many the first reaches over its busier link.
+  /// The number of other members that the first member reaches over its busier link.
   int busier_side = 0;
 };
 
-/// `coordinates`: ascending, without repeats, of an axis of `length` chips.
+/// `coordinates` are ascending, without repeats, on an axis of `length` chips.
 TorusAxis analyse_axis(int length, absl::Span<const int> coordinates);
 
-/// The axes of the box that `ranks` fill, one entry for each axis of the torus; empty if they fill
-/// none. A box is the product of a set of coordinates for each axis.
+/// The axes of the box that `ranks` fill, one entry for each axis of the torus; empty if they do
+/// not fill a box. A box is the product of a set of coordinates for each axis.
 std::vector<TorusAxis> analyse_box(const Torus& torus, absl::Span<const int> ranks);
 
 /// The ring through `ranks` in order, over the torus's routes.
 struct TorusRing {
-  /// Links that n-1 consecutive steps cross, at most.
+  /// The most links that n-1 consecutive steps cross.
   int links_of_steps = 0;
-  /// In links: what the ring's bottleneck carries, as a share of a link's bandwidth. Two with a
-  /// ring each way round and no link in common.
+  /// The bandwidth at the ring's bottleneck, as a multiple of a link's bandwidth: two if rings in
+  /// both directions have no link in common.
   double bandwidth = 1;
 };
 TorusRing analyse_ring(const Torus& torus, absl::Span<const int> ranks);

@@ -1,9 +1,9 @@
 // Memory over time, exposed communication per rank, and the communication matrix.
 
-// Of the two charts side by side.
+// The height of the two charts that are side by side.
 const CHART_HEIGHT = 440;
 
-// A chart in a box of its own: draws itself when the box changes, and answers the pointer.
+// A chart in a box of its own. It is drawn again when the box changes, and it shows a tooltip.
 class Chart {
   constructor(box) {
     this.box = box;
@@ -32,7 +32,7 @@ class Chart {
     return this.context;
   }
 
-  // Lines across at the ticks, with their texts to the left.
+  // Horizontal lines at the ticks, with labels to the left.
   yAxis(plot, max, values, text) {
     const { context } = this;
     context.font = SMALL_FONT;
@@ -100,7 +100,7 @@ class MemoryChart extends Chart {
     return bottom - (bytes / this.max) * (bottom - top);
   }
 
-  // Between what lies below and that plus the values, in steps; `below` grows by them.
+  // Fills the area between `below` and `below` plus the values, in steps; `below` grows by the values.
   area(category, values, below) {
     const { context, curve } = this;
     const n = curve.length;
@@ -241,7 +241,7 @@ class ExposedChart extends Chart {
     const of = (part) => `${format.time(part)}, ${format.percent(end > 0 ? part / end : 0)}`;
     return [`rank ${rank}`, [
       ["communicating", of(communication)],
-      ["exposed of it", of(exposed), "collective"],
+      ["of which exposed", of(exposed), "collective"],
       ["computing", of(compute), "kernel"],
       ["end", format.time(end)],
     ]];
@@ -253,12 +253,12 @@ class MatrixChart extends Chart {
     super(box);
     this.data = data;
     const positive = data.matrix.cells.filter((bytes) => bytes > 0);
-    // A loop: so many cells are too many arguments for Math.max.
+    // Not Math.max(...positive), because the matrix has too many cells for arguments of a call.
     this.highest = positive.reduce((most, bytes) => Math.max(most, bytes), 0);
     this.lowest = positive.reduce((least, bytes) => Math.min(least, bytes), this.highest);
   }
 
-  // Zero is no colour; the rest is logarithmic, because protocols differ by orders of magnitude.
+  // Zero has no colour. The scale is logarithmic, because traffic differs by orders of magnitude.
   heat(bytes) {
     if (bytes <= 0) return theme.colour("surface");
     const range = Math.log(this.highest / this.lowest);

@@ -1,4 +1,4 @@
-// What all charts share: colours of the theme, canvases for the screen's resolution, the tooltip.
+// Shared by all charts: colours of the theme, canvases at the screen's resolution, the tooltip.
 
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
 const SMALL_FONT = FONT.replace("12px", "11px");

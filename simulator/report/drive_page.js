@@ -1,5 +1,5 @@
-// Uses the page as a person would and checks what comes of it. ci/report.sh appends this to a copy
-// of a report; what went wrong stands in data-error, and data-driven at the end says that all ran.
+// Uses the page as a person would and checks the results. ci/report.sh appends this to a copy of a
+// report; an error is in data-error, and data-driven says that the script ran to its end.
 
 function check(condition, what) {
   if (!condition) throw new Error(`not so: ${what}`);
@@ -16,7 +16,7 @@ function pointAt(target, x, y) {
   send(target, "pointermove", PointerEvent, { clientX: place.left + x, clientY: place.top + y, pointerId: 1 });
 }
 
-// Every place of a grid, until the tooltip says what is looked for.
+// Moves the pointer over a grid until the tooltip contains the text.
 function findByPointing(target, text, step = 6) {
   for (let y = 4; y < target.clientHeight; y += step) {
     for (let x = LABEL_WIDTH + 4; x < target.clientWidth; x += step) {
@@ -72,7 +72,7 @@ function driveCharts(data) {
   findByPointing(memory, "optimizer state", 16);
   choose(byId("memory-rank"), `${data.worldSize - 1}`);
   check(byId("memory-note").textContent.startsWith(`Rank ${data.worldSize - 1}:`), "the memory of another rank is shown");
-  findByPointing(exposed, "exposed of it", 16);
+  findByPointing(exposed, "of which exposed", 16);
   findByPointing(matrix, "GiB", 3);
 }
 

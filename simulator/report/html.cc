@@ -1,15 +1,235 @@
-#include "simulator/report/html.h"
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/log/absl_check.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "accelerate/base/rank_text.h"
+#include "simulator/report/json_text.h"
+#include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
-#include "simulator/report/page_data.h"
+#include "simulator/report/report.h"
 #include "simulator/report/template.h"
+#include "simulator/trace/memory_curve.h"
 
 namespace accelerate::simulator {
 namespace {
 
-// Takes the text up to a mark off the front, and the mark with it.
+constexpr size_t kFeaturedMemorySamples = 4000;
+constexpr size_t kLeastMemorySamples = 64;
+constexpr int kMaxMatrixBlocks = 128;
+
+// How much a page shows at most.
+constexpr size_t kMaxSlices = 400'000;
+constexpr size_t kMaxMemorySamples = 120'000;
+// Cells of the communication matrix in a row; with more ranks a cell is a block of them.
+constexpr int kMatrixRanks = 64;
+
+// A slice is four numbers: the start after the previous slice's, the duration, the name and kind,
+// and for a crowd its size and busy share (in 1/1000), otherwise the operation + 1.
+constexpr int64_t kCrowd = 8;
+constexpr int64_t kNameFactor = 16;
+constexpr int64_t kCountFactor = 1024;
+
+// How many neighbouring ranks share a row of the matrix: those of a node, or of several nodes,
+// unless the nodes are few and large.
+int matrix_block(const Trace& trace) {
+  const int world = trace.world_size;
+  if (world <= kMatrixRanks) return 1;
+  const auto blocks = [world](int block) { return (world + block - 1) / block; };
+  int block = trace.ranks_per_node;
+  if (blocks(block) < 8) return (world + kMatrixRanks - 1) / kMatrixRanks;
+  while (blocks(block) > kMaxMatrixBlocks) block *= 2;
+  return block;
+}
+
+// The data of the page, as compact JSON that page_data.js reads. Names, kinds and categories are
+// indices; times and bytes of a track or curve are differences to the element before, which keeps
+// numbers short.
+class Writer {
+ public:
+  Writer(const Trace& trace, OutputFile& file) : trace_(trace), file_(file) {}
+
+  void write() {
+    file_.append("{");
+    run();
+    steps();
+    list("names", trace_.names.size(), [&](size_t i) { return json_string(trace_.names[i]); });
+    list("kinds", kNumSliceKinds,
+         [](size_t i) { return json_string(to_string(static_cast<SliceKind>(i))); });
+    list("categories", kNumMemoryCategories,
+         [](size_t i) { return json_string(to_string(static_cast<MemoryCategory>(i))); });
+    ranks();
+    operators();
+    tracks();
+    operations();
+    memory();
+    matrix();
+    file_.append("\n}");
+  }
+
+ private:
+  void field(absl::string_view name, absl::string_view value) {
+    file_.append(absl::StrCat(separator_.next(), "\n\"", name, "\":", value));
+  }
+
+  template <typename Text>
+  void list(absl::string_view name, size_t size, const Text& text) {
+    field(name, "[");
+    for (size_t i = 0; i < size; ++i) file_.append(absl::StrCat(i == 0 ? "" : ",", text(i)));
+    file_.append("]");
+  }
+
+  void run() {
+    field("topology", json_string(trace_.topology));
+    // As text: JavaScript's numbers end at 53 bits.
+    field("seed", absl::StrCat("\"", trace_.seed, "\""));
+    field("command", json_string(trace_.repeat_command));
+    field("device", json_string(trace_.device));
+    field("capacity", absl::StrCat(trace_.memory_capacity));
+    field("worldSize", absl::StrCat(trace_.world_size));
+    field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
+    field("elapsed", absl::StrCat(elapsed_ns(trace_)));
+    field("recordedSlices", absl::StrCat(trace_.slices.size()));
+    field("droppedSlices", absl::StrCat(trace_.dropped_slices));
+    field("recordedSamples", absl::StrCat(trace_.memory.size()));
+  }
+
+  void steps() {
+    list("stepEnds", trace_.step_ends_ns.size(),
+         [&](size_t i) { return absl::StrCat(trace_.step_ends_ns[i]); });
+    const std::optional<StepTimes> times = step_times(trace_);
+    if (!times.has_value()) return field("steps", "null");
+    field("steps", absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,
+                                ",\"shortest\":", times->shortest_ns, ",\"median\":",
+                                times->median_ns, ",\"longest\":", times->longest_ns, "}"));
+  }
+
+  void ranks() {
+    list("ranks", trace_.ranks.size(), [&](size_t i) {
+      const RankSummary& rank = trace_.ranks[i];
+      return absl::StrCat("[", rank.end_ns, ",", rank.compute_ns, ",", rank.communication_ns, ",",
+                          rank.exposed_ns, ",", rank.memory_peak, ",", json_number(rank.flops),
+                          "]");
+    });
+  }
+
+  void operators() {
+    list("operators", trace_.operators.size(), [&](size_t i) {
+      const OperatorSummary& each = trace_.operators[i];
+      return absl::StrCat("[", each.name, ",", each.calls, ",", each.total_ns, ",",
+                          json_number(each.flops), ",", json_number(each.bytes), "]");
+    });
+  }
+
+  // Writes the tracks and numbers the operations that they show.
+  void tracks() {
+    const std::vector<PageTrack> tracks = page_tracks(trace_, kMaxSlices);
+    list("tracks", tracks.size(), [&](size_t i) {
+      const PageTrack& track = tracks[i];
+      std::string text = absl::StrCat("\n[", track.rank, ",", track.stream, ",[");
+      int64_t before = 0;
+      for (const PageSlice& slice : track.slices) {
+        absl::StrAppend(&text, &slice == track.slices.data() ? "" : ",", slice.start_ns - before,
+                        ",", slice.end_ns - slice.start_ns, ",", name_and_kind(slice), ",",
+                        detail(slice));
+        before = slice.start_ns;
+      }
+      return text + "]]";
+    });
+  }
+
+  static int64_t name_and_kind(const PageSlice& slice) {
+    return slice.name * kNameFactor + (slice.count > 1 ? kCrowd : 0) +
+           static_cast<int64_t>(slice.kind);
+  }
+
+  int64_t detail(const PageSlice& slice) {
+    if (slice.count > 1) {
+      const int64_t length = std::max<int64_t>(1, slice.end_ns - slice.start_ns);
+      const int64_t busy = std::min<int64_t>(1000, std::llround(1000.0 * slice.busy_ns / length));
+      return slice.count * kCountFactor + busy;
+    }
+    if (slice.operation < 0) return 0;
+    const auto [found, is_new] = operations_.insert({slice.operation, shown_operations_.size()});
+    if (is_new) shown_operations_.push_back(slice.operation);
+    return static_cast<int64_t>(found->second) + 1;
+  }
+
+  void operations() {
+    list("operations", shown_operations_.size(), [&](size_t i) {
+      const TraceOperation& each = trace_.operations[shown_operations_[i]];
+      return absl::StrCat("[", each.name, ",", each.group, ",", each.algorithm, ",", each.bytes,
+                          ",\"", rank_ranges(each.ranks), "\"]");
+    });
+  }
+
+  void memory() {
+    const std::vector<int> featured = featured_ranks(trace_);
+    const size_t part =
+        std::max(kLeastMemorySamples, kMaxMemorySamples / std::max(1, trace_.world_size));
+    field("memory", "[");
+    Separator separator;
+    for (size_t begin = 0; begin < trace_.memory.size();) {
+      const int rank = trace_.memory[begin].rank;
+      size_t end = begin;
+      while (end < trace_.memory.size() && trace_.memory[end].rank == rank) ++end;
+      const bool is_featured = std::binary_search(featured.begin(), featured.end(), rank);
+      MemoryCurve curve(rank, is_featured ? std::max(part, kFeaturedMemorySamples) : part);
+      for (size_t i = begin; i < end; ++i) curve.add(trace_.memory[i]);
+      file_.append(absl::StrCat(separator.next(), "\n[", rank, ",["));
+      append_samples(curve.samples());
+      file_.append("]]");
+      begin = end;
+    }
+    file_.append("]");
+  }
+
+  void append_samples(absl::Span<const MemorySample> samples) {
+    MemorySample before;
+    std::string text;
+    for (const MemorySample& sample : samples) {
+      absl::StrAppend(&text, text.empty() ? "" : ",", sample.at_ns - before.at_ns);
+      for (size_t i = 0; i < kNumMemoryCategories; ++i) {
+        absl::StrAppend(&text, ",", sample.bytes[i] - before.bytes[i]);
+      }
+      before = sample;
+    }
+    file_.append(text);
+  }
+
+  void matrix() {
+    if (trace_.communication.empty()) return field("matrix", "null");
+    const size_t world = trace_.world_size;
+    const size_t block = matrix_block(trace_);
+    const size_t size = (world + block - 1) / block;
+    std::vector<double> cells(size * size);
+    for (size_t source = 0; source < world; ++source) {
+      for (size_t target = 0; target < world; ++target) {
+        cells[source / block * size + target / block] +=
+            trace_.communication[source * world + target];
+      }
+    }
+    field("matrix", absl::StrCat("{\"block\":", block, ",\"size\":", size, ",\"cells\":["));
+    for (size_t i = 0; i < cells.size(); ++i) {
+      file_.append(absl::StrCat(i == 0 ? "" : ",", std::llround(cells[i])));
+    }
+    file_.append("]}");
+  }
+
+  const Trace& trace_;
+  OutputFile& file_;
+  Separator separator_;
+  std::map<int64_t, size_t> operations_;  // the index in the page, by index in the trace
+  std::vector<int64_t> shown_operations_;
+};
+
+// Removes the text up to and including a mark from the front; returns the text before the mark.
 absl::string_view take_until(absl::string_view mark, absl::string_view& text) {
   const size_t at = text.find(mark);
   ABSL_CHECK(at != text.npos) << "report.html has no " << mark;
@@ -27,7 +247,7 @@ absl::Status write_html(const Trace& trace, const std::string& path) {
   file->append(take_until("{{style}}", page));
   file->append(kPageStyle);
   file->append(take_until("{{data}}", page));
-  append_page_data(trace, PageBudget(), *file);
+  Writer(trace, *file).write();
   file->append(take_until("{{script}}", page));
   file->append(kPageScript);
   file->append(page);

@@ -30,7 +30,7 @@ std::vector<PageTrack> all_tracks(const Trace& trace) {
          .operation = slice.operation,
          .busy_ns = slice.end_ns - slice.start_ns});
   }
-  // Streams are in order already, unless a slice was told late.
+  // Streams are in order already, unless a slice was recorded late.
   for (PageTrack& track : tracks) {
     std::stable_sort(
         track.slices.begin(), track.slices.end(),
@@ -39,8 +39,8 @@ std::vector<PageTrack> all_tracks(const Trace& trace) {
   return tracks;
 }
 
-// One slice for several neighbours.
-PageSlice crowd(const PageSlice* begin, const PageSlice* end) {
+// Merges several neighbouring slices into one.
+PageSlice merged(const PageSlice* begin, const PageSlice* end) {
   if (end - begin == 1) return *begin;
   PageSlice all = *begin;
   all.operation = -1;
@@ -60,7 +60,7 @@ PageSlice crowd(const PageSlice* begin, const PageSlice* end) {
   return all;
 }
 
-// Slices shorter than a window whose starts fall into the same window become one.
+// Merges slices that are shorter than a window and start in the same window.
 void thin(std::vector<PageSlice>& slices, int64_t window_ns) {
   std::vector<PageSlice> kept;
   for (size_t begin = 0; begin < slices.size();) {
@@ -75,14 +75,14 @@ void thin(std::vector<PageSlice>& slices, int64_t window_ns) {
         ++end;
       }
     }
-    kept.push_back(crowd(&slices[begin], &slices[end - 1] + 1));
+    kept.push_back(merged(&slices[begin], &slices[end - 1] + 1));
     begin = end;
   }
   slices = std::move(kept);
 }
 
 void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed) {
-  // Windows only double, so each step sees the crowds of the one before.
+  // Each step doubles the window and merges the slices that the previous step left.
   int64_t window_ns = std::max<int64_t>(1, elapsed / static_cast<int64_t>(4 * budget));
   for (; slices.size() > budget && window_ns < 2 * elapsed; window_ns *= 2) {
     thin(slices, window_ns);
@@ -114,7 +114,8 @@ std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {
     return std::binary_search(featured.begin(), featured.end(), track.rank);
   };
   const size_t num_featured = std::count_if(tracks.begin(), tracks.end(), is_featured);
-  // Busy tracks get what quiet ones leave: first who needs least, then the rest in equal parts.
+  // Tracks with few slices come first, so that busy tracks share the part of the budget that is
+  // left.
   const auto share_out = [&](bool among_featured, size_t sum, size_t members) {
     std::vector<PageTrack*> order;
     for (PageTrack& track : tracks) {

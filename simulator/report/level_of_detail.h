@@ -1,8 +1,8 @@
-/// Slices thinned to what a page can show: long ones stay, crowds of short ones become one slice
-/// that says how many they were and how busy their time was.
+/// Reduces slices to a number that a page can show: long slices stay, crowds of short ones become
+/// one slice with their number and the sum of their times.
 ///
-/// Each rank gets its part of a budget. A few ranks that people look at first (the first, the last
-/// to end, the one with the most exposed communication, the one with the highest peak) get more.
+/// Each rank gets its part of a budget. The ranks that people look at first (the first, the last to
+/// end, the one with the most exposed communication, the one with the highest peak) get more.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@ namespace accelerate::simulator {
 struct PageSlice {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  uint32_t name = 0;  ///< of a crowd: the name with the most time
+  uint32_t name = 0;  ///< for a crowd: the name with the most time
   SliceKind kind = SliceKind::kKernel;
   int64_t operation = -1;
-  int64_t count = 1;    ///< more than one: a crowd
-  int64_t busy_ns = 0;  ///< the sum of its slices
+  int64_t count = 1;    ///< more than one for a crowd
+  int64_t busy_ns = 0;  ///< the sum of the durations
 };
 
 /// The slices of one rank and stream, in order of time.
@@ -33,7 +33,7 @@ struct PageTrack {
 /// The tracks that have slices, by rank and stream; at most about `budget` slices in all.
 std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget);
 
-/// The ranks that get more, in order.
+/// The ranks that get a larger part, in order.
 std::vector<int> featured_ranks(const Trace& trace);
 
 }  // namespace accelerate::simulator

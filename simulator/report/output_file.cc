@@ -32,7 +32,7 @@ OutputFile::~OutputFile() {
 }
 
 absl::StatusOr<OutputFile> OutputFile::create(const std::string& path) {
-  // Two processes that write the same report do not share a temporary file.
+  // The process id keeps two processes that write the same report from sharing a temporary file.
   std::string partial = absl::StrCat(path, ".partial-", ::getpid());
   std::FILE* file = std::fopen(partial.c_str(), "wb");
   if (file == nullptr) return error(errno, path);
@@ -45,7 +45,7 @@ void OutputFile::append(absl::string_view text) {
 }
 
 absl::Status OutputFile::commit() {
-  // Closing writes what is buffered, and only then does a full disk show.
+  // fclose() writes the buffered data, so a full disk may be reported only here.
   if (std::fclose(std::exchange(file_, nullptr)) != 0 && error_ == 0) error_ = errno;
   if (error_ == 0 && std::rename(partial_.c_str(), path_.c_str()) != 0) error_ = errno;
   if (error_ == 0) return absl::OkStatus();

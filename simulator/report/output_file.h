@@ -1,10 +1,9 @@
-/// A file that is there as a whole or not at all.
+/// A file that is written as a whole or not at all.
 ///
-/// Written under a temporary name in the same folder, piece by piece, and renamed at the end. One
-/// that is not committed leaves nothing behind, and what stood at the path stays.
-/// Errors: a Status that names the path: NotFound, PermissionDenied, ResourceExhausted (disk full)
-/// and so on, as errno says. After an error the file cannot be used.
-/// Threads: one at a time.
+/// The file is written under a temporary name in the same folder, piece by piece, and renamed at
+/// the end. If it is not committed, the temporary file is removed and an older file at the path
+/// stays. Errors: a Status that names the path: NotFound, PermissionDenied, ResourceExhausted (disk
+/// full) and so on, by errno. After an error the file cannot be used. Threads: one at a time.
 #pragma once
 
 #include <cstdio>
@@ -24,10 +23,10 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
-  /// Errors appear in commit(), so that writers need not look after every piece.
+  /// Errors are reported by commit(), so that writers need not check every piece.
   void append(absl::string_view text);
 
-  /// Makes the file appear at its path.
+  /// Gives the file its final path.
   absl::Status commit();
 
  private:

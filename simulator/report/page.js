@@ -1,4 +1,4 @@
-// The page around the charts: header, key figures, operators, and what happens first.
+// The page around the charts: header, key figures, operators, and the start of the script.
 
 const FIRST_OPERATORS = 15;
 const byId = (id) => document.getElementById(id);
@@ -112,10 +112,10 @@ function showTimeline(data) {
 function showDetailNote(data) {
   const notes = [];
   if (data.shownSlices < data.recordedSlices) {
-    notes.push(`Of ${format.count(data.recordedSlices)} slices, crowds of short ones are drawn as one; ${format.count(data.shownSlices)} are left. trace.json has them all.`);
+    notes.push(`The run recorded ${format.count(data.recordedSlices)} slices. Short neighbouring slices are drawn as one, which leaves ${format.count(data.shownSlices)}; trace.json has them all.`);
   }
   if (data.droppedSlices > 0) {
-    notes.push(`Recording stopped after ${format.count(data.recordedSlices)} slices; ${format.count(data.droppedSlices)} later ones only count in the sums.`);
+    notes.push(`Recording stopped after ${format.count(data.recordedSlices)} slices; ${format.count(data.droppedSlices)} later ones are included in the sums only.`);
   }
   byId("detail-note").hidden = notes.length === 0;
   byId("detail-note").textContent = notes.join(" ");
@@ -141,7 +141,7 @@ function showExposed(data) {
   }
   legend(byId("exposed-legend"), [["collective", "no kernel running"], ["collective", "hidden behind kernels", true]]);
   byId("exposed-note").textContent =
-    "Share of each rank's time with a collective or message under way. Waiting for late members counts.";
+    "The share of each rank's time with a collective or message in flight, including the wait for late members.";
   return new ExposedChart(data, byId("exposed"));
 }
 
@@ -220,7 +220,7 @@ function showOperators(data) {
 
 function start() {
   const data = new PageData(JSON.parse(byId("data").textContent));
-  byId("data").remove();  // The text is large, and nobody needs it again.
+  byId("data").remove();  // The text is large and not needed again.
   showHeader(data);
   showCards(data);
   showOperators(data);
@@ -258,7 +258,7 @@ function start() {
   return { data, timeline, charts };
 }
 
-let page;  // For the console, and for whoever drives the page.
+let page;  // For the console and for drive_page.js.
 try {
   page = start();
 } catch (error) {

@@ -1,4 +1,4 @@
-// Reads the data of the page (page_data.h says what is in it).
+// Reads the data of the page, which html.cc writes.
 
 const CROWD = 8;
 const NAME_FACTOR = 16;

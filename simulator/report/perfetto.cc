@@ -1,28 +1,65 @@
-#include "simulator/report/perfetto.h"
-
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "accelerate/base/rank_text.h"
 #include "simulator/report/json_text.h"
-#include "simulator/report/operation_members.h"
 #include "simulator/report/output_file.h"
-#include "simulator/report/rank_ranges.h"
+#include "simulator/report/report.h"
 
 namespace accelerate::simulator {
 namespace {
 
-// Process and thread 0 are the idle process to viewers; ranks and streams start at 0, the host's
-// track is stream -1.
+// Viewers show process and thread 0 as the idle process. Ranks and streams start at 0, and the
+// host's track is stream -1.
 int process_of(int rank) { return rank + 1; }
 int thread_of(int stream) { return stream + 2; }
 
 std::string place(int rank, int stream) {
   return absl::StrCat("\"pid\":", process_of(rank), ",\"tid\":", thread_of(stream));
 }
+
+// Which slices belong to which collective or message.
+class OperationMembers {
+ public:
+  explicit OperationMembers(const Trace& trace) : begins_(trace.operations.size() + 1) {
+    // Counting sort by operation.
+    for (const Slice& slice : trace.slices) {
+      if (slice.operation >= 0) ++begins_[slice.operation + 1];
+    }
+    for (size_t i = 1; i < begins_.size(); ++i) begins_[i] += begins_[i - 1];
+    slices_.resize(begins_.back());
+    std::vector<size_t> next(begins_.begin(), begins_.end() - 1);
+    for (size_t i = 0; i < trace.slices.size(); ++i) {
+      const int64_t operation = trace.slices[i].operation;
+      if (operation >= 0) slices_[next[operation]++] = static_cast<uint32_t>(i);
+    }
+    const auto before = [&trace](uint32_t a, uint32_t b) {
+      const Slice& left = trace.slices[a];
+      const Slice& right = trace.slices[b];
+      return std::tie(left.start_ns, left.rank, left.stream) <
+             std::tie(right.start_ns, right.rank, right.stream);
+    };
+    for (size_t i = 0; i + 1 < begins_.size(); ++i) {
+      std::sort(slices_.begin() + begins_[i], slices_.begin() + begins_[i + 1], before);
+    }
+  }
+
+  // Indices into Trace::slices, in the order of start, rank and stream. Empty if none was kept.
+  absl::Span<const uint32_t> of(size_t operation) const {
+    return absl::MakeConstSpan(slices_).subspan(begins_[operation],
+                                                begins_[operation + 1] - begins_[operation]);
+  }
+
+ private:
+  std::vector<size_t> begins_;  // by operation, and the end of the last one
+  std::vector<uint32_t> slices_;
+};
 
 class Writer {
  public:

@@ -1,4 +1,4 @@
-#include "simulator/report/perfetto.h"
+#include "simulator/report/report.h"
 
 #include <algorithm>
 #include <fstream>

@@ -4,9 +4,6 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "simulator/report/html.h"
-#include "simulator/report/perfetto.h"
-#include "simulator/report/summary.h"
 
 namespace accelerate::simulator {
 
@@ -14,7 +11,7 @@ absl::Status write_report(const Trace& trace, const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) {
-    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make the folder ", directory));
+    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create the folder ", directory));
   }
   for (const auto& [write, name] :
        {std::pair{&write_summary, "summary.json"}, std::pair{&write_perfetto, "trace.json"},

@@ -1,8 +1,10 @@
-/// Writes what people and programs want to know of a simulated run into a folder:
+/// Writes the results of a simulated run into a folder, for people and for programs:
 ///
 ///     report.html    one page to look at, from disk, without a network
-///     trace.json     the same for ui.perfetto.dev and chrome://tracing
+///     trace.json     the same data for ui.perfetto.dev and chrome://tracing
 ///     summary.json   the sums, for programs
+///
+/// Equal traces give equal bytes.
 #pragma once
 
 #include <string>
@@ -12,9 +14,34 @@
 
 namespace accelerate::simulator {
 
-/// Makes the folder if it is not there, and replaces the three files of an earlier report.
-/// Equal traces give equal bytes.
-/// Errors: a Status that names the path; files written before it stay.
+/// Creates the folder if it does not exist, and replaces the three files of an earlier report.
+/// Errors: a Status that names the path; files written before the error stay.
 absl::Status write_report(const Trace& trace, const std::string& directory);
+
+/// Writes one self-contained HTML page: key figures, timeline, memory over time, communication
+/// matrix, exposed communication, operators. The page needs no network and opens from disk.
+///
+/// Template: report.html, report.css and the scripts beside it, all in the page as written; the
+/// data are embedded as JSON. A page stays below about 20 MB: of a trace with more slices or memory
+/// samples than that, it shows a level of detail (level_of_detail.h) and says so.
+/// Errors: those of OutputFile; the file then does not exist.
+absl::Status write_html(const Trace& trace, const std::string& path);
+
+/// Writes a trace in Chrome's trace event format, which ui.perfetto.dev and chrome://tracing open.
+///
+/// The file has a process per rank, a thread per stream and one for the host, flow arrows through
+/// the members of each collective and from sender to receiver, and a memory counter per category.
+/// Format: "Trace Event Format", Google, the sections on complete, flow, counter and metadata
+/// events. Units: the format's microseconds, with the nanoseconds as decimals.
+/// Errors: those of OutputFile; the file then does not exist.
+absl::Status write_perfetto(const Trace& trace, const std::string& path);
+
+/// Writes the sums of a trace as JSON, for scripts that compare runs.
+///
+/// Top level: topology, seed (as text, because it has 64 bits), device, world_size, elapsed_ns,
+/// steps (null if there are none), ranks (an object per rank), operators (by total time), slices,
+/// dropped_slices. Names are those of the structs in simulator/trace/trace.h.
+/// Errors: those of OutputFile; the file then does not exist.
+absl::Status write_summary(const Trace& trace, const std::string& path);
 
 }  // namespace accelerate::simulator

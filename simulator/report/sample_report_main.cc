@@ -1,6 +1,6 @@
-// sample_report --out DIR [--ranks N]: the report of a synthetic trace, for ci/report.sh.
+// sample_report --out DIR [--ranks N]: writes the report of a synthetic trace, for ci/report.sh.
 //
-// Prints what the page must show, a line per number.
+// Prints the numbers that the page must show, one per line.
 
 #include <iostream>
 #include <set>

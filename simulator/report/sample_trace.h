@@ -1,8 +1,9 @@
 /// A synthetic trace that looks like data-parallel training of a transformer, for tests of reports.
 ///
-/// Forward and backward kernels per layer, all-reduces of gradient buckets on a stream of their
-/// own, an input copy per step, messages that pass a value from rank to rank, a memory curve, one
-/// rank slower than the others. Numbers are plausible for an H100, and nothing more.
+/// The trace has forward and backward kernels per layer, all-reduces of gradient buckets on a
+/// separate stream, an input copy per step, messages that pass a value from rank to rank, a memory
+/// curve, and one rank that is slower than the others. The numbers are plausible for an H100, not
+/// measured.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,10 @@
-#include "simulator/report/summary.h"
-
 #include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "simulator/report/output_file.h"
+#include "simulator/report/report.h"
 
 namespace accelerate::simulator {
 namespace {

@@ -1,10 +1,10 @@
-/// The parts of the HTML page that do not depend on a trace, as embed.bzl puts them into the
-/// program: report.html, report.css, and the scripts in the order in which they stand in the page.
+/// The parts of the HTML page that do not depend on a trace: report.html, report.css, and the
+/// scripts in their order in the page. embed.bzl makes these constants.
 #pragma once
 
 namespace accelerate::simulator {
 
-/// With the lines `{{style}}`, `{{data}}` and `{{script}}` where the other parts belong.
+/// The page, with the lines `{{style}}`, `{{data}}` and `{{script}}` in place of the other parts.
 extern const char kPageHtml[];
 extern const char kPageStyle[];
 extern const char kPageScript[];

@@ -76,7 +76,7 @@ class Timeline {
 
   // ---- Finding.
 
-  // {row, track, index} under a point of the canvas; parts that are not there are left out.
+  // {row, track, index} under a point of the canvas; missing parts are left out.
   at(x, y) {
     if (y < AXIS_HEIGHT) return {};
     const row = this.rows.at(y - AXIS_HEIGHT + this.viewport.scrollTop);
@@ -96,7 +96,7 @@ class Timeline {
     return best < 0 ? { row } : { row, track, index: best };
   }
 
-  // Which part of a node's ranks compute and communicate, over a number of columns.
+  // The share of a node's ranks that compute and that communicate, per column.
   density(node, columns) {
     const compute = new Float32Array(columns);
     const communicate = new Float32Array(columns);
@@ -213,7 +213,7 @@ class Timeline {
     context.fillText(text, x + 4, row.y + row.height / 2 + 0.5);
   }
 
-  // Different operators side by side differ a little.
+  // Different operators get slightly different shades.
   shade(track, index) {
     return track.kind[index] === 0 ? 1 - 0.09 * ((track.name[index] * 7) % 4) : 1;
   }
@@ -314,7 +314,7 @@ class Timeline {
     context.fillText("virtual time", 12, AXIS_HEIGHT / 2);
   }
 
-  // ---- The operation under the pointer: its members, joined in the order in which they came.
+  // ---- The operation under the pointer, with its members connected.
 
   drawOperation() {
     if (!this.hovered) return;

@@ -1,4 +1,4 @@
-// Wheel, pointer and keyboard of the timeline, and what its tooltip says.
+// Wheel, pointer and keyboard input of the timeline, and the texts of its tooltip.
 
 function timelineInput(timeline) {
   const { viewport } = timeline;

@@ -1,4 +1,4 @@
-// Which rows the timeline has: one per node, and below an open one those of its ranks' streams.
+// The rows of the timeline: one per node, and below an open node one per stream of its ranks.
 
 const NODE_HEIGHT = 34;
 const TRACK_HEIGHT = 17;
@@ -20,7 +20,7 @@ class TimelineRows {
     this.openAll(data.worldSize <= MOST_RANKS_OPEN);
   }
 
-  // A row stands for a node; for several if nodes are single ranks, for a part if they are huge.
+  // A row shows a node; several nodes if each has a single rank, a part of a node if it is large.
   static blockOf(data) {
     if (data.ranksPerNode > 16) return 16;
     if (data.ranksPerNode === 1) return data.worldSize > MOST_RANKS_OPEN ? 8 : data.worldSize;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/process/run.h"
 #include "simulator/cluster/cluster.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-// argv as main would get it: a rank may edit its own copy.
+// A copy of argv for one rank, which may change it.
 class Arguments {
  public:
   Arguments(int argc, char** argv) : texts_(argv, argv + argc) {
@@ -33,20 +34,10 @@ class Arguments {
   std::vector<char*> pointers_;
 };
 
-// As a shell takes it for one word.
-std::string shell_word(absl::string_view word) {
-  constexpr absl::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == absl::string_view::npos) {
-    return std::string(word);
-  }
-  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
 std::string repeat_command(int argc, char** argv, const std::string& spec, uint64_t seed) {
   std::string command =
-      absl::StrCat("accelerate launch --simulate ", shell_word(spec), " --simulate_seed ", seed);
-  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_word(argv[i]));
+      absl::StrCat("accelerate launch --simulate ", shell_quoted(spec), " --simulate_seed ", seed);
+  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_quoted(argv[i]));
   return command;
 }
 
@@ -76,7 +67,8 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   } catch (const ClusterError& error) {
     std::cerr << "accelerate: " << error.what() << std::endl;
     return 1;
-  } catch (const c10::Error& error) {  // of the cluster itself: a report that cannot be written
+  } catch (
+      const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report
     std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
     return 1;
   }

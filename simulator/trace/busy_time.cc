@@ -28,7 +28,7 @@ void merge(std::vector<Interval>& intervals) {
   intervals.resize(kept);
 }
 
-// Takes what lies before the horizon out of merged intervals.
+// Removes the part before the horizon from merged intervals and returns it.
 std::vector<Interval> split_off(std::vector<Interval>& intervals, int64_t horizon) {
   std::vector<Interval> earlier;
   size_t index = 0;
@@ -42,7 +42,7 @@ std::vector<Interval> split_off(std::vector<Interval>& intervals, int64_t horizo
   return earlier;
 }
 
-// How much of merged intervals is covered by others.
+// The time that two lists of merged intervals have in common.
 int64_t overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   int64_t sum = 0;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -62,7 +62,7 @@ int64_t overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) 
 
 void BusyTime::add_kernel(Interval interval) {
   settled_.compute_ns += late_part(interval);
-  // Both know it before either settles.
+  // Both lists get the interval before either of them settles.
   const bool too_many_kernels = add(kernels_, interval);
   if (add(compute_, interval)) settle_half(compute_);
   if (too_many_kernels) settle_half(kernels_);
@@ -86,12 +86,12 @@ BusyTime::Totals BusyTime::totals() const {
   return all.settled_;
 }
 
-// Whether there are now too many.
+// Returns whether the list is now too long.
 bool BusyTime::add(Intervals& intervals, Interval interval) {
   if (interval.end_ns <= interval.start_ns) return false;
   if (!intervals.empty()) {
     Interval& last = intervals.back();
-    // The usual case, a kernel right after the one before it.
+    // The usual case: a kernel that starts right after the previous one.
     if (interval.start_ns >= last.start_ns && interval.start_ns <= last.end_ns) {
       last.end_ns = std::max(last.end_ns, interval.end_ns);
       return false;
@@ -101,7 +101,7 @@ bool BusyTime::add(Intervals& intervals, Interval interval) {
   return intervals.size() > limit_;
 }
 
-// Cuts off and measures what is older than what is settled already.
+// Cuts off the part of the interval that is settled already, and returns its length.
 int64_t BusyTime::late_part(Interval& interval) const {
   if (interval.start_ns >= horizon_) return 0;
   const int64_t late = std::min(interval.end_ns, horizon_) - interval.start_ns;

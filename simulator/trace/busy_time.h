@@ -1,11 +1,13 @@
-/// How long one rank computed and communicated, and how much of its communication nothing hid.
+/// How long one rank computed and communicated, and how much of its communication was exposed, that
+/// is, not hidden behind kernels.
 ///
-/// A sum over intervals that overlap across streams, kept while they come in. Intervals of one
-/// stream come in order, those of different streams do not: a collective is known when its last
-/// member joined, after kernels that start later. So the newest intervals stay open, and older ones
-/// are folded into the totals when there are too many.
-/// Exact as long as no interval comes later than `limit / 2` others of its sort; the part of one
-/// that does is taken to overlap nothing. Units: nanoseconds. Threads: one at a time.
+/// The sums over intervals that overlap across streams are computed while intervals arrive. The
+/// intervals of one stream arrive in order, those of different streams do not: a collective is
+/// recorded when its last member joins, after kernels that start later. Therefore the newest
+/// intervals stay open, and older ones are folded into the totals when there are too many.
+/// The totals are exact as long as no interval arrives later than `limit / 2` others of its kind;
+/// the part of an interval that is too late counts as overlapping nothing. Units: nanoseconds.
+/// Threads: one at a time.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +26,7 @@ class BusyTime {
   struct Totals {
     int64_t compute_ns = 0;        ///< with at least one kernel or copy
     int64_t communication_ns = 0;  ///< with at least one collective or message
-    int64_t exposed_ns = 0;        ///< of the communication, without a kernel
+    int64_t exposed_ns = 0;        ///< the part of communication_ns without a kernel
   };
 
   explicit BusyTime(size_t limit) : limit_(limit) {}
@@ -33,11 +35,11 @@ class BusyTime {
   void add_copy(Interval interval);
   void add_communication(Interval interval);
 
-  /// Of everything so far.
+  /// The totals of all intervals so far.
   Totals totals() const;
 
  private:
-  // Unordered between calls of merge(); disjoint and in order after it.
+  // Unordered between calls of merge(); disjoint and in order after a call.
   using Intervals = std::vector<Interval>;
 
   bool add(Intervals& intervals, Interval interval);
@@ -46,7 +48,7 @@ class BusyTime {
   void settle_half(Intervals& intervals);
 
   size_t limit_;
-  int64_t horizon_ = 0;  // All before is in settled_.
+  int64_t horizon_ = 0;  // settled_ has all time before it.
   Totals settled_;
   Intervals kernels_;
   Intervals compute_;  // Kernels and copies.

@@ -46,7 +46,7 @@ void MemoryCurve::put(const MemorySample& sample) {
     samples_.push_back(sample);
     return;
   }
-  // The window holds its highest sample and, if that is another one, its last.
+  // The window holds its highest sample and, if that is another sample, its last one.
   if (total_bytes(sample) >= total_bytes(samples_[window_begin_])) {
     samples_.resize(window_begin_);
   } else {

@@ -1,9 +1,9 @@
 /// One rank's memory by category over time, in a bounded number of samples.
 ///
-/// Time is cut into equal windows, at first of one nanosecond, and of each window the highest and
-/// the last sample are kept. When there are too many samples the windows double. So the peak and
-/// the latest value are always there.
-/// Units: bytes, nanoseconds. Threads: one at a time.
+/// Time is divided into equal windows, at first of one nanosecond, and each window keeps its
+/// highest and its last sample. When there are too many samples, the windows double in length. The
+/// peak and the latest value are therefore always kept. Units: bytes, nanoseconds. Threads: one at
+/// a time.
 #pragma once
 
 #include <array>
@@ -21,12 +21,12 @@ class MemoryCurve {
  public:
   explicit MemoryCurve(int rank, size_t max_samples);
 
-  /// A category grows by `delta`. Times do not go back; one that does counts as the latest time.
+  /// Adds `delta` to a category. A time that is before the latest time counts as the latest time.
   void add(int64_t at_ns, MemoryCategory category, int64_t delta);
-  /// A sample of an existing curve, to make a coarser one of it.
+  /// Adds a sample of an existing curve, to build a coarser curve from it.
   void add(const MemorySample& sample);
 
-  /// Where the total was highest, the first time. Exact.
+  /// The first sample with the highest total. Exact.
   const MemorySample& peak() const { return peak_; }
   const std::vector<MemorySample>& samples() const { return samples_; }
 

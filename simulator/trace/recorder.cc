@@ -125,7 +125,7 @@ Trace Recorder::finish(RunDescription run) {
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);
   }
-  // Ties go by name, not by who came first: that would depend on the interleaving of ranks.
+  // Ties are broken by name: the order of recording would depend on the interleaving of ranks.
   std::sort(trace_.operators.begin(), trace_.operators.end(),
             [this](const OperatorSummary& a, const OperatorSummary& b) {
               return std::tie(b.total_ns, trace_.names[a.name]) <

@@ -1,10 +1,12 @@
-/// Writes down what happens in a simulated run, and sums it up as a Trace.
+/// Records the events of a simulated run and summarises them as a Trace.
 ///
-/// Called for every operator, collective and allocation: nothing is formatted, nothing is looked up
-/// but names in intern(). Callers keep the ids of the names they use again and again.
-/// Memory: bounded by RecorderOptions. Beyond a limit pictures get coarser or stop, sums do not.
+/// The recorder is called for every operator, collective and allocation, so it formats nothing and
+/// looks up nothing but names, in intern(). Callers keep the ids of the names that they use often.
+/// Memory: bounded by RecorderOptions. Beyond a limit curves get coarser and slices are dropped;
+/// sums
+///         stay complete.
 /// Units: nanoseconds of virtual time, bytes.
-/// Errors: a rank, name or time out of range is a bug of the caller and ends the program.
+/// Errors: a rank, name or time out of range is a bug in the caller and aborts the program.
 /// Threads: one at a time (the rank that holds the baton).
 #pragma once
 
@@ -26,15 +28,15 @@ namespace accelerate::simulator {
 struct RecorderOptions {
   int world_size = 1;
   int ranks_per_node = 1;
-  /// Slices beyond are counted in Trace::dropped_slices, and no further operation is kept.
+  /// Further slices are counted in Trace::dropped_slices, and no further operation is kept.
   int64_t max_slices = 2'000'000;
-  /// Of all ranks together; each gets its part, and at least 256.
+  /// For all ranks together; each rank gets an equal part, and at least 256.
   int64_t max_memory_samples = 1'000'000;
   /// Per rank; see BusyTime.
   size_t max_open_intervals = 4096;
 };
 
-/// What a trace says about the run itself. Meanings: Trace.
+/// The description of the run in a trace. The fields are explained at Trace.
 struct RunDescription {
   std::string topology;
   uint64_t seed = 0;
@@ -50,28 +52,28 @@ class Recorder {
   /// The number of a name; equal names have equal numbers, "" has 0.
   uint32_t intern(absl::string_view name);
 
-  /// A part of a rank's time. Those of one rank and stream come in order.
+  /// Records a part of a rank's time. The slices of one rank and stream must come in order.
   void slice(const Slice& slice);
 
-  /// Returns the number for Slice::operation; -1 if it is not kept.
+  /// Returns the number for Slice::operation; -1 if the operation is not kept.
   int64_t operation(TraceOperation operation);
 
-  /// A rank's device holds `delta` bytes more, or less, in a category.
+  /// Records that a rank's device holds `delta` bytes more, or fewer, in a category.
   void memory(int rank, int64_t at_ns, MemoryCategory category, int64_t delta);
 
-  /// One call of an operator.
+  /// Records one call of an operator.
   void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes);
 
-  /// Bytes that went from a rank to another.
+  /// Records bytes that one rank sent to another.
   void traffic(int source, int target, double bytes);
 
-  /// A training step ended. One rank tells, by convention 0.
+  /// Records the end of a training step. One rank calls this, by convention rank 0.
   void step(int64_t at_ns);
 
-  /// A rank is done; its slices may last longer.
+  /// Records the end of a rank's program; slices of the rank may end later.
   void end_rank(int rank, int64_t at_ns);
 
-  /// The whole run. The recorder is empty afterwards and must not be used again.
+  /// Returns the whole run. The recorder must not be used afterwards.
   Trace finish(RunDescription run);
 
  private:
@@ -85,7 +87,7 @@ class Recorder {
     double flops = 0;
   };
 
-  // Finds a name without making a string of it.
+  // Allows a lookup by string_view.
   struct NameHash {
     using is_transparent = void;
     size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
@@ -95,7 +97,7 @@ class Recorder {
 
   RecorderOptions options_;
   Trace trace_;
-  // Of names. Not Abseil's map: GCC's -fsanitize=undefined cannot compile it.
+  // By name. Abseil's map does not compile with GCC's -fsanitize=undefined.
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name

@@ -44,7 +44,7 @@ std::optional<StepTimes> step_times(const Trace& trace) {
     previous = end;
   }
   StepTimes times{.steps = static_cast<int64_t>(lengths.size()), .first_ns = lengths.front()};
-  // The first step also sets everything up.
+  // The first step also sets up optimizer state and buckets.
   if (lengths.size() > 1) lengths.erase(lengths.begin());
   std::sort(lengths.begin(), lengths.end());
   times.shortest_ns = lengths.front();

@@ -1,10 +1,9 @@
-/// What happened in a simulated run, for people to look at: slices of virtual time per rank and
+/// The record of a simulated run, for people to look at: slices of virtual time per rank and
 /// stream, collectives that join ranks, messages, and memory by category.
 ///
-/// Plain data; whoever runs the ranks records, simulator/report draws. Recording is cheap: names
-/// are interned, nothing is formatted.
-/// Units: nanoseconds of virtual time since the start of the run, bytes.
-/// Threads: one at a time (the rank that holds the baton).
+/// Plain data: the Recorder fills it, simulator/report draws it. Recording is cheap, because names
+/// are interned and nothing is formatted. Units: nanoseconds of virtual time since the start of the
+/// run, bytes. Threads: one at a time (the rank that holds the baton).
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@
 
 namespace accelerate::simulator {
 
-/// What memory is held for. The order is that of tables and stacked charts.
+/// The purposes that memory is held for, in the order of tables and stacked charts.
 enum class MemoryCategory : uint8_t {
   kParameters,
   kGradients,
@@ -33,10 +32,10 @@ const char* to_string(MemoryCategory category);
 
 enum class SliceKind : uint8_t {
   kKernel,      ///< an operator on a device stream
-  kCopy,        ///< between host and device, or devices of one rank
+  kCopy,        ///< a copy between host and device, or between devices of one rank
   kCollective,  ///< a member's part in a collective
   kMessage,     ///< a member's part in a point-to-point message
-  kHost,        ///< the host: waiting, sleeping
+  kHost,        ///< time in which the host waits or sleeps
 };
 
 struct Slice {
@@ -44,7 +43,7 @@ struct Slice {
   int64_t end_ns = 0;
   int32_t rank = 0;
   int32_t stream = 0;  ///< the device's stream; kHostStream for the host's own track
-  uint32_t name = 0;   ///< of Trace::names
+  uint32_t name = 0;   ///< index into Trace::names
   SliceKind kind = SliceKind::kKernel;
   int64_t operation = -1;  ///< kCollective, kMessage: index into Trace::operations
 };
@@ -64,22 +63,22 @@ struct TraceOperation {
   std::vector<int> ranks;
 };
 
-/// The bytes of a device after one of its categories changed.
+/// The bytes that a device holds after one of its categories changed.
 struct MemorySample {
   int64_t at_ns = 0;
   int32_t rank = 0;
   std::array<int64_t, kNumMemoryCategories> bytes = {};
 };
 
-/// What one rank's device and host did over the whole run.
+/// The sums of one rank's device and host over the whole run.
 struct RankSummary {
-  int64_t end_ns = 0;            ///< when the rank was done, its streams included
+  int64_t end_ns = 0;            ///< the end of the rank's program and of its streams
   int64_t compute_ns = 0;        ///< busy with kernels and copies
   int64_t communication_ns = 0;  ///< with at least one collective or message under way
-  int64_t exposed_ns = 0;        ///< of those, with no kernel running meanwhile
+  int64_t exposed_ns = 0;        ///< the part of communication_ns in which no kernel runs
   int64_t memory_peak = 0;
   std::array<int64_t, kNumMemoryCategories> at_peak = {};
-  double flops = 0;  ///< of its operators
+  double flops = 0;  ///< the sum over its operators
 };
 
 /// One operator over the whole run and all ranks.
@@ -98,38 +97,39 @@ struct Trace {
   int world_size = 0;
   int ranks_per_node = 1;
   std::string device;              ///< the kind's name; empty on CPU tensors
-  int64_t memory_capacity = 0;     ///< of each device; 0: none modelled
+  int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
-  /// In the order of recording; of one rank and stream also in order of time.
+  /// In the order of recording. The slices of one rank and stream are also in order of time.
   std::vector<Slice> slices;
   std::vector<TraceOperation> operations;
-  /// By rank, then by time. Of one instant there may be two: the highest, then the last.
+  /// By rank, then by time. One instant may have two samples: the highest, then the last.
   std::vector<MemorySample> memory;
-  /// Recording stopped here because of Recorder's limit; summaries go on.
+  /// The slices beyond the Recorder's limit. The summaries below include them.
   int64_t dropped_slices = 0;
-  /// Filled at the end of the run. Bytes sent from rank to rank, row by sender; empty if nothing
-  /// was. A collective counts what its algorithm moves, evenly over the ring of its members.
+  /// The following fields are filled at the end of the run.
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
+  /// Bytes sent from rank to rank, one row per sender; empty if no rank sent any. A collective
+  /// counts the bytes that its algorithm moves, evenly over the ring of its members.
   std::vector<double> communication;
-  /// When each training step ended; empty if nobody told the recorder.
+  /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
 };
 
-/// When the last rank was done.
+/// The time at which the last rank ended.
 int64_t elapsed_ns(const Trace& trace);
 
-/// How long the steps took. Of more than one, all but `first_ns` leave the first one out, which
-/// also sets up optimizer state and buckets.
+/// The durations of the training steps. If there is more than one step, all fields but `first_ns`
+/// exclude the first step, which also sets up optimizer state and buckets.
 struct StepTimes {
   int64_t steps = 0;
   int64_t first_ns = 0;
   int64_t shortest_ns = 0;
-  int64_t median_ns = 0;  ///< of an even number, the shorter of the two in the middle
+  int64_t median_ns = 0;  ///< of an even number of steps, the shorter of the two in the middle
   int64_t longest_ns = 0;
 };
 
-/// Nothing if the trace has no steps.
+/// Returns nullopt if the trace has no steps.
 std::optional<StepTimes> step_times(const Trace& trace);
 
 }  // namespace accelerate::simulator

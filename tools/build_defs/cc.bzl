@@ -64,4 +64,5 @@ def accelerate_cc_binary(libtorch = False, **kwargs):
 def accelerate_cc_test(size, libtorch = False, **kwargs):
     """A test; arguments as for accelerate_cc_library, and those of cc_test."""
     tags = kwargs.pop("tags", []) + (["libtorch"] if libtorch else [])
-    cc_test(size = size, tags = tags, **_with_headers(kwargs, libtorch, True))
+    # lld drops a library that only another shared library needs, and a static test starts sooner.
+    cc_test(size = size, tags = tags, linkstatic = True, **_with_headers(kwargs, libtorch, True))

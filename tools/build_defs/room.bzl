@@ -16,10 +16,13 @@ _NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
 
 _ABSEIL = "//tools/third_party/absl"
 
+_TOPOLOGY_SUITES = "//simulator/testing"
+
 def room(
         deps = [],
         test_deps = [],
         tests = {},
+        topology_tests = [],
         exclude = [],
         alwayslink = False,
         linkopts = [],
@@ -35,6 +38,8 @@ def room(
       deps: what its sources include: rooms on floors below, and other libraries. Abseil comes by itself.
       test_deps: what its tests and benchmarks include besides; GoogleTest comes by itself.
       tests: by a test's name, those of its arguments that differ from {"size": "small"}.
+      topology_tests: names of tests with suites of simulator/testing, which run on many topologies;
+        ci/sim_sweep.sh takes them. They are medium unless `tests` says otherwise.
       exclude: sources that belong to other targets of the BUILD file.
       alwayslink: as in cc_library.
       linkopts: as in cc_library.
@@ -69,13 +74,18 @@ def room(
     test_deps = test_deps + [dep for dep in deps if dep not in test_deps] + [_ABSEIL]
     for source in native.glob(["*_test.cc"], exclude = exclude):
         test = source[:-len(".cc")]
-        arguments = dict({"size": "small", "srcs": [source]}, **tests.get(test, {}))
+        on_topologies = test in topology_tests
+        arguments = dict({
+            "size": "medium" if on_topologies else "small",
+            "srcs": [source],
+        }, **tests.get(test, {}))
         accelerate_cc_test(
             name = test,
             copts = copts + arguments.pop("copts", []),
             libtorch = libtorch or "@libtorch" in test_deps,
-            tags = tags + arguments.pop("tags", []),
-            deps = test_deps + arguments.pop("deps", []) + ["@com_google_googletest//:gtest_main"],
+            tags = tags + arguments.pop("tags", []) + (["sim", "sim_sweep"] if on_topologies else []),
+            deps = test_deps + arguments.pop("deps", []) + ["@com_google_googletest//:gtest_main"] +
+                   ([_TOPOLOGY_SUITES] if on_topologies and _TOPOLOGY_SUITES != "//" + package else []),
             **arguments
         )
     for source in native.glob(["*_benchmark.cc"], exclude = exclude):

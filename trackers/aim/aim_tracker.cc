@@ -3,18 +3,12 @@
 #include <utility>
 
 #include "absl/base/no_destructor.h"
-#include "trackers/bridge/bridge_process.h"
 
 namespace accelerate::trackers {
 namespace {
 
-const TrackerRegistration kRegistration({
-    .name = "aim",
-    .requires_logging_directory = true,
-    .main_process_only = true,
-    .tracker = make_tracker<AimTracker>,
-    .unavailable = [](const TrackerServices& services) { return why_unavailable(services, "aim"); },
-});
+const TrackerRegistration kRegistration(
+    package_tracker<AimTracker>({.name = "aim", .requires_logging_directory = true}));
 
 const TrackerDict& dict_or_empty(const TrackerDict& dict, std::string_view name) {
   static const absl::NoDestructor<TrackerDict> kEmpty;
@@ -25,22 +19,12 @@ const TrackerDict& dict_or_empty(const TrackerDict& dict, std::string_view name)
 
 }  // namespace
 
-AimTracker::AimTracker(const TrackerSetup& setup)
-    : AimTracker(setup, std::make_unique<BridgeProcess>("aim", setup.services, setup.init_kwargs)) {
-}
-
 AimTracker::AimTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package)
-    : run_name_(setup.project_name),
-      repository_(setup.logging_dir),
-      init_kwargs_(setup.init_kwargs),
-      package_(std::move(package)) {}
+    : PackageTracker("aim", setup, std::move(package)), repository_(setup.logging_dir) {}
 
 void AimTracker::start() {
-  package_->start();
-  PythonDict kwargs = {{"repo", repository_}};
-  for (auto& entry : to_python(init_kwargs_)) kwargs.push_back(std::move(entry));
-  package_->call({.path = "aim.Run", .kwargs = std::move(kwargs)});
-  package_->set("aim.Run().name", run_name_);
+  start_with("aim.Run", {{"repo", repository_}});
+  package_->set("aim.Run().name", project_);
 }
 
 void AimTracker::store_init_configuration(const TrackerDict& values) {

@@ -2,9 +2,7 @@
 ///
 /// init_kwargs are those of aim.Run. Every value is tracked under its name, whatever it is. Of
 /// log_images, `kwargs` is a dictionary {"aim_image": of aim.Image, "track": of Run.track}.
-/// Errors:  std::runtime_error naming aim: its package is not installed, or what it raised.
-///          Training goes on without it. See trackers/bridge/bridge_process.h.
-/// Threads: as any tracker's.
+/// Errors, threads: see trackers/bridge/package_tracker.h.
 /// Mirrors: accelerate tracking.py, AimTracker.
 #pragma once
 
@@ -12,31 +10,26 @@
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/python_package.h"
+#include "trackers/bridge/package_tracker.h"
 
 namespace accelerate::trackers {
 
-class AimTracker : public GeneralTracker {
+class AimTracker : public PackageTracker {
  public:
-  explicit AimTracker(const TrackerSetup& setup);
-  AimTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package);
+  explicit AimTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package = nullptr);
 
   void start() override;
   void store_init_configuration(const TrackerDict& values) override;
   void log(const TrackerDict& values, const TrackerStep& step) override;
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
   void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
-  void flush() override { package_->flush(); }
   void finish() override;
 
  private:
   void track(PythonValue value, const std::string& name, const TrackerStep& step,
              const TrackerDict& kwargs);
 
-  const std::string run_name_;
   const std::string repository_;
-  const TrackerDict init_kwargs_;
-  const std::unique_ptr<PythonPackage> package_;
 };
 
 }  // namespace accelerate::trackers

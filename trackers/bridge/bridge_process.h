@@ -23,7 +23,7 @@
 #include "accelerate/tracking/tracker.h"
 #include "trackers/bridge/python_package.h"
 #include "trackers/bridge/python_process.h"
-#include "trackers/bridge/secrets.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 

@@ -3,20 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trackers/bridge/bridge_process.h"
-#include "trackers/common/secret_names.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 namespace {
 
-const TrackerRegistration kRegistration({
-    .name = "clearml",
-    .requires_logging_directory = false,
-    .main_process_only = true,
-    .tracker = make_tracker<ClearMlTracker>,
-    .unavailable =
-        [](const TrackerServices& services) { return why_unavailable(services, "clearml"); },
-});
+const TrackerRegistration kRegistration(package_tracker<ClearMlTracker>({.name = "clearml"}));
 
 constexpr char kTask[] = "clearml.Task.current_task()";
 constexpr char kGetLogger[] = "clearml.Task.current_task().get_logger";
@@ -56,15 +48,8 @@ std::string shown(const std::string& name, const TrackerValue& value) {
 
 }  // namespace
 
-ClearMlTracker::ClearMlTracker(const TrackerSetup& setup)
-    : ClearMlTracker(
-          setup, std::make_unique<BridgeProcess>("clearml", setup.services, setup.init_kwargs)) {}
-
 ClearMlTracker::ClearMlTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package)
-    : project_(setup.project_name),
-      init_kwargs_(setup.init_kwargs),
-      services_(setup.services),
-      package_(std::move(package)) {}
+    : PackageTracker("clearml", setup, std::move(package)) {}
 
 void ClearMlTracker::start() {
   package_->start();

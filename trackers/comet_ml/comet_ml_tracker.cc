@@ -3,41 +3,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trackers/bridge/bridge_process.h"
 
 namespace accelerate::trackers {
 namespace {
 
-const TrackerRegistration kRegistration({
-    .name = "comet_ml",
-    .requires_logging_directory = false,
-    .main_process_only = true,
-    .tracker = make_tracker<CometMlTracker>,
-    .unavailable =
-        [](const TrackerServices& services) { return why_unavailable(services, "comet_ml"); },
-});
-
-PythonDict step_and(const TrackerStep& step) {
-  PythonDict kwargs = to_python(step.kwargs);
-  kwargs.emplace_back("step", to_value(step.step));
-  return kwargs;
-}
+const TrackerRegistration kRegistration(package_tracker<CometMlTracker>({.name = "comet_ml"}));
 
 }  // namespace
 
-CometMlTracker::CometMlTracker(const TrackerSetup& setup)
-    : CometMlTracker(
-          setup, std::make_unique<BridgeProcess>("comet_ml", setup.services, setup.init_kwargs)) {}
-
 CometMlTracker::CometMlTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package)
-    : project_(setup.project_name), init_kwargs_(setup.init_kwargs), package_(std::move(package)) {}
+    : PackageTracker("comet_ml", setup, std::move(package)) {}
 
-void CometMlTracker::start() {
-  package_->start();
-  PythonDict kwargs = {{"project_name", project_}};
-  for (auto& entry : to_python(init_kwargs_)) kwargs.push_back(std::move(entry));
-  package_->call({.path = "comet_ml.start", .kwargs = std::move(kwargs)});
-}
+void CometMlTracker::start() { start_with("comet_ml.start", {{"project_name", project_}}); }
 
 void CometMlTracker::call(const std::string& method, PythonList args, PythonDict kwargs) {
   package_->call({.path = absl::StrCat("comet_ml.start().", method),
@@ -57,11 +34,11 @@ void CometMlTracker::log(const TrackerDict& values, const TrackerStep& step) {
   set_step(step);
   for (const auto& [name, value] : values) {
     if (value.number()) {
-      call("log_metric", {name, value}, step_and(step));
+      call("log_metric", {name, value}, step_kwargs(step));
     } else if (value.get_if<std::string>() != nullptr) {
       call("log_other", {name, value}, to_python(step.kwargs));
     } else if (value.get_if<TrackerDict>() != nullptr) {
-      call("log_metrics", {value}, step_and(step));
+      call("log_metrics", {value}, step_kwargs(step));
     }
   }
 }
@@ -70,7 +47,7 @@ void CometMlTracker::log_images(const TrackerImages& images, const TrackerStep& 
   set_step(step);
   for (const auto& [name, several] : images) {
     for (const TrackerImage& image : several) {
-      PythonDict kwargs = step_and(step);
+      PythonDict kwargs = step_kwargs(step);
       kwargs.emplace_back("name", name);
       call("log_image", {image}, std::move(kwargs));
     }
@@ -88,7 +65,7 @@ void CometMlTracker::log_table(const std::string& name, const TrackerTable& tabl
 
 void CometMlTracker::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
   for (const auto& [name, tensor] : tensors) {
-    PythonDict kwargs = step_and(step);
+    PythonDict kwargs = step_kwargs(step);
     kwargs.emplace_back("name", name);
     call("log_histogram_3d", {tensor}, std::move(kwargs));
   }

@@ -3,9 +3,7 @@
 /// init_kwargs are those of comet_ml.start. Numbers are metrics, texts are others, dictionaries are
 /// metrics by name; the rest is dropped. The API key is Comet's own business: COMET_API_KEY or
 /// .comet.config.
-/// Errors:  std::runtime_error naming comet_ml: its package is not installed, or what it raised.
-///          Training goes on without it. See trackers/bridge/bridge_process.h.
-/// Threads: as any tracker's.
+/// Errors, threads: see trackers/bridge/package_tracker.h.
 /// Mirrors: accelerate tracking.py, CometMLTracker.
 #pragma once
 
@@ -13,14 +11,14 @@
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/python_package.h"
+#include "trackers/bridge/package_tracker.h"
 
 namespace accelerate::trackers {
 
-class CometMlTracker : public GeneralTracker {
+class CometMlTracker : public PackageTracker {
  public:
-  explicit CometMlTracker(const TrackerSetup& setup);
-  CometMlTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package);
+  explicit CometMlTracker(const TrackerSetup& setup,
+                          std::unique_ptr<PythonPackage> package = nullptr);
 
   void start() override;
   void store_init_configuration(const TrackerDict& values) override;
@@ -29,17 +27,12 @@ class CometMlTracker : public GeneralTracker {
   void log_table(const std::string& name, const TrackerTable& table,
                  const TrackerStep& step) override;
   void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
-  void flush() override { package_->flush(); }
   void finish() override;
 
  private:
   // Of the experiment.
   void call(const std::string& method, PythonList args, PythonDict kwargs = {});
   void set_step(const TrackerStep& step);
-
-  const std::string project_;
-  const TrackerDict init_kwargs_;
-  const std::unique_ptr<PythonPackage> package_;
 };
 
 }  // namespace accelerate::trackers

@@ -13,10 +13,6 @@ namespace {
 // As much is written without waiting for a flush.
 constexpr size_t kMuch = size_t{256} << 10;
 
-absl::Span<const std::byte> bytes(std::string_view text) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
-}
-
 }  // namespace
 
 std::string whole_lines(std::string_view contents) {
@@ -59,9 +55,7 @@ void AppendFile::flush() {
 
 void AppendFile::rewrite(const std::function<std::string(std::string_view contents)>& change) {
   flush();
-  const absl::StatusOr<std::string> contents = read_file(files_, path_);
-  throw_if_error(contents.status());
-  throw_if_error(replace(change(*contents)));
+  throw_if_error(replace(change(value_or_throw(read_file(files_, path_)))));
 }
 
 void AppendFile::release() {
@@ -116,7 +110,7 @@ absl::Status AppendFile::replace(const std::string& contents) {
   const std::string partial = files_.temporary_name(path_);
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(partial);
   if (!file.ok()) return file.status();
-  absl::Status status = (*file)->write_at(0, bytes(contents));
+  absl::Status status = (*file)->write_at(0, as_bytes(contents));
   if (status.ok()) status = (*file)->sync();
   if (status.ok()) status = files_.rename(partial, path_);
   if (!status.ok()) {
@@ -161,7 +155,7 @@ absl::Status AppendFile::write_records() {
 }
 
 absl::Status AppendFile::write(std::string_view data) {
-  absl::Status status = file_->write_at(end_, bytes(data));
+  absl::Status status = file_->write_at(end_, as_bytes(data));
   if (!status.ok()) return status;
   end_ += static_cast<int64_t>(data.size());
   size_ = std::max(size_, end_);
@@ -174,7 +168,7 @@ void AppendFile::hide_torn_record() {
   size_ = info->size;
   if (size_ <= end_) return;
   const std::string filler = options_.filler(static_cast<size_t>(size_ - end_));
-  file_->write_at(end_, bytes(filler)).IgnoreError();
+  file_->write_at(end_, as_bytes(filler)).IgnoreError();
 }
 
 void AppendFile::close() {

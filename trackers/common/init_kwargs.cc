@@ -4,9 +4,10 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "trackers/common/secret_names.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -105,6 +106,17 @@ std::optional<T> InitKwargs::typed(std::string_view name, std::string_view wante
   const T* const typed = value->get_if<T>();
   if (typed == nullptr) refuse(name, wanted);
   return *typed;
+}
+
+std::optional<bool> yes_or_no(std::string_view text) {
+  const std::string lower = absl::AsciiStrToLower(std::string(text));
+  for (const char* const yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (lower == yes) return true;
+  }
+  for (const char* const no : {"n", "no", "f", "false", "off", "0"}) {
+    if (lower == no) return false;
+  }
+  return std::nullopt;
 }
 
 }  // namespace accelerate::trackers

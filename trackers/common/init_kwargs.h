@@ -62,4 +62,7 @@ class InitKwargs {
 /// is some.
 void refuse_log_kwargs(std::string_view tracker, const TrackerDict& kwargs);
 
+/// y yes t true on 1 / n no f false off 0, in any case; nothing for another text.
+std::optional<bool> yes_or_no(std::string_view text);
+
 }  // namespace accelerate::trackers

@@ -1,11 +1,12 @@
-/// Values of trackers as JSON.
+/// Values of trackers as JSON and YAML, and without tensors.
 ///
-/// Numbers keep all their digits. JSON has no words for numbers that are not finite: they are the
-/// texts "NaN", "Infinity" and "-Infinity", which any reader of JSON takes, and Python's float(),
-/// JavaScript's Number() and Java's parseDouble() turn into numbers again. Tensors are nested
-/// lists. A name that comes twice has its last value. Text that is no UTF-8 has U+FFFD for what is
-/// none.
+/// Tensors become nested lists of bools, ints or floats by their dtype; one without dimensions
+/// becomes a number. A name that comes twice has its last value.
+/// JSON has no numbers that are not finite: they become the texts "NaN", "Infinity" and
+/// "-Infinity", which Python's float(), JavaScript's Number() and Java's parseDouble() turn into
+/// numbers again.
 /// Threads: pure functions.
+/// Mirrors: accelerate utils.operations.listify.
 #pragma once
 
 #include <string>
@@ -16,16 +17,22 @@
 
 namespace accelerate::trackers {
 
+/// The value with lists in place of tensors, also within lists and dictionaries.
+TrackerValue listify(const TrackerValue& value);
+
 nlohmann::ordered_json json_value(const TrackerValue& value);
 nlohmann::ordered_json json_value(const TrackerDict& dict);
-/// Of a number, finite or not.
+/// The number, or its text if it is not finite.
 nlohmann::ordered_json json_number(double number);
 
-/// On one line, without a newline; or on several with that many spaces for each level. Any text in
-/// `json` is fit.
+/// One line without a newline, or several lines with `indent` spaces for each level. Bytes that are
+/// not UTF-8 become U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 
-/// The text, with U+FFFD for what is no UTF-8.
+/// The text with U+FFFD in place of bytes that are not UTF-8.
 std::string valid_utf8(const std::string& text);
+
+/// A YAML document, see accelerate/base/yaml_text.h.
+std::string yaml_text(const TrackerDict& values);
 
 }  // namespace accelerate::trackers

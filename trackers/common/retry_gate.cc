@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trackers/common/random_bits.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 

@@ -7,10 +7,10 @@
 #include "absl/time/time.h"
 #include "accelerate/base/number_text.h"
 #include "trackers/common/csv_text.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -182,9 +182,7 @@ void CsvTracker::finish() {
 
 void CsvTracker::open_earlier() {
   if (opened_) return;
-  const absl::StatusOr<bool> is_there = exists(services_.files, file_.path());
-  throw_if_error(is_there.status());
-  if (*is_there) file_.open();
+  if (value_or_throw(exists(services_.files, file_.path()))) file_.open();
   opened_ = true;
 }
 

@@ -3,10 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/tracking/process_end.h"
+#include "accelerate/tracking/flush_on_exit.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/secret_names.h"
-#include "trackers/dvclive/live_files.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -24,7 +23,7 @@ const TrackerRegistration kRegistration({.name = kName,
 }  // namespace
 
 DvcliveTracker::DvcliveTracker(const TrackerSetup& setup)
-    : DvcliveTracker(setup, std::make_unique<LiveFiles>(setup)) {}
+    : DvcliveTracker(setup, make_live_files(setup)) {}
 
 DvcliveTracker::DvcliveTracker(const TrackerSetup& setup, std::unique_ptr<Live> live)
     : services_(setup.services), live_(std::move(live)) {}

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
@@ -32,5 +33,9 @@ class Live {
   virtual void flush_all() { flush(); }
   virtual void end() = 0;
 };
+
+/// DVCLive's files, see dvclive_tracker.h. Errors: std::invalid_argument for init_kwargs that Live
+/// does not have.
+std::unique_ptr<Live> make_live_files(const TrackerSetup& setup);
 
 }  // namespace accelerate::trackers

@@ -1,22 +1,29 @@
-#include "trackers/dvclive/live_files.h"
+#include "trackers/dvclive/live.h"
 
 #include <cmath>
-#include <exception>
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "accelerate/base/number_text.h"
+#include "trackers/common/append_file.h"
 #include "trackers/common/csv_text.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/yaml_text.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -85,247 +92,274 @@ std::string relative(const std::string& path, const std::string& file) {
   return shorter.empty() ? path : shorter.generic_string();
 }
 
-}  // namespace
+class LiveFiles final : public Live {
+ public:
+  // Errors: std::invalid_argument for init_kwargs that Live does not have.
 
-struct LiveFiles::Metric {
-  std::string title;       // of the column
-  bool timestamp = false;  // whether there is such a column
-  std::unique_ptr<AppendFile> file;
+  explicit LiveFiles(const TrackerSetup& setup) : services_(setup.services) {
+    InitKwargs kwargs("dvclive", setup.init_kwargs);
+    folder_ = kwargs.text("dir").value_or("dvclive");
+    if (folder_.empty()) kwargs.refuse("dir", "the name of a folder");
+    const int rank = services_.rank;
+    folder_ = folder_of_rank(folder_, rank);
+    resume_ = kwargs.boolean("resume").value_or(is_set(services_.environment, "DVCLIVE_RESUME"));
+    dvc_yaml_ = "dvc.yaml";
+    const TrackerValue* const dvc_yaml = find(setup.init_kwargs, "dvcyaml");
+    const bool none = dvc_yaml != nullptr && dvc_yaml->is_none();
+    if (const auto value = kwargs.any("dvcyaml"); value || none) {
+      if (none || *value == TrackerValue(false)) {
+        dvc_yaml_.clear();
+      } else if (*value != TrackerValue(true)) {
+        const auto* const text = value->get_if<std::string>();
+        if (text == nullptr || last_part(*text) != "dvc.yaml") {
+          kwargs.refuse("dvcyaml", "the path of a file named dvc.yaml, True or False");
+        }
+        dvc_yaml_ = *text;
+      }
+    }
+    if (rank > 0 && !dvc_yaml_.empty()) dvc_yaml_ = path("dvc.yaml");
+    for (const char* const name : {"save_dvc_exp", "cache_images", "monitor_system"}) {
+      if (kwargs.boolean(name).value_or(false)) no_effect_.emplace_back(name);
+    }
+    for (const char* const name : {"report", "exp_name", "exp_message"}) {
+      if (kwargs.text(name)) no_effect_.emplace_back(name);
+    }
+    kwargs.finish();
+  }
+
+  ~LiveFiles() override = default;
+
+  void open() override {
+    if (!no_effect_.empty()) {
+      services_.warn(
+          absl::StrCat("tracker dvclive: ", absl::StrJoin(no_effect_, ", "),
+                       " of its init_kwargs has no effect: it writes DVCLive's files and "
+                       "does not call DVC; `dvc exp save` keeps them as an experiment"));
+    }
+    if (resume_) {
+      read_earlier();
+    } else {
+      remove_earlier();
+    }
+    throw_if_error(make_directories_durably(services_.files, folder_));
+  }
+
+  void log_params(const TrackerDict& params) override {
+    params_.insert(params_.end(), params.begin(), params.end());
+    const std::string file = path("params.yaml");
+    if (is_of_others(services_.files, file)) {
+      services_.warn(absl::StrCat("tracker dvclive: ", file,
+                                  " is somebody else's and is left alone; the configuration is not "
+                                  "kept"));
+      return;
+    }
+    has_params_ = true;
+    const std::string earlier = other_entries(earlier_params_, params_);
+    const std::string text = params_.empty() && !earlier.empty() ? "" : yaml_text(params_);
+    throw_if_error(write_file(services_.files, file, absl::StrCat(kMark, earlier, text)));
+  }
+  void set_step(int64_t step) override { step_ = step; }
+  int64_t step() const override { return step_.value_or(0); }
+
+  void log_metric(const std::string& name, const TrackerValue& value,
+                  const TrackerDict& kwargs) override {
+    InitKwargs options("dvclive", kwargs, "log_kwargs");
+    const bool timestamp = options.boolean("timestamp").value_or(false);
+    const bool plot = options.boolean("plot").value_or(true);
+    options.finish();
+
+    const std::string safe = safe_path(name);
+    ordered_json* place = &summary_;
+    for (const auto part : absl::StrSplit(safe, '/')) {
+      if (!place->is_object()) *place = ordered_json::object();
+      place = &(*place)[std::string(part)];
+    }
+    *place = metric_json(value);
+    summary_is_new_ = true;
+    if (!plot) return;
+
+    Metric& metric = this->metric(name, safe, timestamp);
+    std::vector<std::string> row;
+    if (metric.timestamp) row.push_back(absl::StrCat(absl::ToUnixMillis(services_.now())));
+    row.push_back(absl::StrCat(step()));
+    row.push_back(value_text(value));
+    metric.file->append(csv_row(row, '\t', "\n"));
+  }
+
+  void log_image(const std::string& name, const TrackerImage& image) override {
+    const std::string file = path(absl::StrCat("plots/images/", safe_path(name)));
+    throw_if_error(write_file(services_.files, file, encode_png(image)));
+    has_images_ = true;
+  }
+
+  void next_step() override {
+    summary_["step"] = step();
+    summary_is_new_ = true;
+    step_ = step() + 1;
+  }
+
+  void flush() override {
+    write_metrics();
+    write_summary();
+    write_dvc_yaml();
+  }
+
+  void flush_all() override {
+    next_overflow_ = absl::InfinitePast();
+    flush();
+  }
+
+  void end() override {
+    FirstFailure failure;
+    for (const auto& [path, metric] : metrics_) {
+      failure.attempt([&] { metric->file->finish(); });
+    }
+    summary_is_new_ = true;
+    write_summary();
+    write_dvc_yaml();
+    failure.rethrow();
+  }
+
+ private:
+  struct Metric {
+    std::string title;       // of the column
+    bool timestamp = false;  // whether there is such a column
+    std::unique_ptr<AppendFile> file;
+  };
+
+  std::string path(const std::string& name) const { return join_path(folder_, name); }
+
+  void remove_earlier() {
+    for (const char* const name : {"plots/metrics", "plots/images", "plots/sklearn", "plots/custom",
+                                   "metrics.json", "report.html", "report.md"}) {
+      throw_if_error(remove_all(services_.files, path(name)));
+    }
+    for (const char* const name : {"params.yaml", "dvc.yaml"}) {
+      if (is_of_others(services_.files, path(name))) continue;
+      throw_if_error(remove_all(services_.files, path(name)));
+    }
+  }
+
+  void read_earlier() {
+    earlier_params_ = read_file(services_.files, path("params.yaml")).value_or("");
+    has_params_ = !earlier_params_.empty();
+    has_images_ = exists(services_.files, path("plots/images")).value_or(false);
+    const absl::StatusOr<std::string> text = read_file(services_.files, path("metrics.json"));
+    if (absl::IsNotFound(text.status())) return;
+    throw_if_error(text.status());
+    ordered_json summary = ordered_json::parse(*text, nullptr, false);
+    if (!summary.is_object()) {
+      services_.warn(absl::StrCat("tracker dvclive: ", path("metrics.json"),
+                                  " is no JSON object; the run begins with step 0"));
+      return;
+    }
+    const auto step = summary.find("step");
+    if (step != summary.end() && step->is_number_integer()) {
+      step_ = step->get<int64_t>();
+      if (*step_ != 0) ++*step_;
+    }
+    summary_ = std::move(summary);
+  }
+
+  Metric& metric(const std::string& name, const std::string& path, bool timestamp) {
+    std::unique_ptr<Metric>& metric = metrics_[path];
+    if (metric != nullptr) return *metric;
+    metric = std::make_unique<Metric>();
+    metric->title = last_part(name);
+    metric->timestamp = timestamp;
+    std::vector<std::string> header{"step", metric->title};
+    if (timestamp) header.insert(header.begin(), "timestamp");
+    const std::string file = this->path(absl::StrCat("plots/metrics/", path, ".tsv"));
+    metric->file = std::make_unique<AppendFile>(
+        services_.files, file,
+        AppendFileOptions{.header = csv_row(header, '\t', "\n"),
+                          .keep = [&columns = *metric](std::string_view contents) {
+                            std::string kept = whole_lines(contents);
+                            if (!kept.empty()) columns.timestamp = kept.starts_with("timestamp\t");
+                            return kept;
+                          }});
+    if (resume_) metric->file->open();  // for its columns
+    return *metric;
+  }
+
+  void write_metrics() {
+    const bool overflow_is_due = services_.now() >= next_overflow_;
+    if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
+    FirstFailure failure;
+    size_t index = 0;
+    for (const auto& [path, metric] : metrics_) {
+      failure.attempt([&] {
+        if (index++ < kMaxOpen) {
+          metric->file->flush();
+        } else if (overflow_is_due) {
+          metric->file->release();
+        }
+      });
+    }
+    failure.rethrow();
+  }
+
+  void write_summary() {
+    if (!summary_is_new_) return;
+    throw_if_error(write_file(services_.files, path("metrics.json"),
+                              absl::StrCat(json_text(summary_, 4), "\n")));
+    summary_is_new_ = false;
+  }
+
+  void write_dvc_yaml() {
+    if (dvc_yaml_.empty() || !dvc_yaml_is_ours_) return;
+    const auto from_here = [&](const char* name) { return relative(path(name), dvc_yaml_); };
+    TrackerDict content;
+    if (has_params_) content.emplace_back("params", TrackerList{from_here("params.yaml")});
+    if (!summary_.empty()) content.emplace_back("metrics", TrackerList{from_here("metrics.json")});
+    TrackerList plots;
+    if (!metrics_.empty()) {
+      plots.emplace_back(TrackerDict{{from_here("plots/metrics"), TrackerDict{{"x", "step"}}}});
+    }
+    if (has_images_) plots.emplace_back(from_here("plots/images"));
+    if (!plots.empty()) content.emplace_back("plots", std::move(plots));
+    if (content.empty()) return;
+    const std::string text = absl::StrCat(kMark, yaml_text(content));
+    if (text == dvc_yaml_text_) return;
+
+    const absl::StatusOr<std::string> earlier = read_file(services_.files, dvc_yaml_);
+    if (earlier.ok() && !earlier->empty() && !earlier->starts_with(kMark)) {
+      dvc_yaml_is_ours_ = false;
+      if (earlier->find(from_here("metrics.json")) != earlier->npos) return;
+      services_.warn(
+          absl::StrCat("tracker dvclive: ", dvc_yaml_,
+                       " is somebody else's and is left alone; for DVC to show this run, "
+                       "add to it:\n",
+                       yaml_text(content)));
+      return;
+    }
+    throw_if_error(write_file(services_.files, dvc_yaml_, text));
+    dvc_yaml_text_ = text;
+  }
+
+  const TrackerServices& services_;
+  std::string folder_;
+  bool resume_ = false;
+  std::string dvc_yaml_;                // path; empty for none
+  std::vector<std::string> no_effect_;  // names among the init_kwargs
+
+  std::optional<int64_t> step_;
+  nlohmann::ordered_json summary_ = nlohmann::ordered_json::object();
+  bool summary_is_new_ = false;
+  TrackerDict params_;
+  std::string earlier_params_;  // of the run that is resumed, as YAML
+  bool has_params_ = false;
+  bool has_images_ = false;
+  std::map<std::string, std::unique_ptr<Metric>> metrics_;  // by path
+  absl::Time next_overflow_ = absl::InfinitePast();
+  std::string dvc_yaml_text_;  // as it was last written
+  bool dvc_yaml_is_ours_ = true;
 };
 
-LiveFiles::LiveFiles(const TrackerSetup& setup) : services_(setup.services) {
-  InitKwargs kwargs("dvclive", setup.init_kwargs);
-  folder_ = kwargs.text("dir").value_or("dvclive");
-  if (folder_.empty()) kwargs.refuse("dir", "the name of a folder");
-  const int rank = services_.rank;
-  folder_ = folder_of_rank(folder_, rank);
-  resume_ = kwargs.boolean("resume").value_or(is_set(services_.environment, "DVCLIVE_RESUME"));
-  dvc_yaml_ = "dvc.yaml";
-  const TrackerValue* const dvc_yaml = find(setup.init_kwargs, "dvcyaml");
-  const bool none = dvc_yaml != nullptr && dvc_yaml->is_none();
-  if (const auto value = kwargs.any("dvcyaml"); value || none) {
-    if (none || *value == TrackerValue(false)) {
-      dvc_yaml_.clear();
-    } else if (*value != TrackerValue(true)) {
-      const auto* const text = value->get_if<std::string>();
-      if (text == nullptr || last_part(*text) != "dvc.yaml") {
-        kwargs.refuse("dvcyaml", "the path of a file named dvc.yaml, True or False");
-      }
-      dvc_yaml_ = *text;
-    }
-  }
-  if (rank > 0 && !dvc_yaml_.empty()) dvc_yaml_ = path("dvc.yaml");
-  for (const char* const name : {"save_dvc_exp", "cache_images", "monitor_system"}) {
-    if (kwargs.boolean(name).value_or(false)) no_effect_.emplace_back(name);
-  }
-  for (const char* const name : {"report", "exp_name", "exp_message"}) {
-    if (kwargs.text(name)) no_effect_.emplace_back(name);
-  }
-  kwargs.finish();
-}
+}  // namespace
 
-LiveFiles::~LiveFiles() = default;
-
-void LiveFiles::open() {
-  if (!no_effect_.empty()) {
-    services_.warn(absl::StrCat("tracker dvclive: ", absl::StrJoin(no_effect_, ", "),
-                                " of its init_kwargs has no effect: it writes DVCLive's files and "
-                                "does not call DVC; `dvc exp save` keeps them as an experiment"));
-  }
-  if (resume_) {
-    read_earlier();
-  } else {
-    remove_earlier();
-  }
-  throw_if_error(make_directories_durably(services_.files, folder_));
-}
-
-void LiveFiles::remove_earlier() {
-  for (const char* const name : {"plots/metrics", "plots/images", "plots/sklearn", "plots/custom",
-                                 "metrics.json", "report.html", "report.md"}) {
-    throw_if_error(remove_all(services_.files, path(name)));
-  }
-  for (const char* const name : {"params.yaml", "dvc.yaml"}) {
-    if (is_of_others(services_.files, path(name))) continue;
-    throw_if_error(remove_all(services_.files, path(name)));
-  }
-}
-
-void LiveFiles::read_earlier() {
-  earlier_params_ = read_file(services_.files, path("params.yaml")).value_or("");
-  has_params_ = !earlier_params_.empty();
-  has_images_ = exists(services_.files, path("plots/images")).value_or(false);
-  const absl::StatusOr<std::string> text = read_file(services_.files, path("metrics.json"));
-  if (absl::IsNotFound(text.status())) return;
-  throw_if_error(text.status());
-  ordered_json summary = ordered_json::parse(*text, nullptr, false);
-  if (!summary.is_object()) {
-    services_.warn(absl::StrCat("tracker dvclive: ", path("metrics.json"),
-                                " is no JSON object; the run begins with step 0"));
-    return;
-  }
-  const auto step = summary.find("step");
-  if (step != summary.end() && step->is_number_integer()) {
-    step_ = step->get<int64_t>();
-    if (*step_ != 0) ++*step_;
-  }
-  summary_ = std::move(summary);
-}
-
-void LiveFiles::log_params(const TrackerDict& params) {
-  params_.insert(params_.end(), params.begin(), params.end());
-  const std::string file = path("params.yaml");
-  if (is_of_others(services_.files, file)) {
-    services_.warn(absl::StrCat("tracker dvclive: ", file,
-                                " is somebody else's and is left alone; the configuration is not "
-                                "kept"));
-    return;
-  }
-  has_params_ = true;
-  const std::string earlier = other_entries(earlier_params_, params_);
-  const std::string text = params_.empty() && !earlier.empty() ? "" : yaml_text(params_);
-  throw_if_error(write_file(services_.files, file, absl::StrCat(kMark, earlier, text)));
-}
-
-void LiveFiles::log_metric(const std::string& name, const TrackerValue& value,
-                           const TrackerDict& kwargs) {
-  InitKwargs options("dvclive", kwargs, "log_kwargs");
-  const bool timestamp = options.boolean("timestamp").value_or(false);
-  const bool plot = options.boolean("plot").value_or(true);
-  options.finish();
-
-  const std::string safe = safe_path(name);
-  ordered_json* place = &summary_;
-  for (const auto part : absl::StrSplit(safe, '/')) {
-    if (!place->is_object()) *place = ordered_json::object();
-    place = &(*place)[std::string(part)];
-  }
-  *place = metric_json(value);
-  summary_is_new_ = true;
-  if (!plot) return;
-
-  Metric& metric = this->metric(name, safe, timestamp);
-  std::vector<std::string> row;
-  if (metric.timestamp) row.push_back(absl::StrCat(absl::ToUnixMillis(services_.now())));
-  row.push_back(absl::StrCat(step()));
-  row.push_back(value_text(value));
-  metric.file->append(csv_row(row, '\t', "\n"));
-}
-
-LiveFiles::Metric& LiveFiles::metric(const std::string& name, const std::string& path,
-                                     bool timestamp) {
-  std::unique_ptr<Metric>& metric = metrics_[path];
-  if (metric != nullptr) return *metric;
-  metric = std::make_unique<Metric>();
-  metric->title = last_part(name);
-  metric->timestamp = timestamp;
-  std::vector<std::string> header{"step", metric->title};
-  if (timestamp) header.insert(header.begin(), "timestamp");
-  const std::string file = this->path(absl::StrCat("plots/metrics/", path, ".tsv"));
-  metric->file = std::make_unique<AppendFile>(
-      services_.files, file,
-      AppendFileOptions{.header = csv_row(header, '\t', "\n"),
-                        .keep = [&columns = *metric](std::string_view contents) {
-                          std::string kept = whole_lines(contents);
-                          if (!kept.empty()) columns.timestamp = kept.starts_with("timestamp\t");
-                          return kept;
-                        }});
-  if (resume_) metric->file->open();  // for its columns
-  return *metric;
-}
-
-void LiveFiles::log_image(const std::string& name, const TrackerImage& image) {
-  const std::string file = path(absl::StrCat("plots/images/", safe_path(name)));
-  throw_if_error(write_file(services_.files, file, encode_png(image)));
-  has_images_ = true;
-}
-
-void LiveFiles::next_step() {
-  summary_["step"] = step();
-  summary_is_new_ = true;
-  step_ = step() + 1;
-}
-
-void LiveFiles::flush() {
-  write_metrics();
-  write_summary();
-  write_dvc_yaml();
-}
-
-void LiveFiles::flush_all() {
-  next_overflow_ = absl::InfinitePast();
-  flush();
-}
-
-void LiveFiles::end() {
-  std::exception_ptr failure;
-  for (const auto& [path, metric] : metrics_) {
-    try {
-      metric->file->finish();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  summary_is_new_ = true;
-  write_summary();
-  write_dvc_yaml();
-  if (failure) std::rethrow_exception(failure);
-}
-
-void LiveFiles::write_metrics() {
-  const bool overflow_is_due = services_.now() >= next_overflow_;
-  if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
-  std::exception_ptr failure;
-  size_t index = 0;
-  for (const auto& [path, metric] : metrics_) {
-    try {
-      if (index++ < kMaxOpen) {
-        metric->file->flush();
-      } else if (overflow_is_due) {
-        metric->file->release();
-      }
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-void LiveFiles::write_summary() {
-  if (!summary_is_new_) return;
-  throw_if_error(write_file(services_.files, path("metrics.json"),
-                            absl::StrCat(json_text(summary_, 4), "\n")));
-  summary_is_new_ = false;
-}
-
-void LiveFiles::write_dvc_yaml() {
-  if (dvc_yaml_.empty() || !dvc_yaml_is_ours_) return;
-  const auto from_here = [&](const char* name) { return relative(path(name), dvc_yaml_); };
-  TrackerDict content;
-  if (has_params_) content.emplace_back("params", TrackerList{from_here("params.yaml")});
-  if (!summary_.empty()) content.emplace_back("metrics", TrackerList{from_here("metrics.json")});
-  TrackerList plots;
-  if (!metrics_.empty()) {
-    plots.emplace_back(TrackerDict{{from_here("plots/metrics"), TrackerDict{{"x", "step"}}}});
-  }
-  if (has_images_) plots.emplace_back(from_here("plots/images"));
-  if (!plots.empty()) content.emplace_back("plots", std::move(plots));
-  if (content.empty()) return;
-  const std::string text = absl::StrCat(kMark, yaml_text(content));
-  if (text == dvc_yaml_text_) return;
-
-  const absl::StatusOr<std::string> earlier = read_file(services_.files, dvc_yaml_);
-  if (earlier.ok() && !earlier->empty() && !earlier->starts_with(kMark)) {
-    dvc_yaml_is_ours_ = false;
-    if (earlier->find(from_here("metrics.json")) != earlier->npos) return;
-    services_.warn(absl::StrCat("tracker dvclive: ", dvc_yaml_,
-                                " is somebody else's and is left alone; for DVC to show this run, "
-                                "add to it:\n",
-                                yaml_text(content)));
-    return;
-  }
-  throw_if_error(write_file(services_.files, dvc_yaml_, text));
-  dvc_yaml_text_ = text;
+std::unique_ptr<Live> make_live_files(const TrackerSetup& setup) {
+  return std::make_unique<LiveFiles>(setup);
 }
 
 }  // namespace accelerate::trackers

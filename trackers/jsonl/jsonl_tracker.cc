@@ -9,10 +9,9 @@
 #include "trackers/common/histogram.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
+#include "trackers/common/numbers.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/secret_names.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 namespace {

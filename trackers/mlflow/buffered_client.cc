@@ -1,16 +1,31 @@
 #include "trackers/mlflow/buffered_client.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "accelerate/platform/file_system.h"
+#include "accelerate/tracking/tracker.h"
+#include "trackers/common/file_options.h"
 #include "trackers/common/png.h"
+#include "trackers/mlflow/mlflow_client.h"
 #include "trackers/mlflow/mlflow_names.h"
+#include "trackers/mlflow/mlflow_store.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -44,161 +59,6 @@ int64_t timestamp_of(const TrackerStep& step) {
   return timestamp;
 }
 
-}  // namespace
-
-BufferedClient::BufferedClient(std::unique_ptr<MlflowStore> store, const TrackerServices& services,
-                               uint64_t random_bits, BufferedClientOptions options)
-    : services_(services),
-      store_(std::move(store)),
-      options_(std::move(options)),
-      gate_(random_bits, options_.retry) {}
-
-template <typename Function>
-auto BufferedClient::ask(Function&& function) {
-  const absl::Time now = services_.now();
-  if (!gate_.is_open(now)) throw MlflowAway(store_->place() + " was away a moment ago");
-  store_->set_call_limit(
-      std::clamp(end_ - now, std::min(absl::Seconds(1), options_.call_limit), options_.call_limit));
-  try {
-    if constexpr (std::is_void_v<decltype(function())>) {
-      function();
-      gate_.succeeded();
-    } else {
-      auto result = function();
-      gate_.succeeded();
-      return result;
-    }
-  } catch (const MlflowAway& error) {
-    gate_.failed(services_.now(), error.retry_after);
-    throw;
-  }
-}
-
-std::vector<std::string> BufferedClient::search_experiments(const std::string& name) {
-  return ask([&] { return store_->find_experiments(name); });
-}
-
-std::string BufferedClient::create_experiment(const MlflowCreateExperiment& experiment) {
-  return ask([&] {
-    return store_->create_experiment(experiment.name, experiment.artifact_location,
-                                     checked_tags(experiment.tags.value_or(TrackerDict())),
-                                     absl::ToUnixMillis(services_.now()));
-  });
-}
-
-void BufferedClient::start_run(const MlflowStartRun& run) {
-  TrackerDict wanted = run.tags.value_or(TrackerDict());
-  if (run.description) wanted.emplace_back("mlflow.note.content", *run.description);
-  std::vector<MlflowText> tags = checked_tags(wanted);
-  const auto dropped = static_cast<int64_t>(wanted.size() - tags.size());
-  if (run.run_id) {
-    run_ = ask([&] { return store_->resume_run(*run.run_id); });
-    lost_others_ += dropped;
-    if (!tags.empty()) add(Tags{std::move(tags)});
-    return;
-  }
-  const std::string user =
-      services_.environment.get_or("USER", services_.environment.get_or("LOGNAME", "unknown"));
-  tags.insert(tags.begin(), {{"mlflow.source.type", "LOCAL"}, {"mlflow.user", user}});
-  run_ = ask([&] {
-    return store_->create_run({.experiment_id = run.experiment_id,
-                               .name = run.run_name.value_or(""),
-                               .tags = std::move(tags),
-                               .start_time = absl::ToUnixMillis(services_.now())});
-  });
-  lost_others_ += dropped;
-  if (!run_->unset_tags.empty()) add(Tags{std::exchange(run_->unset_tags, {})});
-}
-
-bool BufferedClient::is_good_name(const std::string& name, const std::string& what) {
-  const std::string error = mlflow_name_error(name);
-  if (error.empty()) return true;
-  if (bad_names_.size() < kMaxBadNames && bad_names_.insert(name).second) {
-    services_.warn(absl::StrCat("mlflow: ", what, " \"", name, "\" is dropped: ", error));
-  }
-  return false;
-}
-
-void BufferedClient::log_metrics(const TrackerDict& metrics, const TrackerStep& step) {
-  const int64_t timestamp = timestamp_of(step);
-  for (const auto& [name, value] : metrics) {
-    if (!is_good_name(name, "metric")) {
-      ++lost_metrics_;
-    } else if (metrics_.size() - sent_metrics_ < options_.max_metrics) {
-      metrics_.push_back({.key = name,
-                          .value = value.number().value(),
-                          .timestamp = timestamp,
-                          .step = step.step.value_or(0)});
-    } else {
-      ++lost_metrics_;
-      if (std::exchange(said_full_, true)) continue;
-      services_.warn(absl::StrCat("mlflow: ", options_.max_metrics, " metrics wait for ",
-                                  store_->place(), "; more of them are dropped"));
-    }
-  }
-}
-
-std::vector<MlflowText> BufferedClient::checked(const TrackerDict& dict, const std::string& what) {
-  std::vector<MlflowText> texts;
-  for (const auto& [name, value] : dict) {
-    if (is_good_name(name, what)) texts.emplace_back(name, value_text(value));
-  }
-  return texts;
-}
-
-std::vector<MlflowText> BufferedClient::checked_tags(const TrackerDict& tags) {
-  std::vector<MlflowText> texts = checked(tags, "tag");
-  for (auto& [name, value] : texts) {
-    const size_t length = utf8_length(value);
-    if (length <= kMlflowMaxTag) continue;
-    value = utf8_start(value, kMlflowMaxTag);
-    if (bad_names_.size() >= kMaxBadNames || !bad_names_.insert(name).second) continue;
-    services_.warn(absl::StrCat("mlflow: tag \"", name, "\" has ", length,
-                                " characters and is cut: MLflow allows ", kMlflowMaxTag));
-  }
-  return texts;
-}
-
-void BufferedClient::log_params(const TrackerDict& params) {
-  add_texts<Params>(params.size(), checked(params, "param"));
-}
-
-void BufferedClient::set_tags(const TrackerDict& tags) {
-  add_texts<Tags>(tags.size(), checked_tags(tags));
-}
-
-template <typename Item>
-void BufferedClient::add_texts(size_t wanted, std::vector<MlflowText> texts) {
-  lost_others_ += static_cast<int64_t>(wanted - texts.size());
-  add(Item{std::move(texts)});
-}
-
-void BufferedClient::log_image(const TrackerImage& image, const std::string& artifact_file) {
-  add_contents(encode_png(image), artifact_file);
-}
-
-void BufferedClient::log_text(const std::string& text, const std::string& artifact_file) {
-  add_contents(text, artifact_file);
-}
-
-void BufferedClient::add_contents(std::string bytes, const std::string& path) {
-  if (const std::string error = mlflow_path_error(path); !error.empty()) {
-    throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
-  }
-  add(Contents{.path = path, .bytes = std::move(bytes)});
-}
-
-void BufferedClient::log_artifact(const std::string& local_path, const std::string& artifact_path) {
-  const std::string name = local_path.substr(local_path.rfind('/') + 1);
-  const std::string path = artifact_path.empty() ? name : absl::StrCat(artifact_path, "/", name);
-  if (const std::string error = mlflow_path_error(path); !error.empty()) {
-    throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
-  }
-  add(LocalFile{.path = path, .local_path = local_path});
-}
-
-namespace {
-
 template <typename Item>
 size_t item_size(const Item& item) {
   return std::visit(
@@ -214,171 +74,370 @@ size_t item_size(const Item& item) {
       item);
 }
 
-}  // namespace
+class BufferedClient final : public MlflowClient {
+  // Asks the store, if it may be asked now.
 
-void BufferedClient::add(Item item) {
-  const size_t bytes = item_size(item);
-  if (!items_.empty() && item_bytes_ + bytes > options_.max_bytes) {
-    ++lost_others_;
-    throw std::runtime_error(absl::StrCat("params, tags or artifacts are dropped: ", item_bytes_,
-                                          " bytes of them wait for ", store_->place()));
-  }
-  item_bytes_ += bytes;
-  items_.push_back(std::move(item));
-}
-
-void BufferedClient::send_texts(std::vector<MlflowText>& texts,
-                                size_t (MlflowStore::*send)(const MlflowRun&,
-                                                            absl::Span<const MlflowText>)) {
-  while (!texts.empty()) {
-    size_t count = 0;
-    std::optional<std::string> refused;
+  template <typename Function>
+  auto ask(Function&& function) {
+    const absl::Time now = services_.now();
+    if (!gate_.is_open(now)) throw MlflowAway(store_->place() + " was away a moment ago");
+    store_->set_call_limit(std::clamp(end_ - now, std::min(absl::Seconds(1), options_.call_limit),
+                                      options_.call_limit));
     try {
-      count = ask([&] { return (*store_.*send)(*run_, texts); });
-    } catch (const MlflowRefused& error) {
-      count = error.count;
-      lost_others_ += static_cast<int64_t>(count);
-      refused = error.what();
+      if constexpr (std::is_void_v<decltype(function())>) {
+        function();
+        gate_.succeeded();
+      } else {
+        auto result = function();
+        gate_.succeeded();
+        return result;
+      }
+    } catch (const MlflowAway& error) {
+      gate_.failed(services_.now(), error.retry_after);
+      throw;
     }
-    texts.erase(texts.begin(), texts.begin() + static_cast<int64_t>(count));
+  }
+
+ public:
+  BufferedClient(std::unique_ptr<MlflowStore> store, const TrackerServices& services,
+                 uint64_t random_bits, BufferedClientOptions options)
+      : services_(services),
+        store_(std::move(store)),
+        options_(std::move(options)),
+        gate_(random_bits, options_.retry) {}
+
+  std::vector<std::string> search_experiments(const std::string& name) override {
+    return ask([&] { return store_->find_experiments(name); });
+  }
+
+  std::string create_experiment(const MlflowCreateExperiment& experiment) override {
+    return ask([&] {
+      return store_->create_experiment(experiment.name, experiment.artifact_location,
+                                       checked_tags(experiment.tags.value_or(TrackerDict())),
+                                       absl::ToUnixMillis(services_.now()));
+    });
+  }
+
+  void start_run(const MlflowStartRun& run) override {
+    TrackerDict wanted = run.tags.value_or(TrackerDict());
+    if (run.description) wanted.emplace_back("mlflow.note.content", *run.description);
+    std::vector<MlflowText> tags = checked_tags(wanted);
+    const auto dropped = static_cast<int64_t>(wanted.size() - tags.size());
+    if (run.run_id) {
+      run_ = ask([&] { return store_->resume_run(*run.run_id); });
+      lost_others_ += dropped;
+      if (!tags.empty()) add(Tags{std::move(tags)});
+      return;
+    }
+    const std::string user =
+        services_.environment.get_or("USER", services_.environment.get_or("LOGNAME", "unknown"));
+    tags.insert(tags.begin(), {{"mlflow.source.type", "LOCAL"}, {"mlflow.user", user}});
+    run_ = ask([&] {
+      return store_->create_run({.experiment_id = run.experiment_id,
+                                 .name = run.run_name.value_or(""),
+                                 .tags = std::move(tags),
+                                 .start_time = absl::ToUnixMillis(services_.now())});
+    });
+    lost_others_ += dropped;
+    if (!run_->unset_tags.empty()) add(Tags{std::exchange(run_->unset_tags, {})});
+  }
+
+  void log_metrics(const TrackerDict& metrics, const TrackerStep& step) override {
+    const int64_t timestamp = timestamp_of(step);
+    for (const auto& [name, value] : metrics) {
+      if (!is_good_name(name, "metric")) {
+        ++lost_metrics_;
+      } else if (metrics_.size() - sent_metrics_ < options_.max_metrics) {
+        metrics_.push_back({.key = name,
+                            .value = value.number().value(),
+                            .timestamp = timestamp,
+                            .step = step.step.value_or(0)});
+      } else {
+        ++lost_metrics_;
+        if (std::exchange(said_full_, true)) continue;
+        services_.warn(absl::StrCat("mlflow: ", options_.max_metrics, " metrics wait for ",
+                                    store_->place(), "; more of them are dropped"));
+      }
+    }
+  }
+
+  void log_params(const TrackerDict& params) override {
+    add_texts<Params>(params.size(), checked(params, "param"));
+  }
+
+  void set_tags(const TrackerDict& tags) override {
+    add_texts<Tags>(tags.size(), checked_tags(tags));
+  }
+
+  void log_image(const TrackerImage& image, const std::string& artifact_file) override {
+    add_contents(encode_png(image), artifact_file);
+  }
+
+  void log_text(const std::string& text, const std::string& artifact_file) override {
+    add_contents(text, artifact_file);
+  }
+
+  void log_artifact(const std::string& local_path, const std::string& artifact_path) override {
+    const std::string name = local_path.substr(local_path.rfind('/') + 1);
+    const std::string path = artifact_path.empty() ? name : absl::StrCat(artifact_path, "/", name);
+    if (const std::string error = mlflow_path_error(path); !error.empty()) {
+      throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
+    }
+    add(LocalFile{.path = path, .local_path = local_path});
+  }
+
+  void flush() override {
+    if (!run_) return;
+    std::optional<std::string> refused;
+    const auto send = [&](void (BufferedClient::*part)()) {
+      try {
+        (this->*part)();
+      } catch (const MlflowAway&) {
+        throw;
+      } catch (const std::exception& error) {
+        if (!refused) refused = error.what();
+      }
+    };
+    const absl::Time end =
+        end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
+    while (sent_metrics_ < metrics_.size() || !items_.empty()) {
+      if (services_.now() >= end) break;
+      const auto before = waiting();
+      send(items_.empty() ? &BufferedClient::send_metrics : &BufferedClient::send_item);
+      if (waiting() == before) break;  // the next flush tries again
+    }
+    send(&BufferedClient::flush_store);
     if (refused) throw std::runtime_error(*refused);
   }
-}
 
-void BufferedClient::send_item() {
-  Item& item = items_.front();
-  const size_t bytes = item_size(item);
-  bool done = true;
-  const auto remove = [&] {
-    item_bytes_ -= done ? bytes : bytes - item_size(item);
-    if (done) items_.pop_front();
-  };
-  try {
-    std::visit(
-        absl::Overload([&](Params& params) { send_texts(params.texts, &MlflowStore::log_params); },
-                       [&](Tags& tags) { send_texts(tags.texts, &MlflowStore::set_tags); },
-                       [&](Contents& file) {
-                         ask([&] { store_->put_artifact(*run_, file.path, file.bytes); });
-                       },
-                       [&](LocalFile& file) {
-                         const auto opened = services_.files.open(file.local_path);
-                         if (!opened.ok()) {
-                           throw std::runtime_error(std::string(opened.status().message()));
-                         }
-                         const auto map = (*opened)->map();
-                         if (!map.ok())
-                           throw std::runtime_error(std::string(map.status().message()));
-                         const absl::Span<const std::byte> span = **map;
-                         ask([&] {
-                           store_->put_artifact(
-                               *run_, file.path,
-                               std::string_view(reinterpret_cast<const char*>(span.data()),
-                                                span.size()));
-                         });
-                       }),
-        item);
-  } catch (const MlflowAway&) {
-    done = false;
-    remove();
-    throw;
-  } catch (const std::exception&) {
-    // Of texts, those that were not refused are still to be sent.
-    const bool is_file =
-        std::holds_alternative<Contents>(item) || std::holds_alternative<LocalFile>(item);
-    if (is_file) ++lost_others_;
-    done = is_file || item_size(item) == 0;
-    remove();
-    throw;
+  void flush_all() override {
+    flushes_all_ = true;
+    flush();
   }
-  remove();
-}
 
-void BufferedClient::send_metrics() {
-  const auto waiting = absl::MakeConstSpan(metrics_).subspan(sent_metrics_);
-  const auto forget = [&](size_t count) {
-    sent_metrics_ += count;
-    // Room is given back now and then: each metric moves about once.
-    if (sent_metrics_ * 2 < metrics_.size()) return;
-    metrics_.erase(metrics_.begin(), metrics_.begin() + static_cast<int64_t>(sent_metrics_));
-    sent_metrics_ = 0;
-  };
-  try {
-    forget(ask([&] { return store_->log_metrics(*run_, waiting); }));
-  } catch (const MlflowRefused& error) {
-    lost_metrics_ += static_cast<int64_t>(error.count);
-    forget(error.count);
-    throw;
+  void end_run(const TrackerStep& when) override {
+    if (!run_) return;
+    ask([&] { store_->end_run(*run_, absl::ToUnixMillis(when.time)); });
   }
-}
 
-void BufferedClient::flush() {
-  if (!run_) return;
-  std::optional<std::string> refused;
-  const auto send = [&](void (BufferedClient::*part)()) {
-    try {
-      (this->*part)();
-    } catch (const MlflowAway&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (!refused) refused = error.what();
+  bool is_ready() override { return gate_.is_open(services_.now()); }
+
+  bool wait_until_ready(absl::Time end) override {
+    if (end_ == absl::InfiniteFuture()) gate_.hurry();
+    end_ = end;
+    const absl::Time now = services_.now();
+    if (now >= end || gate_.next() >= end) return false;
+    if (gate_.next() <= now) return true;
+    if (options_.wait) {
+      options_.wait(gate_.next() - now);
+    } else if (services_.is_real) {
+      absl::SleepFor(gate_.next() - now);
+    } else {
+      return false;  // time stands still
     }
+    return true;
+  }
+
+  std::string losses() override {
+    const int64_t metrics =
+        lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_ + store_->held());
+    const int64_t others = lost_others_ + static_cast<int64_t>(items_.size());
+    if (metrics == 0 && others == 0) return {};
+    return absl::StrCat(metrics, " metrics and ", others, " params, tags or artifacts are lost");
+  }
+
+ private:
+  struct Params {
+    std::vector<MlflowText> texts;
   };
-  const absl::Time end =
-      end_ == absl::InfiniteFuture() ? services_.now() + options_.flush_limit : end_;
-  while (sent_metrics_ < metrics_.size() || !items_.empty()) {
-    if (services_.now() >= end) break;
-    const auto before = waiting();
-    send(items_.empty() ? &BufferedClient::send_metrics : &BufferedClient::send_item);
-    if (waiting() == before) break;  // the next flush tries again
+  struct Tags {
+    std::vector<MlflowText> texts;
+  };
+  struct Contents {
+    std::string path;
+    std::string bytes;
+  };
+  struct LocalFile {
+    std::string path;
+    std::string local_path;
+  };
+  using Item = std::variant<Params, Tags, Contents, LocalFile>;
+
+  void add(Item item) {
+    const size_t bytes = item_size(item);
+    if (!items_.empty() && item_bytes_ + bytes > options_.max_bytes) {
+      ++lost_others_;
+      throw std::runtime_error(absl::StrCat("params, tags or artifacts are dropped: ", item_bytes_,
+                                            " bytes of them wait for ", store_->place()));
+    }
+    item_bytes_ += bytes;
+    items_.push_back(std::move(item));
   }
-  send(&BufferedClient::flush_store);
-  if (refused) throw std::runtime_error(*refused);
-}
 
-void BufferedClient::flush_all() {
-  flushes_all_ = true;
-  flush();
-}
-
-void BufferedClient::flush_store() {
-  if (store_->held() == 0) return;
-  try {
-    ask([&] { store_->flush(*run_, flushes_all_ || end_ != absl::InfiniteFuture()); });
-  } catch (const MlflowRefused& error) {
-    lost_metrics_ += static_cast<int64_t>(error.count);
-    throw;
+  void add_contents(std::string bytes, const std::string& path) {
+    if (const std::string error = mlflow_path_error(path); !error.empty()) {
+      throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
+    }
+    add(Contents{.path = path, .bytes = std::move(bytes)});
   }
-}
-
-void BufferedClient::end_run(const TrackerStep& when) {
-  if (!run_) return;
-  ask([&] { store_->end_run(*run_, absl::ToUnixMillis(when.time)); });
-}
-
-bool BufferedClient::is_ready() { return gate_.is_open(services_.now()); }
-
-bool BufferedClient::wait_until_ready(absl::Time end) {
-  if (end_ == absl::InfiniteFuture()) gate_.hurry();
-  end_ = end;
-  const absl::Time now = services_.now();
-  if (now >= end || gate_.next() >= end) return false;
-  if (gate_.next() <= now) return true;
-  if (options_.wait) {
-    options_.wait(gate_.next() - now);
-  } else if (services_.is_real) {
-    absl::SleepFor(gate_.next() - now);
-  } else {
-    return false;  // time stands still
+  // Metrics, other items, and bytes of these.
+  std::array<size_t, 3> waiting() const {
+    return {metrics_.size() - sent_metrics_, items_.size(), item_bytes_};
   }
-  return true;
-}
+  // Each hands on some of what waits first.
 
-std::string BufferedClient::losses() {
-  const int64_t metrics =
-      lost_metrics_ + static_cast<int64_t>(metrics_.size() - sent_metrics_ + store_->held());
-  const int64_t others = lost_others_ + static_cast<int64_t>(items_.size());
-  if (metrics == 0 && others == 0) return {};
-  return absl::StrCat(metrics, " metrics and ", others, " params, tags or artifacts are lost");
+  void send_item() {
+    Item& item = items_.front();
+    const size_t bytes = item_size(item);
+    bool done = true;
+    const auto remove = [&] {
+      item_bytes_ -= done ? bytes : bytes - item_size(item);
+      if (done) items_.pop_front();
+    };
+    try {
+      std::visit(
+          absl::Overload(
+              [&](Params& params) { send_texts(params.texts, &MlflowStore::log_params); },
+              [&](Tags& tags) { send_texts(tags.texts, &MlflowStore::set_tags); },
+              [&](Contents& file) {
+                ask([&] { store_->put_artifact(*run_, file.path, file.bytes); });
+              },
+              [&](LocalFile& file) {
+                const auto opened = value_or_throw(services_.files.open(file.local_path));
+                const auto map = value_or_throw(opened->map());
+                const absl::Span<const std::byte> span = *map;
+                ask([&] {
+                  store_->put_artifact(
+                      *run_, file.path,
+                      std::string_view(reinterpret_cast<const char*>(span.data()), span.size()));
+                });
+              }),
+          item);
+    } catch (const MlflowAway&) {
+      done = false;
+      remove();
+      throw;
+    } catch (const std::exception&) {
+      // Of texts, those that were not refused are still to be sent.
+      const bool is_file =
+          std::holds_alternative<Contents>(item) || std::holds_alternative<LocalFile>(item);
+      if (is_file) ++lost_others_;
+      done = is_file || item_size(item) == 0;
+      remove();
+      throw;
+    }
+    remove();
+  }
+
+  void send_metrics() {
+    const auto waiting = absl::MakeConstSpan(metrics_).subspan(sent_metrics_);
+    const auto forget = [&](size_t count) {
+      sent_metrics_ += count;
+      // Room is given back now and then: each metric moves about once.
+      if (sent_metrics_ * 2 < metrics_.size()) return;
+      metrics_.erase(metrics_.begin(), metrics_.begin() + static_cast<int64_t>(sent_metrics_));
+      sent_metrics_ = 0;
+    };
+    try {
+      forget(ask([&] { return store_->log_metrics(*run_, waiting); }));
+    } catch (const MlflowRefused& error) {
+      lost_metrics_ += static_cast<int64_t>(error.count);
+      forget(error.count);
+      throw;
+    }
+  }
+
+  void flush_store() {
+    if (store_->held() == 0) return;
+    try {
+      ask([&] { store_->flush(*run_, flushes_all_ || end_ != absl::InfiniteFuture()); });
+    } catch (const MlflowRefused& error) {
+      lost_metrics_ += static_cast<int64_t>(error.count);
+      throw;
+    }
+  }
+
+  void send_texts(std::vector<MlflowText>& texts,
+                  size_t (MlflowStore::*send)(const MlflowRun&, absl::Span<const MlflowText>)) {
+    while (!texts.empty()) {
+      size_t count = 0;
+      std::optional<std::string> refused;
+      try {
+        count = ask([&] { return (*store_.*send)(*run_, texts); });
+      } catch (const MlflowRefused& error) {
+        count = error.count;
+        lost_others_ += static_cast<int64_t>(count);
+        refused = error.what();
+      }
+      texts.erase(texts.begin(), texts.begin() + static_cast<int64_t>(count));
+      if (refused) throw std::runtime_error(*refused);
+    }
+  }
+  // Those whose names are good.
+
+  std::vector<MlflowText> checked(const TrackerDict& dict, const std::string& what) {
+    std::vector<MlflowText> texts;
+    for (const auto& [name, value] : dict) {
+      if (is_good_name(name, what)) texts.emplace_back(name, value_text(value));
+    }
+    return texts;
+  }
+
+  std::vector<MlflowText> checked_tags(const TrackerDict& tags) {
+    std::vector<MlflowText> texts = checked(tags, "tag");
+    for (auto& [name, value] : texts) {
+      const size_t length = utf8_length(value);
+      if (length <= kMlflowMaxTag) continue;
+      value = utf8_start(value, kMlflowMaxTag);
+      if (bad_names_.size() >= kMaxBadNames || !bad_names_.insert(name).second) continue;
+      services_.warn(absl::StrCat("mlflow: tag \"", name, "\" has ", length,
+                                  " characters and is cut: MLflow allows ", kMlflowMaxTag));
+    }
+    return texts;
+  }
+
+  template <typename Item>
+  void add_texts(size_t wanted, std::vector<MlflowText> texts) {
+    lost_others_ += static_cast<int64_t>(wanted - texts.size());
+    add(Item{std::move(texts)});
+  }
+  // Whether it may be sent; else says so, once for each name.
+
+  bool is_good_name(const std::string& name, const std::string& what) {
+    const std::string error = mlflow_name_error(name);
+    if (error.empty()) return true;
+    if (bad_names_.size() < kMaxBadNames && bad_names_.insert(name).second) {
+      services_.warn(absl::StrCat("mlflow: ", what, " \"", name, "\" is dropped: ", error));
+    }
+    return false;
+  }
+
+  const TrackerServices& services_;
+  const std::unique_ptr<MlflowStore> store_;
+  const BufferedClientOptions options_;
+  RetryGate gate_;
+  std::optional<MlflowRun> run_;
+  std::deque<Item> items_;
+  size_t item_bytes_ = 0;
+  // Those before sent_metrics_ were handed on.
+  std::vector<MlflowMetric> metrics_;
+  size_t sent_metrics_ = 0;
+  int64_t lost_metrics_ = 0;
+  int64_t lost_others_ = 0;
+  bool said_full_ = false;
+  bool flushes_all_ = false;
+  std::set<std::string> bad_names_;
+  absl::Time end_ = absl::InfiniteFuture();
+};
+
+}  // namespace
+
+std::unique_ptr<MlflowClient> make_buffered_client(std::unique_ptr<MlflowStore> store,
+                                                   const TrackerServices& services,
+                                                   uint64_t random_bits,
+                                                   BufferedClientOptions options) {
+  return std::make_unique<BufferedClient>(std::move(store), services, random_bits,
+                                          std::move(options));
 }
 
 }  // namespace accelerate::trackers

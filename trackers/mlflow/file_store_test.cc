@@ -1,5 +1,3 @@
-#include "trackers/mlflow/file_store.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

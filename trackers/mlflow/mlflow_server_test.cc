@@ -19,8 +19,8 @@
 #include "accelerate/tracking/registry.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/mlflow/buffered_client.h"
+#include "trackers/mlflow/mlflow_store.h"
 #include "trackers/mlflow/mlflow_tracker.h"
-#include "trackers/mlflow/rest_store.h"
 #include "trackers/testing/mlflow_server.h"
 #include "trackers/testing/tracker_world.h"
 
@@ -55,9 +55,8 @@ class MlflowServerTest : public testing::Test {
   std::unique_ptr<MlflowTracker> make(MlflowServer& server, TrackerDict init_kwargs = {}) {
     return std::make_unique<MlflowTracker>(
         world_.setup(std::move(init_kwargs)),
-        std::make_unique<BufferedClient>(
-            std::make_unique<RestStore>(server.url(), world_.environment, disk_), world_.services,
-            17, options_));
+        make_buffered_client(make_rest_store(server.url(), world_.environment, disk_),
+                             world_.services, 17, options_));
   }
   std::unique_ptr<MlflowTracker> started(MlflowServer& server, TrackerDict init_kwargs = {}) {
     auto tracker = make(server, std::move(init_kwargs));

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -18,6 +19,9 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/tracking/tracker.h"
 #include "trackers/mlflow/mlflow_client.h"
 
 namespace accelerate::trackers {
@@ -98,5 +102,25 @@ class MlflowStore {
  protected:
   absl::Duration call_limit_ = absl::Seconds(10);
 };
+
+/// Runs in a folder, as MLflow lays them out: `mlflow ui --backend-store-uri FOLDER` shows them.
+/// The folder need not exist, and is not touched before the first call. The services outlive the
+/// store. Errors: MlflowAway for a disk that is full or fails.
+///
+/// If the process is killed, the files have all that `log_metrics` returned from, except for
+/// metrics beyond the first 200: more files are not kept open, so these metrics are written once a
+/// minute. If the machine fails, all of a run that has not ended may be lost. Other processes may
+/// write other runs of the folder at the same time, but not the same run.
+std::unique_ptr<MlflowStore> make_file_store(std::string folder, const TrackerServices& services,
+                                             uint64_t random_bits);
+
+/// Runs on an MLflow server, over its REST API 2.0. Artifacts go through the server
+/// (`mlflow-artifacts:`) or to a folder (`file:`) of `files`. `environment` has the credentials and
+/// the settings of TLS, see mlflow_tracker.h; credentials in the URI come after these.
+/// Errors: std::invalid_argument for a text that is not a URL; MlflowAway for a server that does
+/// not answer, or answers 408, 429, 5xx or without JSON. Others have MLflow's error_code and
+/// message.
+std::unique_ptr<MlflowStore> make_rest_store(const std::string& tracking_uri,
+                                             const Environment& environment, FileSystem& files);
 
 }  // namespace accelerate::trackers

@@ -1,6 +1,7 @@
 #include "trackers/mlflow/mlflow_tracker.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <utility>
 #include <variant>
@@ -10,12 +11,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/file_system.h"
-#include "accelerate/tracking/process_end.h"
+#include "accelerate/tracking/flush_on_exit.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/http_client.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/secret_names.h"
-#include "trackers/common/yes_or_no.h"
+#include "trackers/common/secrets.h"
+#include "trackers/mlflow/buffered_client.h"
 #include "trackers/mlflow/mlflow_names.h"
-#include "trackers/mlflow/open_client.h"
+#include "trackers/mlflow/mlflow_store.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -63,6 +66,65 @@ std::string artifact_name(const char* folder, const std::string& name, const Tra
   return absl::StrCat(folder, "/", name, "_step_", step.step.value_or(0));
 }
 
+bool is_http(const std::string& uri) {
+  return absl::StartsWith(uri, "http://") || absl::StartsWith(uri, "https://");
+}
+
+std::string folder_of(const TrackerSetup& setup, std::string uri) {
+  if (uri.empty()) {
+    uri = setup.logging_dir.empty() ? "mlruns" : join_path(setup.logging_dir, "mlruns");
+  } else if (absl::StartsWith(uri, "file:")) {
+    const bool has_host = absl::StartsWith(uri, "file://");
+    uri = path_of_file_uri(uri);
+    if (has_host && !absl::StartsWith(uri, "/")) {
+      throw std::invalid_argument(
+          "mlflow: a tracking URI of file: is of this machine: file:///folder");
+    }
+  } else if (absl::StrContains(uri, "://") || absl::StartsWith(uri, "databricks")) {
+    throw std::invalid_argument(
+        absl::StrCat("mlflow: the tracking URI begins with ", uri.substr(0, uri.find(':')),
+                     ", and may be http://..., https://..., file:///... or a folder"));
+  }
+  const bool absolute = absl::StartsWith(uri, "/") || !setup.services.is_real;
+  return absolute ? uri : std::filesystem::absolute(uri).lexically_normal().string();
+}
+
+// The client that a tracking URI stands for: `http(s)://host`, `file:///folder` or a folder; empty:
+// `mlruns` in the logging_dir. Errors: std::invalid_argument naming the URI, without credentials.
+std::unique_ptr<MlflowClient> open_client(const TrackerSetup& setup,
+                                          const std::string& tracking_uri) {
+  std::unique_ptr<MlflowStore> store;
+  if (!is_http(tracking_uri)) {
+    store = make_file_store(folder_of(setup, tracking_uri), setup.services, setup.random_bits);
+  } else if (!setup.services.is_real) {
+    throw std::invalid_argument(
+        "mlflow: in a simulation there is no server; let the tracking URI "
+        "be a folder");
+  } else {
+    try {
+      store = make_rest_store(tracking_uri, setup.services.environment, setup.services.files);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(absl::StrCat("mlflow: the tracking URI: ", error.what()));
+    }
+  }
+  return make_buffered_client(std::move(store), setup.services, setup.random_bits);
+}
+
+// Why the environment's tracking URI cannot be used here; empty: it can.
+std::string why_unavailable(const TrackerServices& services) {
+  const std::string uri = services.environment.get_or("MLFLOW_TRACKING_URI", "");
+  if (is_http(uri) && !services.is_real) {
+    return "MLFLOW_TRACKING_URI is a server, and there is none in a simulation";
+  }
+  return {};
+}
+
+const TrackerRegistration kRegistration({.name = "mlflow",
+                                         .requires_logging_directory = false,
+                                         .main_process_only = true,
+                                         .tracker = make_tracker<MlflowTracker>,
+                                         .unavailable = why_unavailable});
+
 }  // namespace
 
 MlflowTracker::MlflowTracker(const TrackerSetup& setup) : MlflowTracker(setup, nullptr) {}
@@ -98,7 +160,7 @@ MlflowTracker::MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowCl
     }
     run_.nested = *truth;
   }
-  client_ = client != nullptr ? std::move(client) : open_mlflow_client(setup, tracking_uri);
+  client_ = client != nullptr ? std::move(client) : open_client(setup, tracking_uri);
 }
 
 void MlflowTracker::start() {
@@ -218,13 +280,9 @@ void MlflowTracker::log_artifact(const std::string& local_path, const std::strin
 }
 
 void MlflowTracker::log_artifacts(const std::string& local_dir, const std::string& artifact_path) {
-  const auto names = services_.files.list(local_dir);
-  if (!names.ok()) throw std::runtime_error(std::string(names.status().message()));
-  for (const std::string& name : *names) {
+  for (const std::string& name : value_or_throw(services_.files.list(local_dir))) {
     const std::string path = join_path(local_dir, name);
-    const auto info = services_.files.info(path);
-    if (!info.ok()) throw std::runtime_error(std::string(info.status().message()));
-    if (!info->is_directory) {
+    if (!value_or_throw(services_.files.info(path)).is_directory) {
       log_artifact(path, artifact_path);
     } else {
       log_artifacts(path, artifact_path.empty() ? name : join_path(artifact_path, name));
@@ -287,15 +345,5 @@ void MlflowTracker::abandon() {
   if (losses.empty()) return;
   services_.warn(absl::StrCat("mlflow: ", losses, ": ", reason.empty() ? kAway : reason));
 }
-
-namespace {
-
-const TrackerRegistration kRegistration({.name = "mlflow",
-                                         .requires_logging_directory = false,
-                                         .main_process_only = true,
-                                         .tracker = make_tracker<MlflowTracker>,
-                                         .unavailable = mlflow_unavailable});
-
-}  // namespace
 
 }  // namespace accelerate::trackers

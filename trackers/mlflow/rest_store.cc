@@ -1,13 +1,23 @@
-#include "trackers/mlflow/rest_store.h"
+#include "trackers/mlflow/mlflow_store.h"
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/http_client.h"
 #include "trackers/mlflow/mlflow_names.h"
 
 namespace accelerate::trackers {
@@ -111,190 +121,211 @@ std::string artifact_url(const std::string& artifact_uri, const HttpUrl& server)
                       url_escape_path(rest.substr(slash)));
 }
 
+class RestStore final : public MlflowStore {
+ public:
+  // `environment`: MLFLOW_TRACKING_USERNAME, _PASSWORD, _TOKEN, _INSECURE_TLS, _SERVER_CERT_PATH;
+  // credentials in the URI come after these. `files`: for artifacts in a folder.
+  // Errors: std::invalid_argument for what is no URL.
+
+  RestStore(const std::string& tracking_uri, const Environment& environment, FileSystem& files)
+      : url_(parse_http_url(tracking_uri)), files_(files), http_(options_of(url_, environment)) {}
+
+  std::string place() const override { return url_.url; }
+
+  std::vector<std::string> find_experiments(const std::string& name) override {
+    const std::optional<json> answer =
+        call_unless("RESOURCE_DOES_NOT_EXIST", "GET",
+                    absl::StrCat("experiments/get-by-name?experiment_name=", url_escape(name)), "");
+    if (!answer) return {};
+    const json experiment = answer->value("experiment", json());
+    const std::string id = experiment.is_object() ? text_at(experiment, "experiment_id") : "";
+    if (id.empty()) throw MlflowAway(url_.url + " answers without an experiment_id");
+    if (text_at(experiment, "lifecycle_stage") == "deleted") {
+      throw std::runtime_error(absl::StrCat("experiment \"", name, "\" of ", url_.url,
+                                            " is deleted; restore it, or use another name"));
+    }
+    return {id};
+  }
+
+  std::string create_experiment(const std::string& name,
+                                const std::optional<std::string>& artifact_location,
+                                const std::vector<MlflowText>& tags, int64_t /*now*/) override {
+    json body = {{"name", name}};
+    if (artifact_location) body["artifact_location"] = *artifact_location;
+    if (!tags.empty()) body["tags"] = tags_of(tags);
+    const std::optional<json> answer =
+        call_unless("RESOURCE_ALREADY_EXISTS", "POST", "experiments/create", text_of(body));
+    if (!answer) {
+      // Somebody else was faster, or an answer was lost.
+      const std::vector<std::string> found = find_experiments(name);
+      if (found.empty()) {
+        throw MlflowAway(absl::StrCat(url_.url, " has experiment \"", name, "\", and has not"));
+      }
+      return found[0];
+    }
+    const std::string id = text_at(*answer, "experiment_id");
+    if (id.empty()) throw MlflowAway(url_.url + " answers without an experiment_id");
+    return id;
+  }
+
+  MlflowRun create_run(const MlflowNewRun& run) override {
+    json body = {{"experiment_id", run.experiment_id}, {"start_time", run.start_time}};
+    std::vector<MlflowText> tags = run.tags;
+    if (!run.name.empty()) {
+      body["run_name"] = run.name;
+      tags.emplace_back("mlflow.runName", run.name);  // servers before 2.0 know the tag alone
+    }
+    for (const auto& [key, value] : tags) {
+      if (key == "mlflow.user") body["user_id"] = value;
+    }
+    if (!tags.empty()) body["tags"] = tags_of(tags);
+    return run_of(call("POST", "runs/create", text_of(body)), url_.url);
+  }
+
+  MlflowRun resume_run(const std::string& run_id) override {
+    const json answer = call("GET", absl::StrCat("runs/get?run_id=", url_escape(run_id)), "");
+    MlflowRun run = run_of(answer, url_.url);
+    if (text_at(answer["run"]["info"], "lifecycle_stage") == "deleted") {
+      throw std::runtime_error(absl::StrCat("run ", run_id, " of ", url_.url,
+                                            " is deleted; restore it to go on with it"));
+    }
+    call("POST", "runs/update", text_of({{"run_id", run.run_id}, {"status", "RUNNING"}}));
+    return run;
+  }
+
+  size_t log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) override {
+    BatchBody body(run.run_id, "metrics");
+    for (const MlflowMetric& metric : metrics.first(std::min(metrics.size(), kMlflowMaxMetrics))) {
+      if (!body.add({{"key", metric.key},
+                     {"value", number(metric.value)},
+                     {"timestamp", metric.timestamp},
+                     {"step", metric.step}})) {
+        break;
+      }
+    }
+    return log_batch(body.text(), body.count());
+  }
+
+  size_t log_params(const MlflowRun& run, absl::Span<const MlflowText> params) override {
+    return log_texts(run, "params", params);
+  }
+
+  size_t set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) override {
+    return log_texts(run, "tags", tags);
+  }
+
+  void put_artifact(const MlflowRun& run, const std::string& path,
+                    std::string_view contents) override {
+    const std::string& uri = run.artifact_uri;
+    if (absl::StartsWith(uri, "file:") || absl::StartsWith(uri, "/")) {
+      const std::string folder = absl::StartsWith(uri, "file:") ? path_of_file_uri(uri) : uri;
+      throw_if_error(write_file(files_, join_path(folder, path), contents));
+      return;
+    }
+    if (!absl::StartsWith(uri, "mlflow-artifacts:")) {
+      throw std::runtime_error(absl::StrCat(
+          "artifact ", path, " cannot be kept at ", uri.substr(0, uri.find(':')),
+          ":..., only at mlflow-artifacts: and file:; start the server with --serve-artifacts"));
+    }
+    const HttpUrl url =
+        parse_http_url(absl::StrCat(artifact_url(uri, url_), "/", url_escape_path(path)));
+    const HttpAnswer answer =
+        send({.method = "PUT",
+              .url = url.url,
+              .headers = {{"Content-Type", "application/octet-stream"}},
+              .body = contents,
+              .timeout = call_limit_ + kPerArtifactMegabyte * (contents.size() >> 20),
+              // Another host than the one they are for does not get the credentials.
+              .authenticate = url.origin == url_.origin});
+    if (answer.status / 100 == 2) return;
+    throw std::runtime_error(absl::StrCat("PUT ", url.url, " answers HTTP ", answer.status, ": ",
+                                          http_.redact(answer.body.substr(0, kMaxQuoted))));
+  }
+
+  void end_run(const MlflowRun& run, int64_t end_time) override {
+    call("POST", "runs/update",
+         text_of({{"run_id", run.run_id}, {"status", "FINISHED"}, {"end_time", end_time}}));
+  }
+
+ private:
+  // The answer, whatever its status; the server is there.
+
+  HttpAnswer send(const HttpRequest& request) {
+    HttpAnswer answer;
+    try {
+      answer = http_.send(request);
+    } catch (const HttpError& error) {
+      throw MlflowAway(error.what());
+    }
+    if (answer.status == 408 || answer.status == 429 || answer.status >= 500) {
+      throw MlflowAway(absl::StrCat(url_.url, " answers HTTP ", answer.status), answer.retry_after);
+    }
+    return answer;
+  }
+  // What the server answers to a call of the API.
+
+  json call(const std::string& method, const std::string& path, const std::string& body) {
+    return call_unless("", method, path, body).value();
+  }
+  // The same; nothing where it refuses with that error_code.
+
+  std::optional<json> call_unless(const std::string& error_code, const std::string& method,
+                                  const std::string& path, const std::string& body) {
+    const std::string url = absl::StrCat(url_.url, "/api/2.0/mlflow/", path);
+    const HttpAnswer answer =
+        send({.method = method,
+              .url = url,
+              .headers = {{"Content-Type", "application/json"}, {"Accept", "application/json"}},
+              .body = body,
+              .timeout = call_limit_});
+    json content = answer.body.empty()
+                       ? json::object()
+                       : json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    const std::string shown = absl::StrCat(method, " ", url.substr(0, url.find('?')));
+    if (answer.status / 100 == 2) {
+      if (content.is_object()) return content;
+      // It is not MLflow that speaks so, but something before it.
+      throw MlflowAway(absl::StrCat(shown, " answers HTTP ", answer.status, ", but no JSON"));
+    }
+    const std::string code = content.is_object() ? text_at(content, "error_code") : "";
+    if (!code.empty() && code == error_code) return std::nullopt;
+    std::string reason = content.is_object() ? text_at(content, "message") : answer.body;
+    reason = http_.redact(reason.substr(0, kMaxQuoted));
+    throw std::runtime_error(absl::StrCat(shown, " answers HTTP ", answer.status,
+                                          code.empty() ? "" : " ", code, reason.empty() ? "" : ": ",
+                                          reason));
+  }
+  // Sends a body of so many entries, and returns that number.
+
+  size_t log_batch(const std::string& body, size_t count) {
+    try {
+      call("POST", "runs/log-batch", body);
+    } catch (const MlflowAway&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw MlflowRefused(error.what(), count);
+    }
+    return count;
+  }
+
+  size_t log_texts(const MlflowRun& run, const char* kind, absl::Span<const MlflowText> texts) {
+    BatchBody body(run.run_id, kind);
+    for (const auto& [key, value] : texts.first(std::min(texts.size(), kMlflowMaxTexts))) {
+      if (!body.add({{"key", key}, {"value", value}})) break;
+    }
+    return log_batch(body.text(), body.count());
+  }
+
+  const HttpUrl url_;
+  FileSystem& files_;
+  HttpClient http_;
+};
+
 }  // namespace
 
-RestStore::RestStore(const std::string& tracking_uri, const Environment& environment,
-                     FileSystem& files)
-    : url_(parse_http_url(tracking_uri)), files_(files), http_(options_of(url_, environment)) {}
-
-HttpAnswer RestStore::send(const HttpRequest& request) {
-  HttpAnswer answer;
-  try {
-    answer = http_.send(request);
-  } catch (const HttpError& error) {
-    throw MlflowAway(error.what());
-  }
-  if (answer.status == 408 || answer.status == 429 || answer.status >= 500) {
-    throw MlflowAway(absl::StrCat(url_.url, " answers HTTP ", answer.status), answer.retry_after);
-  }
-  return answer;
-}
-
-json RestStore::call(const std::string& method, const std::string& path, const std::string& body) {
-  return call_unless("", method, path, body).value();
-}
-
-std::optional<json> RestStore::call_unless(const std::string& error_code, const std::string& method,
-                                           const std::string& path, const std::string& body) {
-  const std::string url = absl::StrCat(url_.url, "/api/2.0/mlflow/", path);
-  const HttpAnswer answer =
-      send({.method = method,
-            .url = url,
-            .headers = {{"Content-Type", "application/json"}, {"Accept", "application/json"}},
-            .body = body,
-            .timeout = call_limit_});
-  json content = answer.body.empty()
-                     ? json::object()
-                     : json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
-  const std::string shown = absl::StrCat(method, " ", url.substr(0, url.find('?')));
-  if (answer.status / 100 == 2) {
-    if (content.is_object()) return content;
-    // It is not MLflow that speaks so, but something before it.
-    throw MlflowAway(absl::StrCat(shown, " answers HTTP ", answer.status, ", but no JSON"));
-  }
-  const std::string code = content.is_object() ? text_at(content, "error_code") : "";
-  if (!code.empty() && code == error_code) return std::nullopt;
-  std::string reason = content.is_object() ? text_at(content, "message") : answer.body;
-  reason = http_.redact(reason.substr(0, kMaxQuoted));
-  throw std::runtime_error(absl::StrCat(shown, " answers HTTP ", answer.status,
-                                        code.empty() ? "" : " ", code, reason.empty() ? "" : ": ",
-                                        reason));
-}
-
-std::vector<std::string> RestStore::find_experiments(const std::string& name) {
-  const std::optional<json> answer =
-      call_unless("RESOURCE_DOES_NOT_EXIST", "GET",
-                  absl::StrCat("experiments/get-by-name?experiment_name=", url_escape(name)), "");
-  if (!answer) return {};
-  const json experiment = answer->value("experiment", json());
-  const std::string id = experiment.is_object() ? text_at(experiment, "experiment_id") : "";
-  if (id.empty()) throw MlflowAway(url_.url + " answers without an experiment_id");
-  if (text_at(experiment, "lifecycle_stage") == "deleted") {
-    throw std::runtime_error(absl::StrCat("experiment \"", name, "\" of ", url_.url,
-                                          " is deleted; restore it, or use another name"));
-  }
-  return {id};
-}
-
-std::string RestStore::create_experiment(const std::string& name,
-                                         const std::optional<std::string>& artifact_location,
-                                         const std::vector<MlflowText>& tags, int64_t /*now*/) {
-  json body = {{"name", name}};
-  if (artifact_location) body["artifact_location"] = *artifact_location;
-  if (!tags.empty()) body["tags"] = tags_of(tags);
-  const std::optional<json> answer =
-      call_unless("RESOURCE_ALREADY_EXISTS", "POST", "experiments/create", text_of(body));
-  if (!answer) {
-    // Somebody else was faster, or an answer was lost.
-    const std::vector<std::string> found = find_experiments(name);
-    if (found.empty()) {
-      throw MlflowAway(absl::StrCat(url_.url, " has experiment \"", name, "\", and has not"));
-    }
-    return found[0];
-  }
-  const std::string id = text_at(*answer, "experiment_id");
-  if (id.empty()) throw MlflowAway(url_.url + " answers without an experiment_id");
-  return id;
-}
-
-MlflowRun RestStore::create_run(const MlflowNewRun& run) {
-  json body = {{"experiment_id", run.experiment_id}, {"start_time", run.start_time}};
-  std::vector<MlflowText> tags = run.tags;
-  if (!run.name.empty()) {
-    body["run_name"] = run.name;
-    tags.emplace_back("mlflow.runName", run.name);  // servers before 2.0 know the tag alone
-  }
-  for (const auto& [key, value] : tags) {
-    if (key == "mlflow.user") body["user_id"] = value;
-  }
-  if (!tags.empty()) body["tags"] = tags_of(tags);
-  return run_of(call("POST", "runs/create", text_of(body)), url_.url);
-}
-
-MlflowRun RestStore::resume_run(const std::string& run_id) {
-  const json answer = call("GET", absl::StrCat("runs/get?run_id=", url_escape(run_id)), "");
-  MlflowRun run = run_of(answer, url_.url);
-  if (text_at(answer["run"]["info"], "lifecycle_stage") == "deleted") {
-    throw std::runtime_error(
-        absl::StrCat("run ", run_id, " of ", url_.url, " is deleted; restore it to go on with it"));
-  }
-  call("POST", "runs/update", text_of({{"run_id", run.run_id}, {"status", "RUNNING"}}));
-  return run;
-}
-
-size_t RestStore::log_batch(const std::string& body, size_t count) {
-  try {
-    call("POST", "runs/log-batch", body);
-  } catch (const MlflowAway&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw MlflowRefused(error.what(), count);
-  }
-  return count;
-}
-
-size_t RestStore::log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) {
-  BatchBody body(run.run_id, "metrics");
-  for (const MlflowMetric& metric : metrics.first(std::min(metrics.size(), kMlflowMaxMetrics))) {
-    if (!body.add({{"key", metric.key},
-                   {"value", number(metric.value)},
-                   {"timestamp", metric.timestamp},
-                   {"step", metric.step}})) {
-      break;
-    }
-  }
-  return log_batch(body.text(), body.count());
-}
-
-size_t RestStore::log_texts(const MlflowRun& run, const char* kind,
-                            absl::Span<const MlflowText> texts) {
-  BatchBody body(run.run_id, kind);
-  for (const auto& [key, value] : texts.first(std::min(texts.size(), kMlflowMaxTexts))) {
-    if (!body.add({{"key", key}, {"value", value}})) break;
-  }
-  return log_batch(body.text(), body.count());
-}
-
-size_t RestStore::log_params(const MlflowRun& run, absl::Span<const MlflowText> params) {
-  return log_texts(run, "params", params);
-}
-
-size_t RestStore::set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) {
-  return log_texts(run, "tags", tags);
-}
-
-void RestStore::put_artifact(const MlflowRun& run, const std::string& path,
-                             std::string_view contents) {
-  const std::string& uri = run.artifact_uri;
-  if (absl::StartsWith(uri, "file:") || absl::StartsWith(uri, "/")) {
-    const std::string folder = absl::StartsWith(uri, "file:") ? path_of_file_uri(uri) : uri;
-    const absl::Status status = write_file(files_, join_path(folder, path), contents);
-    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
-    return;
-  }
-  if (!absl::StartsWith(uri, "mlflow-artifacts:")) {
-    throw std::runtime_error(absl::StrCat(
-        "artifact ", path, " cannot be kept at ", uri.substr(0, uri.find(':')),
-        ":..., only at mlflow-artifacts: and file:; start the server with --serve-artifacts"));
-  }
-  const HttpUrl url =
-      parse_http_url(absl::StrCat(artifact_url(uri, url_), "/", url_escape_path(path)));
-  const HttpAnswer answer =
-      send({.method = "PUT",
-            .url = url.url,
-            .headers = {{"Content-Type", "application/octet-stream"}},
-            .body = contents,
-            .timeout = call_limit_ + kPerArtifactMegabyte * (contents.size() >> 20),
-            // Another host than the one they are for does not get the credentials.
-            .authenticate = url.origin == url_.origin});
-  if (answer.status / 100 == 2) return;
-  throw std::runtime_error(absl::StrCat("PUT ", url.url, " answers HTTP ", answer.status, ": ",
-                                        http_.redact(answer.body.substr(0, kMaxQuoted))));
-}
-
-void RestStore::end_run(const MlflowRun& run, int64_t end_time) {
-  call("POST", "runs/update",
-       text_of({{"run_id", run.run_id}, {"status", "FINISHED"}, {"end_time", end_time}}));
+std::unique_ptr<MlflowStore> make_rest_store(const std::string& tracking_uri,
+                                             const Environment& environment, FileSystem& files) {
+  return std::make_unique<RestStore>(tracking_uri, environment, files);
 }
 
 }  // namespace accelerate::trackers

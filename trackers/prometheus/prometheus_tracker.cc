@@ -6,8 +6,8 @@
 #include "absl/time/time.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/secret_names.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/common/numbers.h"
+#include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -9,7 +9,7 @@
 ///
 /// Besides what is logged there are accelerate_step, the latest step that was given;
 /// accelerate_last_log_timestamp_seconds; and accelerate_config_info, whose labels are the
-/// configuration, but for names of secrets (trackers/common/secret_names.h). `run` is the project.
+/// configuration, but for names of secrets (trackers/common/secrets.h). `run` is the project.
 /// Of what is logged, numbers, bools and tensors of one element are gauges, and dictionaries are
 /// gone through ("lr/head" is accelerate_lr_head); other values are left out, which is said once
 /// for each name.

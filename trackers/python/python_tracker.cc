@@ -5,7 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "trackers/bridge/bridge_process.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -24,8 +23,7 @@ std::string module_name(const std::string& module) {
 
 std::unique_ptr<GeneralTracker> make(const std::string& name, const PythonTrackerOptions& options,
                                      const TrackerSetup& setup) {
-  return std::make_unique<PythonTracker>(
-      setup, options, std::make_unique<BridgeProcess>(name, setup.services, setup.init_kwargs));
+  return std::make_unique<PythonTracker>(name, setup, options);
 }
 
 std::string why_not(const TrackerServices& services, const std::string& module) {
@@ -69,15 +67,13 @@ TrackerClass python_tracker(std::string name, const PythonTrackerOptions& option
                          const TrackerServices& services) { return why_not(services, module); }};
 }
 
-PythonTracker::PythonTracker(const TrackerSetup& setup, PythonTrackerOptions options,
-                             std::unique_ptr<PythonPackage> package)
-    : options_(std::move(options)),
+PythonTracker::PythonTracker(const std::string& name, const TrackerSetup& setup,
+                             PythonTrackerOptions options)
+    : PackageTracker(name, setup, nullptr),
+      options_(std::move(options)),
       class_path_(absl::StrCat(module_name(options_.module), ".", options_.class_name)),
       object_(absl::StrCat(class_path_, "()")),
-      project_(setup.project_name),
-      logging_dir_(setup.logging_dir),
-      init_kwargs_(setup.init_kwargs),
-      package_(std::move(package)) {
+      logging_dir_(setup.logging_dir) {
   if (options_.module.empty() || options_.class_name.empty()) {
     throw std::invalid_argument("a Python tracker wants the names of a module and a class");
   }
@@ -97,10 +93,8 @@ void PythonTracker::store_init_configuration(const TrackerDict& values) {
 }
 
 void PythonTracker::log(const TrackerDict& values, const TrackerStep& step) {
-  PythonDict kwargs = to_python(step.kwargs);
-  kwargs.emplace_back("step", to_value(step.step));
   package_->call(
-      {.path = absl::StrCat(object_, ".log"), .args = {values}, .kwargs = std::move(kwargs)});
+      {.path = absl::StrCat(object_, ".log"), .args = {values}, .kwargs = step_kwargs(step)});
 }
 
 void PythonTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
@@ -108,11 +102,9 @@ void PythonTracker::log_images(const TrackerImages& images, const TrackerStep& s
   for (const auto& [name, several] : images) {
     values.emplace_back(name, PythonList(several.begin(), several.end()));
   }
-  PythonDict kwargs = to_python(step.kwargs);
-  kwargs.emplace_back("step", to_value(step.step));
   package_->call({.path = absl::StrCat(object_, ".log_images"),
                   .args = {std::move(values)},
-                  .kwargs = std::move(kwargs)});
+                  .kwargs = step_kwargs(step)});
 }
 
 void PythonTracker::log_table(const std::string& name, const TrackerTable& table,

@@ -21,7 +21,7 @@
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/python_package.h"
+#include "trackers/bridge/package_tracker.h"
 
 namespace accelerate::trackers {
 
@@ -36,10 +36,10 @@ struct PythonTrackerOptions {
 /// For `log_with` or register_tracker_class.
 TrackerClass python_tracker(std::string name, const PythonTrackerOptions& options);
 
-class PythonTracker : public GeneralTracker {
+class PythonTracker : public PackageTracker {
  public:
-  PythonTracker(const TrackerSetup& setup, PythonTrackerOptions options,
-                std::unique_ptr<PythonPackage> package);
+  /// `name`: the tracker's, for messages.
+  PythonTracker(const std::string& name, const TrackerSetup& setup, PythonTrackerOptions options);
 
   void start() override;
   void store_init_configuration(const TrackerDict& values) override;
@@ -47,17 +47,13 @@ class PythonTracker : public GeneralTracker {
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
   void log_table(const std::string& name, const TrackerTable& table,
                  const TrackerStep& step) override;
-  void flush() override { package_->flush(); }
   void finish() override;
 
  private:
   const PythonTrackerOptions options_;
   const std::string class_path_;
   const std::string object_;  // the path of what the class made
-  const std::string project_;
   const std::string logging_dir_;
-  const TrackerDict init_kwargs_;
-  const std::unique_ptr<PythonPackage> package_;
 };
 
 }  // namespace accelerate::trackers

@@ -2,34 +2,19 @@
 
 #include <utility>
 
-#include "trackers/bridge/bridge_process.h"
-
 namespace accelerate::trackers {
 namespace {
 
-const TrackerRegistration kRegistration({
-    .name = "swanlab",
-    .requires_logging_directory = false,
-    .main_process_only = false,
-    .tracker = make_tracker<SwanLabTracker>,
-    .unavailable =
-        [](const TrackerServices& services) { return why_unavailable(services, "swanlab"); },
-});
+const TrackerRegistration kRegistration(
+    package_tracker<SwanLabTracker>({.name = "swanlab", .main_process_only = false}));
 
 }  // namespace
 
-SwanLabTracker::SwanLabTracker(const TrackerSetup& setup)
-    : SwanLabTracker(
-          setup, std::make_unique<BridgeProcess>("swanlab", setup.services, setup.init_kwargs)) {}
-
 SwanLabTracker::SwanLabTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package)
-    : project_(setup.project_name), init_kwargs_(setup.init_kwargs), package_(std::move(package)) {}
+    : PackageTracker("swanlab", setup, std::move(package)) {}
 
 void SwanLabTracker::start() {
-  package_->start();
-  PythonDict kwargs = {{"project", project_}};
-  for (auto& entry : to_python(init_kwargs_)) kwargs.push_back(std::move(entry));
-  package_->call({.path = "swanlab.init", .kwargs = std::move(kwargs)});
+  start_with("swanlab.init", {{"project", project_}});
   package_->set_item("swanlab.config", "FRAMEWORK", "🤗Accelerate");
 }
 
@@ -39,10 +24,8 @@ void SwanLabTracker::store_init_configuration(const TrackerDict& values) {
 }
 
 void SwanLabTracker::log_python(PythonDict values, const TrackerStep& step) {
-  PythonDict kwargs = to_python(step.kwargs);
-  kwargs.emplace_back("step", to_value(step.step));
   package_->call(
-      {.path = "swanlab.init().log", .args = {std::move(values)}, .kwargs = std::move(kwargs)});
+      {.path = "swanlab.init().log", .args = {std::move(values)}, .kwargs = step_kwargs(step)});
 }
 
 void SwanLabTracker::log(const TrackerDict& values, const TrackerStep& step) {

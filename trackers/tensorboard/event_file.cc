@@ -10,10 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/little_endian.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/common/numbers.h"
 #include "trackers/tensorboard/event.pb.h"
 
 namespace accelerate::trackers {
@@ -140,9 +138,7 @@ absl::Status EventFile::write() {
   if (unwritten_.empty()) return absl::OkStatus();
   absl::Status status = file_ == nullptr ? create() : absl::OkStatus();
   if (status.ok()) {
-    status = file_->write_at(
-        written_, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(unwritten_.data()),
-                                      unwritten_.size()));
+    status = file_->write_at(written_, as_bytes(unwritten_));
   }
   if (!status.ok()) {
     last_failure_ = options_.now();

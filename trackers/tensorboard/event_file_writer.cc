@@ -1,4 +1,4 @@
-#include "trackers/tensorboard/event_file_writer.h"
+#include "trackers/tensorboard/summary_writer.h"
 
 #include <unistd.h>
 
@@ -6,21 +6,28 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <exception>
+#include <functional>
 #include <limits>
+#include <map>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/no_destructor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
+#include "trackers/common/numbers.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
 #include "trackers/tensorboard/event.pb.h"
+#include "trackers/tensorboard/event_file.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -211,209 +218,248 @@ std::string file_owner(const TrackerServices& services) {
   return absl::StrCat(host.data(), ".", ::getpid());
 }
 
+class EventFileWriter final : public SummaryWriter {
+ public:
+  // `services` outlive this.
+
+  explicit EventFileWriter(const TrackerServices& services) : services_(services) {}
+
+  void open(const std::string& log_dir, const TrackerDict& kwargs) override {
+    log_dir_ = log_dir;
+    options_ = summary_writer_options(kwargs);
+    run("").flush();
+  }
+
+  void add_scalar(const std::string& tag, const TrackerValue& scalar_value,
+                  const TrackerStep& when) override {
+    InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
+    const bool new_style = kwargs.boolean("new_style").value_or(false);
+    const bool double_precision = kwargs.boolean("double_precision").value_or(false);
+    Event event = new_event(when, kwargs);
+    const std::optional<double> number = number_of(scalar_value);
+    if (!number) throw std::invalid_argument(absl::StrCat("`", tag, "` is no number"));
+    Summary::Value& value = add_value(event, tag);
+    if (!new_style) {
+      value.set_simple_value(static_cast<float>(*number));
+    } else {
+      set_plugin(value, "scalars");
+      tensorboard::TensorProto& tensor = *value.mutable_tensor();
+      tensor.mutable_tensor_shape();
+      tensor.set_dtype(double_precision ? tensorboard::DT_DOUBLE : tensorboard::DT_FLOAT);
+      if (double_precision) {
+        tensor.add_double_val(*number);
+      } else {
+        tensor.add_float_val(static_cast<float>(*number));
+      }
+    }
+    add(event, "");
+  }
+
+  void add_scalars(const std::string& main_tag, const TrackerDict& tag_scalar_dict,
+                   const TrackerStep& when) override {
+    std::vector<std::string> refused;
+    for (const auto& [tag, scalar] : tag_scalar_dict) {
+      if (find(tag_scalar_dict, tag) != &scalar) continue;  // it comes again
+      const std::optional<double> number = number_of(scalar);
+      if (!number) {
+        refused.push_back(tag);
+        continue;
+      }
+      Event event = new_event(when);
+      add_value(event, main_tag).set_simple_value(static_cast<float>(*number));
+      add(event, absl::StrCat(absl::StrReplaceAll(main_tag, {{"/", "_"}}), "_", tag));
+    }
+    if (!refused.empty()) {
+      throw std::invalid_argument(
+          absl::StrCat("`", refused[0], "` of `", main_tag, "` is no number"));
+    }
+  }
+
+  void add_text(const std::string& tag, const std::string& text_string,
+                const TrackerStep& when) override {
+    Event event = new_event(when);
+    Summary::Value& value = add_value(event, tag + "/text_summary");
+    set_plugin(value, "text");
+    tensorboard::TensorProto& tensor = *value.mutable_tensor();
+    tensor.set_dtype(tensorboard::DT_STRING);
+    tensor.mutable_tensor_shape()->add_dim()->set_size(1);
+    tensor.add_string_val(valid_utf8(text_string));
+    add(event, "");
+  }
+
+  void add_images(const std::string& tag, const std::vector<TrackerImage>& images,
+                  const TrackerStep& when) override {
+    InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
+    kwargs.text("dataformats");
+    Event event = new_event(when, kwargs);
+    if (images.empty()) throw std::invalid_argument(absl::StrCat("`", tag, "` has no images"));
+    const bool alike = std::all_of(images.begin(), images.end(), [&](const TrackerImage& image) {
+      return are_alike(image, images[0]);
+    });
+    if (images.size() == 1) {
+      set_image(add_value(event, tag), images[0]);
+    } else if (alike) {
+      encode_png(images[0]);  // says what is wrong with them
+      set_image(add_value(event, tag), grid(images));
+    } else {
+      for (size_t i = 0; i < images.size(); ++i) {
+        set_image(add_value(event, absl::StrCat(tag, "/", i)), images[i]);
+      }
+    }
+    add(event, "");
+  }
+
+  void add_histogram(const std::string& tag, const std::vector<double>& values,
+                     const TrackerStep& when) override {
+    Event event = new_event(when);
+    try {
+      *add_value(event, tag).mutable_histo() = exponential_histogram(values);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(absl::StrCat("`", tag, "`: ", error.what()));
+    }
+    add(event, "");
+  }
+
+  void add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
+                   const std::string& run_name) override {
+    const absl::Time now = services_.now();
+    HParams hparams;
+    flatten(hparam_dict, "", hparams);
+
+    tensorboard::HParamsPluginData experiment;
+    tensorboard::HParamsPluginData start;
+    experiment.mutable_experiment()->set_time_created_secs(unix_seconds(now));
+    start.mutable_session_start_info()->set_start_time_secs(unix_seconds(now));
+    for (const auto& [name, value] : hparams) {
+      tensorboard::HParamInfo& info = *experiment.mutable_experiment()->add_hparam_infos();
+      info.set_name(name);
+      info.set_type(type_of(value));
+      auto& hparam = *start.mutable_session_start_info()->add_hparams();
+      hparam.set_key(name);
+      *hparam.mutable_value() = value;
+    }
+    for (const auto& [name, value] : metric_dict) {
+      experiment.mutable_experiment()->add_metric_infos()->mutable_name()->set_tag(
+          valid_utf8(name));
+    }
+    add(session_event(now, kExperimentTag, experiment), run_name);
+    add(session_event(now, kSessionStartTag, start), run_name);
+    sessions_.push_back(run_name);
+    for (const auto& [name, value] : metric_dict) {
+      const std::optional<double> number = number_of(value);
+      if (!number) throw std::invalid_argument(absl::StrCat("`", name, "` is no number"));
+      Event event = new_event({.time = now});
+      add_value(event, name).set_simple_value(static_cast<float>(*number));
+      add(event, run_name);
+    }
+  }
+
+  void flush() override {
+    const bool overflow_is_due = services_.now() >= next_overflow_;
+    if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
+    for_each_run([&](const Run& run) {
+      if (run.stays_open) {
+        run.file->flush();
+      } else if (overflow_is_due) {
+        run.file->release();
+      }
+    });
+  }
+
+  void flush_all() override {
+    next_overflow_ = absl::InfinitePast();
+    flush();
+  }
+
+  void close() override {
+    const absl::Time now = services_.now();
+    tensorboard::HParamsPluginData end;
+    end.mutable_session_end_info()->set_status(tensorboard::STATUS_SUCCESS);
+    end.mutable_session_end_info()->set_end_time_secs(unix_seconds(now));
+    const std::string event = session_event(now, kSessionEndTag, end).SerializeAsString();
+    FirstFailure failure;
+    for (const std::string& session : std::exchange(sessions_, {})) {
+      failure.attempt([&] { run(session).add(event); });
+    }
+    for_each_run([](const Run& run) { run.file->close(); });
+    failure.rethrow();
+  }
+
+ private:
+  struct Run {
+    std::unique_ptr<EventFile> file;
+    bool stays_open = true;
+  };
+
+  // The run in a folder below log_dir, "" for that itself.
+
+  EventFile& run(const std::string& name) {
+    const std::string folder = name.empty() ? log_dir_ : join_path(log_dir_, safe_path(name));
+    const auto known = runs_.find(folder);
+    if (known != runs_.end()) return *known->second.file;
+    Run& run = runs_[folder];
+    run.stays_open = runs_.size() <= kMaxOpen;
+    run.file = std::make_unique<EventFile>(
+        services_.files, EventFileOptions{.folder = folder,
+                                          .owner = file_owner(services_),
+                                          .filename_suffix = options_.filename_suffix,
+                                          .purge_step = options_.purge_step,
+                                          .max_queue = run.stays_open ? options_.max_queue : 0,
+                                          .sync_interval = options_.flush_secs,
+                                          .max_file_bytes = options_.max_file_bytes,
+                                          .now = services_.now,
+                                          .warn = services_.warn});
+    return *run.file;
+  }
+
+  void add(const Event& event, const std::string& run_name) {
+    std::string bytes;
+    if (!event.SerializeToString(&bytes)) throw std::runtime_error("an event is larger than 2 GiB");
+    run(run_name).add(bytes);
+  }
+  // Does it for all runs, then throws what the first of them threw.
+
+  void for_each_run(const std::function<void(const Run&)>& call) {
+    FirstFailure failure;
+    for (const auto& [folder, run] : runs_) failure.attempt([&] { call(run); });
+    failure.rethrow();
+  }
+
+  const TrackerServices& services_;
+  std::string log_dir_;
+  SummaryWriterOptions options_;
+  std::map<std::string, Run> runs_;  // by folder
+  absl::Time next_overflow_ = absl::InfinitePast();
+  std::vector<std::string> sessions_;  // runs that have hyperparameters
+};
+
 }  // namespace
 
-EventFileWriter::EventFileWriter(const TrackerServices& services) : services_(services) {}
-
-void EventFileWriter::open(const std::string& log_dir, const TrackerDict& kwargs) {
-  log_dir_ = log_dir;
-  options_ = summary_writer_options(kwargs);
-  run("").flush();
-}
-
-EventFile& EventFileWriter::run(const std::string& name) {
-  const std::string folder = name.empty() ? log_dir_ : join_path(log_dir_, safe_path(name));
-  const auto known = runs_.find(folder);
-  if (known != runs_.end()) return *known->second.file;
-  Run& run = runs_[folder];
-  run.stays_open = runs_.size() <= kMaxOpen;
-  run.file = std::make_unique<EventFile>(
-      services_.files, EventFileOptions{.folder = folder,
-                                        .owner = file_owner(services_),
-                                        .filename_suffix = options_.filename_suffix,
-                                        .purge_step = options_.purge_step,
-                                        .max_queue = run.stays_open ? options_.max_queue : 0,
-                                        .sync_interval = options_.flush_secs,
-                                        .max_file_bytes = options_.max_file_bytes,
-                                        .now = services_.now,
-                                        .warn = services_.warn});
-  return *run.file;
-}
-
-void EventFileWriter::add(const Event& event, const std::string& run_name) {
-  std::string bytes;
-  if (!event.SerializeToString(&bytes)) throw std::runtime_error("an event is larger than 2 GiB");
-  run(run_name).add(bytes);
-}
-
-void EventFileWriter::add_scalar(const std::string& tag, const TrackerValue& scalar_value,
-                                 const TrackerStep& when) {
-  InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
-  const bool new_style = kwargs.boolean("new_style").value_or(false);
-  const bool double_precision = kwargs.boolean("double_precision").value_or(false);
-  Event event = new_event(when, kwargs);
-  const std::optional<double> number = number_of(scalar_value);
-  if (!number) throw std::invalid_argument(absl::StrCat("`", tag, "` is no number"));
-  Summary::Value& value = add_value(event, tag);
-  if (!new_style) {
-    value.set_simple_value(static_cast<float>(*number));
-  } else {
-    set_plugin(value, "scalars");
-    tensorboard::TensorProto& tensor = *value.mutable_tensor();
-    tensor.mutable_tensor_shape();
-    tensor.set_dtype(double_precision ? tensorboard::DT_DOUBLE : tensorboard::DT_FLOAT);
-    if (double_precision) {
-      tensor.add_double_val(*number);
-    } else {
-      tensor.add_float_val(static_cast<float>(*number));
-    }
+SummaryWriterOptions summary_writer_options(const TrackerDict& kwargs) {
+  constexpr double kYear = 365 * 24 * 3600;
+  SummaryWriterOptions options;
+  InitKwargs init("tensorboard", kwargs);
+  options.comment = init.text("comment").value_or("");
+  options.purge_step = init.integer("purge_step");
+  options.max_queue = init.integer("max_queue").value_or(options.max_queue);
+  const double flush_secs = init.number("flush_secs").value_or(120);
+  options.filename_suffix = init.text("filename_suffix").value_or("");
+  options.max_file_bytes = init.integer("max_file_bytes");
+  if (options.max_queue < 0) init.refuse("max_queue", "at least 0");
+  if (!(flush_secs >= 0 && flush_secs < kYear)) init.refuse("flush_secs", "seconds, 0 or more");
+  if (options.filename_suffix.find('/') != std::string::npos) {
+    init.refuse("filename_suffix", "the end of a name, without a slash");
   }
-  add(event, "");
+  if (options.max_file_bytes && *options.max_file_bytes <= 0) {
+    init.refuse("max_file_bytes", "more than 0");
+  }
+  init.finish();
+  options.flush_secs = absl::Seconds(flush_secs);
+  return options;
 }
 
-void EventFileWriter::add_scalars(const std::string& main_tag, const TrackerDict& tag_scalar_dict,
-                                  const TrackerStep& when) {
-  std::vector<std::string> refused;
-  for (const auto& [tag, scalar] : tag_scalar_dict) {
-    if (find(tag_scalar_dict, tag) != &scalar) continue;  // it comes again
-    const std::optional<double> number = number_of(scalar);
-    if (!number) {
-      refused.push_back(tag);
-      continue;
-    }
-    Event event = new_event(when);
-    add_value(event, main_tag).set_simple_value(static_cast<float>(*number));
-    add(event, absl::StrCat(absl::StrReplaceAll(main_tag, {{"/", "_"}}), "_", tag));
-  }
-  if (!refused.empty()) {
-    throw std::invalid_argument(
-        absl::StrCat("`", refused[0], "` of `", main_tag, "` is no number"));
-  }
-}
-
-void EventFileWriter::add_text(const std::string& tag, const std::string& text_string,
-                               const TrackerStep& when) {
-  Event event = new_event(when);
-  Summary::Value& value = add_value(event, tag + "/text_summary");
-  set_plugin(value, "text");
-  tensorboard::TensorProto& tensor = *value.mutable_tensor();
-  tensor.set_dtype(tensorboard::DT_STRING);
-  tensor.mutable_tensor_shape()->add_dim()->set_size(1);
-  tensor.add_string_val(valid_utf8(text_string));
-  add(event, "");
-}
-
-void EventFileWriter::add_images(const std::string& tag, const std::vector<TrackerImage>& images,
-                                 const TrackerStep& when) {
-  InitKwargs kwargs(kTracker, when.kwargs, "log_kwargs");
-  kwargs.text("dataformats");
-  Event event = new_event(when, kwargs);
-  if (images.empty()) throw std::invalid_argument(absl::StrCat("`", tag, "` has no images"));
-  const bool alike = std::all_of(images.begin(), images.end(), [&](const TrackerImage& image) {
-    return are_alike(image, images[0]);
-  });
-  if (images.size() == 1) {
-    set_image(add_value(event, tag), images[0]);
-  } else if (alike) {
-    encode_png(images[0]);  // says what is wrong with them
-    set_image(add_value(event, tag), grid(images));
-  } else {
-    for (size_t i = 0; i < images.size(); ++i) {
-      set_image(add_value(event, absl::StrCat(tag, "/", i)), images[i]);
-    }
-  }
-  add(event, "");
-}
-
-void EventFileWriter::add_histogram(const std::string& tag, const std::vector<double>& values,
-                                    const TrackerStep& when) {
-  Event event = new_event(when);
-  try {
-    *add_value(event, tag).mutable_histo() = exponential_histogram(values);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(absl::StrCat("`", tag, "`: ", error.what()));
-  }
-  add(event, "");
-}
-
-void EventFileWriter::add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
-                                  const std::string& run_name) {
-  const absl::Time now = services_.now();
-  HParams hparams;
-  flatten(hparam_dict, "", hparams);
-
-  tensorboard::HParamsPluginData experiment;
-  tensorboard::HParamsPluginData start;
-  experiment.mutable_experiment()->set_time_created_secs(unix_seconds(now));
-  start.mutable_session_start_info()->set_start_time_secs(unix_seconds(now));
-  for (const auto& [name, value] : hparams) {
-    tensorboard::HParamInfo& info = *experiment.mutable_experiment()->add_hparam_infos();
-    info.set_name(name);
-    info.set_type(type_of(value));
-    auto& hparam = *start.mutable_session_start_info()->add_hparams();
-    hparam.set_key(name);
-    *hparam.mutable_value() = value;
-  }
-  for (const auto& [name, value] : metric_dict) {
-    experiment.mutable_experiment()->add_metric_infos()->mutable_name()->set_tag(valid_utf8(name));
-  }
-  add(session_event(now, kExperimentTag, experiment), run_name);
-  add(session_event(now, kSessionStartTag, start), run_name);
-  sessions_.push_back(run_name);
-  for (const auto& [name, value] : metric_dict) {
-    const std::optional<double> number = number_of(value);
-    if (!number) throw std::invalid_argument(absl::StrCat("`", name, "` is no number"));
-    Event event = new_event({.time = now});
-    add_value(event, name).set_simple_value(static_cast<float>(*number));
-    add(event, run_name);
-  }
-}
-
-void EventFileWriter::flush() {
-  const bool overflow_is_due = services_.now() >= next_overflow_;
-  if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
-  for_each_run([&](const Run& run) {
-    if (run.stays_open) {
-      run.file->flush();
-    } else if (overflow_is_due) {
-      run.file->release();
-    }
-  });
-}
-
-void EventFileWriter::flush_all() {
-  next_overflow_ = absl::InfinitePast();
-  flush();
-}
-
-void EventFileWriter::close() {
-  const absl::Time now = services_.now();
-  tensorboard::HParamsPluginData end;
-  end.mutable_session_end_info()->set_status(tensorboard::STATUS_SUCCESS);
-  end.mutable_session_end_info()->set_end_time_secs(unix_seconds(now));
-  const std::string event = session_event(now, kSessionEndTag, end).SerializeAsString();
-  std::exception_ptr failure;
-  for (const std::string& session : std::exchange(sessions_, {})) {
-    try {
-      run(session).add(event);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  }
-  for_each_run([](const Run& run) { run.file->close(); });
-  if (failure) std::rethrow_exception(failure);
-}
-
-void EventFileWriter::for_each_run(const std::function<void(const Run&)>& call) {
-  std::exception_ptr failure;
-  for (const auto& [folder, run] : runs_) {
-    try {
-      call(run);
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+std::unique_ptr<SummaryWriter> make_event_file_writer(const TrackerServices& services) {
+  return std::make_unique<EventFileWriter>(services);
 }
 
 }  // namespace accelerate::trackers

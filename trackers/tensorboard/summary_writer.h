@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,5 +73,13 @@ class SummaryWriter {
   /// Last, once.
   virtual void close() = 0;
 };
+
+/// Writes TensorBoard's event files: one run in the folder it is opened for, and runs below it for
+/// charts of several curves and for hyperparameters. File names hold the host and the process; in a
+/// simulation, the rank. See event_file.h for how files are written.
+/// The files of 128 runs are kept open. The events of further runs are written once a minute, by
+/// `flush_all` and at the end, each time to a new file.
+/// `services` outlive the writer. Mirrors: tensorboard EventFileWriter.
+std::unique_ptr<SummaryWriter> make_event_file_writer(const TrackerServices& services);
 
 }  // namespace accelerate::trackers

@@ -1,7 +1,5 @@
 #include "trackers/tensorboard/tensorboard_tracker.h"
 
-#include <exception>
-#include <functional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -9,12 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/number_text.h"
-#include "accelerate/tracking/process_end.h"
-#include "trackers/common/listify.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
-#include "trackers/common/yaml_text.h"
-#include "trackers/tensorboard/event_file_writer.h"
+#include "accelerate/tracking/flush_on_exit.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
+#include "trackers/common/json_value.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -23,20 +20,6 @@ const TrackerRegistration kRegistration({.name = "tensorboard",
                                          .requires_logging_directory = true,
                                          .main_process_only = true,
                                          .tracker = make_tracker<TensorBoardTracker>});
-
-// Does it for all entries that count, then throws what the first of them threw.
-template <typename Dict>
-void for_each(const Dict& dict, const std::function<void(const typename Dict::value_type&)>& call) {
-  std::exception_ptr failure;
-  for (const auto& entry : dict) {
-    try {
-      call(entry);
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 std::string cell(const std::string& text) {
   return absl::StrReplaceAll(text,
@@ -60,7 +43,7 @@ std::string markdown(const TrackerTable& table) {
 }  // namespace
 
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup)
-    : TensorBoardTracker(setup, std::make_unique<EventFileWriter>(setup.services)) {}
+    : TensorBoardTracker(setup, make_event_file_writer(setup.services)) {}
 
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
                                        std::unique_ptr<SummaryWriter> writer)
@@ -85,25 +68,23 @@ void TensorBoardTracker::store_init_configuration(const TrackerDict& values) {
     folder = join_path(log_dir_, run);
     now += absl::Microseconds(1);
   } while (exists(services_.files, folder).value_or(false));
-  std::exception_ptr failure;
-  try {
+  FirstFailure failure;
+  failure.attempt([&] {
     writer_->add_hparams(values, {}, run);
     writer_->flush();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  const absl::Status status =
-      write_file(services_.files, join_path(folder, "hparams.yml"), yaml_text(values));
-  if (failure) std::rethrow_exception(failure);
-  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  });
+  failure.attempt([&] {
+    throw_if_error(
+        write_file(services_.files, join_path(folder, "hparams.yml"), yaml_text(values)));
+  });
+  failure.rethrow();
 }
 
 void TensorBoardTracker::log(const TrackerDict& values, const TrackerStep& step) {
-  std::exception_ptr failure;
-  try {
-    for_each(values, [&](const auto& entry) {
-      const auto& [name, given] = entry;
-      if (find(values, name) != &given) return;  // it comes again
+  FirstFailure failure;
+  for (const auto& [name, given] : values) {
+    if (find(values, name) != &given) continue;  // a later value has the same name
+    failure.attempt([&, &name = name, &given = given] {
       const TrackerValue value = listify(given);
       if (value.number()) {
         writer_->add_scalar(name, value, step);
@@ -113,16 +94,18 @@ void TensorBoardTracker::log(const TrackerDict& values, const TrackerStep& step)
         writer_->add_scalars(name, *dict, step);
       }
     });
-  } catch (...) {
-    failure = std::current_exception();
   }
   writer_->flush();
-  if (failure) std::rethrow_exception(failure);
+  failure.rethrow();
 }
 
 void TensorBoardTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
-  for_each(images,
-           [&](const auto& entry) { writer_->add_images(entry.first, entry.second, step); });
+  FirstFailure failure;
+  for (const auto& [name, several] : images) {
+    failure.attempt(
+        [&, &name = name, &several = several] { writer_->add_images(name, several, step); });
+  }
+  failure.rethrow();
 }
 
 void TensorBoardTracker::log_table(const std::string& name, const TrackerTable& table,
@@ -131,16 +114,19 @@ void TensorBoardTracker::log_table(const std::string& name, const TrackerTable& 
 }
 
 void TensorBoardTracker::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
-  for_each(tensors, [&](const auto& entry) {
-    const auto& [name, value] = entry;
-    if (const auto* tensor = value.template get_if<TensorValue>()) {
-      writer_->add_histogram(name, tensor->values, step);
-    } else if (value.number()) {
-      writer_->add_histogram(name, {*value.number()}, step);
-    } else {
-      throw std::invalid_argument(absl::StrCat("`", name, "` is no tensor"));
-    }
-  });
+  FirstFailure failure;
+  for (const auto& [name, value] : tensors) {
+    failure.attempt([&, &name = name, &value = value] {
+      if (const auto* tensor = value.get_if<TensorValue>()) {
+        writer_->add_histogram(name, tensor->values, step);
+      } else if (value.number()) {
+        writer_->add_histogram(name, {*value.number()}, step);
+      } else {
+        throw std::invalid_argument(absl::StrCat("`", name, "` is not a tensor"));
+      }
+    });
+  }
+  failure.rethrow();
 }
 
 void TensorBoardTracker::flush() { process_is_ending() ? writer_->flush_all() : writer_->flush(); }

@@ -1,9 +1,18 @@
-#include "trackers/trackio/local_run.h"
+#include "trackers/trackio/trackio_run.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <iterator>
+#include <optional>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -11,13 +20,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "accelerate/base/sha256.h"
+#include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/histogram.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/json_value.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/trackio/schema.h"
+#include "trackers/trackio/sqlite_database.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -99,247 +108,355 @@ std::string text_of(const SqlValue& value) {
   return text == nullptr ? "" : *text;
 }
 
+// The tables of a project, as Trackio 0.36 makes them. Those of a run are written here; the others
+// are empty, for Trackio's own readers. Mirrors: trackio sqlite_storage.py, SQLiteStorage.init_db.
+constexpr char kTables[] = R"sql(
+CREATE TABLE IF NOT EXISTS metrics (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
+  run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL,
+  log_id TEXT, space_id TEXT);
+CREATE TABLE IF NOT EXISTS configs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, run_name TEXT NOT NULL,
+  config TEXT NOT NULL, created_at TEXT NOT NULL, UNIQUE(run_id));
+CREATE TABLE IF NOT EXISTS system_metrics (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
+  run_name TEXT NOT NULL, metrics TEXT NOT NULL, log_id TEXT, space_id TEXT);
+CREATE TABLE IF NOT EXISTS traces (
+  id TEXT PRIMARY KEY, run_id TEXT NOT NULL, timestamp TEXT NOT NULL, run_name TEXT NOT NULL,
+  step INTEGER NOT NULL, key TEXT NOT NULL, trace_index INTEGER, messages TEXT NOT NULL,
+  metadata TEXT NOT NULL, search_text TEXT NOT NULL, log_id TEXT, space_id TEXT);
+CREATE TABLE IF NOT EXISTS alerts (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
+  run_name TEXT NOT NULL, title TEXT NOT NULL, text TEXT, level TEXT NOT NULL DEFAULT 'warn',
+  step INTEGER, alert_id TEXT);
+CREATE TABLE IF NOT EXISTS project_metadata (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS pending_uploads (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, space_id TEXT NOT NULL, run_id TEXT, run_name TEXT,
+  step INTEGER, file_path TEXT NOT NULL, relative_path TEXT, created_at TEXT NOT NULL,
+  kind TEXT NOT NULL DEFAULT 'media', digest TEXT);
+)sql";
+
+constexpr char kIndices[] = R"sql(
+CREATE INDEX IF NOT EXISTS idx_metrics_run_step ON metrics(run_id, step);
+CREATE INDEX IF NOT EXISTS idx_metrics_run_timestamp ON metrics(run_id, timestamp);
+CREATE UNIQUE INDEX IF NOT EXISTS idx_metrics_log_id ON metrics(log_id) WHERE log_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS idx_configs_run_name ON configs(run_name);
+)sql";
+
+std::set<std::string> columns(SqliteDatabase& database, const std::string& table) {
+  std::set<std::string> names;
+  for (const SqlRow& row : database.run(absl::StrCat("PRAGMA table_info(", table, ")"))) {
+    names.insert(std::get<std::string>(row.at(1)));
+  }
+  return names;
+}
+
+// Makes the tables that are missing. Errors: std::runtime_error for a database of a Trackio that
+// did not give runs an id yet.
+void make_schema(SqliteDatabase& database) {
+  SqliteTransaction transaction(database);
+  database.execute(kTables);
+  const std::set<std::string> known = columns(database, "metrics");
+  if (!known.contains("run_id") || !columns(database, "configs").contains("run_id")) {
+    throw std::runtime_error(
+        absl::StrCat("the database ", database.path(),
+                     " is of an older Trackio, whose runs have no ids: choose another project"));
+  }
+  for (const char* name : {"log_id", "space_id"}) {
+    if (!known.contains(name)) {
+      database.execute(absl::StrCat("ALTER TABLE metrics ADD COLUMN ", name, " TEXT"));
+    }
+  }
+  database.execute(kIndices);
+  transaction.commit();
+}
+
+class LocalRun final : public TrackioRun {
+ public:
+  // Knows the kwargs `name`, `group`, `config` and `resume` ("never", "allow" or "must"), and
+  // those of `trackio.init` that mean nothing here, which it remarks on. Errors:
+  // std::invalid_argument for kwargs, see init_kwargs.h, and for names of projects that Trackio
+  // keeps for itself.
+
+  explicit LocalRun(const TrackerSetup& setup)
+      : services_(setup.services),
+        project_(file_name_of(setup.project_name)),
+        start_time_(iso_time(setup.time)),
+        fresh_id_(sha256(absl::StrCat(project_, setup.random_bits, start_time_, services_.rank))
+                      .substr(0, 32)),
+        folder_(folder_of(services_.environment)) {
+    check_project(project_);
+    read_kwargs(setup);
+  }
+
+  void start() override {
+    for (const std::string& remark : remarks_) services_.warn(remark);
+    open();
+    services_.info(
+        absl::StrCat("trackio: the run ", name_, " is kept in ", database_->path(), "."));
+  }
+
+  void update_config(const TrackerDict& values) override {
+    config_.update(json_value(values));
+    config_changed_ = config_changed_ || !values.empty();
+  }
+
+  void log(const TrackerDict& values, const TrackerStep& step) override {
+    ordered_json metrics = ordered_json::object();
+    for (const auto& [name, value] : values) metrics[name] = metric(value);
+    add(metrics, step);
+  }
+
+  void log_images(const TrackerImages& images, const TrackerStep& step) override {
+    open();  // the run's name is in the files' names
+    const std::string folder =
+        absl::StrCat(project_, "/", safe_path(name_), "/", step.step.value_or(next_step_));
+    ordered_json metrics = ordered_json::object();
+    for (const auto& [name, of_name] : images) {
+      for (size_t i = 0; i < of_name.size(); ++i) {
+        const std::string png = encode_png(of_name[i]);
+        const std::string path = absl::StrCat(folder, "/", sha256(png).substr(0, 32), ".png");
+        throw_if_error(
+            write_file(services_.files, join_path(join_path(folder_, "media"), path), png));
+        metrics[of_name.size() == 1 ? name : absl::StrCat(name, "/", i)] = {
+            {"_type", "trackio.image"}, {"file_path", path}, {"caption", nullptr}};
+      }
+    }
+    add(metrics, step);
+  }
+
+  void log_table(const std::string& name, const TrackerTable& table,
+                 const TrackerStep& step) override {
+    ordered_json rows = ordered_json::array();
+    for (const TrackerList& row : table.rows) {
+      ordered_json& named = rows.emplace_back(ordered_json::object());
+      for (size_t i = 0; i < row.size(); ++i) {
+        named[i < table.columns.size() ? table.columns[i] : absl::StrCat(i)] = json_value(row[i]);
+      }
+    }
+    ordered_json metrics = ordered_json::object();
+    metrics[name] = {{"_type", "trackio.table"}, {"_value", rows}};
+    add(metrics, step);
+  }
+
+  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override {
+    ordered_json metrics = ordered_json::object();
+    for (const auto& [name, value] : tensors) {
+      const auto* const tensor = value.get_if<TensorValue>();
+      if (tensor == nullptr) {
+        throw std::invalid_argument(
+            absl::StrCat("trackio: ", name, " is no tensor, and has no histogram"));
+      }
+      metrics[name] = histogram_json(tensor->values);
+    }
+    add(metrics, step);
+  }
+
+  void flush() override {
+    if (finished_) return;
+    open();
+    if (rows_.empty() && !config_changed_) return;
+    SqliteTransaction transaction(*database_);
+    write(transaction);
+  }
+
+  void finish() override {
+    flush();
+    finished_ = true;
+    database_.reset();
+  }
+
+ private:
+  enum class Resume { kNever, kAllow, kMust };
+
+  struct Row {
+    std::string time;
+    std::optional<int64_t> step;  // absent until the run is known
+    std::string metrics;          // JSON
+  };
+
+  void read_kwargs(const TrackerSetup& setup) {
+    InitKwargs kwargs("trackio", setup.init_kwargs);
+    given_name_ = kwargs.text("name").value_or("");
+    const auto group = kwargs.text("group");
+    const std::string resume = kwargs.text("resume").value_or("never");
+    if (resume == "allow") {
+      resume_ = Resume::kAllow;
+    } else if (resume == "must") {
+      resume_ = Resume::kMust;
+      if (given_name_.empty()) kwargs.refuse("resume", "\"must\" only where there is a name");
+    } else if (resume != "never") {
+      kwargs.refuse("resume", "\"never\", \"allow\" or \"must\"");
+    }
+    config_ = json_value(kwargs.dict("config").value_or(TrackerDict()));
+    for (const auto& [name, value] : config_.items()) {
+      if (name.starts_with('_')) kwargs.refuse("config", "without names that begin with _");
+    }
+    config_["_Username"] = nullptr;
+    config_["_Created"] = start_time_;
+    config_["_Group"] = group ? ordered_json(*group) : ordered_json();
+    for (const char* name : kUnused) {
+      if (kwargs.any(name)) remarks_.push_back(absl::StrCat("trackio: `", name, "` is not used."));
+    }
+    for (const char* name : {"TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"}) {
+      if (!services_.environment.get_or(name, "").empty()) {
+        remarks_.push_back(absl::StrCat("trackio: ", name, " is not used: runs are kept locally."));
+      }
+    }
+    kwargs.finish();
+  }
+  // Makes the database and the run, if that is still to be done.
+
+  void open() {
+    if (database_) return;
+    if (!services_.is_real) {
+      throw std::runtime_error("trackio: its database cannot be in a simulation");
+    }
+    if (folder_.empty()) {
+      throw std::runtime_error("trackio: neither TRACKIO_DIR nor HOME says where runs are kept");
+    }
+    throw_if_error(services_.files.make_directories(folder_));
+    database_.emplace(join_path(folder_, absl::StrCat(project_, ".db")));
+    try {
+      find_run();
+    } catch (...) {
+      database_.reset();
+      throw;
+    }
+  }
+
+  void find_run() {
+    make_schema(*database_);
+    SqliteTransaction transaction(*database_);
+    run_id_ = fresh_id_;
+    next_step_ = 0;
+    if (resume_ != Resume::kNever && !given_name_.empty()) {
+      const auto found = database_->run(
+          "SELECT run_id FROM (SELECT run_id, run_name, created_at AS since FROM configs UNION ALL "
+          "SELECT run_id, run_name, timestamp FROM metrics) WHERE run_name = ? "
+          "ORDER BY since DESC LIMIT 1",
+          {given_name_});
+      if (!found.empty()) {
+        take_up(text_of(found[0][0]));
+      } else if (resume_ == Resume::kMust) {
+        throw std::runtime_error(absl::StrCat("trackio: there is no run ", given_name_,
+                                              " to be resumed in ", database_->path()));
+      }
+    }
+    name_ = given_name_.empty() ? new_name() : given_name_;
+    write(transaction);
+  }
+
+  void take_up(const std::string& run_id) {
+    run_id_ = run_id;
+    const auto steps = database_->run("SELECT MAX(step) FROM metrics WHERE run_id = ?", {run_id});
+    if (const auto* last = std::get_if<int64_t>(&steps.at(0).at(0))) next_step_ = *last + 1;
+    const auto configs = database_->run("SELECT config FROM configs WHERE run_id = ?", {run_id});
+    if (configs.empty()) return;
+    ordered_json config = ordered_json::parse(text_of(configs[0][0]), nullptr, false);
+    if (!config.is_object()) return;
+    config.update(config_);
+    config_ = std::move(config);
+  }
+
+  std::string new_name() {
+    for (size_t i = 0;; ++i) {
+      const std::string name =
+          absl::StrCat(kAdjectives[i % std::size(kAdjectives)], "-",
+                       kNouns[(i / std::size(kAdjectives) + i) % std::size(kNouns)], "-", i);
+      const bool is_taken =
+          !database_->run("SELECT 1 FROM configs WHERE run_name = ? LIMIT 1", {name}).empty() ||
+          !database_->run("SELECT 1 FROM metrics WHERE run_name = ? LIMIT 1", {name}).empty();
+      if (!is_taken) return name;
+    }
+  }
+
+  void settle(Row& row) {
+    if (!row.step) row.step = next_step_;
+    next_step_ = std::max(next_step_, *row.step + 1);
+  }
+  // Writes what waits, and commits.
+
+  void write(SqliteTransaction& transaction) {
+    if (config_changed_) {
+      database_->run(
+          "INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) "
+          "VALUES (?, ?, ?, ?)",
+          {run_id_, name_, json_text(config_), start_time_});
+    }
+    uint64_t number = logged_;
+    for (Row& row : rows_) {
+      settle(row);
+      // The id keeps Trackio from taking a row twice when it sends runs elsewhere.
+      database_->run(
+          "INSERT INTO metrics (timestamp, run_id, run_name, step, metrics, log_id) "
+          "VALUES (?, ?, ?, ?, ?, ?)",
+          {row.time, run_id_, name_, *row.step, row.metrics,
+           absl::StrFormat("%s%012x", fresh_id_.substr(0, 20), number++)});
+    }
+    transaction.commit();
+    logged_ = number;
+    rows_.clear();
+    bytes_ = 0;
+    config_changed_ = false;
+  }
+
+  void add(const ordered_json& metrics, const TrackerStep& step) {
+    if (finished_) throw std::logic_error("trackio: the run has finished");
+    if (!step.kwargs.empty()) {
+      throw std::invalid_argument(
+          absl::StrCat("trackio: log has no argument ", step.kwargs[0].first));
+    }
+    Row row{.time = iso_time(step.time), .step = step.step};
+    ordered_json renamed = ordered_json::object();
+    for (const auto& [name, value] : metrics.items()) {
+      const bool is_reserved =
+          name.starts_with("__") ||
+          std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved);
+      if (is_reserved && !std::exchange(said_reserved_, true)) {
+        services_.warn(absl::StrCat("trackio: ", name,
+                                    " is a name of Trackio's own, and is logged as __", name,
+                                    "; so are all such."));
+      }
+      renamed[is_reserved ? absl::StrCat("__", name) : name] = value;
+    }
+    row.metrics = json_text(renamed);
+    if (bytes_ + row.metrics.size() > kMaxBytes) {
+      throw std::runtime_error(absl::StrCat("trackio: a record is lost: ", bytes_,
+                                            " bytes wait already to be written to ", project_,
+                                            ".db"));
+    }
+    bytes_ += row.metrics.size();
+    if (database_) settle(row);
+    rows_.push_back(std::move(row));
+  }
+
+  const TrackerServices& services_;
+  const std::string project_;  // as files are named
+  const std::string start_time_;
+  std::string fresh_id_;
+  std::string folder_;
+  std::string given_name_;
+  Resume resume_ = Resume::kNever;
+  std::vector<std::string> remarks_;
+  nlohmann::ordered_json config_ = nlohmann::ordered_json::object();
+
+  std::optional<SqliteDatabase> database_;
+  std::string name_;
+  std::string run_id_;
+  int64_t next_step_ = 0;
+  std::vector<Row> rows_;  // not written yet
+  size_t bytes_ = 0;       // of those
+  uint64_t logged_ = 0;    // rows ever written
+  bool config_changed_ = true;
+  bool said_reserved_ = false;
+  bool finished_ = false;
+};
+
 }  // namespace
 
-LocalRun::LocalRun(const TrackerSetup& setup)
-    : services_(setup.services),
-      project_(file_name_of(setup.project_name)),
-      start_time_(iso_time(setup.time)),
-      fresh_id_(sha256(absl::StrCat(project_, setup.random_bits, start_time_, services_.rank))
-                    .substr(0, 32)),
-      folder_(folder_of(services_.environment)) {
-  check_project(project_);
-  read_kwargs(setup);
-}
-
-void LocalRun::read_kwargs(const TrackerSetup& setup) {
-  InitKwargs kwargs("trackio", setup.init_kwargs);
-  given_name_ = kwargs.text("name").value_or("");
-  const auto group = kwargs.text("group");
-  const std::string resume = kwargs.text("resume").value_or("never");
-  if (resume == "allow") {
-    resume_ = Resume::kAllow;
-  } else if (resume == "must") {
-    resume_ = Resume::kMust;
-    if (given_name_.empty()) kwargs.refuse("resume", "\"must\" only where there is a name");
-  } else if (resume != "never") {
-    kwargs.refuse("resume", "\"never\", \"allow\" or \"must\"");
-  }
-  config_ = json_value(kwargs.dict("config").value_or(TrackerDict()));
-  for (const auto& [name, value] : config_.items()) {
-    if (name.starts_with('_')) kwargs.refuse("config", "without names that begin with _");
-  }
-  config_["_Username"] = nullptr;
-  config_["_Created"] = start_time_;
-  config_["_Group"] = group ? ordered_json(*group) : ordered_json();
-  for (const char* name : kUnused) {
-    if (kwargs.any(name)) remarks_.push_back(absl::StrCat("trackio: `", name, "` is not used."));
-  }
-  for (const char* name : {"TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"}) {
-    if (!services_.environment.get_or(name, "").empty()) {
-      remarks_.push_back(absl::StrCat("trackio: ", name, " is not used: runs are kept locally."));
-    }
-  }
-  kwargs.finish();
-}
-
-void LocalRun::start() {
-  for (const std::string& remark : remarks_) services_.warn(remark);
-  open();
-  services_.info(absl::StrCat("trackio: the run ", name_, " is kept in ", database_->path(), "."));
-}
-
-void LocalRun::open() {
-  if (database_) return;
-  if (!services_.is_real) {
-    throw std::runtime_error("trackio: its database cannot be in a simulation");
-  }
-  if (folder_.empty()) {
-    throw std::runtime_error("trackio: neither TRACKIO_DIR nor HOME says where runs are kept");
-  }
-  throw_if_error(services_.files.make_directories(folder_));
-  database_.emplace(join_path(folder_, absl::StrCat(project_, ".db")));
-  try {
-    find_run();
-  } catch (...) {
-    database_.reset();
-    throw;
-  }
-}
-
-void LocalRun::find_run() {
-  make_schema(*database_);
-  SqliteTransaction transaction(*database_);
-  run_id_ = fresh_id_;
-  next_step_ = 0;
-  if (resume_ != Resume::kNever && !given_name_.empty()) {
-    const auto found = database_->run(
-        "SELECT run_id FROM (SELECT run_id, run_name, created_at AS since FROM configs UNION ALL "
-        "SELECT run_id, run_name, timestamp FROM metrics) WHERE run_name = ? "
-        "ORDER BY since DESC LIMIT 1",
-        {given_name_});
-    if (!found.empty()) {
-      take_up(text_of(found[0][0]));
-    } else if (resume_ == Resume::kMust) {
-      throw std::runtime_error(absl::StrCat("trackio: there is no run ", given_name_,
-                                            " to be resumed in ", database_->path()));
-    }
-  }
-  name_ = given_name_.empty() ? new_name() : given_name_;
-  write(transaction);
-}
-
-void LocalRun::take_up(const std::string& run_id) {
-  run_id_ = run_id;
-  const auto steps = database_->run("SELECT MAX(step) FROM metrics WHERE run_id = ?", {run_id});
-  if (const auto* last = std::get_if<int64_t>(&steps.at(0).at(0))) next_step_ = *last + 1;
-  const auto configs = database_->run("SELECT config FROM configs WHERE run_id = ?", {run_id});
-  if (configs.empty()) return;
-  ordered_json config = ordered_json::parse(text_of(configs[0][0]), nullptr, false);
-  if (!config.is_object()) return;
-  config.update(config_);
-  config_ = std::move(config);
-}
-
-std::string LocalRun::new_name() {
-  for (size_t i = 0;; ++i) {
-    const std::string name =
-        absl::StrCat(kAdjectives[i % std::size(kAdjectives)], "-",
-                     kNouns[(i / std::size(kAdjectives) + i) % std::size(kNouns)], "-", i);
-    const bool is_taken =
-        !database_->run("SELECT 1 FROM configs WHERE run_name = ? LIMIT 1", {name}).empty() ||
-        !database_->run("SELECT 1 FROM metrics WHERE run_name = ? LIMIT 1", {name}).empty();
-    if (!is_taken) return name;
-  }
-}
-
-void LocalRun::settle(Row& row) {
-  if (!row.step) row.step = next_step_;
-  next_step_ = std::max(next_step_, *row.step + 1);
-}
-
-void LocalRun::write(SqliteTransaction& transaction) {
-  if (config_changed_) {
-    database_->run(
-        "INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) "
-        "VALUES (?, ?, ?, ?)",
-        {run_id_, name_, json_text(config_), start_time_});
-  }
-  uint64_t number = logged_;
-  for (Row& row : rows_) {
-    settle(row);
-    // The id keeps Trackio from taking a row twice when it sends runs elsewhere.
-    database_->run(
-        "INSERT INTO metrics (timestamp, run_id, run_name, step, metrics, log_id) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        {row.time, run_id_, name_, *row.step, row.metrics,
-         absl::StrFormat("%s%012x", fresh_id_.substr(0, 20), number++)});
-  }
-  transaction.commit();
-  logged_ = number;
-  rows_.clear();
-  bytes_ = 0;
-  config_changed_ = false;
-}
-
-void LocalRun::update_config(const TrackerDict& values) {
-  config_.update(json_value(values));
-  config_changed_ = config_changed_ || !values.empty();
-}
-
-void LocalRun::add(const ordered_json& metrics, const TrackerStep& step) {
-  if (finished_) throw std::logic_error("trackio: the run has finished");
-  if (!step.kwargs.empty()) {
-    throw std::invalid_argument(
-        absl::StrCat("trackio: log has no argument ", step.kwargs[0].first));
-  }
-  Row row{.time = iso_time(step.time), .step = step.step};
-  ordered_json renamed = ordered_json::object();
-  for (const auto& [name, value] : metrics.items()) {
-    const bool is_reserved =
-        name.starts_with("__") ||
-        std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved);
-    if (is_reserved && !std::exchange(said_reserved_, true)) {
-      services_.warn(absl::StrCat("trackio: ", name,
-                                  " is a name of Trackio's own, and is logged as __", name,
-                                  "; so are all such."));
-    }
-    renamed[is_reserved ? absl::StrCat("__", name) : name] = value;
-  }
-  row.metrics = json_text(renamed);
-  if (bytes_ + row.metrics.size() > kMaxBytes) {
-    throw std::runtime_error(absl::StrCat("trackio: a record is lost: ", bytes_,
-                                          " bytes wait already to be written to ", project_,
-                                          ".db"));
-  }
-  bytes_ += row.metrics.size();
-  if (database_) settle(row);
-  rows_.push_back(std::move(row));
-}
-
-void LocalRun::log(const TrackerDict& values, const TrackerStep& step) {
-  ordered_json metrics = ordered_json::object();
-  for (const auto& [name, value] : values) metrics[name] = metric(value);
-  add(metrics, step);
-}
-
-void LocalRun::log_images(const TrackerImages& images, const TrackerStep& step) {
-  open();  // the run's name is in the files' names
-  const std::string folder =
-      absl::StrCat(project_, "/", safe_path(name_), "/", step.step.value_or(next_step_));
-  ordered_json metrics = ordered_json::object();
-  for (const auto& [name, of_name] : images) {
-    for (size_t i = 0; i < of_name.size(); ++i) {
-      const std::string png = encode_png(of_name[i]);
-      const std::string path = absl::StrCat(folder, "/", sha256(png).substr(0, 32), ".png");
-      throw_if_error(
-          write_file(services_.files, join_path(join_path(folder_, "media"), path), png));
-      metrics[of_name.size() == 1 ? name : absl::StrCat(name, "/", i)] = {
-          {"_type", "trackio.image"}, {"file_path", path}, {"caption", nullptr}};
-    }
-  }
-  add(metrics, step);
-}
-
-void LocalRun::log_table(const std::string& name, const TrackerTable& table,
-                         const TrackerStep& step) {
-  ordered_json rows = ordered_json::array();
-  for (const TrackerList& row : table.rows) {
-    ordered_json& named = rows.emplace_back(ordered_json::object());
-    for (size_t i = 0; i < row.size(); ++i) {
-      named[i < table.columns.size() ? table.columns[i] : absl::StrCat(i)] = json_value(row[i]);
-    }
-  }
-  ordered_json metrics = ordered_json::object();
-  metrics[name] = {{"_type", "trackio.table"}, {"_value", rows}};
-  add(metrics, step);
-}
-
-void LocalRun::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
-  ordered_json metrics = ordered_json::object();
-  for (const auto& [name, value] : tensors) {
-    const auto* const tensor = value.get_if<TensorValue>();
-    if (tensor == nullptr) {
-      throw std::invalid_argument(
-          absl::StrCat("trackio: ", name, " is no tensor, and has no histogram"));
-    }
-    metrics[name] = histogram_json(tensor->values);
-  }
-  add(metrics, step);
-}
-
-void LocalRun::flush() {
-  if (finished_) return;
-  open();
-  if (rows_.empty() && !config_changed_) return;
-  SqliteTransaction transaction(*database_);
-  write(transaction);
-}
-
-void LocalRun::finish() {
-  flush();
-  finished_ = true;
-  database_.reset();
+std::unique_ptr<TrackioRun> make_local_run(const TrackerSetup& setup) {
+  return std::make_unique<LocalRun>(setup);
 }
 
 }  // namespace accelerate::trackers

@@ -6,6 +6,7 @@
 /// Mirrors: trackio.Run.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
@@ -41,5 +42,8 @@ class TrackioRun {
   /// `run.finish()`. Last.
   virtual void finish() = 0;
 };
+
+/// A run in Trackio's local files, see trackio_tracker.h.
+std::unique_ptr<TrackioRun> make_local_run(const TrackerSetup& setup);
 
 }  // namespace accelerate::trackers

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "trackers/trackio/local_run.h"
-
 namespace accelerate::trackers {
 namespace {
 
@@ -19,8 +17,7 @@ const TrackerRegistration kRegistration({.name = "trackio",
 
 }  // namespace
 
-TrackioTracker::TrackioTracker(const TrackerSetup& setup)
-    : TrackioTracker(std::make_unique<LocalRun>(setup)) {}
+TrackioTracker::TrackioTracker(const TrackerSetup& setup) : TrackioTracker(make_local_run(setup)) {}
 
 TrackioTracker::TrackioTracker(std::unique_ptr<TrackioRun> run) : run_(std::move(run)) {}
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trackers/common/histogram.h"
-#include "trackers/common/listify.h"
+#include "trackers/common/json_value.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -1,9 +1,14 @@
-#include "trackers/wandb/offline_run.h"
+#include "trackers/wandb/run.h"
 
 #include <algorithm>
-#include <exception>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -11,11 +16,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "accelerate/base/sha256.h"
+#include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/first_failure.h"
+#include "trackers/common/numbers.h"
 #include "trackers/common/png.h"
-#include "trackers/common/safe_path.h"
-#include "trackers/common/unix_seconds.h"
+#include "trackers/wandb/leaves.h"
+#include "trackers/wandb/record_log.h"
+#include "trackers/wandb/run_settings.h"
+#include "trackers/wandb/wandb.pb.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -25,12 +36,6 @@ constexpr size_t kMaxImages = 108;
 constexpr size_t kMaxRows = 10000;
 constexpr int kHistogramBins = 64;
 constexpr size_t kHashLength = 20;  // of the names of media
-
-template <typename T>
-T check(absl::StatusOr<T> result) {
-  throw_if_error(result.status());
-  return *std::move(result);
-}
 
 void put(TrackerDict& dict, const std::string& name, const TrackerValue& value) {
   for (auto& [known, old] : dict) {
@@ -83,324 +88,358 @@ bool commit_of(const TrackerStep& step) {
   return commit;
 }
 
-}  // namespace
+class OfflineRun final : public Run {
+ public:
+  // `time`: when the run starts; folders are named in UTC.
 
-OfflineRun::OfflineRun(RunSettings settings, absl::Time time, const TrackerServices& services)
-    : settings_(std::move(settings)), start_time_(time), services_(services) {
-  for (const auto& [name, value] : settings_.config) put(config_, name, value);
-}
-
-std::string OfflineRun::new_folder() {
-  const std::string stem = join_path(
-      join_path(settings_.dir, "wandb"),
-      absl::StrCat(
-          "offline-run-", absl::FormatTime("%Y%m%d_%H%M%S", start_time_, absl::UTCTimeZone()), "-",
-          settings_.id,
-          settings_.id_was_given && services_.rank > 0 ? absl::StrCat("-rank", services_.rank)
-                                                       : ""));
-  std::string folder = stem;
-  for (int i = 2; check(exists(services_.files, folder)); ++i) {
-    folder = absl::StrCat(stem, "-", i);
+  OfflineRun(RunSettings settings, absl::Time time, const TrackerServices& services)
+      : settings_(std::move(settings)), start_time_(time), services_(services) {
+    for (const auto& [name, value] : settings_.config) put(config_, name, value);
   }
-  throw_if_error(services_.files.make_directories(folder));
-  return folder;
-}
 
-void OfflineRun::start() {
-  if (settings_.disabled) return;
-  for (const std::string& remark : settings_.remarks) services_.warn(remark);
-  begin();
-}
-
-bool OfflineRun::is_kept() {
-  if (settings_.disabled || finished_) return false;
-  if (!log_) begin();
-  return true;
-}
-
-void OfflineRun::begin() {
-  if (folder_.empty()) folder_ = new_folder();
-  for (const char* const part : {"files", "logs"}) {
-    throw_if_error(services_.files.make_directories(join_path(folder_, part)));
+  void start() override {
+    if (settings_.disabled) return;
+    for (const std::string& remark : settings_.remarks) services_.warn(remark);
+    begin();
   }
-  const std::string path = join_path(folder_, absl::StrCat("run-", settings_.id, ".wandb"));
-  log_.emplace(check(services_.files.create(path)), path);
-  services_.info(absl::StrCat("wandb: the run is kept in ", folder_, "; `wandb sync ", folder_,
-                              "` uploads it."));
 
-  wandb::Record header;
-  header.mutable_header()->mutable_version_info()->set_producer(kProducer);
-  append(std::move(header));
-  wandb::Record record;
-  wandb::RunRecord& run = *record.mutable_run();
-  run.set_run_id(settings_.id);
-  run.set_entity(settings_.entity);
-  run.set_project(settings_.project);
-  run.set_run_group(settings_.group);
-  run.set_job_type(settings_.job_type);
-  run.set_display_name(settings_.name);
-  run.set_notes(settings_.notes);
-  for (const std::string& tag : settings_.tags) run.add_tags(tag);
-  set_timestamp(start_time_, *run.mutable_start_time());
-  append(std::move(record));
-  write_config(config_);
-
-  const nlohmann::json metadata = {
-      {"startedAt", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", start_time_, absl::UTCTimeZone())},
-      {"rank", services_.rank},
-      {"worldSize", services_.world_size}};
-  throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-metadata.json"),
-                            metadata.dump(2) + "\n"));
-  announce("wandb-metadata.json", wandb::FilesItem::WANDB);
-}
-
-void OfflineRun::append(wandb::Record record) {
-  if (open_is_last_) {
-    // The open step moves behind it.
-    replace_last(std::move(record));
-    open_changed_ = true;
-    return;
+  void update_config(const TrackerDict& values) override {
+    for (const auto& [name, value] : values) put(config_, name, value);
+    const bool begun = log_.has_value();
+    if (is_kept() && begun) write_config(values);
   }
-  record.set_num(records_ + 1);
-  log_->append(record.SerializeAsString());
-  ++records_;
-}
 
-void OfflineRun::replace_last(wandb::Record record) {
-  record.set_num(records_);
-  std::string bytes = record.SerializeAsString();
-  if (bytes.size() < log_->last_size()) {
-    record.set_uuid(std::string(log_->last_size() - bytes.size(), ' '));
-    bytes = record.SerializeAsString();
+  void log(const TrackerDict& values, const TrackerStep& step) override {
+    if (is_kept() && open_step(step)) add_to_step(values, step);
   }
-  log_->replace_last(bytes);
-  open_is_last_ = false;
-}
+  // At most 108 images at a time, as W&B.
 
-void OfflineRun::announce(const std::string& path, wandb::FilesItem::FileType type) {
-  wandb::Record record;
-  wandb::FilesItem& file = *record.mutable_files()->add_files();
-  file.set_path(path);
-  file.set_policy(wandb::FilesItem::NOW);
-  file.set_type(type);
-  append(std::move(record));
-}
-
-void OfflineRun::update_config(const TrackerDict& values) {
-  for (const auto& [name, value] : values) put(config_, name, value);
-  const bool begun = log_.has_value();
-  if (is_kept() && begun) write_config(values);
-}
-
-void OfflineRun::write_config(const TrackerDict& values) {
-  if (values.empty()) return;
-  wandb::Record record;
-  for (const auto& [name, value] : values) {
-    wandb::Item& item = *record.mutable_config()->add_update();
-    item.set_key(name);
-    item.set_value_json(to_json(value));
+  void log_images(const std::string& name, const std::vector<TrackerImage>& images,
+                  const TrackerStep& step) override {
+    if (!is_kept() || !open_step(step)) return;
+    if (images.empty()) return add_to_step({{name, TrackerList()}}, step);
+    if (images.size() > kMaxImages) {
+      services_.warn(absl::StrCat("wandb: only ", kMaxImages, " of the ", images.size(),
+                                  " images of ", name, " are kept."));
+    }
+    const size_t count = std::min(images.size(), kMaxImages);
+    TrackerList paths;
+    for (size_t i = 0; i < count; ++i) {
+      paths.emplace_back(write_media("images", name, ".png", encode_png(images[i])).path);
+    }
+    add_to_step({{name,
+                  {{"_type", "images/separated"},
+                   {"width", images[0].width},
+                   {"height", images[0].height},
+                   {"format", "png"},
+                   {"count", static_cast<int64_t>(count)},
+                   {"filenames", paths}}}},
+                step);
   }
-  append(std::move(record));
-  // JSON is YAML.
-  std::string yaml = "wandb_version: 1\n\n";
-  for (const auto& [name, value] : config_) {
-    absl::StrAppend(&yaml, to_json(TrackerValue(name)),
-                    ":\n  value: ", to_json(value, NotANumber::kNull), "\n");
+  // At most 10000 rows, as W&B.
+
+  void log_table(const std::string& name, const TrackerTable& table,
+                 const TrackerStep& step) override {
+    if (!is_kept() || !open_step(step)) return;
+    const size_t count = std::min(table.rows.size(), kMaxRows);
+    if (count < table.rows.size()) {
+      services_.warn(absl::StrCat("wandb: only ", kMaxRows, " of the ", table.rows.size(),
+                                  " rows of ", name, " are kept."));
+    }
+    TrackerList columns(table.columns.begin(), table.columns.end());
+    TrackerList rows(table.rows.begin(), table.rows.begin() + static_cast<int64_t>(count));
+    const std::string contents =
+        to_json(TrackerDict{{"columns", columns}, {"data", rows}}, NotANumber::kNull);
+    const MediaFile file = write_media("table", name, ".table.json", contents);
+    add_to_step({{name,
+                  {{"_type", "table-file"},
+                   {"sha256", file.sha256},
+                   {"size", contents.size()},
+                   {"path", file.path},
+                   {"ncols", table.columns.size()},
+                   {"nrows", count},
+                   {"log_mode", "IMMUTABLE"}}}},
+                step);
   }
-  throw_if_error(write_file(services_.files, join_path(folder_, "files/config.yaml"), yaml));
-}
 
-double OfflineRun::seconds_since_start(absl::Time time) const {
-  return absl::ToDoubleSeconds(time - start_time_);
-}
+  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override {
+    TrackerDict histograms;
+    for (const auto& [name, value] : tensors) {
+      const auto* const tensor = value.get_if<TensorValue>();
+      if (tensor == nullptr) {
+        throw std::invalid_argument(
+            absl::StrCat("wandb: ", name, " is no tensor, and has no histogram"));
+      }
+      histograms.emplace_back(name, to_histogram(tensor->values, kHistogramBins));
+    }
+    log(histograms, step);
+  }
 
-Leaves OfflineRun::open_leaves() const {
-  Leaves leaves = open_;
-  leaves.set("_step", step_);
-  leaves.set("_runtime", seconds_since_start(open_time_));
-  leaves.set("_timestamp", unix_seconds(open_time_));
-  return leaves;
-}
+  void flush() override {
+    if (!is_kept()) return;
+    log_->flush();  // makes room for more
+    if (open_changed_) changed_.set_all(open_leaves());
+    write_summary();
+    write_open_step();
+    log_->flush();
+  }
 
-void OfflineRun::write_open_step() {
-  if (!open_changed_) return;
-  wandb::Record record;
-  add_items(open_leaves(), *record.mutable_history()->mutable_item());
-  record.mutable_history()->mutable_step()->set_num(step_);
-  if (open_is_last_) {
-    replace_last(std::move(record));
-  } else {
+  void finish() override {
+    if (!is_kept()) return;
+    finished_ = true;
+    FirstFailure ignored;                     // the last flush counts
+    ignored.attempt([&] { log_->flush(); });  // makes room for more
+    FirstFailure failure;
+    failure.attempt([&] { close_step(step_ + 1); });
+    const double runtime = seconds_since_start(services_.now());
+    changed_.set(Leaves::Path{"_wandb", "runtime"}, static_cast<int64_t>(runtime));
+    failure.attempt([&] { write_summary(); });
+    failure.attempt([&] { write_end(static_cast<int32_t>(runtime)); });
+    failure.attempt([&] { log_->close(); });
+    log_.reset();
+    failure.attempt([&] {
+      throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-summary.json"),
+                                to_json(summary_) + "\n"));
+    });
+    failure.rethrow();
+  }
+
+  // Empty before `start`, and where nothing is kept.
+  const std::string& folder() const { return folder_; }
+
+ private:
+  struct MediaFile {
+    std::string path;  // in `files`
+    std::string sha256;
+  };
+
+  // Whether anything is; begins the log where that did not succeed before.
+
+  bool is_kept() {
+    if (settings_.disabled || finished_) return false;
+    if (!log_) begin();
+    return true;
+  }
+
+  void begin() {
+    if (folder_.empty()) folder_ = new_folder();
+    for (const char* const part : {"files", "logs"}) {
+      throw_if_error(services_.files.make_directories(join_path(folder_, part)));
+    }
+    const std::string path = join_path(folder_, absl::StrCat("run-", settings_.id, ".wandb"));
+    log_.emplace(value_or_throw(services_.files.create(path)), path);
+    services_.info(absl::StrCat("wandb: the run is kept in ", folder_, "; `wandb sync ", folder_,
+                                "` uploads it."));
+
+    wandb::Record header;
+    header.mutable_header()->mutable_version_info()->set_producer(kProducer);
+    append(std::move(header));
+    wandb::Record record;
+    wandb::RunRecord& run = *record.mutable_run();
+    run.set_run_id(settings_.id);
+    run.set_entity(settings_.entity);
+    run.set_project(settings_.project);
+    run.set_run_group(settings_.group);
+    run.set_job_type(settings_.job_type);
+    run.set_display_name(settings_.name);
+    run.set_notes(settings_.notes);
+    for (const std::string& tag : settings_.tags) run.add_tags(tag);
+    set_timestamp(start_time_, *run.mutable_start_time());
+    append(std::move(record));
+    write_config(config_);
+
+    const nlohmann::json metadata = {
+        {"startedAt", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", start_time_, absl::UTCTimeZone())},
+        {"rank", services_.rank},
+        {"worldSize", services_.world_size}};
+    throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-metadata.json"),
+                              metadata.dump(2) + "\n"));
+    announce("wandb-metadata.json", wandb::FilesItem::WANDB);
+  }
+
+  std::string new_folder() {
+    const std::string stem = join_path(
+        join_path(settings_.dir, "wandb"),
+        absl::StrCat(
+            "offline-run-", absl::FormatTime("%Y%m%d_%H%M%S", start_time_, absl::UTCTimeZone()),
+            "-", settings_.id,
+            settings_.id_was_given && services_.rank > 0 ? absl::StrCat("-rank", services_.rank)
+                                                         : ""));
+    std::string folder = stem;
+    for (int i = 2; value_or_throw(exists(services_.files, folder)); ++i) {
+      folder = absl::StrCat(stem, "-", i);
+    }
+    throw_if_error(services_.files.make_directories(folder));
+    return folder;
+  }
+
+  void append(wandb::Record record) {
+    if (open_is_last_) {
+      // The open step moves behind it.
+      replace_last(std::move(record));
+      open_changed_ = true;
+      return;
+    }
+    record.set_num(records_ + 1);
+    log_->append(record.SerializeAsString());
+    ++records_;
+  }
+
+  void replace_last(wandb::Record record) {
+    record.set_num(records_);
+    std::string bytes = record.SerializeAsString();
+    if (bytes.size() < log_->last_size()) {
+      record.set_uuid(std::string(log_->last_size() - bytes.size(), ' '));
+      bytes = record.SerializeAsString();
+    }
+    log_->replace_last(bytes);
+    open_is_last_ = false;
+  }
+
+  Leaves open_leaves() const {
+    Leaves leaves = open_;
+    leaves.set("_step", step_);
+    leaves.set("_runtime", seconds_since_start(open_time_));
+    leaves.set("_timestamp", unix_seconds(open_time_));
+    return leaves;
+  }
+
+  void write_config(const TrackerDict& values) {
+    if (values.empty()) return;
+    wandb::Record record;
+    for (const auto& [name, value] : values) {
+      wandb::Item& item = *record.mutable_config()->add_update();
+      item.set_key(name);
+      item.set_value_json(to_json(value));
+    }
+    append(std::move(record));
+    // JSON is YAML.
+    std::string yaml = "wandb_version: 1\n\n";
+    for (const auto& [name, value] : config_) {
+      absl::StrAppend(&yaml, to_json(TrackerValue(name)),
+                      ":\n  value: ", to_json(value, NotANumber::kNull), "\n");
+    }
+    throw_if_error(write_file(services_.files, join_path(folder_, "files/config.yaml"), yaml));
+  }
+
+  void write_open_step() {
+    if (!open_changed_) return;
+    wandb::Record record;
+    add_items(open_leaves(), *record.mutable_history()->mutable_item());
+    record.mutable_history()->mutable_step()->set_num(step_);
+    if (open_is_last_) {
+      replace_last(std::move(record));
+    } else {
+      append(std::move(record));
+    }
+    open_is_last_ = true;
+    open_changed_ = false;
+  }
+
+  void write_summary() {
+    if (changed_.empty()) return;
+    wandb::Record record;
+    add_items(changed_, *record.mutable_summary()->mutable_update());
+    summary_.set_all(changed_);
+    changed_.clear();
     append(std::move(record));
   }
-  open_is_last_ = true;
-  open_changed_ = false;
-}
 
-void OfflineRun::write_summary() {
-  if (changed_.empty()) return;
-  wandb::Record record;
-  add_items(changed_, *record.mutable_summary()->mutable_update());
-  summary_.set_all(changed_);
-  changed_.clear();
-  append(std::move(record));
-}
+  void write_end(int32_t runtime) {
+    wandb::Record exit;
+    exit.mutable_exit()->set_runtime(runtime);
+    append(std::move(exit));
+    wandb::Record last;
+    last.mutable_final();
+    append(std::move(last));
+    wandb::Record footer;
+    footer.mutable_footer();
+    append(std::move(footer));
+  }
 
-void OfflineRun::close_step(int64_t next) {
-  if (open_changed_) changed_.set_all(open_leaves());
-  // One that finds no room is lost, and stands in the way of no other.
-  const absl::Cleanup close = [&] {
-    open_is_last_ = false;
-    open_changed_ = false;
-    open_.clear();
-    step_ = next;
-  };
-  write_open_step();
-}
+  void close_step(int64_t next) {
+    if (open_changed_) changed_.set_all(open_leaves());
+    // One that finds no room is lost, and stands in the way of no other.
+    const absl::Cleanup close = [&] {
+      open_is_last_ = false;
+      open_changed_ = false;
+      open_.clear();
+      step_ = next;
+    };
+    write_open_step();
+  }
+  // Makes the step the open one. False if it has passed.
 
-bool OfflineRun::open_step(const TrackerStep& step) {
-  commit_of(step);
-  if (!step.step) return true;
-  if (*step.step < step_) {
-    if (!std::exchange(said_dropped_, true)) {
-      services_.warn(absl::StrCat("wandb: what was logged at step ", *step.step,
-                                  " is dropped, as the run is at step ", step_,
-                                  " already; so will be all that is as late."));
+  bool open_step(const TrackerStep& step) {
+    commit_of(step);
+    if (!step.step) return true;
+    if (*step.step < step_) {
+      if (!std::exchange(said_dropped_, true)) {
+        services_.warn(absl::StrCat("wandb: what was logged at step ", *step.step,
+                                    " is dropped, as the run is at step ", step_,
+                                    " already; so will be all that is as late."));
+      }
+      return false;
     }
-    return false;
+    if (*step.step > step_) close_step(*step.step);
+    return true;
   }
-  if (*step.step > step_) close_step(*step.step);
-  return true;
-}
 
-void OfflineRun::add_to_step(const TrackerDict& values, const TrackerStep& step) {
-  for (const auto& [name, value] : values) open_.set(name, value);
-  open_time_ = step.time;
-  open_changed_ = !open_.empty();
-  if (commit_of(step)) close_step(step_ + 1);
-}
-
-void OfflineRun::log(const TrackerDict& values, const TrackerStep& step) {
-  if (is_kept() && open_step(step)) add_to_step(values, step);
-}
-
-void OfflineRun::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
-  TrackerDict histograms;
-  for (const auto& [name, value] : tensors) {
-    const auto* const tensor = value.get_if<TensorValue>();
-    if (tensor == nullptr) {
-      throw std::invalid_argument(
-          absl::StrCat("wandb: ", name, " is no tensor, and has no histogram"));
-    }
-    histograms.emplace_back(name, to_histogram(tensor->values, kHistogramBins));
+  void add_to_step(const TrackerDict& values, const TrackerStep& step) {
+    for (const auto& [name, value] : values) open_.set(name, value);
+    open_time_ = step.time;
+    open_changed_ = !open_.empty();
+    if (commit_of(step)) close_step(step_ + 1);
   }
-  log(histograms, step);
-}
 
-OfflineRun::MediaFile OfflineRun::write_media(const std::string& kind, const std::string& name,
-                                              const std::string& extension,
-                                              const std::string& contents) {
-  MediaFile file{.sha256 = sha256(contents)};
-  file.path = absl::StrCat("media/", kind, "/", media_name(name), "_", step_, "_",
-                           file.sha256.substr(0, kHashLength), extension);
-  throw_if_error(
-      write_file(services_.files, join_path(join_path(folder_, "files"), file.path), contents));
-  announce(file.path, wandb::FilesItem::MEDIA);
-  return file;
-}
-
-void OfflineRun::log_images(const std::string& name, const std::vector<TrackerImage>& images,
-                            const TrackerStep& step) {
-  if (!is_kept() || !open_step(step)) return;
-  if (images.empty()) return add_to_step({{name, TrackerList()}}, step);
-  if (images.size() > kMaxImages) {
-    services_.warn(absl::StrCat("wandb: only ", kMaxImages, " of the ", images.size(),
-                                " images of ", name, " are kept."));
+  MediaFile write_media(const std::string& kind, const std::string& name,
+                        const std::string& extension, const std::string& contents) {
+    MediaFile file{.sha256 = sha256(contents)};
+    file.path = absl::StrCat("media/", kind, "/", media_name(name), "_", step_, "_",
+                             file.sha256.substr(0, kHashLength), extension);
+    throw_if_error(
+        write_file(services_.files, join_path(join_path(folder_, "files"), file.path), contents));
+    announce(file.path, wandb::FilesItem::MEDIA);
+    return file;
   }
-  const size_t count = std::min(images.size(), kMaxImages);
-  TrackerList paths;
-  for (size_t i = 0; i < count; ++i) {
-    paths.emplace_back(write_media("images", name, ".png", encode_png(images[i])).path);
+
+  void announce(const std::string& path, wandb::FilesItem::FileType type) {
+    wandb::Record record;
+    wandb::FilesItem& file = *record.mutable_files()->add_files();
+    file.set_path(path);
+    file.set_policy(wandb::FilesItem::NOW);
+    file.set_type(type);
+    append(std::move(record));
   }
-  add_to_step({{name,
-                {{"_type", "images/separated"},
-                 {"width", images[0].width},
-                 {"height", images[0].height},
-                 {"format", "png"},
-                 {"count", static_cast<int64_t>(count)},
-                 {"filenames", paths}}}},
-              step);
-}
 
-void OfflineRun::log_table(const std::string& name, const TrackerTable& table,
-                           const TrackerStep& step) {
-  if (!is_kept() || !open_step(step)) return;
-  const size_t count = std::min(table.rows.size(), kMaxRows);
-  if (count < table.rows.size()) {
-    services_.warn(absl::StrCat("wandb: only ", kMaxRows, " of the ", table.rows.size(),
-                                " rows of ", name, " are kept."));
+  double seconds_since_start(absl::Time time) const {
+    return absl::ToDoubleSeconds(time - start_time_);
   }
-  TrackerList columns(table.columns.begin(), table.columns.end());
-  TrackerList rows(table.rows.begin(), table.rows.begin() + static_cast<int64_t>(count));
-  const std::string contents =
-      to_json(TrackerDict{{"columns", columns}, {"data", rows}}, NotANumber::kNull);
-  const MediaFile file = write_media("table", name, ".table.json", contents);
-  add_to_step({{name,
-                {{"_type", "table-file"},
-                 {"sha256", file.sha256},
-                 {"size", contents.size()},
-                 {"path", file.path},
-                 {"ncols", table.columns.size()},
-                 {"nrows", count},
-                 {"log_mode", "IMMUTABLE"}}}},
-              step);
-}
 
-void OfflineRun::flush() {
-  if (!is_kept()) return;
-  log_->flush();  // makes room for more
-  if (open_changed_) changed_.set_all(open_leaves());
-  write_summary();
-  write_open_step();
-  log_->flush();
-}
+  const RunSettings settings_;
+  const absl::Time start_time_;
+  const TrackerServices& services_;
 
-void OfflineRun::finish() {
-  if (!is_kept()) return;
-  finished_ = true;
-  std::exception_ptr failure;
-  const auto attempt = [&](const auto& part) {
-    try {
-      part();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  attempt([&] { log_->flush(); });  // makes room for more
-  failure = nullptr;                // the last one counts
-  attempt([&] { close_step(step_ + 1); });
-  const double runtime = seconds_since_start(services_.now());
-  changed_.set(Leaves::Path{"_wandb", "runtime"}, static_cast<int64_t>(runtime));
-  attempt([&] { write_summary(); });
-  attempt([&] { write_end(static_cast<int32_t>(runtime)); });
-  attempt([&] { log_->close(); });
-  log_.reset();
-  attempt([&] {
-    throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-summary.json"),
-                              to_json(summary_) + "\n"));
-  });
-  if (failure) std::rethrow_exception(failure);
-}
+  std::string folder_;
+  std::optional<RecordLog> log_;
+  int64_t records_ = 0;
+  TrackerDict config_;
+  Leaves summary_;
+  Leaves changed_;  // of the summary, since it was last written
 
-void OfflineRun::write_end(int32_t runtime) {
-  wandb::Record exit;
-  exit.mutable_exit()->set_runtime(runtime);
-  append(std::move(exit));
-  wandb::Record last;
-  last.mutable_final();
-  append(std::move(last));
-  wandb::Record footer;
-  footer.mutable_footer();
-  append(std::move(footer));
+  int64_t step_ = 0;  // the open one
+  Leaves open_;
+  absl::Time open_time_;
+  bool open_changed_ = false;  // since it was written
+  bool open_is_last_ = false;  // in the log, where more of it may take its place
+  bool said_dropped_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Run> make_offline_run(const TrackerSetup& setup) {
+  return std::make_unique<OfflineRun>(read_run_settings(setup), setup.time, setup.services);
 }
 
 }  // namespace accelerate::trackers

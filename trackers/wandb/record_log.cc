@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
-#include "trackers/common/little_endian.h"
+#include "trackers/common/file_options.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -78,10 +78,7 @@ void RecordLog::add_piece(int type, std::string_view bytes) {
 
 void RecordLog::flush() {
   if (unwritten_.empty()) return;
-  const absl::Status status = file_->write_at(
-      written_, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(unwritten_.data()),
-                                    unwritten_.size()));
-  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  throw_if_error(file_->write_at(written_, as_bytes(unwritten_)));
   written_ += static_cast<int64_t>(unwritten_.size());
   unwritten_.clear();
 }
@@ -90,7 +87,7 @@ void RecordLog::close() {
   flush();
   absl::Status status = file_->sync();
   status.Update(file_->close());
-  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  throw_if_error(status);
 }
 
 }  // namespace accelerate::trackers

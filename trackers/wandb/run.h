@@ -6,6 +6,7 @@
 /// Mirrors: wandb.Run.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,5 +43,9 @@ class Run {
   /// `run.finish()`. Last.
   virtual void finish() = 0;
 };
+
+/// A run in a folder that `wandb sync` uploads, see wandb_tracker.h. Errors: std::invalid_argument
+/// for init_kwargs, see run_settings.h.
+std::unique_ptr<Run> make_offline_run(const TrackerSetup& setup);
 
 }  // namespace accelerate::trackers

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/yes_or_no.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -2,9 +2,6 @@
 
 #include <utility>
 
-#include "trackers/wandb/offline_run.h"
-#include "trackers/wandb/run_settings.h"
-
 namespace accelerate::trackers {
 namespace {
 
@@ -15,9 +12,7 @@ const TrackerRegistration kRegistration({.name = "wandb",
 
 }  // namespace
 
-WandbTracker::WandbTracker(const TrackerSetup& setup)
-    : WandbTracker(
-          std::make_unique<OfflineRun>(read_run_settings(setup), setup.time, setup.services)) {}
+WandbTracker::WandbTracker(const TrackerSetup& setup) : WandbTracker(make_offline_run(setup)) {}
 
 WandbTracker::WandbTracker(std::unique_ptr<Run> run) : run_(std::move(run)) {}
 

@@ -18,13 +18,13 @@ namespace accelerate {
 namespace {
 
 constexpr char kStaging[] = ".tmp";
-// On its way out, and no checkpoint any more.
+// A checkpoint that is being removed.
 constexpr char kRemoved[] = ".removed";
-// What another takes the place of, where a disk cannot exchange names.
+// A checkpoint that is being replaced, where a disk cannot exchange names.
 constexpr char kReplaced[] = ".replaced";
-// In a staging folder until it is a checkpoint and has its name: the folder is ours.
+// Marks a staging folder as ours until it is a checkpoint and has its name.
 constexpr char kUnfinished[] = ".unfinished";
-// In a folder whose place a checkpoint is about to take.
+// Marks a folder that a checkpoint is about to replace.
 constexpr char kOutdated[] = ".outdated";
 constexpr int64_t kChunk = int64_t{1} << 20;
 
@@ -54,7 +54,7 @@ absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& 
 
 absl::Status verify_file(FileSystem& files, const std::string& path, const ManifestFile& entry) {
   absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
-  // It may have been damaged on the way here only.
+  // The damage may have happened only in transit.
   if (crc.ok() && *crc != entry.crc32c) crc = checksum_of_file(files, path);
   if (!crc.ok() || *crc == entry.crc32c) return crc.status();
   return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
@@ -62,7 +62,7 @@ absl::Status verify_file(FileSystem& files, const std::string& path, const Manif
                                           checksum_text(entry.crc32c)));
 }
 
-// Replaces a file, which somebody wrote by other means, by a durable copy. Returns its checksum.
+// Replaces a file that the user wrote by a durable copy. Returns its checksum.
 absl::StatusOr<uint32_t> make_durable(FileSystem& files, const std::string& path) {
   const std::string partial = files.temporary_name(path);
   absl::StatusOr<std::unique_ptr<WritableFile>> copy = files.create(partial);
@@ -112,7 +112,7 @@ absl::Status sync_tree(FileSystem& files, const std::string& folder) {
   return files.sync_directory(folder);
 }
 
-// Completes the manifest by what ranks did not list.
+// Adds the files that no rank listed to the manifest.
 absl::Status complete_manifest(FileSystem& files, const std::string& staging, Manifest& manifest) {
   std::map<std::string, int64_t> found;
   if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
@@ -139,7 +139,7 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
   return absl::OkStatus();
 }
 
-// What a folder's manifest says, or what is wrong with it. Errors: those of reading it.
+// Reads a folder's manifest; `manifest` gets the errors of its text. Returns the errors of reading.
 absl::Status read_manifest(FileSystem& files, const std::string& folder,
                            absl::StatusOr<Manifest>& manifest) {
   const std::string path = join_path(folder, kManifestName);
@@ -147,14 +147,14 @@ absl::Status read_manifest(FileSystem& files, const std::string& folder,
   if (!text.ok()) return text.status();
   manifest = parse_manifest(*text);
   if (manifest.ok()) return absl::OkStatus();
-  // It may have been damaged on the way here only.
+  // The damage may have happened only in transit.
   text = read_file(files, path);
   if (!text.ok()) return text.status();
   manifest = parse_manifest(*text);
   return absl::OkStatus();
 }
 
-// What of `from` is not a checkpoint's own moves to `to`, unless something of that name is there.
+// Moves the entries of `from` that are not the checkpoint's own to `to`, unless the name is taken.
 absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
                                   const std::string& to) {
   absl::StatusOr<Manifest> manifest = Manifest();
@@ -178,7 +178,7 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
   return absl::OkStatus();
 }
 
-// Without a detour by another name: a folder with a part of a mark is marked as well.
+// Writes the mark in place: a folder with half a mark is marked as well.
 absl::Status put_mark(FileSystem& files, const std::string& folder, const char* mark,
                       const std::string& text) {
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(join_path(folder, mark));
@@ -190,7 +190,7 @@ absl::Status put_mark(FileSystem& files, const std::string& folder, const char* 
   return status.ok() ? files.sync_directory(folder) : status;
 }
 
-// Whether a folder is ours to remove: one that we staged, or a checkpoint, or empty.
+// Whether a folder may be removed: it was staged by a save, is a checkpoint, or is empty.
 absl::StatusOr<bool> is_ours(FileSystem& files, const std::string& folder) {
   for (const char* mark : {kUnfinished, kOutdated}) {
     const absl::StatusOr<bool> is_marked = exists(files, join_path(folder, mark));
@@ -210,7 +210,7 @@ absl::Status not_ours(const std::string& folder) {
       absl::StrCat(folder, " is in the way, and is not what a save left there; move it elsewhere"));
 }
 
-// Removes what is ours; what says that it is goes last.
+// Removes a folder that is_ours, the marks of that last.
 absl::Status remove_ours(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<bool> ours = is_ours(files, folder);
   if (absl::IsNotFound(ours.status())) return absl::OkStatus();
@@ -224,17 +224,17 @@ absl::Status remove_ours(FileSystem& files, const std::string& folder) {
       return status;
     }
   }
-  // If power fails, the marks do not go before the rest.
+  // If power fails, the marks must not be gone before the rest.
   if (absl::Status status = files.sync_directory(folder); !status.ok()) return status;
   return remove_all(files, folder);
 }
 
-// As staging_path, where a disk cannot exchange names.
+// The path of a checkpoint that is being replaced, where a disk cannot exchange names.
 std::string replaced_path(const std::string& checkpoint) {
   return std::string(absl::StripSuffix(checkpoint, "/")) + kReplaced;
 }
 
-// Whether another took a folder's place, or was about to.
+// Whether a checkpoint replaced the folder, or was about to.
 absl::StatusOr<bool> is_outdated(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<FileInfo> info = files.info(folder);
   if (absl::IsNotFound(info.status())) return false;
@@ -252,7 +252,7 @@ absl::Status move_foreign_entries(FileSystem& files, const std::string& from,
   return moved.ok() ? files.sync_directory(from) : moved;
 }
 
-// Removes what is ours, but keeps in `keeper` what an outdated folder holds besides.
+// Removes a folder that is_ours, but moves the user's files of an outdated one to `keeper`.
 absl::Status clear_away(FileSystem& files, const std::string& folder, const std::string& keeper) {
   const absl::StatusOr<bool> outdated = is_outdated(files, folder);
   absl::Status status = outdated.status();
@@ -364,7 +364,7 @@ absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint
   }
   if (status.ok()) {
     status = files.sync_directory(parent_path(checkpoint));
-    // Of no consequence if it stays.
+    // It does no harm if it stays.
     if (status.ok()) files.remove(join_path(checkpoint, kUnfinished)).IgnoreError();
     return status;
   }
@@ -467,7 +467,7 @@ absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint) 
   const std::string& older = (*found)->path;
   const std::string staging = staging_path(checkpoint);
   const std::string replaced = replaced_path(checkpoint);
-  // The newer one will be removed as a staging folder is: with all that is in it.
+  // The newer checkpoint will be removed like a staging folder, with all that is in it.
   absl::Status status = move_foreign_entries(files, checkpoint, older);
   bool is_exchanged = false;
   if (status.ok() && older == staging) {
@@ -478,14 +478,14 @@ absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint) 
       if (status.ok()) status = files.rename(staging, replaced);
     }
   }
-  // From there recover_checkpoint() takes it, should this die between two names.
+  // recover_checkpoint() continues from there if this crashes between two renames.
   if (status.ok() && !is_exchanged) {
     status = clear_away(files, staging, replaced);
     if (status.ok()) status = files.rename(checkpoint, staging);
     if (status.ok()) status = files.rename(replaced, checkpoint);
   }
   if (status.ok()) status = files.sync_directory(parent_path(checkpoint));
-  // Of no consequence if it stays.
+  // It does no harm if it stays.
   if (status.ok()) files.remove(join_path(checkpoint, kOutdated)).IgnoreError();
   return status;
 }
@@ -504,7 +504,7 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
     if (name.ends_with(kStaging) || name.ends_with(kRemoved) || name.ends_with(kReplaced)) {
       found.skipped.push_back(
           {path, *number,
-           absl::DataLossError(absl::StrCat(path, " was left by a save that died"))});
+           absl::DataLossError(absl::StrCat(path, " was left by a save that crashed"))});
       continue;
     }
     absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
@@ -537,7 +537,7 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
                                 const std::string& newest, const std::set<std::string>& damaged) {
   absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
   if (!found.ok()) return found.status();
-  // Half removed by a rotation that died.
+  // Finishes the removals of a rotation that crashed.
   for (const auto& [path, number, why] : found->skipped) {
     if (!path.ends_with(kRemoved)) continue;
     const absl::StatusOr<bool> ours = is_ours(files, path);
@@ -545,7 +545,7 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
     if (absl::Status status = remove_ours(files, path); !status.ok()) return status;
   }
   std::vector<FoundCheckpoint>& complete = found->complete;
-  // If power failed now, what would be left.
+  // The checkpoint that would be left if power failed now.
   std::string last_durable;
   for (const FoundCheckpoint& each : complete) {
     if (!each.manifest.durable || damaged.contains(each.path)) continue;
@@ -557,7 +557,7 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
   for (const FoundCheckpoint& each : complete) {
     if (surplus <= 0) break;
     if (each.path == newest || each.path == last_durable) continue;
-    // It loses its name at once, and then its files: it is never half a checkpoint.
+    // It loses its name first and then its files, so it is never half a checkpoint.
     const std::string removed = each.path + kRemoved;
     absl::Status status = files.rename(each.path, removed);
     if (status.ok()) status = remove_ours(files, removed);

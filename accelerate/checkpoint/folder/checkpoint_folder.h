@@ -1,12 +1,12 @@
-/// Checkpoints as folders: how they come into being, which of them are complete, which go.
+/// Checkpoints as folders: creating them, finding the complete ones, removing old ones.
 ///
 /// A checkpoint is written into NAME.tmp and gets its name when everything in it is durable, with
-/// its manifest written last. Whatever dies, and whenever: a folder without a manifest, or whose
-/// files are not as the manifest says, is not taken for a checkpoint, and the one before is still
-/// there, because it goes only after the new one is complete.
+/// its manifest written last. A folder without a manifest, or with files that differ from it, is
+/// not a checkpoint. No matter what crashes or when, the checkpoint before still exists, because it
+/// is removed only after the new one is complete.
 ///
 /// Errors:  absl::Status naming the path.
-/// Threads: any; two at once on one folder are two programs' mistake. Knows nothing of LibTorch.
+/// Threads: any; two saves must not use one folder at the same time. Needs no LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -25,62 +25,60 @@ namespace accelerate {
 /// Where a checkpoint is written before it gets its name.
 std::string staging_path(const std::string& checkpoint);
 
-/// The first number in a folder's own name; nothing where there is none, or too large a one.
+/// The first number in a folder's own name; absent if there is none or it is too large.
 std::optional<int64_t> checkpoint_number(const std::string& name);
 
-/// An empty staging folder for `checkpoint`, marked as `writer`'s. What another save that died left
-/// there is tidied up.
-/// Errors: FailedPrecondition where the staging folder's name is taken by what is no checkpoint.
+/// Makes an empty staging folder for `checkpoint`, marked as `writer`'s, and removes what a crashed
+/// save left there.
+/// Errors: FailedPrecondition if something that is not a checkpoint has the staging folder's name.
 absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint,
                               const std::string& writer = "");
 
-/// Whether the staging folder is still `writer`'s, and not that of another which writes to the same
-/// place. Errors: FailedPrecondition if not.
+/// Checks that the staging folder is still `writer`'s. Errors: FailedPrecondition if another writer
+/// has taken it.
 absl::Status check_writer(FileSystem& files, const std::string& checkpoint,
                           const std::string& writer);
 
-/// Adds the manifest and gives the staged checkpoint its name. `manifest` lists what ranks wrote;
-/// what else lies in the staging folder is added to it. A checkpoint or folder of that name is
-/// replaced, at once where the disk can exchange names; tidy_checkpoint() removes it.
-/// Errors: FailedPrecondition naming a file of the manifest that cannot be seen from here. What was
-///         staged is gone then, and what had the name has it.
+/// Adds the manifest and gives the staged checkpoint its name. `manifest` lists the files that
+/// ranks wrote; other files in the staging folder are added to it. A checkpoint or folder of that
+/// name is replaced, atomically where the disk can exchange names; tidy_checkpoint() removes it.
+/// Errors: FailedPrecondition naming a file of the manifest that is not visible on this node. The
+///         staged files are removed then, and the checkpoint before keeps the name.
 absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint,
                                 Manifest manifest);
 
-/// After a checkpoint took the place of another: removes that one, wherever the save left it, but
-/// keeps what was in it besides its own files. Nothing to do otherwise.
+/// After a checkpoint replaced another: removes the older one, wherever the save left it, but keeps
+/// the user's files in it. Otherwise does nothing.
 absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint);
 
-/// Where a disk cannot exchange names and a save died between two: gives the checkpoint that was to
-/// be replaced its name back.
+/// If a save crashed between two renames, on a disk that cannot exchange names: gives the
+/// checkpoint that was to be replaced its name back.
 absl::Status recover_checkpoint(FileSystem& files, const std::string& checkpoint);
 
-/// The complete older checkpoint that lies beside the one at `checkpoint`, which took its place: a
-/// save on several nodes' own disks died before all of them had replaced theirs. Nothing where
-/// there is none, as when tidy_checkpoint() has begun to remove it. recover_checkpoint() comes
-/// first.
+/// The complete older checkpoint beside the one at `checkpoint` that replaced it: left when a save
+/// on several nodes' own disks crashed before all nodes had replaced theirs. Absent if there is
+/// none, as when tidy_checkpoint() has begun to remove it. \pre recover_checkpoint() was called.
 absl::StatusOr<std::optional<Manifest>> replaced_checkpoint(FileSystem& files,
                                                             const std::string& checkpoint);
 
-/// Puts that one back in place of the newer, with what lies in there besides the newer's own files;
-/// tidy_checkpoint() removes the newer. If this dies, one of the two has the name, or
-/// recover_checkpoint() gives it the older, and what was not done can be done again.
-/// Errors: NotFound where there is none.
+/// Puts the older checkpoint back in place of the newer, with the user's files from the newer one;
+/// tidy_checkpoint() removes the newer. If this crashes, one of the two has the name, or
+/// recover_checkpoint() gives it to the older one, and this can be called again.
+/// Errors: NotFound if there is no older checkpoint.
 absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint);
 
-/// Removes what was staged.
+/// Removes the staging folder.
 absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint);
 
-/// The manifest of a complete checkpoint: all its files are there, with the right sizes. What is in
-/// them is verified by whoever reads them, or by verify_checkpoint.
-/// Errors: NotFound, or DataLoss saying what is missing or wrong.
+/// The manifest of a complete checkpoint: all its files exist, with the right sizes. Their contents
+/// are verified by CheckpointReader, or by verify_checkpoint.
+/// Errors: NotFound, or DataLoss naming what is missing or wrong.
 absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint);
 
 /// The same, with every file's checksum. Reads everything.
 absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint);
 
-/// The same for the files that whoever reads a checkpoint does not verify by itself: those that the
-/// library did not write.
+/// Verifies the files that CheckpointReader does not read: those that the library did not write.
 absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint,
                                 const Manifest& manifest);
 
@@ -89,32 +87,32 @@ struct FoundCheckpoint {
   int64_t number = 0;
   Manifest manifest;
 };
-/// What looks like a checkpoint and is none, or could not be looked at.
+/// A folder that has a checkpoint's name but is not complete, or could not be read.
 struct SkippedCheckpoint {
   std::string path;
   int64_t number = 0;
   absl::Status why;
 };
 struct FoundCheckpoints {
-  /// Complete ones, by number.
+  /// Complete checkpoints, by number.
   std::vector<FoundCheckpoint> complete;
   std::vector<SkippedCheckpoint> skipped;
 };
 
-/// Looks through the folders in `folder` that have a number in their names. A folder that is not
-/// there has none.
+/// Finds the checkpoints in `folder`: folders that have a number in their names. A missing folder
+/// has none.
 absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::string& folder);
 
-/// The complete checkpoint with the highest number; nothing where there is none. `skipped` gets
-/// those that are not complete and newer.
+/// The complete checkpoint with the highest number, if any. `skipped` gets the newer ones that are
+/// not complete.
 absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
     FileSystem& files, const std::string& folder,
     std::vector<SkippedCheckpoint>* skipped = nullptr);
 
-/// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest` stays in
-/// any case, so a limit of 0 keeps one; and so does the last durable one. What is not a complete
-/// checkpoint stays and does not count. `damaged`: paths of checkpoints that look complete, but
-/// that a load rejected; they go before all others, and none of them is the last durable one.
+/// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest` and the
+/// last durable checkpoint always stay, so a limit of 0 keeps one. Incomplete checkpoints stay and
+/// do not count. `damaged` holds the paths of checkpoints that look complete but that a load
+/// rejected; they are removed first, and none of them is the last durable one.
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
                                 const std::string& newest,
                                 const std::set<std::string>& damaged = {});

@@ -1,4 +1,4 @@
-/// The files of a checkpoint as values: what is written into its folder, and read from there.
+/// The contents of a checkpoint: its files as values, and a rank's training as such values.
 ///
 /// A StateDict with tensors is NAME.safetensors, with its JSON under the metadata key "values"; one
 /// without is NAME.json.
@@ -16,8 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/checkpoint/formats/manifest.h"
+#include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/tensor_files/deferred_copy.h"
+#include "accelerate/comm/rng_state.h"
 #include "accelerate/platform/file_system.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/step/training_state.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -26,14 +31,14 @@ struct CheckpointPart {
   /// Without the extension.
   std::string name;
   StateDict state;
-  /// Is a safetensors file also without tensors.
+  /// True for a part that is a safetensors file even without tensors.
   bool is_model = false;
-  /// Changes in steps of prepared optimizers alone, which wait for who reads it.
+  /// True for a part that only steps of prepared optimizers change; they wait for its readers.
   bool is_optimizer = false;
 };
 
-/// Writes them durably, and returns what a manifest says of them. `on_progress` is told of bytes
-/// written, from any thread. Errors: absl::Status naming the file.
+/// Writes the parts durably and returns their entries for the manifest. `on_progress` gets the
+/// number of bytes written, on any thread. Errors: absl::Status naming the file.
 absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     FileSystem& files, const std::string& folder, const std::vector<CheckpointPart>& parts,
     const std::function<void(int64_t)>& on_progress = {});
@@ -42,8 +47,8 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
 /// names and shapes. Threads: one at a time; what take() gave is written before the next call.
 class SnapshotBuffers {
  public:
-  /// Copies with so many threads. What optimizers keep on the host is left to what it returns; null
-  /// where there is nothing.
+  /// Copies with `threads` threads. Optimizer states on the host are left to the returned copy,
+  /// which is null if there are none.
   std::shared_ptr<internal::DeferredCopy> take(std::vector<CheckpointPart>& parts, int threads);
   void clear() { buffers_.clear(); }
 
@@ -51,7 +56,7 @@ class SnapshotBuffers {
   std::map<std::pair<std::string, std::string>, at::Tensor> buffers_;
 };
 
-/// The files of one complete checkpoint. What it reads it verifies.
+/// The files of one complete checkpoint. It verifies all that it reads.
 /// Errors: CheckpointError naming the file, and the tensor if it is one that is damaged.
 class CheckpointReader {
  public:
@@ -64,11 +69,12 @@ class CheckpointReader {
   /// The path of NAME.safetensors or NAME.json; nothing where there is neither.
   std::optional<std::string> find(const std::string& name) const;
 
-  /// The part of that name. Errors: also where there is none.
+  /// The part of that name. Errors: also if there is none.
   StateDict read(const std::string& name) const;
 
-  /// Reads tensors of the file of that name into others. `destination` is asked for each first: an
-  /// undefined one is passed over. Then `begin_reading`, which may throw.
+  /// Reads tensors of the file of that name into the tensors that `destination` returns; it skips
+  /// those for which that is undefined. All destinations are asked for before `begin_reading`,
+  /// which may throw, and reading begins after it.
   void read_into(const std::string& name,
                  const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>&
                      destination,
@@ -81,3 +87,53 @@ class CheckpointReader {
 };
 
 }  // namespace accelerate
+
+namespace accelerate::internal {
+
+/// A rank's training as the parts of a checkpoint, and back; it exists while one is saved or
+/// loaded.
+///
+///   equal on all ranks     model, optimizer, scheduler, custom_checkpoint_{i}, scaler
+///   each rank's own        random_states_{rank}, dl_state_dict_rank{rank},
+///   replica_state_rank{rank}
+///                          unless it is empty, and, in the middle of an accumulation window,
+///                          gradients_rank{rank}
+///
+/// The second object of a kind is model_1, dl_state_dict_1_rank{rank}, ...
+/// Threads: the rank's thread. All is local.
+struct TrainingParts {
+  Runtime& runtime;
+  TrainingState& training;
+  GradientState& gradient_state;
+  const std::vector<CheckpointedObject>& custom_objects;
+
+  /// The number of objects of each kind.
+  std::map<std::string, int64_t> counts() const;
+
+  /// The prepared models, and their tensors.
+  Modules models() const;
+  std::vector<NamedTensors> weights() const;
+
+  /// `weights` and the other parts that are equal on all ranks; own() is the rest.
+  std::vector<CheckpointPart> shared(std::vector<NamedTensors> weights) const;
+  std::vector<CheckpointPart> own() const;
+
+  /// Makes the steps of all optimizers, including those prepared later, wait for the reader.
+  void add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const;
+
+  /// Checks the numbers of objects, before any is loaded.
+  /// Errors: as for the functions below c10::ValueError if the checkpoint is of other objects, and
+  ///         CheckpointError naming the part that it lacks or that is damaged.
+  void check(const CheckpointReader& reader, const Modules& models) const;
+  void load_models(const CheckpointReader& reader, const Modules& models, bool strict) const;
+  void load(const CheckpointReader& reader) const;
+
+ private:
+  void load_own(const CheckpointReader& reader) const;
+  void load_rng(const RngState& saved, bool is_own) const;
+};
+
+/// "model", "model_1", ...
+std::string indexed(const std::string& name, size_t index);
+
+}  // namespace accelerate::internal

@@ -14,9 +14,10 @@
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/checkpoint/tensor_files/torch_file.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/tensors/portable.h"
 
 namespace accelerate {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 using internal::StateDictMatch;
 using internal::value_or_throw;
 
-// A file of a checkpoint, of which names and sizes are known.
+// An open file of a checkpoint.
 struct OpenFile {
   std::string path;
   std::optional<SafetensorsFile> safetensors;
@@ -102,7 +103,7 @@ void read_file_into(const OpenFile& file, const NamedTensors& destinations) {
   for (const auto& [name, destination] : destinations) read_tensor(file, name, destination);
 }
 
-// Where each stored tensor goes, or nowhere.
+// The destination of each stored tensor; undefined for one that the model does not have.
 std::vector<at::Tensor> match(const torch::nn::Module& model,
                               const std::vector<StoredTensor>& tensors, bool strict,
                               IncompatibleKeys* keys = nullptr) {
@@ -116,7 +117,7 @@ std::vector<at::Tensor> match(const torch::nn::Module& model,
   return destinations;
 }
 
-// The module's own tensors that are `destinations`, and floating, get another dtype.
+// Converts those of the module's own tensors that are `destinations` and floating.
 void convert(torch::nn::Module& model, const std::vector<at::Tensor>& destinations,
              c10::ScalarType dtype) {
   std::set<const c10::StorageImpl*> storages;  // only looked up
@@ -158,14 +159,8 @@ IncompatibleKeys load_alone(FileSystem& files, torch::nn::Module& model,
   return keys;
 }
 
-// What rank 0 tells the others: an error, or what it found.
-using Listing = std::pair<std::string, std::vector<std::pair<std::string, std::vector<int64_t>>>>;
-
-// An error of rank 0's on every rank.
-void agree(const ProcessGroupPtr& group, std::string error) {
-  error = broadcast_bytes(group, std::move(error));
-  if (!error.empty()) throw CheckpointError(error);
-}
+// Names and sizes of the stored tensors, which rank 0 sends to the others.
+using Listing = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
 IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
                                  const std::string& checkpoint,
@@ -173,48 +168,43 @@ IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
   const ProcessGroupPtr& group = options.process_group;
   const bool reads = group->getRank() == 0;
   OpenCheckpoint opened;
-  Listing listing;
-  if (reads) {
-    try {
-      opened = open_checkpoint(files, checkpoint);
-      for (const StoredTensor& tensor : opened.tensors) {
-        listing.second.emplace_back(tensor.name, tensor.sizes);
-      }
-    } catch (const c10::Error& error) {
-      listing = {error.what_without_backtrace(), {}};
+  const std::string bytes = internal::agree_with_rank0(group, "", [&] {
+    opened = open_checkpoint(files, checkpoint);
+    Listing listing;
+    for (const StoredTensor& tensor : opened.tensors) {
+      listing.emplace_back(tensor.name, tensor.sizes);
     }
-  }
-  listing = from_bytes<Listing>(broadcast_bytes(group, reads ? to_bytes(listing) : ""));
-  if (!listing.first.empty()) throw CheckpointError(listing.first);
+    return to_bytes(listing);
+  });
   if (!reads) {
-    for (auto& [name, sizes] : listing.second) opened.tensors.push_back({name, sizes});
+    for (auto& [name, sizes] : from_bytes<Listing>(bytes)) opened.tensors.push_back({name, sizes});
   }
   IncompatibleKeys keys;
   std::vector<at::Tensor> destinations;
-  std::string error;
-  try {
-    destinations = place(model, opened.tensors, options, keys);
-  } catch (const c10::Error& thrown) {
-    error = thrown.what_without_backtrace();
-  }
-  // Models that differ would exchange different tensors.
-  for (const std::string& of_rank : all_gather_bytes(group, error)) {
-    if (!of_rank.empty()) throw CheckpointError(of_rank);
-  }
-  // After an error the others still wait for their tensors.
+  // Ranks whose models differ would broadcast different tensors.
+  const auto placed =
+      exchange_outcomes(group, "load_checkpoint_in_model", internal::outcome_of([&] {
+                          destinations = place(model, opened.tensors, options, keys);
+                          return "";
+                        }));
+  if (const std::string failed = failures(placed); !failed.empty()) throw CheckpointError(failed);
+  // After an error the other ranks still wait for their tensors.
+  internal::RankOutcome read;
   for (size_t i = 0; i < destinations.size(); ++i) {
     if (!destinations[i].defined()) continue;
     const StoredTensor& tensor = opened.tensors[i];
-    if (reads && error.empty()) {
-      try {
+    if (reads && read.ok()) {
+      read = internal::outcome_of([&] {
         read_tensor(opened.files[tensor.file], tensor.name, destinations[i]);
-      } catch (const c10::Error& thrown) {
-        error = thrown.what_without_backtrace();
-      }
+        return "";
+      });
     }
     broadcast_tensor(group, destinations[i]);
   }
-  agree(group, error);
+  internal::agree_with_rank0(group, "", [&] {
+    if (read.error) std::rethrow_exception(read.error);
+    return "";
+  });
   return keys;
 }
 
@@ -225,7 +215,7 @@ IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& 
                                           const LoadCheckpointInModelOptions& options) {
   TORCH_CHECK_VALUE(!options.dtype || c10::isFloatingType(*options.dtype),
                     "load_checkpoint_in_model: dtype=", *options.dtype,
-                    " is none that weights are converted to");
+                    " is not a floating-point dtype, and weights are converted to no other");
   torch::NoGradGuard no_grad;
   return options.broadcast_from_rank0 && options.process_group
              ? load_from_rank0(files, model, checkpoint, options)

@@ -11,7 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/checkpoint/folder/save_model.h"
-#include "accelerate/checkpoint/formats/shard_index.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/threaded_group.h"

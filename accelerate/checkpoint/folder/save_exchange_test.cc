@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/folder/save_exchange.h"
+#include "accelerate/checkpoint/folder/save_job.h"
 
 #include <algorithm>
 #include <memory>
@@ -15,9 +15,12 @@
 namespace accelerate {
 namespace {
 
+using internal::RankOutcome;
+using internal::RankStatus;
+
 constexpr int kRanks = 3;
 
-// Rank 0 reads all words, the others none.
+// Rank 0 reads all outcomes, the others none.
 std::vector<std::unique_ptr<SaveExchange>> exchanges(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::string& id) {
   std::vector<std::unique_ptr<SaveExchange>> all;
@@ -29,29 +32,30 @@ std::vector<std::unique_ptr<SaveExchange>> exchanges(const c10::intrusive_ptr<c1
   return all;
 }
 
-std::string text_of(const std::optional<std::vector<SaveWord>>& words) {
-  if (!words) return "nothing yet";
+std::string text_of(const std::optional<std::vector<RankOutcome>>& outcomes) {
+  if (!outcomes) return "nothing yet";
   std::string text;
-  for (const SaveWord& word : *words) absl::StrAppend(&text, word.ok ? "+" : "-", word.text, " ");
+  for (const RankOutcome& each : *outcomes)
+    absl::StrAppend(&text, each.ok() ? "+" : "-", each.text, " ");
   return text;
 }
 
-TEST(StoreExchange, InWhateverOrderNobodyHearsBeforeAllHaveSpoken) {
+TEST(StoreExchange, NoRankCollectsBeforeAllHavePublished) {
   std::vector<int> order = {0, 1, 2};
   do {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     const auto ranks = exchanges(store, "a");
     for (int round = 0; round < 2; ++round) {
       for (const int rank : order) {
-        for (const auto& each : ranks) EXPECT_EQ(each->hear(round), std::nullopt);
-        ranks[rank]->tell(round, {.text = absl::StrCat("r", round, "of", rank)});
+        for (const auto& each : ranks) EXPECT_EQ(each->collect(round), std::nullopt);
+        ranks[rank]->publish(round, {.text = absl::StrCat("r", round, "of", rank)});
       }
       // Rank 0 tells the others that all have.
-      EXPECT_EQ(text_of(ranks[1]->hear(round)), "nothing yet");
-      EXPECT_EQ(text_of(ranks[0]->hear(round)),
+      EXPECT_EQ(text_of(ranks[1]->collect(round)), "nothing yet");
+      EXPECT_EQ(text_of(ranks[0]->collect(round)),
                 absl::StrCat("+r", round, "of0 +r", round, "of1 +r", round, "of2 "));
-      EXPECT_EQ(text_of(ranks[1]->hear(round)), "+ + + ");
-      EXPECT_EQ(text_of(ranks[2]->hear(round)), "+ + + ");
+      EXPECT_EQ(text_of(ranks[1]->collect(round)), "+ + + ");
+      EXPECT_EQ(text_of(ranks[2]->collect(round)), "+ + + ");
     }
   } while (std::next_permutation(order.begin(), order.end()));
 }
@@ -67,7 +71,7 @@ TEST(StoreExchange, SignsOfWorkAreSeenByAllRanksOfTheSave) {
   EXPECT_EQ(others[0]->beats(), 0);
 }
 
-TEST(StoreExchange, WhoReadsAWordGetsAllOfIt) {
+TEST(StoreExchange, AReaderGetsTheWholeText) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::string text = absl::StrCat("\xff", std::string(1, '\0'), "\n+-");
   // The first ranks of two nodes, of which the second commits as well.
@@ -75,70 +79,71 @@ TEST(StoreExchange, WhoReadsAWordGetsAllOfIt) {
       make_store_exchange(store, {.rank = 0, .world_size = 2, .reads = {0}, .id = "a"});
   const auto second =
       make_store_exchange(store, {.rank = 1, .world_size = 2, .reads = {1}, .id = "a"});
-  first->tell(0, {.text = ""});
-  second->tell(0, {.text = text});
-  ASSERT_TRUE(first->hear(0));
-  const auto words = second->hear(0);
-  ASSERT_TRUE(words);
-  EXPECT_TRUE((*words)[1].ok);
-  EXPECT_EQ((*words)[1].text, text);
-  EXPECT_EQ((*words)[0].text, "");
+  first->publish(0, {.text = ""});
+  second->publish(0, {.text = text});
+  ASSERT_TRUE(first->collect(0));
+  const auto outcomes = second->collect(0);
+  ASSERT_TRUE(outcomes);
+  EXPECT_TRUE((*outcomes)[1].ok());
+  EXPECT_EQ((*outcomes)[1].text, text);
+  EXPECT_EQ((*outcomes)[0].text, "");
 }
 
-TEST(StoreExchange, AllHearWhoFailedAndWhy) {
+TEST(StoreExchange, AllRanksLearnWhichRankFailedAndWhy) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto ranks = exchanges(store, "a");
-  ranks[0]->tell(0, {.text = "fine"});
-  ranks[1]->tell(0, {.ok = false, .text = "disk full"});
-  ranks[2]->tell(0, {.ok = false, .text = "\xff"});
-  EXPECT_EQ(text_of(ranks[0]->hear(0)), "+fine -disk full -\xff ");
+  ranks[0]->publish(0, {.text = "fine"});
+  ranks[1]->publish(0, {.status = RankStatus::kFailed, .text = "disk full"});
+  ranks[2]->publish(0, {.status = RankStatus::kFailed, .text = "\xff"});
+  EXPECT_EQ(text_of(ranks[0]->collect(0)), "+fine -disk full -\xff ");
   // What is no text arrives as text.
-  EXPECT_EQ(text_of(ranks[1]->hear(0)), "+ -disk full -\xef\xbf\xbd ");
-  EXPECT_EQ(text_of(ranks[2]->hear(0)), text_of(ranks[1]->hear(0)));
+  EXPECT_EQ(text_of(ranks[1]->collect(0)), "+ -disk full -\xef\xbf\xbd ");
+  EXPECT_EQ(text_of(ranks[2]->collect(0)), text_of(ranks[1]->collect(0)));
 }
 
-TEST(StoreExchange, SavesDoNotHearEachOther) {
+TEST(StoreExchange, SavesDoNotMix) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto one = exchanges(store, "a"), other = exchanges(store, "b");
-  for (const auto& rank : one) rank->tell(0, {});
-  EXPECT_TRUE(one[0]->hear(0));
-  EXPECT_TRUE(one[2]->hear(0));
-  EXPECT_FALSE(one[0]->hear(1));
-  for (const auto& rank : other) EXPECT_FALSE(rank->hear(0));
+  for (const auto& rank : one) rank->publish(0, {});
+  EXPECT_TRUE(one[0]->collect(0));
+  EXPECT_TRUE(one[2]->collect(0));
+  EXPECT_FALSE(one[0]->collect(1));
+  for (const auto& rank : other) EXPECT_FALSE(rank->collect(0));
 }
 
-TEST(StoreExchange, WhatIsForgottenIsNotInTheStore) {
+TEST(StoreExchange, ForgetEmptiesTheStore) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto ranks = exchanges(store, "a"), others = exchanges(store, "b");
-  for (const auto& rank : others) rank->tell(0, {});
+  for (const auto& rank : others) rank->publish(0, {});
   const int64_t before = store->getNumKeys();
   for (int round = 0; round < 2; ++round) {
-    for (const auto& rank : ranks) rank->tell(round, {});
-    for (const auto& rank : ranks) EXPECT_TRUE(rank->hear(round));
+    for (const auto& rank : ranks) rank->publish(round, {});
+    for (const auto& rank : ranks) EXPECT_TRUE(rank->collect(round));
   }
   EXPECT_EQ(store->getNumKeys(), before + 2 * (kRanks + 1));
   ranks[0]->forget();
   EXPECT_EQ(store->getNumKeys(), before);
-  EXPECT_TRUE(others[0]->hear(0));
+  EXPECT_TRUE(others[0]->collect(0));
   // Of a save that ended before its second round, and twice.
   others[0]->forget();
   others[0]->forget();
   EXPECT_EQ(store->getNumKeys(), 0);
 }
 
-TEST(GroupExchange, WaitsForAllWords) {
+TEST(GroupExchange, WaitsForAllOutcomes) {
   run_ranks(kRanks, [](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const auto exchange = make_group_exchange(group);
     for (int round = 0; round < 2; ++round) {
       const int rank = group->getRank();
-      exchange->tell(round, {.ok = rank != 1, .text = absl::StrCat(round, rank, "\xff")});
-      EXPECT_EQ(text_of(exchange->hear(round)),
+      exchange->publish(round, {.status = rank != 1 ? RankStatus::kOk : RankStatus::kFailed,
+                                .text = absl::StrCat(round, rank, "\xff")});
+      EXPECT_EQ(text_of(exchange->collect(round)),
                 absl::StrCat("+", round, "0\xff -", round, "1\xff +", round, "2\xff "));
     }
   });
   const auto alone = make_group_exchange({});
-  alone->tell(0, {.ok = false, .text = "why"});
-  EXPECT_EQ(text_of(alone->hear(0)), "-why ");
+  alone->publish(0, {.status = RankStatus::kFailed, .text = "why"});
+  EXPECT_EQ(text_of(alone->collect(0)), "-why ");
 }
 
 }  // namespace

@@ -1,36 +1,77 @@
-/// One rank's share of writing a checkpoint: its files into the staging folder, its word to the
-/// other ranks, and, on one rank (or one of each node), the commit.
+/// How ranks write a checkpoint together.
 ///
-/// Either all ranks learn that the checkpoint is complete, or all throw the same CheckpointError,
-/// which names every rank that failed and why; what was there before is then untouched.
-/// Threads: one at a time; it uses files and the exchange only, so it can run behind training.
+/// A SaveJob is one rank's share: its files go into the staging folder, its outcome to the other
+/// ranks, and one rank (or one rank of each node) commits. Either all ranks learn that the
+/// checkpoint is complete, or all throw the same CheckpointError, which names every rank that
+/// failed and why; the checkpoint before is then untouched. A SaveExchange carries the outcomes
+/// between the ranks, in rounds: in each round every rank publishes one outcome and collects those
+/// of all ranks.
+///
+/// Threads: one at a time; a job uses only files and the exchange, so it can run behind training.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
-#include "accelerate/checkpoint/folder/save_exchange.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/platform/unsynced_files.h"
 
 namespace accelerate {
+
+class SaveExchange {
+ public:
+  virtual ~SaveExchange() = default;
+
+  virtual void publish(int round, const internal::RankOutcome& own) = 0;
+
+  /// All ranks' outcomes, by rank; nothing while one is missing. The text of a rank that failed is
+  /// there for all ranks; other texts only for the ranks that were made to read them.
+  virtual std::optional<std::vector<internal::RankOutcome>> collect(int round) = 0;
+
+  /// beat() tells the others that this rank is still at work; beats() counts the calls of all
+  /// ranks. Threads: any.
+  virtual void beat() {}
+  virtual int64_t beats() { return 0; }
+
+  /// Removes the save's entries. Rank 0 calls it when all ranks have left the save.
+  virtual void forget() {}
+};
+
+/// Exchanges by a collective: collect() waits for all ranks. A null group stands for one rank.
+std::unique_ptr<SaveExchange> make_group_exchange(ProcessGroupPtr group);
+
+struct StoreExchangeOptions {
+  int rank = 0;
+  int world_size = 1;
+  /// The ranks whose texts this rank reads; others' texts are read only where they failed.
+  std::vector<int> reads;
+  /// The same on all ranks, and another one for each save.
+  std::string id;
+};
+
+/// Exchanges by the job's store: no rank waits, and no collective disturbs those of training.
+std::unique_ptr<SaveExchange> make_store_exchange(c10::intrusive_ptr<c10d::Store> store,
+                                                  StoreExchangeOptions options);
 
 struct SaveJobOptions {
   /// The folder that the checkpoint will be; begin_checkpoint() was called.
   std::string checkpoint;
   /// Without files.
   Manifest manifest;
-  /// Whether this rank publishes the checkpoint, and whose files are in it.
+  /// Whether this rank publishes the checkpoint, and the ranks whose files are in it.
   bool commits = false;
   std::vector<int> ranks;
-  /// Then keeps so many in the checkpoint's folder, the damaged ones last; see rotate_checkpoints.
+  /// How many checkpoints stay in the folder; `damaged` ones go first (see rotate_checkpoints).
   std::optional<int64_t> total_limit;
   std::set<std::string> damaged;
   /// Whether what the ranks write is synced; names and the manifest are in any case.
@@ -43,8 +84,8 @@ class SaveJob {
  public:
   SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options);
 
-  /// What this rank writes, or why it cannot; before the first step. `snapshot`: what is still to
-  /// be copied into the parts; null: nothing.
+  /// Sets what this rank writes, or with fail() why it cannot; before the first step. `snapshot` is
+  /// what is still to be copied into the parts, or null.
   void set_parts(std::vector<CheckpointPart> parts,
                  std::shared_ptr<internal::DeferredCopy> snapshot) {
     parts_ = std::move(parts);
@@ -52,23 +93,23 @@ class SaveJob {
   }
   void fail(std::string why) { failure_ = std::move(why); }
 
-  /// Does what there is to do, and returns whether it was the last. With an exchange that waits,
-  /// each call does something; else call it again later. Errors: CheckpointError, see above.
+  /// Does the next stage and returns whether it was the last. If the exchange does not wait, a call
+  /// may find nothing to do yet; call it again later. Errors: CheckpointError, see above.
   bool step();
 
-  /// Whether what is left to do is others' first.
+  /// True once this rank's files are written.
   bool has_written() const { return stage_ != Stage::kWrite; }
-  /// Of all that this rank wrote.
+  /// The bytes that this rank wrote.
   int64_t bytes() const { return bytes_; }
   const std::shared_ptr<SaveExchange>& exchange() const { return exchange_; }
-  /// What went wrong without harm to the checkpoint, as old ones that could not be removed.
+  /// A problem that does not harm the checkpoint, such as an old one that could not be removed.
   const std::string& warning() const { return warning_; }
 
  private:
   enum class Stage { kWrite, kCommit, kAgree };
 
   std::string write();
-  std::string commit(const std::vector<SaveWord>& words);
+  std::string commit(const std::vector<internal::RankOutcome>& outcomes);
   void clean_up();
 
   UnsyncedFiles unsynced_;

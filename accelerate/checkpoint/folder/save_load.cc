@@ -17,7 +17,6 @@
 #include "accelerate/base/strict_json.h"
 #include "accelerate/checkpoint/folder/save_model.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
-#include "accelerate/checkpoint/tensor_files/state_dict_file.h"
 #include "accelerate/checkpoint/tensor_files/torch_file.h"
 #include "accelerate/comm/checkpoint_error.h"
 

@@ -1,11 +1,11 @@
 /// Any object's tensors and values as one file, and back.
 ///
-/// What has tensors becomes a safetensors file, with all else as JSON text under the metadata key
-/// "values"; what has none becomes a JSON file. A file appears complete and durable, or not at all,
-/// in which case what was there before stays.
+/// An object with tensors becomes a safetensors file, with its other values as JSON text under the
+/// metadata key "values"; an object without tensors becomes a JSON file. A file appears complete
+/// and durable, or not at all, and then the file before stays.
 ///
-/// Errors:  c10::ValueError for what cannot be saved, with its place; CheckpointError, naming the
-///          file, for one that is damaged or unknown, and if the disk fails.
+/// Errors:  c10::ValueError naming a value that cannot be saved; CheckpointError, naming the file,
+///          if it is damaged or of an unknown format, and if the disk fails.
 /// Threads: any.
 /// Mirrors: accelerate utils/other.py, save and load.
 /// Differs: pickle is read, and never written.
@@ -21,7 +21,7 @@
 namespace accelerate {
 
 struct SaveOptions {
-  /// False is said to be without effect, once.
+  /// False has no effect but one warning: pickle is never written.
   bool safe_serialization = true;
 };
 
@@ -36,8 +36,8 @@ void save(FileSystem& files, const NamedTensors& obj, const std::string& path,
 void save(FileSystem& files, const c10::IValue& obj, const std::string& path,
           const SaveOptions& options = {});
 
-/// Of a safetensors or JSON file, or a torch.save zip (see torch_file.h). Tensors are on the CPU.
-/// Local.
+/// Reads a safetensors or JSON file, or a torch.save zip (see torch_file.h). Tensors are on the
+/// CPU. Local.
 StateDict load(FileSystem& files, const std::string& path);
 
 /// A nested value as a StateDict: tensors have the names of the dicts' keys and the lists'

@@ -8,10 +8,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/checkpoint/formats/model_folder.h"
-#include "accelerate/checkpoint/formats/shard_plan.h"
+#include "accelerate/checkpoint/formats/merge_weights.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
@@ -21,7 +22,7 @@ namespace {
 
 constexpr char kLoggerName[] = "accelerate.checkpoint";
 
-// Nothing without a PartialState, which says who writes.
+// Without a PartialState it is unknown which rank logs.
 bool can_log() {
   const Runtime* runtime = Runtime::find_current();
   return runtime != nullptr && PartialState::find(*runtime) != nullptr;
@@ -102,4 +103,17 @@ void warn_of_unsafe_serialization(bool safe_serialization) {
 }
 
 }  // namespace internal
+
+void merge_fsdp_weights(const std::string& checkpoint_dir, const std::string& output_path,
+                        const MergeFsdpWeightsOptions& options, Runtime& runtime) {
+  PartialState& state = PartialState::get(runtime);
+  internal::warn_of_unsafe_serialization(options.safe_serialization);
+  internal::agree_with_rank0(state.group(), "merge_fsdp_weights: ", [&] {
+    internal::check_ok(merge_weights(runtime.files(), checkpoint_dir, output_path,
+                                     {.remove_checkpoint_dir = options.remove_checkpoint_dir})
+                           .status());
+    return "";
+  });
+}
+
 }  // namespace accelerate

@@ -14,11 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
-#include "accelerate/checkpoint/folder/save_exchange.h"
 #include "accelerate/checkpoint/folder/save_job.h"
 #include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/rank_endings.h"
 #include "accelerate/report/features.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
@@ -26,10 +25,10 @@
 
 namespace accelerate {
 
-using internal::Ending;
-using internal::exchange_endings;
+using internal::agree;
 using internal::failures;
-using internal::RankEnding;
+using internal::RankOutcome;
+using internal::RankStatus;
 
 namespace {
 
@@ -38,13 +37,13 @@ constexpr char kLoad[] = "load_state";
 constexpr char kCheckpoints[] = "checkpoints";
 constexpr char kPrefix[] = "checkpoint_";
 
-// How long an asynchronous save waits for the other ranks' shares after the last sign of work, and
-// how often there is one from a rank that writes.
-constexpr absl::Duration kPatience = absl::Minutes(30);
+// The time-out of an asynchronous save for the other ranks' shares, counted from the last beat of
+// any rank, and the interval of the beats of a rank that writes.
+constexpr absl::Duration kTimeout = absl::Minutes(30);
 constexpr absl::Duration kBeat = absl::Minutes(1);
 
 constexpr int64_t kMegabyte = 1'000'000;
-// Less is written before anybody could watch.
+// Saves of fewer bytes are over too soon for a progress bar.
 constexpr int64_t kWorthABar = 256 * kMegabyte;
 
 Logger logger(Runtime& runtime) { return get_logger("accelerate.checkpoint", {}, runtime); }
@@ -63,12 +62,11 @@ std::map<std::string, std::string> versions(const Runtime& runtime) {
   return {{"accelerate", info.version}, {"libtorch", info.libtorch_version}};
 }
 
-// Of the lists that ranks say, those who say anything: what is in all of them, in the first one's
-// order.
-nlohmann::json what_all_have(const std::vector<RankEnding>& ranks) {
+// The intersection of the ranks' non-empty lists, in the order of the first one.
+nlohmann::json intersection_of(const std::vector<RankOutcome>& ranks) {
   using Json = nlohmann::json;
   std::optional<Json> common;
-  for (const RankEnding& rank : ranks) {
+  for (const RankOutcome& rank : ranks) {
     if (rank.text.empty()) continue;
     const Json theirs = Json::parse(rank.text);
     Json both = Json::array();
@@ -117,7 +115,7 @@ StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& trainin
 
 StateSaver::~StateSaver() {
   if (!running_) return;
-  // Other ranks may be gone as well.
+  // Other ranks may have ended too, so waiting for them could hang.
   if (std::uncaught_exceptions() > 0) running_->abandoned = true;
   try {
     wait();
@@ -132,11 +130,10 @@ bool StateSaver::writes_shared() const {
 }
 
 void StateSaver::on_writers(const std::function<void()>& write) const {
-  const RankEnding own = internal::ending_of([&] {
+  agree(state_.group(), "save", [&] {
     if (writes_shared()) write();
     return "";
   });
-  throw_failures(exchange_endings(state_.group(), "save", own), "save", own);
 }
 
 internal::TrainingParts StateSaver::parts() const {
@@ -162,11 +159,11 @@ std::string StateSaver::target(const std::string& output_dir) const {
                     "save_state needs an output_dir, or ProjectConfiguration's "
                     "automatic_checkpoint_naming");
   std::string path = expanded(output_dir, state_.runtime().environment());
-  // A folder gets its place by its name.
+  // The finished folder takes its place by a rename, which needs a name.
   const size_t name = path.rfind('/') + 1;
   const std::string last = path.substr(name);
   TORCH_CHECK_VALUE(last != "." && last != ".." && last != "", "save_state: ", path,
-                    " has no name of its own; give the folder's name");
+                    " does not end in a name; give the folder's name");
   return path;
 }
 
@@ -191,7 +188,7 @@ void StateSaver::align_nodes(const std::string& folder) {
   if (!configuration_.save_on_each_node || configuration_.automatic_checkpoint_naming) return;
   FileSystem& files = state_.runtime().files();
   std::string checkpoint, id;
-  const RankEnding own = internal::ending_of([&]() -> std::string {
+  const std::vector<RankOutcome> all = agree(state_.group(), kSave, [&]() -> std::string {
     if (!writes_shared()) return "";
     checkpoint = target(folder);
     internal::check_ok(recover_checkpoint(files, checkpoint));
@@ -200,27 +197,25 @@ void StateSaver::align_nodes(const std::string& folder) {
     if (present.ok()) {
       ids.push_back(id = present->id);
     } else if (!internal::is_damage(present.status())) {
-      // It may be the newest of all, and must not make way for an older one.
+      // It may be the newest checkpoint, and an older one must not replace it.
       internal::check_ok(present.status());
     }
     const auto replaced = internal::value_or_throw(replaced_checkpoint(files, checkpoint));
     if (replaced) ids.push_back(replaced->id);
     return ids.dump();
   });
-  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
-  throw_failures(all, kSave, own);
-  const Json common = what_all_have(all);
-  const RankEnding restored = internal::ending_of([&] {
+  const Json common = intersection_of(all);
+  agree(state_.group(), kSave, [&] {
     const bool is_apart = writes_shared() && !common.empty() && common[0] != id;
     if (!is_apart) return "";
     logger(state_.runtime())
-        .warning(absl::StrCat("a save to ", checkpoint,
-                              " was not finished on all nodes: back to the one before"),
-                 {.main_process_only = false});
+        .warning(
+            absl::StrCat("a save to ", checkpoint,
+                         " was not finished on all nodes; the checkpoint before it is restored"),
+            {.main_process_only = false});
     internal::check_ok(restore_replaced(files, checkpoint));
     return "";
   });
-  throw_failures(exchange_endings(state_.group(), kSave, restored), kSave, restored);
 }
 
 StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
@@ -228,7 +223,7 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
-  const RankEnding own = internal::ending_of([&] {
+  const std::vector<RankOutcome> all = agree(state_.group(), kSave, [&] {
     std::string checkpoint = target(output_dir);
     if (writes_shared()) {
       const bool taken = internal::value_or_throw(exists(files, checkpoint));
@@ -248,8 +243,6 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
     const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
     return absl::StrCat(id, checkpoint);
   });
-  const std::vector<RankEnding> all = exchange_endings(state_.group(), kSave, own);
-  throw_failures(all, kSave, own);
   constexpr size_t kIdSize = 16;
   Begun begun{.checkpoint = all[0].text.substr(kIdSize), .id = all[0].text.substr(0, kIdSize)};
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -258,11 +251,10 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
                       begun.checkpoint);
   }
   if (configuration_.save_on_each_node) {
-    const RankEnding alone = internal::ending_of([&] {
+    agree(state_.group(), kSave, [&] {
       if (writes_shared()) internal::check_ok(check_writer(files, begun.checkpoint, writer));
       return "";
     });
-    throw_failures(exchange_endings(state_.group(), kSave, alone), kSave, alone);
   }
   if (finished_ && state_.is_main_process()) finished_->forget();
   finished_.reset();
@@ -282,7 +274,7 @@ std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint) {
 std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStateOptions& options,
                                               std::function<void(int64_t)> on_progress) {
   Runtime& runtime = state_.runtime();
-  // What replaces another takes the only one there is away.
+  // A checkpoint that replaces another removes the only one there is.
   const bool durable = options.durable || exists(runtime.files(), begun.checkpoint).value_or(true);
   SaveJobOptions job = {.checkpoint = begun.checkpoint,
                         .manifest = {.id = begun.id,
@@ -353,8 +345,8 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     };
   }
   std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
-  // What goes wrong on one rank all ranks learn from the job.
-  const RankEnding collected = internal::ending_of([&] {
+  // If this fails on one rank, the job tells all ranks.
+  const RankOutcome collected = internal::outcome_of([&] {
     std::vector<CheckpointPart> parts = collect(begun.checkpoint);
     const int64_t bytes = bytes_of(parts);
     std::shared_ptr<internal::DeferredCopy> copy;
@@ -368,7 +360,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     job->set_parts(std::move(parts), std::move(copy));
     return "";
   });
-  if (collected.ending != Ending::kWell) job->fail(collected.text);
+  if (!collected.ok()) job->fail(collected.text);
   ++configuration_.iteration;
   if (options.asynchronous) {
     run_behind(begun, std::move(job), start);
@@ -395,7 +387,7 @@ void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, ab
     }
     if (!running.job->has_written()) return false;
     if (!running.waits_since) running.waits_since = runtime.now();
-    if (runtime.now() - *running.waits_since > kPatience) {
+    if (runtime.now() - *running.waits_since > kTimeout) {
       const int64_t beats = running.job->exchange()->beats();
       if (beats != std::exchange(running.beats, beats)) {
         running.waits_since = runtime.now();
@@ -403,7 +395,7 @@ void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, ab
       }
       throw CheckpointError(absl::StrCat(
           "it is not known whether the checkpoint ", running.checkpoint,
-          " was saved: other ranks gave no sign in ", absl::FormatDuration(kPatience)));
+          " was saved: the other ranks did not report for ", absl::FormatDuration(kTimeout)));
     }
     return false;
   });
@@ -423,8 +415,8 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   using Json = nlohmann::json;
-  // Those who save look. Of each checkpoint the path, and what tells it from one of another save.
-  const RankEnding own = internal::ending_of([&]() -> std::string {
+  // Ranks that write look for checkpoints; each is listed by its path and the id of its save.
+  const std::vector<RankOutcome> all = agree(state_.group(), kLoad, [&]() -> std::string {
     if (options.map_location) {
       TORCH_CHECK_TYPE(*options.map_location == "cpu" || *options.map_location == "on_device",
                        "load_state: map_location \"", *options.map_location,
@@ -448,9 +440,9 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     const FoundCheckpoints all = internal::value_or_throw(find_checkpoints(files, folder));
     const int64_t latest = all.complete.empty() ? -1 : all.complete.back().number;
     for (const auto& [path, number, why] : all.skipped) {
-      // What cannot be had just now may be the latest.
+      // An unreachable checkpoint may be the latest.
       if (number > latest && !internal::is_damage(why)) internal::check_ok(why);
-      logger(runtime).warning(absl::StrCat("load_state passes over ", why.message()),
+      logger(runtime).warning(absl::StrCat("load_state skips ", why.message()),
                               {.main_process_only = false});
     }
     for (const FoundCheckpoint& each : all.complete) {
@@ -459,11 +451,9 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     TORCH_CHECK_VALUE(!found.empty(), "load_state: there is no complete checkpoint in ", folder);
     return found.dump();
   });
-  const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
-  throw_failures(all, kLoad, own);
-  const Json common = what_all_have(all);
+  const Json common = intersection_of(all);
   if (common.empty()) {
-    throw CheckpointError("load_state: nodes have no checkpoint of one save in common");
+    throw CheckpointError("load_state: no checkpoint exists on all nodes");
   }
   std::vector<std::string> paths;
   for (const Json& each : common) paths.push_back(each.at(0));
@@ -505,15 +495,15 @@ std::string StateSaver::load(const std::string& input_dir, const LoadStateOption
   if (!input_dir.empty()) align_nodes(input_dir);
   std::string reasons;
   for (const std::string& checkpoint : candidates(input_dir, options)) {
-    const RankEnding own = internal::ending_of([&] {
+    const RankOutcome own = internal::outcome_of([&] {
       load_from(checkpoint, options);
       return absl::StrCat(configuration_.iteration);
     });
-    const std::vector<RankEnding> all = exchange_endings(state_.group(), kLoad, own);
+    const std::vector<RankOutcome> all = exchange_outcomes(state_.group(), kLoad, own);
     const std::string failed = failures(all);
     if (failed.empty()) {
-      // Nodes with disks of their own may have others besides.
-      for (const RankEnding& rank : all) {
+      // Nodes with disks of their own may hold checkpoints with higher numbers.
+      for (const RankOutcome& rank : all) {
         int64_t iteration = 0;
         if (absl::SimpleAtoi(rank.text, &iteration)) {
           configuration_.iteration = std::max(configuration_.iteration, iteration);
@@ -521,14 +511,13 @@ std::string StateSaver::load(const std::string& input_dir, const LoadStateOption
       }
       return checkpoint;
     }
-    const bool may_go_on = input_dir.empty() && !internal::any(all, Ending::kFailed) &&
-                           !internal::any(all, Ending::kUnreachable);
+    const bool may_go_on = input_dir.empty() && !internal::any(all, RankStatus::kFailed) &&
+                           !internal::any(all, RankStatus::kUnreachable);
     if (!may_go_on) throw_failures(all, kLoad, own);
     damaged_.insert(checkpoint);
-    // Everything that was loaded is loaded again from an older one.
+    // An older checkpoint overwrites everything that was loaded.
     absl::StrAppend(&reasons, "\n", checkpoint, ": ", failed);
-    logger(state_.runtime())
-        .warning(absl::StrCat("load_state passes over ", checkpoint, ": ", failed));
+    logger(state_.runtime()).warning(absl::StrCat("load_state skips ", checkpoint, ": ", failed));
   }
   throw CheckpointError(absl::StrCat("load_state: every checkpoint is damaged", reasons));
 }

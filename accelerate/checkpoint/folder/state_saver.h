@@ -1,4 +1,4 @@
-/// save_state and load_state: when what is written and read, and how ranks agree on it.
+/// save_state and load_state: the order of writing and reading, and how the ranks agree on it.
 ///
 /// Threads: the rank's thread.
 /// Mirrors: accelerate accelerator.py, save_state and load_state, with checkpointing.py.
@@ -13,7 +13,6 @@
 
 #include "accelerate/checkpoint/folder/checkpoint_options.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
-#include "accelerate/checkpoint/folder/training_parts.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/config/project_configuration.h"
 #include "accelerate/platform/background_task.h"
@@ -29,7 +28,7 @@ class StateSaver {
   /// All outlive it. Errors: c10::ValueError for a configuration that contradicts itself.
   StateSaver(AcceleratorState& state, internal::TrainingState& training,
              GradientState& gradient_state, ProjectConfiguration configuration);
-  /// Waits for an asynchronous save, unless an error is on its way; what went wrong is logged.
+  /// Waits for an asynchronous save, unless an exception is being handled; logs its errors.
   ~StateSaver();
 
   ProjectConfiguration& configuration() { return configuration_; }
@@ -42,18 +41,18 @@ class StateSaver {
   /// Collective. Returns the checkpoint's folder.
   std::string save(const std::string& output_dir, const SaveStateOptions& options);
   std::string load(const std::string& input_dir, const LoadStateOptions& options);
-  /// Returns when no save runs any more. Collective in that all ranks' shares are waited for.
+  /// Returns when no save runs any more: it waits for the shares of all ranks.
   void wait();
 
-  /// Whether this rank writes what all ranks have alike.
+  /// Whether this rank writes the parts that are equal on all ranks.
   bool writes_shared() const;
-  /// Runs `write` on those ranks; if it throws on one, all throw. Collective.
+  /// Runs `write` on those ranks; if it throws on one rank, all ranks throw. Collective.
   void on_writers(const std::function<void()>& write) const;
 
  private:
   struct Running;
 
-  // What ranks agreed on before a save.
+  // The agreement of all ranks before a save.
   struct Begun {
     std::string checkpoint;
     std::string id;
@@ -62,10 +61,11 @@ class StateSaver {
   internal::TrainingParts parts() const;
   std::string checkpoints_folder() const;
   std::string target(const std::string& output_dir) const;
-  // Nodes with disks of their own may have gone different ways in a save that was not finished: all
-  // go back to the newest checkpoint of that folder that all of them have. Collective.
+  // After a save that was not finished, nodes with disks of their own may hold different
+  // checkpoints: restores the newest checkpoint of that folder that exists on all nodes.
+  // Collective.
   void align_nodes(const std::string& folder);
-  // Those of an earlier run, before the first save.
+  // Warns before the first save of checkpoints with higher numbers, which an earlier run left.
   void warn_of_later_checkpoints();
   Begun begin(const std::string& output_dir);
   std::vector<CheckpointPart> collect(const std::string& checkpoint);
@@ -76,7 +76,7 @@ class StateSaver {
   std::vector<std::string> candidates(const std::string& input_dir,
                                       const LoadStateOptions& options) const;
   void load_from(const std::string& checkpoint, const LoadStateOptions& options);
-  // The number after those that are there, and after `loaded`.
+  // The number after `loaded` and after all existing checkpoints.
   int64_t next_iteration(int64_t loaded) const;
 
   AcceleratorState& state_;
@@ -87,11 +87,11 @@ class StateSaver {
   HookList<SaveStatePreHook> save_hooks_;
   HookList<LoadStatePreHook> load_hooks_;
   SnapshotBuffers snapshot_;
-  // What load() passed over.
+  // The checkpoints that load() skipped.
   std::set<std::string> damaged_;
   bool looked_for_later_ = false;
   std::unique_ptr<Running> running_;
-  // Of the last asynchronous save, until all ranks are known to have left it.
+  // The exchange of the last asynchronous save, until all ranks are known to have left that save.
   std::shared_ptr<SaveExchange> finished_;
 };
 

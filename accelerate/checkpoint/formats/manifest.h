@@ -1,5 +1,5 @@
-/// What makes a folder a checkpoint: manifest.json, written last. It lists every other file with
-/// its size and checksum, and ends with its own.
+/// The manifest, which makes a folder a checkpoint: manifest.json, written last. It lists every
+/// other file with its size and checksum, and ends with its own checksum.
 ///
 ///   {"format": "accelerate-checkpoint", "version": 1, "id": "5be0cd19", "durable": true,
 ///    "world_size": 2, "iteration": 3, "step": 40,
@@ -10,9 +10,9 @@
 ///    "checksum": "0be1d1a5"}
 ///
 /// Checksums are CRC-32C. The manifest's own is that of its JSON without it, keys sorted and
-/// without white space. What it does not know it ignores, and does not write.
-/// Errors:  absl::DataLoss saying what is wrong with the text.
-/// Threads: values. Knows nothing of LibTorch.
+/// without white space. Unknown fields are ignored.
+/// Errors:  absl::DataLoss naming what is wrong with the text.
+/// Threads: values. Needs no LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline constexpr char kManifestName[] = "manifest.json";
 struct ManifestFile {
   int64_t size = 0;
   uint32_t crc32c = 0;
-  /// Of files that hold tensors: of what comes before them, and each tensor's.
+  /// The checksums of a file with tensors: of its header, and of each tensor.
   std::optional<uint32_t> header;
   std::map<std::string, uint32_t> tensors;
 
@@ -40,15 +40,15 @@ struct ManifestFile {
 struct Manifest {
   /// The same in all folders that one save wrote, on several nodes, and different for another save.
   std::string id;
-  /// Whether it was synced; if not, it may not survive the machine.
+  /// Whether it was synced; if not, it may not survive a crash of the machine.
   bool durable = true;
   int64_t world_size = 1;
   /// The number of this checkpoint, and of micro-steps before it.
   int64_t iteration = 0;
   int64_t step = 0;
-  /// Of the software that wrote it.
+  /// The versions of the software that wrote it.
   std::map<std::string, std::string> versions;
-  /// How many there are of each kind of object: "model", "optimizer", ...
+  /// The number of objects of each kind: "model", "optimizer", ...
   std::map<std::string, int64_t> counts;
   /// By name, relative to the folder.
   std::map<std::string, ManifestFile> files;
@@ -63,7 +63,7 @@ absl::StatusOr<Manifest> parse_manifest(absl::string_view text);
 std::string manifest_files_text(const std::map<std::string, ManifestFile>& files);
 absl::StatusOr<std::map<std::string, ManifestFile>> parse_manifest_files(absl::string_view text);
 
-/// As manifests write it: eight hexadecimal digits.
+/// Eight hexadecimal digits, as in manifests.
 std::string checksum_text(uint32_t crc32c);
 
 }  // namespace accelerate

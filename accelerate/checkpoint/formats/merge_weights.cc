@@ -12,9 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/checkpoint/formats/model_folder.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/checkpoint/formats/shard_plan.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 
@@ -146,7 +144,7 @@ bool has_file(FileSystem& files, const std::string& folder, const char* name) {
   return there.ok() && *there;
 }
 
-// The folders that a save of a sharded model makes below or beside what was named.
+// The folders that a save of a sharded model makes below or beside the named one.
 std::string hint_for(FileSystem& files, const std::string& folder) {
   for (const std::string& base : {folder, parent_path(folder)}) {
     for (const char* name : {"pytorch_model_fsdp_0", "optimizer_0"}) {
@@ -206,7 +204,7 @@ class ShardWriter {
   }
 
  private:
-  // A box is so many runs of bytes that are together in the whole tensor.
+  // A box consists of runs of bytes that are contiguous in the whole tensor.
   struct Runs {
     int64_t bytes = 0;
     std::vector<int64_t> counts;   // of the dims that make separate runs

@@ -1,18 +1,18 @@
 /// Makes whole weights of a sharded checkpoint, with one buffer of memory and without LibTorch.
 ///
-/// A checkpoint is a folder with the `metadata.json` of sharded_metadata.h, or what
-/// find_weight_files finds in a name: an index with its shards, or one file; all of safetensors.
+/// A checkpoint is a folder with the `metadata.json` of sharded_metadata.h, an index with its
+/// shards, or one file (see find_weight_files); all files are safetensors.
 /// Everything is checked before anything is written. The result is written as save_model does it.
 ///
-/// Errors:  absl::Status: NotFound for a checkpoint that is not there, with a hint where one beside
-///          or below it is, InvalidArgument for options that make no sense, Unimplemented for what
-///          PyTorch pickled (torch.distributed.checkpoint's folders, torch.save's files), DataLoss
-///          naming the file for what is damaged, and the FileSystem's. The checkpoint stays then.
+/// Errors:  absl::Status: NotFound for a missing checkpoint, with a hint if there is one beside or
+///          below it, InvalidArgument for invalid options, Unimplemented for files that PyTorch
+///          pickled (torch.distributed.checkpoint's folders, torch.save's files), DataLoss naming a
+///          damaged file, and the FileSystem's. The checkpoint stays then.
 /// Threads: any.
 /// Mirrors: accelerate utils/fsdp_utils.py, merge_fsdp_weights.
 /// Differs: folders of torch.distributed.checkpoint, which are pickled, are refused; memory for the
-///          whole model is not needed; hints come where they help; of the checkpoint only what was
-///          merged is removed.
+///          whole model is not needed; errors have hints; only the files that were merged
+///          are removed.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/checkpoint/formats/shard_index.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/files/interrupted_files.h"
 

@@ -60,7 +60,7 @@ int dtype_rank(absl::string_view name) {
   return -1;
 }
 
-// What a file says is shown in part only, as it may be long, and in one line.
+// An excerpt of a file's text for messages, in one line.
 std::string in_quotes(absl::string_view text) {
   constexpr size_t kShown = 200;
   return absl::StrCat("'", absl::Utf8SafeCEscape(text.substr(0, kShown)),
@@ -90,7 +90,7 @@ int64_t byte_size(const SafetensorsEntry& entry) {
   return empty ? 0 : strides;
 }
 
-// Reads the header's JSON as it comes, so that nothing is kept of what does not belong there. It is
+// Reads the header's JSON as a stream, so that memory is only used for valid entries. It is
 // an object whose values are objects: the metadata's values are strings, a tensor's are `dtype`,
 // `shape`, `data_offsets` and whatever other writers add, which is passed over.
 class HeaderReader final : public nlohmann::json_sax<Json> {

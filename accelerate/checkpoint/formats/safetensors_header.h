@@ -1,12 +1,12 @@
-/// The head of a safetensors file: which tensors it holds, and where.
+/// The header of a safetensors file: its tensors and their positions.
 ///
 /// A file is the length of its header (8 bytes, little endian), the header (JSON, padded with
-/// spaces), and the bytes of the tensors without gaps: row by row, little endian. Only what follows
-/// these rules to the letter is read: a file is never trusted.
+/// spaces), and the bytes of the tensors without gaps: row by row, little endian. Only files
+/// that follow these rules exactly are read: no file is trusted.
 ///
-/// Errors:  DataLoss for a file that is not as it should be, Unimplemented for a dtype of newer
-///          versions of the format, InvalidArgument for what cannot be written. They name the file,
-///          and the tensor where there is one.
+/// Errors:  DataLoss for a malformed file, Unimplemented for a dtype of newer versions of the
+///          format, InvalidArgument for tensors that cannot be written. They name the file, and the
+///          tensor if there is one.
 /// Threads: any.
 /// Mirrors: safetensors, serialize and deserialize.
 #pragma once

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/formats/shard_index.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 
 #include <string>
 

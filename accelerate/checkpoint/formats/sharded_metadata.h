@@ -1,5 +1,5 @@
-/// What a folder of shards holds: the `metadata.json` of a model or an optimizer that each rank
-/// wrote its own part of.
+/// The contents of a folder of shards: the `metadata.json` of a model or an optimizer of which each
+/// rank wrote its own part.
 ///
 ///     {"format": "accelerate-sharded", "version": 1, "world_size": 2, "root": "model",
 ///      "tensors": {"fc.weight": {"dtype": "F32", "shape": [4, 3], "shards": [
@@ -9,10 +9,10 @@
 ///         "lengths": [2, 3]}]}}}
 ///
 /// A shard is a box of its tensor; a tensor's boxes cover it exactly. `root` ("model" or
-/// "optimizer", may be missing) says whose tensors these are; names do without it. Nothing here
-/// needs LibTorch, and nothing in a file is trusted.
+/// "optimizer", may be missing) is the owner of the tensors; names do not contain it. Needs no
+/// LibTorch, and trusts no file.
 ///
-/// Errors:  absl::DataLoss naming the tensor and what is wrong.
+/// Errors:  absl::DataLoss naming the tensor and the problem.
 /// Threads: pure functions.
 #pragma once
 
@@ -40,7 +40,7 @@ struct TensorShard {
 };
 
 struct ShardedTensor {
-  /// As safetensors says it.
+  /// By its safetensors name.
   std::string dtype;
   std::vector<int64_t> shape;
   std::vector<TensorShard> shards;
@@ -57,7 +57,7 @@ std::string sharded_file_name(int64_t rank);
 
 std::string sharded_metadata_text(const ShardedMetadata& metadata);
 
-/// What it returns is valid.
+/// Its result is valid: see check_sharded_metadata.
 absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text);
 
 /// Whether all boxes lie within their tensors, do not overlap and leave nothing out, and all names

@@ -6,7 +6,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/checkpoint/formats/shard_index.h"
+#include "accelerate/checkpoint/formats/weight_files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<accelerate::ShardIndex> index =

@@ -1,5 +1,5 @@
-/// What takes part in save_state and load_state besides what is prepared: the user's own objects,
-/// and functions that are called before.
+/// What save_state and load_state include besides prepared objects: the user's own objects, and
+/// hooks that are called before.
 #pragma once
 
 #include <concepts>
@@ -56,29 +56,29 @@ CheckpointedObject checkpointed(torch::optim::Optimizer& optimizer);
 
 }  // namespace internal
 
-/// What `Accelerator::register_for_checkpointing` takes: objects with state_dict and
+/// The objects that `Accelerator::register_for_checkpointing` takes: objects with state_dict and
 /// load_state_dict (of StateDicts or of JSON), modules and optimizers.
 template <typename T>
 concept Checkpointable = requires(T& object) { internal::checkpointed(object); };
 
 using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
-/// Called on every rank before a state is saved, with the prepared models, what of each will be
-/// saved, and the folder that will be the checkpoint: what is written there becomes part of it.
-/// Whoever erases from `weights` saves that model by itself.
+/// Called on every rank before a state is saved, with the prepared models, the weights of each that
+/// will be saved, and the checkpoint's folder: files written there become part of the checkpoint.
+/// A hook that erases an entry of `weights` saves that model itself.
 using SaveStatePreHook = std::function<void(
     const Modules& models, std::vector<NamedTensors>& weights, const std::string& output_dir)>;
-/// Called on every rank before a state is loaded. Whoever erases from `models` loads them by
-/// itself.
+/// Called on every rank before a state is loaded. A hook that erases entries of `models` loads
+/// those models itself.
 using LoadStatePreHook = std::function<void(Modules& models, const std::string& input_dir)>;
 
-/// Functions that can be taken back, called in the order in which they were added.
+/// Removable functions, called in the order in which they were added.
 template <typename Hook>
 class HookList {
  public:
   class Handle {
    public:
-    /// The function is not called any more. Twice does no harm, nor after the end of its list.
+    /// Removes the function. It may be called again, also after the end of the list.
     void remove() {
       if (const auto hooks = hooks_.lock()) hooks->erase(number_);
     }

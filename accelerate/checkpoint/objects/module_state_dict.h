@@ -8,8 +8,8 @@
 ///          c10::ValueError for a module whose tensors are on the meta device, naming them.
 /// Threads: the rank's thread.
 /// Mirrors: torch.nn.Module, state_dict and load_state_dict.
-/// Differs: a missing name is no error if its tensor is tied to one that is there; names may have
-///          the `module.` in front that wrapped models save.
+/// Differs: a missing name is not an error if its tensor is tied to an existing one; names may
+///          begin with the `module.` that wrapped models save.
 #pragma once
 
 #include <cstddef>
@@ -49,13 +49,13 @@ IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTe
 
 namespace internal {
 
-/// Finds out where in a module the tensors of a state dict go, before any of them is read.
+/// Matches the tensors of a state dict with those of a module, before any of them is read.
 class StateDictMatch {
  public:
   explicit StateDictMatch(const torch::nn::Module& module);
 
   /// The module's tensor for a stored one; undefined if there is none for it, or one of another
-  /// size. `name` keeps its own in what is reported.
+  /// size. Errors report the name as stored.
   at::Tensor find(const std::string& name, at::IntArrayRef sizes);
 
   /// After the last `find`. Errors: see above.
@@ -75,7 +75,7 @@ class StateDictMatch {
 /// Whether two tensors are the same elements of the same memory, in the same order.
 bool are_identical_views(const at::Tensor& a, const at::Tensor& b);
 
-/// Of each tensor the position of the first that is an identical view; often its own.
+/// For each tensor the position of the first identical view; often its own.
 std::vector<size_t> first_identical_views(const NamedTensors& tensors);
 
 }  // namespace internal

@@ -1,4 +1,5 @@
-/// The optimizers whose options and state are known field by field: LibTorch's and this library's.
+/// How one optimizer's options and state are saved: field by field for the optimizers of LibTorch
+/// and of this library, and as an archive of its own for any other.
 ///
 /// Errors: c10::ValueError naming the field.
 #pragma once
@@ -17,10 +18,10 @@
 
 namespace accelerate::internal {
 
-/// Whose state it is.
+/// The parameter that a state belongs to.
 struct StateOwner {
   const at::Tensor& parameter;
-  /// Of all parameters of its group.
+  /// The number of elements of all parameters of its group.
   int64_t group_numel;
   /// Whether moments are float32 at least, whatever the parameter is.
   bool wide_moments = false;
@@ -36,8 +37,8 @@ struct StateTensorRule {
   bool required = false;
 };
 
-/// Where tensors of a saved state come from: that of this field, as the rule wants it; undefined
-/// where there is none.
+/// Returns the tensor of a saved state's field, converted as the rule demands; undefined if the
+/// state has none.
 using TakeTensor = std::function<at::Tensor(const std::string& field, const StateTensorRule& rule)>;
 
 class OptimizerKind {
@@ -61,7 +62,21 @@ class OptimizerKind {
       const TakeTensor& take) const = 0;
 };
 
-/// Null for a class that is not exactly one of them: what a derived one adds is known only to it.
+/// Null for a class that is not exactly one of them: a derived class may add fields of its own.
 const OptimizerKind* find_optimizer_kind(const torch::optim::Optimizer& optimizer);
+
+/// The state of an optimizer that only its own `save` and `load` understand, as a uint8 vector.
+///
+/// The bytes are an archive of LibTorch's, a zip with pickles and the source of TorchScript
+/// classes, which LibTorch executes when it reads them. So an archive is checked first, and refused
+/// unless its classes are only names and types of members, as an OutputArchive makes them of
+/// tensors and values. Errors: c10::ValueError if the optimizer saves nothing, or objects with
+/// code.
+at::Tensor optimizer_archive(const torch::optim::Optimizer& optimizer);
+
+/// \pre A contiguous uint8 vector on the CPU.
+/// Errors: c10::ValueError for bytes that hold code, or that the optimizer cannot load; it is as it
+///         was then, as far as its own load brings back what it saves.
+void load_optimizer_archive(torch::optim::Optimizer& optimizer, const at::Tensor& archive);
 
 }  // namespace accelerate::internal

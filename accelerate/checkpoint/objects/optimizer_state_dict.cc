@@ -15,7 +15,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/objects/optimizer_archive.h"
 #include "accelerate/checkpoint/objects/optimizer_kinds.h"
 #include "accelerate/tensors/take_over.h"
 #include "accelerate/values/json_field.h"

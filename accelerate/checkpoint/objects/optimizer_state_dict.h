@@ -34,8 +34,9 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer,
                                const OptimizerStateDictOptions& options = {});
 
 /// Replaces the optimizer's options and state. Tensors go to their parameter's device and take its
-/// dtype; those on the CPU for parameters there that have the right dtype already, and that nobody
-/// else holds, are adopted as they are, so they must be writable memory. Any others are copied.
+/// dtype; those on the CPU for parameters there that have the right dtype already, and
+/// without other owners, are adopted as they are, so they must be writable memory. Any others are
+/// copied.
 /// Errors: c10::ValueError naming the group, parameter and field if the state is of another type of
 ///         optimizer, of other groups, parameters or shapes, lacks something, or has more. The
 ///         optimizer is unchanged then.

@@ -25,13 +25,9 @@
 #include <torch/serialize/archive.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/optim/adalomo.h"
-#include "accelerate/optim/adam.h"
-#include "accelerate/optim/lamb.h"
-#include "accelerate/optim/lion.h"
+#include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
-#include "accelerate/optim/schedule_free_adamw.h"
-#include "accelerate/optim/sgd.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/rng_state_dict.h"
+#include "accelerate/checkpoint/objects/training_state_dict.h"
 
 #include <set>
 #include <string>

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/scheduler_state_dict.h"
+#include "accelerate/checkpoint/objects/training_state_dict.h"
 
 #include <functional>
 #include <limits>

@@ -2,17 +2,34 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <torch/nn/module.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "accelerate/optim/schedulers/scheduler.h"
+#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/precision/fp8_model.h"
+#include "accelerate/tensors/generator_state.h"
+#include "accelerate/tensors/take_over.h"
 #include "accelerate/values/json_field.h"
+#include "accelerate/values/spelled_numbers.h"
 
 namespace accelerate::internal {
 namespace {
@@ -116,3 +133,324 @@ void load_training_state_dict(TrainingState& training, GradientState& gradients,
 }
 
 }  // namespace accelerate::internal
+
+namespace accelerate {
+namespace {
+
+using internal::field_of;
+using nlohmann::ordered_json;
+
+constexpr char kWhere[] = "the gradients' state";
+constexpr char kSparse[] = "sparse";
+constexpr char kIsCoalesced[] = "is_coalesced";
+
+// Each once.
+NamedTensors parameters_of(const torch::nn::Module& module) {
+  NamedTensors parameters;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    parameters.emplace_back(item.key(), parameter);
+  }
+  return parameters;
+}
+
+class Tensors {
+ public:
+  explicit Tensors(NamedTensors tensors) {
+    for (auto& [name, tensor] : tensors) {
+      TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, kWhere, ": \"", name,
+                        "\" is no dense tensor");
+      TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, kWhere, " has two \"",
+                        name, "\"");
+    }
+  }
+  // Undefined where there is none.
+  at::Tensor take(const std::string& name) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return {};
+    at::Tensor tensor = std::move(found->second);
+    tensors_.erase(found);
+    return tensor;
+  }
+  void check_all_taken() const {
+    TORCH_CHECK_VALUE(tensors_.empty(), kWhere, " has \"", tensors_.begin()->first,
+                      "\", which is no parameter of this model");
+  }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+void check(bool fits, const std::string& name, const at::Tensor& tensor,
+           const at::Tensor& parameter) {
+  TORCH_CHECK_VALUE(fits, kWhere, ": \"", name, "\" has shape ", tensor.sizes(), " and dtype ",
+                    tensor.scalar_type(), ", its parameter ", parameter.sizes(), " and ",
+                    parameter.scalar_type());
+}
+
+bool is_of_kind(const at::Tensor& tensor, const at::Tensor& parameter) {
+  return tensor.is_complex() == parameter.is_complex() &&
+         tensor.is_floating_point() == parameter.is_floating_point();
+}
+
+at::Tensor dense(at::Tensor tensor, const std::string& name, const at::Tensor& parameter) {
+  check(tensor.sizes() == parameter.sizes() && is_of_kind(tensor, parameter), name, tensor,
+        parameter);
+  return internal::take_over(std::move(tensor), parameter, parameter.scalar_type(),
+                             /*like_parameter=*/true);
+}
+
+at::Tensor sparse(const ordered_json& entry, Tensors& tensors, const std::string& name,
+                  const at::Tensor& parameter) {
+  const auto is_coalesced = field_of<bool>(entry, kIsCoalesced, name + " in " + kWhere);
+  at::Tensor indices = tensors.take(name + ".indices"), values = tensors.take(name + ".values");
+  TORCH_CHECK_VALUE(indices.defined() && values.defined(), kWhere,
+                    " lacks the indices or values of \"", name, "\"");
+  TORCH_CHECK_VALUE(indices.scalar_type() == at::kLong && indices.dim() == 2 &&
+                        indices.size(0) >= 1 && indices.size(0) <= parameter.dim(),
+                    kWhere, ": \"", name, ".indices\" has shape ", indices.sizes(), " and dtype ",
+                    indices.scalar_type());
+  std::vector<int64_t> sizes = {indices.size(1)};
+  for (int64_t dim = indices.size(0); dim < parameter.dim(); ++dim) {
+    sizes.push_back(parameter.size(dim));
+  }
+  check(values.sizes() == at::IntArrayRef(sizes) && is_of_kind(values, parameter), name + ".values",
+        values, parameter);
+  for (int64_t dim = 0; dim < indices.size(0) && indices.size(1) > 0; ++dim) {
+    const auto least = indices[dim].min().item<int64_t>();
+    const auto most = indices[dim].max().item<int64_t>();
+    TORCH_CHECK_VALUE(least >= 0 && most < parameter.size(dim), kWhere, ": \"", name,
+                      ".indices\" points outside of its parameter: ", least, " to ", most);
+  }
+  indices = internal::take_over(std::move(indices), parameter, at::kLong, /*like_parameter=*/false);
+  values = internal::take_over(std::move(values), parameter, parameter.scalar_type(),
+                               /*like_parameter=*/false);
+  at::Tensor gradient = at::_sparse_coo_tensor_unsafe(indices, values, parameter.sizes());
+  return gradient._coalesced_(is_coalesced);
+}
+
+constexpr char kDdp[] = "ddp.";
+constexpr char kFp8[] = "fp8.";
+
+// FNV-1a.
+uint64_t hash_of(const at::Tensor& bytes) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  const uint8_t* data = bytes.const_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < bytes.numel(); ++i) hash = (hash ^ data[i]) * 0x100000001B3u;
+  return hash;
+}
+
+// The finisher of SplitMix64, which changes half of the bits for each that changes.
+uint64_t scattered(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
+  return bits ^ (bits >> 31);
+}
+
+uint64_t seed_for(const at::Tensor& state, int rank) {
+  constexpr uint64_t kGamma = 0x9E3779B97F4A7C15u;
+  return scattered(hash_of(state) + kGamma * (static_cast<uint64_t>(rank) + 1));
+}
+
+void check_bytes(const std::string& name, const at::Tensor& bytes) {
+  TORCH_CHECK_VALUE(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.dim() == 1,
+                    "the state of generator \"", name, "\" is no vector of bytes");
+}
+
+constexpr char kOurs[] = "accelerate";
+constexpr char kStepCount[] = "_step_count";
+
+std::string type_of(const AcceleratedScheduler::Shared& scheduler) {
+  const torch::optim::LRScheduler& object = *scheduler.scheduler;
+  const std::string type = c10::demangle(typeid(object).name());
+  const std::string prefix = "accelerate::optim::";
+  return type.starts_with(prefix) ? type.substr(prefix.size()) : type;
+}
+
+// LibTorch's counter, which only derived classes may touch.
+struct StepCount : torch::optim::LRScheduler {
+  static unsigned& of(torch::optim::LRScheduler& scheduler) {
+    return scheduler.*(&StepCount::step_count_);
+  }
+};
+
+}  // namespace
+
+StateDict gradient_state_dict(const torch::nn::Module& module) {
+  at::NoGradGuard no_grad;
+  StateDict state;
+  for (const auto& [name, parameter] : parameters_of(module)) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.layout() == at::kStrided) {
+      state.tensors.emplace_back(name, gradient.detach());
+      continue;
+    }
+    TORCH_CHECK_VALUE(gradient.layout() == at::kSparse, "the gradient of \"", name, "\" is ",
+                      gradient.layout(), ", which a checkpoint cannot hold");
+    state.tensors.emplace_back(name + ".indices", gradient._indices());
+    state.tensors.emplace_back(name + ".values", gradient._values().detach());
+    state.values[kSparse][name] = {{kIsCoalesced, gradient.is_coalesced()}};
+  }
+  return state;
+}
+
+void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
+  at::NoGradGuard no_grad;
+  ordered_json sparse_ones = ordered_json::object();
+  if (!state.values.is_null()) {
+    sparse_ones = internal::json_member(state.values, kSparse, kWhere);
+    TORCH_CHECK_VALUE(sparse_ones.is_object(), kWhere, ": \"", kSparse, "\" is no object");
+  }
+  Tensors tensors(std::move(state.tensors));
+  const NamedTensors parameters = parameters_of(module);
+  std::vector<at::Tensor> gradients;
+  for (const auto& [name, parameter] : parameters) {
+    if (const auto entry = sparse_ones.find(name); entry != sparse_ones.end()) {
+      gradients.push_back(sparse(*entry, tensors, name, parameter));
+      continue;
+    }
+    at::Tensor gradient = tensors.take(name);
+    if (gradient.defined()) gradient = dense(std::move(gradient), name, parameter);
+    gradients.push_back(std::move(gradient));
+  }
+  tensors.check_all_taken();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].second.mutable_grad() = std::move(gradients[i]);
+  }
+}
+
+StateDict replica_state_dict(const ModelState& model) {
+  StateDict state;
+  if (model.ddp() != nullptr) {
+    StateDict ddp = model.ddp()->state_dict();
+    state.values["ddp"] = std::move(ddp.values);
+    for (auto& [name, tensor] : ddp.tensors) {
+      state.tensors.emplace_back(kDdp + name, std::move(tensor));
+    }
+  }
+  if (model.fp8() != nullptr) {
+    for (auto& [name, tensor] : model.fp8()->state_dict()) {
+      state.tensors.emplace_back(kFp8 + name, tensor);
+    }
+  }
+  return state;
+}
+
+void load_replica_state_dict(ModelState& model, const StateDict& state,
+                             const LoadReplicaStateDictOptions& options) {
+  StateDict ddp;
+  std::map<std::string, at::Tensor> fp8;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (name.starts_with(kDdp)) {
+      ddp.tensors.emplace_back(name.substr(sizeof(kDdp) - 1), tensor);
+    } else {
+      TORCH_CHECK_VALUE(name.starts_with(kFp8) && tensor.defined(),
+                        "the state of a model's replica has \"", name,
+                        "\", which is no part of it");
+      fp8.emplace(name.substr(sizeof(kFp8) - 1), tensor);
+    }
+  }
+  if (model.fp8() != nullptr && !fp8.empty()) model.fp8()->load_state_dict(fp8);
+  if (model.ddp() == nullptr || !options.same_ranks || !state.values.contains("ddp")) return;
+  ddp.values = state.values.at("ddp");
+  model.ddp()->load_state_dict(ddp);
+}
+
+StateDict rng_state_dict(const RngState& state) {
+  StateDict result;
+  for (const auto& [name, bytes] : state.states) result.tensors.emplace_back(name, bytes);
+  return result;
+}
+
+RngState rng_state_of(const StateDict& state) {
+  RngState result;
+  for (const auto& [name, bytes] : state.tensors) {
+    check_bytes(name, bytes);
+    TORCH_CHECK_VALUE(result.states.emplace(name, bytes.cpu().contiguous()).second,
+                      "there are two states of generator \"", name, "\"");
+  }
+  return result;
+}
+
+RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators& generators,
+                          const Runtime& runtime) {
+  TORCH_CHECK_VALUE(rank >= 0, "rank ", rank, " is no rank");
+  RngState derived;
+  for (const auto& [name, own] : all_generators(generators, runtime)) {
+    auto found = rank0.states.find(name);
+    if (found == rank0.states.end()) found = rank0.states.find("torch");
+    TORCH_CHECK_VALUE(found != rank0.states.end(), "rank 0 has no state of a generator \"", name,
+                      "\", nor of \"torch\", that one for rank ", rank, " could be derived from");
+    check_bytes(found->first, found->second);
+    at::Generator generator = own.clone();
+    generator.set_current_seed(seed_for(found->second.cpu().contiguous(), rank));
+    derived.states.emplace(name, generator_state(generator));
+  }
+  return derived;
+}
+
+PeerRandomStates read_peer_random_states(const c10::IValue& file) {
+  TORCH_CHECK_VALUE(file.isGenericDict(), "random states are a dict, this is a ", file.tagKind());
+  PeerRandomStates states;
+  for (const auto& entry : file.toGenericDict()) {
+    if (!entry.key().isString()) continue;
+    const std::string& name = entry.key().toStringRef();
+    if (name == "step") {
+      TORCH_CHECK_VALUE(entry.value().isInt() && entry.value().toInt() >= 0,
+                        "random states: \"step\" is no number of steps");
+      states.step = entry.value().toInt();
+    } else if (name == "torch_manual_seed") {
+      TORCH_CHECK_VALUE(entry.value().isTensor(), "random states: \"", name, "\" is no tensor");
+      const at::Tensor& bytes = entry.value().toTensor();
+      check_bytes("torch", bytes);
+      states.torch = bytes.cpu().contiguous();
+    }
+  }
+  return states;
+}
+
+StateDict scheduler_state_dict(const AcceleratedScheduler::Shared& scheduler) {
+  StateDict state;
+  if (scheduler.ours != nullptr) {
+    state.values = internal::spell_numbers(scheduler.ours->state_dict());
+  } else {
+    state.values[kStepCount] = StepCount::of(*scheduler.scheduler);
+  }
+  state.values[kOurs] = {{"type", type_of(scheduler)},
+                         {"steps", scheduler.steps},
+                         {"asked_steps", scheduler.asked_steps}};
+  return state;
+}
+
+void load_scheduler_state_dict(AcceleratedScheduler::Shared& scheduler, const StateDict& state) {
+  using internal::field_of;
+  const std::string type = type_of(scheduler);
+  const std::string where = absl::StrCat("the state of a scheduler of type ", type);
+  TORCH_CHECK_VALUE(state.tensors.empty(), where, " has tensors, as \"",
+                    state.tensors.front().first, "\"");
+  nlohmann::ordered_json values = internal::read_numbers(state.values);
+  const nlohmann::ordered_json ours = internal::json_member(values, kOurs, where);
+  const auto saved_type = field_of<std::string>(ours, "type", where);
+  TORCH_CHECK_VALUE(saved_type == type, "the state is of a scheduler of type ", saved_type,
+                    ", this one is of type ", type);
+  const auto steps = field_of<int64_t>(ours, "steps", where);
+  const auto asked_steps = field_of<int64_t>(ours, "asked_steps", where);
+  TORCH_CHECK_VALUE(0 <= steps && steps <= asked_steps, where, ": \"steps\" is ", steps,
+                    " and \"asked_steps\" ", asked_steps);
+  if (scheduler.ours != nullptr) {
+    values.erase(kOurs);
+    scheduler.ours->load_state_dict(values);
+  } else {
+    const auto count = field_of<int64_t>(values, kStepCount, where);
+    TORCH_CHECK_VALUE(0 <= count && count <= std::numeric_limits<unsigned>::max(), where, ": \"",
+                      kStepCount, "\" is ", count);
+    StepCount::of(*scheduler.scheduler) = static_cast<unsigned>(count);
+  }
+  scheduler.steps = steps;
+  scheduler.asked_steps = asked_steps;
+}
+
+}  // namespace accelerate

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,17 +21,23 @@
 
 namespace accelerate::internal {
 
+/// As std::memcpy, for much memory that is not read soon: the writes bypass the caches. An ordinary
+/// copy first reads each line that it is about to overwrite, a third of its traffic; the C library
+/// avoids that only for copies larger than the pieces which threads share.
+/// Threads: any; the copy is complete, and visible to other threads, when it returns.
+void stream_copy(std::byte* to, const std::byte* from, size_t size);
+
 /// Copies byte by byte, with several threads.
 class TensorCopies {
  public:
   /// Whether it can be copied so: memory of the host without gaps.
   static bool can_copy(const at::Tensor& tensor);
 
-  /// \pre Both can be copied, and are alike.
+  /// \pre Both can be copied, and have equal sizes and dtypes.
   void add(at::Tensor to, at::Tensor from);
 
-  /// Returns when all is copied. Calls at the same time share the work, so that one by a thread
-  /// that has to be quick does not wait for one that has not.
+  /// Returns when all is copied. Concurrent calls share the work, so an urgent call does not wait
+  /// for a slow one.
   void run(int threads);
 
  private:
@@ -51,7 +58,7 @@ class TensorCopies {
 
 class DeferredCopy final : public OptimizerStateReader {
  public:
-  /// Copies with so many threads.
+  /// Copies with `threads` threads.
   explicit DeferredCopy(int threads) : threads_(threads) {}
 
   /// Whether a change of it would be noticed.
@@ -61,10 +68,10 @@ class DeferredCopy final : public OptimizerStateReader {
   ///      copy is finished. `name` is for errors.
   void add(std::string name, at::Tensor to, const at::Tensor& from);
 
-  /// Returns when all is copied, and lets go of what it copied.
+  /// Returns when all is copied, and releases the tensors.
   void copy() noexcept;
 
-  /// Also looks whether something has changed since add(); what changes later does not matter.
+  /// Also checks whether a tensor changed since add(); later changes do not matter.
   void finish() noexcept override;
 
   /// After finish(). Errors: FailedPrecondition naming the first tensor that changed too early: its

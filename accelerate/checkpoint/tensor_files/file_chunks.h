@@ -14,7 +14,7 @@
 
 namespace accelerate::internal {
 
-/// Bytes of a file that belong together, as a tensor's.
+/// Bytes of a file that belong together, such as a tensor's.
 struct FilePiece {
   int64_t begin = 0;
   int64_t end = 0;
@@ -23,7 +23,7 @@ struct FilePiece {
 };
 
 struct FileChunk {
-  /// What a chunk has of a piece.
+  /// The part of a piece that is in a chunk.
   struct Part {
     size_t piece = 0;
     int64_t begin = 0;
@@ -42,8 +42,8 @@ struct FileChunk {
 /// Small enough to stay in a core's cache from the checksum to the copy.
 inline constexpr int64_t kFileChunkBytes = int64_t{1} << 20;
 
-/// `pieces`: by position, without overlaps. Empty ones are in no chunk. Chunks have about so many
-/// bytes; a ChunkBuffer holds those of kFileChunkBytes.
+/// `pieces`: by position, without overlaps. Empty ones are in no chunk. Chunks have about
+/// `chunk_bytes` bytes; a ChunkBuffer holds those of kFileChunkBytes.
 std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces,
                                        int64_t chunk_bytes = kFileChunkBytes);
 
@@ -56,13 +56,13 @@ class ChunkBuffer {
   std::unique_ptr<std::byte[]> bytes_;
 };
 
-/// Calls `work` for each chunk once: in their order by the calling thread alone, or by that many
-/// `threads`. Nothing is begun after an error, which is returned, or after what `work` throws,
-/// which is thrown here.
+/// Calls `work` once for each chunk: in order on the calling thread, or on `threads` threads. No
+/// chunk is begun after an error, which is returned, or an exception of `work`, which is thrown
+/// here.
 absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
                         absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work);
 
-/// Of each piece, from its parts; 0 for those without.
+/// The checksum of each piece, from its parts; 0 for an empty piece.
 std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces);
 
 }  // namespace accelerate::internal

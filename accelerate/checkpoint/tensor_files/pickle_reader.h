@@ -1,12 +1,12 @@
-/// Turns a pickle into a value, without ever executing anything in it: what torch_file.h promises
-/// of the contents of a torch.save file.
+/// Converts a pickle, the contents of a torch.save file, into a value without executing any of it
+/// (see torch_file.h).
 ///
-/// Pickles of the binary protocols (1 to 5) are read. Depth is limited, and so is all that copies
-/// and references come to if each is followed: a hostile pickle costs memory in proportion to its
-/// length (64 times, 1 MiB more, and what a value costs), and so does whoever walks through it.
+/// Pickles of the binary protocols (1 to 5) are read. Depth is limited, and so is the total size
+/// with all copies and references followed: a hostile pickle costs memory in proportion to its
+/// length (64 times, 1 MiB more, and the cost of a value), and so does a walk through the value.
 ///
-/// Errors:  absl::Status: DataLoss for what is no pickle, Unimplemented naming a global, an
-///          instruction or a number that is not known. What `storage` answers.
+/// Errors:  absl::Status: DataLoss for bytes that are not a pickle, Unimplemented naming an unknown
+///          global, instruction or number, and the errors of `storage`.
 /// Threads: any.
 #pragma once
 

@@ -15,15 +15,16 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-
 #include "accelerate/base/crc32c.h"
+#include "accelerate/base/strict_json.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
-#include "accelerate/checkpoint/tensor_files/tensor_range.h"
+#include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/tensors/fresh_tensor.h"
 
 namespace accelerate {
@@ -53,6 +54,53 @@ constexpr std::array<DtypeName, 15> kDtypeNames = {{{at::kBool, "BOOL"},
                                                     {at::kDouble, "F64"},
                                                     {at::kLong, "I64"},
                                                     {at::kUInt64, "U64"}}};
+
+// Calls `take` with views that hold the elements first..first+count-1 together, and with the
+// number that each view's first one has among them.
+void for_each_view(const at::Tensor& tensor, int64_t first, int64_t count, int64_t position,
+                   absl::FunctionRef<void(const at::Tensor&, int64_t)> take) {
+  if (count == 0) return;
+  if (tensor.is_contiguous()) {
+    take(tensor.view({-1}).narrow(0, first, count), position);
+    return;
+  }
+  const int64_t row_size = tensor.numel() / tensor.size(0);
+  int64_t row = first / row_size;
+  const int64_t skipped = first % row_size;
+  if (skipped > 0 || count < row_size) {
+    const int64_t head = std::min(count, row_size - skipped);
+    for_each_view(tensor.select(0, row), skipped, head, position, take);
+    count -= head;
+    position += head;
+    ++row;
+  }
+  const int64_t rows = count / row_size;
+  if (rows > 0) {
+    take(tensor.narrow(0, row, rows), position);
+    count -= rows * row_size;
+    position += rows * row_size;
+  }
+  if (count > 0) for_each_view(tensor.select(0, row + rows), 0, count, position, take);
+}
+
+// Whether the tensor's elements lie in the CPU's memory as a file has them.
+bool is_plain_memory(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
+}
+
+// Copies elements of a tensor of any strides and device into `out`, a contiguous vector, from
+// number `first` on, counted row by row. Threads: any, for disjoint ranges; so is write_range.
+void read_range(const at::Tensor& tensor, int64_t first, const at::Tensor& out) {
+  for_each_view(tensor, first, out.numel(), 0, [&](const at::Tensor& view, int64_t position) {
+    out.narrow(0, position, view.numel()).view(view.sizes()).copy_(view);
+  });
+}
+
+void write_range(const at::Tensor& tensor, int64_t first, const at::Tensor& values) {
+  for_each_view(tensor, first, values.numel(), 0, [&](const at::Tensor& view, int64_t position) {
+    view.copy_(values.narrow(0, position, view.numel()).view(view.sizes()));
+  });
+}
 
 // "PATH: 'NAME': WHAT".
 absl::Status about(absl::StatusCode code, const std::string& path, const std::string& name,
@@ -125,7 +173,7 @@ class Writer {
       tensors_.push_back(std::move(tensor));
     }
     for (const at::Tensor& tensor : tensors_) {
-      plain_.push_back(!tensor.defined() || internal::is_plain_memory(tensor));
+      plain_.push_back(!tensor.defined() || is_plain_memory(tensor));
     }
     return absl::OkStatus();
   }
@@ -178,8 +226,8 @@ class Writer {
       const at::Tensor& tensor = tensors_[part.piece];
       const FilePiece& piece = pieces_[part.piece];
       try {
-        internal::read_range(tensor, (part.begin - piece.begin) / piece.element_size,
-                             as_tensor(part_out, tensor.scalar_type()));
+        read_range(tensor, (part.begin - piece.begin) / piece.element_size,
+                   as_tensor(part_out, tensor.scalar_type()));
       } catch (const c10::Error& error) {
         return refused(header_.tensors[part.piece - 1].name, error.what_without_backtrace());
       }
@@ -451,7 +499,7 @@ absl::Status SafetensorsFile::Contents::fill(const std::vector<Wanted>& wanted,
     const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(want.entry->dtype);
     if (!dtype.ok()) return dtype.status();
     const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
-                           internal::is_plain_memory(want.tensor);
+                           is_plain_memory(want.tensor);
     memory.push_back(is_direct ? static_cast<std::byte*>(want.tensor.data_ptr()) : nullptr);
     dtypes.push_back(*dtype);
   }
@@ -479,8 +527,8 @@ absl::Status SafetensorsFile::Contents::fill(const std::vector<Wanted>& wanted,
           }
           const c10::InferenceMode no_gradients;
           try {
-            internal::write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
-                                  as_tensor(part_bytes, dtypes[part.piece]));
+            write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
+                        as_tensor(part_bytes, dtypes[part.piece]));
           } catch (const c10::Error& error) {
             return about(absl::StatusCode::kInvalidArgument, path, want.entry->name,
                          error.what_without_backtrace());
@@ -586,3 +634,39 @@ absl::Status SafetensorsFile::verify() const {
 }
 
 }  // namespace accelerate
+
+namespace accelerate::internal {
+namespace {
+
+constexpr char kValues[] = "values";
+
+}  // namespace
+
+SafetensorsMetadata state_metadata(const std::string& values) {
+  SafetensorsMetadata metadata = {{"format", "pt"}};
+  if (!values.empty()) metadata[kValues] = values;
+  return metadata;
+}
+
+std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
+                                                   const std::string& path) {
+  const std::optional<SafetensorsMetadata>& metadata = file.header().metadata;
+  if (!metadata) return std::nullopt;
+  const auto values = metadata->find(kValues);
+  if (values == metadata->end()) return std::nullopt;
+  return parse_state_values(values->second, path);
+}
+
+nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path) {
+  if (is_text_too_deep(text)) {
+    throw CheckpointError(absl::StrCat(path, ": its JSON is nested too deeply, in more than ",
+                                       kMaxJsonDepth, " levels"));
+  }
+  auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (values.is_discarded()) {
+    throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));
+  }
+  return values;
+}
+
+}  // namespace accelerate::internal

@@ -27,10 +27,10 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
@@ -110,3 +110,20 @@ class SafetensorsFile {
 };
 
 }  // namespace accelerate
+
+namespace accelerate::internal {
+
+/// A StateDict in one file: its tensors as safetensors, its values as JSON in the metadata.
+/// Errors: CheckpointError naming the file.
+
+/// The metadata of a file that holds tensors and, unless it is empty, this JSON text.
+SafetensorsMetadata state_metadata(const std::string& values);
+
+/// The values beside a file's tensors; nothing where there are none.
+std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
+                                                   const std::string& path);
+
+/// The values of a file without tensors.
+nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path);
+
+}  // namespace accelerate::internal

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/tensor_files/state_dict_file.h"
+#include "accelerate/checkpoint/tensor_files/safetensors.h"
 
 #include <string>
 

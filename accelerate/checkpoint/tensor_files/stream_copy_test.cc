@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/tensor_files/stream_copy.h"
+#include "accelerate/checkpoint/tensor_files/deferred_copy.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-/// Reads what torch.save wrote: `pytorch_model.bin`, `*.pt` and other zips with a `data.pkl`.
+/// Reads files of torch.save: `pytorch_model.bin`, `*.pt` and other zips with a `data.pkl`.
 ///
 /// Nothing in a file is ever executed. Of all that a pickle can name, these alone are known:
 /// dicts (also ordered and default ones), lists, tuples, sets, numbers, strings, bytes, devices,
@@ -6,9 +6,10 @@
 /// else is an error that names it. Tensors come on the CPU; those that shared memory do so again.
 ///
 /// Bytes are UInt8 tensors, sets are lists, dtypes are integers, integers beyond 64 bits an error.
-/// Files in the old format (a pickle, no zip) are refused, and the error says what to do.
+/// Files in the old format (a pickle without a zip) are refused with an error that explains how to
+/// convert them.
 ///
-/// Errors:  CheckpointError naming the file, for what is damaged, unknown or not there.
+/// Errors:  CheckpointError naming the file, if it is damaged, unknown or missing.
 /// Threads: any.
 /// Mirrors: torch.load with weights_only.
 /// Differs: LibTorch's own unpickler does not know ordered dicts, which all state dicts are; only
@@ -28,11 +29,11 @@ namespace accelerate {
 c10::IValue read_torch_file(FileSystem& files, const std::string& path);
 
 /// The tensors of a file that holds a dict of them, in its order; one that holds such a dict as
-/// "state_dict" or "model" too. Errors: also entries that are no tensors, with their names.
+/// "state_dict" or "model" too. Errors: also for entries that are not tensors, with their names.
 NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path);
 
-/// Whether a file begins as one that torch.save wrote, in the old format too. Errors: none; what
-/// cannot be read is none.
+/// Whether a file begins as one that torch.save wrote, in the old format too. Errors: none; a file
+/// that cannot be read is not one.
 bool is_torch_file(FileSystem& files, const std::string& path);
 
 }  // namespace accelerate

@@ -5,14 +5,16 @@
 //   accelerate launch --simulate 2x4 digits
 //
 // (tools/dev demo builds and runs the last one.)
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <filesystem>
 #include <string>
 
-#include "accelerate/accelerate.h"
+#include <CLI/CLI.hpp>
+
+// Without LibTorch, so that this file compiles fast; training.cc has the Accelerator.
 #include "accelerate/examples/digits/training.h"
+#include "accelerate/process/run.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace {
 
@@ -58,7 +60,7 @@ int train(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // Every rank comes here; one of them says so.
+    // Every rank gets the same error; rank 0 prints it.
     const int code = topology.rank == 0 ? app.exit(error) : error.get_exit_code();
     return code == 0 ? 0 : kUsageError;
   }

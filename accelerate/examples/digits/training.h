@@ -30,7 +30,7 @@ struct Result {
   std::vector<double> epoch_losses;  ///< mean over the epoch's steps
   double test_accuracy = 0;
   double step_seconds = 0;  ///< mean over the optimizer steps, by the Runtime's clock
-  /// Of the device that held most; 0 where nobody counts.
+  /// The largest use of any device; 0 if the devices do not count their memory.
   int64_t peak_memory_bytes = 0;
 };
 

@@ -1,10 +1,10 @@
 /// Schedulers made of schedulers: SequentialLR, ChainedScheduler.
 ///
 ///   SequentialLR scheduler(
-///       optimizer, {.schedulers = {scheduler_of<LinearLR>({.start_factor = 0.1, .total_iters =
-///       9}),
-///                                  scheduler_of<CosineAnnealingLR>({.T_max = 90})},
-///                   .milestones = {9}});
+///       optimizer,
+///       {.schedulers = {scheduler_of<LinearLR>({.start_factor = 0.1, .total_iters = 9}),
+///                       scheduler_of<CosineAnnealingLR>({.T_max = 90})},
+///        .milestones = {9}});
 ///
 /// They make their parts themselves, all with the same base rates: those that the optimizer has.
 /// Errors: c10::ValueError for no parts, and for a ReduceLROnPlateau among them, which needs a
@@ -42,7 +42,7 @@ MakeScheduler scheduler_with(Arguments... arguments) {
   };
 }
 
-/// What both have in common: their parts.
+/// Their common base, which owns the parts.
 class Combined : public Scheduler {
  public:
   const std::vector<std::unique_ptr<Scheduler>>& schedulers() const { return schedulers_; }

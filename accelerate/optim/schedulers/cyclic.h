@@ -1,18 +1,25 @@
-/// CyclicLR: up and down between two rates, again and again.
+/// Schedules that rise and fall, with the momentum against the rate: CyclicLR, again and again, and
+/// OneCycleLR, once.
 ///
-/// Source: Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017.
-/// Mirrors: torch.optim.lr_scheduler, CyclicLR.
+/// Mirrors: torch.optim.lr_scheduler, the classes of these names.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
-#include "accelerate/optim/schedulers/per_group.h"
 #include "accelerate/optim/schedulers/scheduler.h"
+
+namespace torch::optim {
+
+class Optimizer;
+class OptimizerOptions;
+
+}  // namespace torch::optim
 
 namespace accelerate::optim {
 
@@ -40,8 +47,11 @@ struct CyclicLROptions {
   PerGroup max_momentum = 0.9;
 };
 
-/// Errors: c10::ValueError for step sizes below 1, and cycle_momentum with an optimizer that has
-///         none.
+/// Goes up and down between two rates, again and again.
+/// Source: Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017.
+/// Errors: c10::ValueError for step sizes below 1, and for cycle_momentum with an optimizer that
+/// has
+///         no momentum.
 class CyclicLR final : public Scheduler {
  public:
   using Options = CyclicLROptions;
@@ -65,6 +75,85 @@ class CyclicLR final : public Scheduler {
   std::vector<double> base_momentums_;
   std::vector<double> max_momentums_;
 };
+
+enum class AnnealStrategy { kCos, kLinear };
+
+struct OneCycleLROptions {
+  PerGroup max_lr;  ///< required
+  /// Steps of the cycle; instead of it `epochs` and `steps_per_epoch`.
+  std::optional<int64_t> total_steps = std::nullopt;
+  std::optional<int64_t> epochs = std::nullopt;
+  std::optional<int64_t> steps_per_epoch = std::nullopt;
+  double pct_start = 0.3;  ///< the rising part of the cycle
+  AnnealStrategy anneal_strategy = AnnealStrategy::kCos;
+  bool cycle_momentum = true;
+  PerGroup base_momentum = 0.85;  ///< where the rate is largest
+  PerGroup max_momentum = 0.95;
+  double div_factor = 25;         ///< the first rate is max_lr / div_factor
+  double final_div_factor = 1e4;  ///< the last one is the first / final_div_factor
+  /// Fall as fast as the rate rose, then to the last rate; else fall to it at once.
+  bool three_phase = false;
+};
+
+/// Goes up to a large rate and down to almost nothing, once.
+/// Source: Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large
+///         Learning Rates", 2018.
+/// Errors: c10::ValueError for arguments outside their range, for cycle_momentum with an optimizer
+///         that has no momentum, and for a step beyond total_steps.
+/// Differs: a phase without steps (if `pct_start * total_steps` is exactly 1, for example) is over
+///          at once, where PyTorch divides by zero.
+class OneCycleLR final : public Scheduler {
+ public:
+  using Options = OneCycleLROptions;
+  OneCycleLR(torch::optim::Optimizer& optimizer, const Options& options);
+
+  std::optional<int64_t> total_steps() const override { return total_steps_; }
+
+ private:
+  // What goes from one value to another in a phase.
+  struct Range {
+    std::vector<double> initial;
+    std::vector<double> peak;
+    std::vector<double> final;
+  };
+  // How far between which two.
+  struct Place {
+    std::vector<double> Range::* from;
+    std::vector<double> Range::* to;
+    double part;
+  };
+
+  Place place_at(int64_t epoch) const;
+  std::vector<double> values_at(const Place& place, const Range& range) const;
+
+  std::vector<double> rates_at(int64_t epoch) override;
+  void archive(StateArchive& state) override;
+  void check() const override;
+
+  int64_t total_steps_;
+  double pct_start_;
+  AnnealStrategy anneal_strategy_;
+  bool cycle_momentum_;
+  bool three_phase_;
+  Range rates_;
+  Range momenta_;
+};
+
+/// The momentum of a parameter group: the first of Adam's `betas`, SGD's and RMSprop's `momentum`,
+/// or that of a user's options which derive from this class.
+class HasMomentum {
+ public:
+  virtual ~HasMomentum() = default;
+  virtual double momentum_value() const = 0;
+  virtual void set_momentum_value(double momentum) = 0;
+};
+
+/// Gives the groups their momenta, as many as there are values.
+/// Errors: c10::ValueError, before any is set, if a group's options have none.
+void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta);
+
+/// Whether the options have a momentum.
+bool has_momentum(const torch::optim::OptimizerOptions& options);
 
 }  // namespace accelerate::optim
 
@@ -90,6 +179,17 @@ struct EnumTable<optim::CyclicScaleMode> {
   static constexpr auto kMembers = std::to_array<EnumMember<E>>({
       {E::kCycle, "cycle"},
       {E::kIterations, "iterations"},
+  });
+};
+
+template <>
+struct EnumTable<optim::AnnealStrategy> {
+  using E = optim::AnnealStrategy;
+  static constexpr char kName[] = "AnnealStrategy";
+  static constexpr bool kAnyCase = false;
+  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
+      {E::kCos, "cos"},
+      {E::kLinear, "linear"},
   });
 };
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
-#include "accelerate/optim/schedulers/per_group.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 
 namespace accelerate::optim {
@@ -25,12 +24,12 @@ struct ReduceLROnPlateauOptions {
   /// Whether a small or a large metric is good.
   PlateauMode mode = PlateauMode::kMin;
   double factor = 0.1;
-  /// So many steps without improvement are borne; the next one reduces the rate.
+  /// The rate is reduced after more than this many steps without improvement.
   int64_t patience = 10;
   /// What counts as an improvement: a part of the best metric, or a difference from it.
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::kRel;
-  /// Steps after a reduction that count neither way.
+  /// Steps after a reduction that are not counted.
   int64_t cooldown = 0;
   PerGroup min_lr = 0.0;
   /// A rate that would change by no more than this stays.
@@ -44,7 +43,7 @@ class ReduceLROnPlateau final : public Scheduler {
   using Options = ReduceLROnPlateauOptions;
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, const Options& options = {});
 
-  /// A metric that is not a number is no improvement.
+  /// NaN is never an improvement.
   void step(double metric);
 
   double best() const { return best_; }

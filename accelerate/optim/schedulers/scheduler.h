@@ -1,12 +1,12 @@
 /// The base of this library's learning-rate schedulers: LibTorch's LRScheduler with PyTorch's
 /// counters and state.
 ///
-/// Whatever takes a torch::optim::LRScheduler takes these; `step()` is LibTorch's. Construction
+/// They can be used as torch::optim::LRScheduler; `step()` is LibTorch's. Construction
 /// makes the initial step, as PyTorch's does: afterwards last_epoch is 0, step_count is 1, and the
 /// optimizer has the schedule's first rates. The rates that it had before are the base rates.
 /// Most kinds compute a rate from the group's present one, so several schedulers can drive one
-/// optimizer, and rates set by hand stay. A group added later keeps its own rate where the schedule
-/// goes by base rates.
+/// optimizer, and rates set by hand stay. A group added later keeps its own rate if the schedule
+/// uses base rates.
 /// Errors:  c10::ValueError for bad arguments and states; a scheduler whose step throws has not
 ///          moved.
 /// Threads: the rank's thread.
@@ -16,11 +16,14 @@
 ///          SequentialLR and ChainedScheduler give all of theirs the same ones.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <nlohmann/json_fwd.hpp>
 
@@ -42,20 +45,20 @@ class Scheduler : public torch::optim::LRScheduler {
   int64_t last_epoch() const { return last_epoch_; }
   /// The same with the initial step: PyTorch's `_step_count`.
   int64_t step_count() const { return step_count_; }
-  /// How many steps it may be taken in all; absent: any number.
+  /// The limit of its steps; absent: none.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
-  /// The step at which it has run its course, and training is meant to be over: the rate has
-  /// decayed for good, or rises again. Absent where going on is meant, as after a warm-up.
+  /// The step at which the schedule ends and training should be over, because the rate has decayed
+  /// for good or rises again. Absent if training should continue, as after a warm-up.
   virtual std::optional<int64_t> end() const { return total_steps(); }
 
   const std::vector<double>& base_lrs() const { return base_lrs_; }
-  /// What the last step gave the groups.
+  /// The groups' rates after the last step.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
 
   /// Arguments (without functions) and counters by PyTorch's names.
   nlohmann::ordered_json state_dict() const;
-  /// Goes on from there; as in PyTorch the arguments become the saved ones too, and the optimizer's
-  /// rates are its own state, so they stay. A state that does not fit changes nothing.
+  /// Continues from a saved state, arguments included, as in PyTorch. The optimizer's rates stay,
+  /// as they are the optimizer's state. An invalid state changes nothing.
   void load_state_dict(const nlohmann::ordered_json& state);
 
  protected:
@@ -92,6 +95,27 @@ class Scheduler : public torch::optim::LRScheduler {
   std::vector<double> base_lrs_;
   std::vector<double> last_lr_;
   int64_t last_epoch_ = -1;
+};
+
+/// An argument that is one number for all parameter groups, or a list of one number for each group:
+/// `.max_lr = 0.1` or `.max_lr = {0.1, 0.2}`.
+/// Errors: c10::ValueError if the list's length differs from the number of groups.
+class PerGroup {
+ public:
+  PerGroup(double value) : values_{value} {}
+  PerGroup(std::initializer_list<double> values) : PerGroup(std::vector(values)) {}
+  PerGroup(std::vector<double> values) : values_(std::move(values)), is_list_(true) {}
+
+  std::vector<double> expanded(const char* name, size_t groups) const {
+    if (!is_list_) return std::vector<double>(groups, values_[0]);
+    TORCH_CHECK_VALUE(values_.size() == groups, name, ": expected one number or ", groups,
+                      ", one for each parameter group, got ", values_.size());
+    return values_;
+  }
+
+ private:
+  std::vector<double> values_;
+  bool is_list_ = false;
 };
 
 }  // namespace accelerate::optim

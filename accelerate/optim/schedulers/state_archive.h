@@ -32,7 +32,7 @@ class StateArchive {
   bool loads() const { return source_ != nullptr; }
   nlohmann::ordered_json take() && { return std::move(saved_); }
 
-  /// What the source says of `name`. \pre It loads.
+  /// The source's value of `name`. \pre It loads.
   const nlohmann::ordered_json& at(const char* name) const {
     const auto found = source_->find(name);
     TORCH_CHECK_VALUE(found != source_->end(), "a scheduler's state lacks \"", name, "\"");

@@ -1,0 +1,109 @@
+#include "accelerate/data/dispatch_reader.h"
+
+#include <utility>
+
+#include <ATen/ops/zeros.h>
+
+#include "accelerate/comm/objects.h"
+#include "accelerate/data/dataset_error.h"
+
+namespace accelerate::internal {
+namespace {
+
+constexpr int64_t kHeaderSize = 8;
+// Instead of a structure's size.
+constexpr int64_t kSameStructure = -1;
+
+}  // namespace
+
+void DispatchChannel::broadcast_header(Header& header, int64_t& structure_bytes) {
+  at::Tensor numbers = at::zeros({kHeaderSize}, at::kLong);
+  int64_t* data = numbers.mutable_data_ptr<int64_t>();
+  data[0] = header.kind;
+  data[1] = header.real_rows;
+  data[2] = header.rows_per_rank;
+  data[3] = header.last ? 1 : 0;
+  data[4] = header.taken;
+  data[5] = structure_bytes;
+  std::vector<at::Tensor> tensors{numbers};
+  group_->broadcast(tensors)->wait();
+  header = {.kind = data[0],
+            .real_rows = data[1],
+            .rows_per_rank = data[2],
+            .last = data[3] != 0,
+            .taken = data[4]};
+  structure_bytes = data[5];
+}
+
+void DispatchChannel::broadcast_tensors(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> in_flight;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    in_flight.push_back({tensor});
+    works.push_back(group_->broadcast(in_flight.back()));
+  }
+  for (const auto& work : works) work->wait();
+}
+
+void DispatchChannel::send(const Header& header, const std::string& structure,
+                           const std::vector<at::Tensor>& tensors) {
+  if (!group_) return;
+  Header sent = header;
+  int64_t structure_bytes =
+      structure == structure_ ? kSameStructure : static_cast<int64_t>(structure.size());
+  broadcast_header(sent, structure_bytes);
+  if (structure_bytes != kSameStructure) structure_ = broadcast_bytes(group_, structure);
+  broadcast_tensors(tensors);
+}
+
+void DispatchChannel::send_pass(const std::string& description) {
+  if (!group_) return;
+  Header header{.kind = Header::kPass};
+  int64_t structure_bytes = kSameStructure;
+  broadcast_header(header, structure_bytes);
+  broadcast_bytes(group_, description);
+}
+
+std::string DispatchChannel::receive_pass() {
+  const Header header = receive_header();
+  TORCH_CHECK(header.kind == Header::kPass,
+              "dispatch_batches: rank 0 is still in its loop while "
+              "rank ",
+              group_->getRank(),
+              " begins another pass: all ranks must leave it after the "
+              "same batch");
+  return broadcast_bytes(group_, "");
+}
+
+void DispatchChannel::send_end() {
+  if (!group_) return;
+  Header header{.kind = Header::kEnd};
+  int64_t structure_bytes = kSameStructure;
+  broadcast_header(header, structure_bytes);
+}
+
+void DispatchChannel::send_error(const std::string& message) {
+  if (!group_) return;
+  Header header{.kind = Header::kError};
+  int64_t structure_bytes = kSameStructure;
+  broadcast_header(header, structure_bytes);
+  broadcast_bytes(group_, message);
+}
+
+DispatchChannel::Header DispatchChannel::receive_header() {
+  Header header;
+  int64_t structure_bytes = kSameStructure;
+  broadcast_header(header, structure_bytes);
+  if (header.kind == Header::kError) {
+    throw DatasetError("rank 0, which reads for all ranks, failed: " + broadcast_bytes(group_, ""));
+  }
+  if (structure_bytes != kSameStructure) structure_ = broadcast_bytes(group_, "");
+  return header;
+}
+
+void DispatchChannel::receive_tensors(const std::vector<at::Tensor>& tensors) {
+  broadcast_tensors(tensors);
+}
+
+}  // namespace accelerate::internal

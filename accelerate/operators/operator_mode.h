@@ -1,0 +1,105 @@
+/// Handlers that see the operators of a thread before autograd and automatic mixed precision do.
+///
+/// While an OperatorModeScope lives, its thread calls the scope's handler instead of each operator.
+/// The handler reads or changes the arguments, computes the result itself, or passes the call on
+/// with `call.proceed()`: to the next handler, and after the last one to LibTorch. Operators that a
+/// kernel, a handler or a backward pass on the same thread calls go through the handlers as well; a
+/// handler that must not see its own operators calls them inside `OperatorModeScope::without`.
+///
+/// A thread's handlers form a stack, ordered by OperatorOrder. Within one order the handler of the
+/// innermost scope comes first.
+///
+/// Mechanism: one dispatch key, TESTING_ONLY_GenericMode, with a boxed fallback. LibTorch accepts
+/// one fallback per key and process, so no other code may register anything for this key.
+/// Cost:    none without handlers, because the thread does not include the key then. With one
+///          handler about 0.1 us per operator; see operator_mode_benchmark.cc.
+/// Errors:  exceptions of handlers and operators reach the operator's caller.
+/// Threads: a scope acts on the thread that made it, and ends there. Work that another thread does
+///          on behalf of this one, such as a recomputation, takes current_operator_handlers()
+///          along. A handler that several threads use must be thread-safe.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace accelerate {
+
+/// Where a handler stands in the stack, outermost first.
+enum class OperatorOrder {
+  /// Brings parameters into memory before anything reads them, so it sees every operator first.
+  kResidency,
+  /// Computes linear layers in another way.
+  kLinearProducts,
+  /// Charges what runs in the end, which includes the operators of all handlers above.
+  kCosts,
+};
+
+class OperatorHandler;
+using OperatorHandlers = std::vector<std::shared_ptr<OperatorHandler>>;
+
+/// One call of an operator on its way through the handlers.
+class OperatorCall {
+ public:
+  const c10::OperatorHandle& op() const { return op_; }
+
+  /// Before proceed() the arguments are on top, afterwards the results.
+  torch::jit::Stack& stack() const { return stack_; }
+
+  /// Calls the next handler, or the operator itself. A handler that does not proceed replaces the
+  /// arguments on the stack by the results.
+  void proceed() const;
+
+ private:
+  friend void show_operator(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*);
+  using Next = OperatorHandlers::const_iterator;
+
+  OperatorCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack,
+               Next next, Next end)
+      : op_(op), keys_(keys), stack_(stack), next_(next), end_(end) {}
+
+  const c10::OperatorHandle& op_;
+  const c10::DispatchKeySet keys_;
+  torch::jit::Stack& stack_;
+  const Next next_, end_;
+};
+
+class OperatorHandler {
+ public:
+  explicit OperatorHandler(OperatorOrder order) : order_(order) {}
+  virtual ~OperatorHandler() = default;
+  OperatorHandler(const OperatorHandler&) = delete;
+  OperatorHandler& operator=(const OperatorHandler&) = delete;
+
+  virtual void call(const OperatorCall& call) = 0;
+
+  OperatorOrder order() const { return order_; }
+
+ private:
+  const OperatorOrder order_;
+};
+
+/// This thread's handlers, outermost first.
+const OperatorHandlers& current_operator_handlers();
+
+class OperatorModeScope {
+ public:
+  /// Adds a handler to those of the scopes around it. Null changes nothing.
+  explicit OperatorModeScope(std::shared_ptr<OperatorHandler> handler);
+  /// Replaces the handlers of the scopes around it; an empty list removes them.
+  explicit OperatorModeScope(OperatorHandlers handlers);
+  /// Removes the handlers of one order.
+  [[nodiscard]] static OperatorModeScope without(OperatorOrder order);
+  ~OperatorModeScope();
+  OperatorModeScope(const OperatorModeScope&) = delete;
+  OperatorModeScope& operator=(const OperatorModeScope&) = delete;
+
+ private:
+  const OperatorHandlers handlers_;
+  const OperatorHandlers* const previous_;
+  const bool was_included_;
+};
+
+}  // namespace accelerate

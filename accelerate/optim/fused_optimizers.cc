@@ -1,0 +1,336 @@
+#include "accelerate/optim/fused_optimizers.h"
+
+#include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+namespace accelerate::internal {
+namespace {
+
+bool is_fusable(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 ||
+         dtype == at::kHalf;
+}
+
+}  // namespace
+
+FusedBatch* FusedBatches::find(const at::Tensor& parameter, int64_t step) {
+  const c10::Device device = parameter.device();
+  const at::ScalarType dtype = parameter.scalar_type();
+  for (size_t i = used_; i-- > group_begin_;) {
+    FusedBatch& batch = batches_[i];
+    if (batch.step == step && batch.dtype == dtype && batch.device == device) return &batch;
+  }
+  const c10::DispatchKey key =
+      parameter.key_set().highestBackendKey() == c10::BackendComponent::InvalidBit
+          ? c10::DispatchKey::Undefined
+          : c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense,
+                                                     parameter.key_set().highestBackendKey());
+  if (!is_fusable(dtype) || !op_.hasComputedKernelForDispatchKey(key)) return nullptr;
+  if (used_ == batches_.size()) {
+    batches_.push_back(FusedBatch{.device = device, .dtype = dtype, .step = step});
+  }
+  FusedBatch& batch = batches_[used_++];
+  // Also what a step that ended in an error has left.
+  batch.parameters.clear();
+  batch.grads.clear();
+  for (BorrowedTensors& state : batch.states) state.clear();
+  batch.steps.clear();
+  batch.device = device;
+  batch.dtype = dtype;
+  batch.step = step;
+  return &batch;
+}
+
+void FusedBatches::fill_steps(FusedBatch& batch) {
+  if (!batch.step_tensor.defined() || batch.step_tensor.device() != batch.device) {
+    batch.step_tensor = at::empty({}, at::TensorOptions(batch.device).dtype(at::kFloat));
+  }
+  batch.step_tensor.fill_(batch.step);
+  for (size_t i = 0; i < batch.parameters.list().size(); ++i) batch.steps.add(batch.step_tensor);
+}
+
+void FusedBatches::mark_changed(FusedBatch& batch) {
+  for (const BorrowedTensors* changed :
+       {&batch.parameters, &batch.states[0], &batch.states[1], &batch.states[2]}) {
+    for (const at::Tensor& tensor : changed->list()) {
+      // Those made in inference mode have no version.
+      if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+void FusedBatches::finish(FusedBatch& batch) {
+  batch.parameters.clear();
+  batch.grads.clear();
+  for (BorrowedTensors& state : batch.states) state.clear();
+  batch.steps.clear();
+}
+
+bool same_layout(const at::Tensor& parameter, const at::Tensor& other) {
+  if (!other.defined() || other.layout() != at::kStrided || parameter.layout() != at::kStrided ||
+      other.scalar_type() != parameter.scalar_type() || other.device() != parameter.device() ||
+      other.sizes() != parameter.sizes()) {
+    return false;
+  }
+  if (parameter.is_contiguous() && other.is_contiguous()) return true;
+  return parameter.is_non_overlapping_and_dense() && other.strides() == parameter.strides();
+}
+
+at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure) {
+  if (closure == nullptr) return {};
+  at::AutoGradMode enable_grad(true);
+  return closure();
+}
+
+void check_gradients_are_dense(const char* optimizer,
+                               const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<at::Tensor>& parameters = groups[group].params();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& grad = parameters[i].grad();
+      TORCH_CHECK(!grad.defined() || grad.layout() == at::kStrided, optimizer,
+                  " does not support sparse gradients: that of parameter ", i, " of group ", group,
+                  " is");
+    }
+  }
+}
+
+}  // namespace accelerate::internal
+
+namespace accelerate::optim {
+namespace {
+
+using torch::optim::SGDOptions;
+using torch::optim::SGDParamState;
+
+c10::OperatorHandle fused_kernel() {
+  return c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sgd_", "");
+}
+
+// LibTorch's CPU kernel leaves out whole vectors of parameters in half precision, and reads their
+// momentum wrongly (pytorch issue 191763).
+bool kernel_is_right(const at::Tensor& parameter) {
+  return parameter.element_size() >= 4 || parameter.is_cuda();
+}
+
+// torch::optim::SGD's arithmetic. An undefined buffer is the first step's.
+void step_one(const at::Tensor& parameter, at::Tensor* buffer, const SGDOptions& options) {
+  at::Tensor change = parameter.grad();
+  if (options.weight_decay() != 0) change = change.add(parameter, options.weight_decay());
+  if (buffer != nullptr) {
+    if (!buffer->defined()) {
+      *buffer = change.clone();
+    } else {
+      buffer->mul_(options.momentum()).add_(change, 1 - options.dampening());
+    }
+    change = options.nesterov() ? change.add(*buffer, options.momentum()) : *buffer;
+  }
+  parameter.add_(change, -options.lr());
+}
+
+using internal::FusedBatch;
+using internal::FusedBatches;
+using internal::same_layout;
+
+struct AdamKind {
+  using Options = torch::optim::AdamOptions;
+  using State = torch::optim::AdamParamState;
+  static constexpr const char* kName = "Adam";
+  static constexpr const char* kKernel = "aten::_fused_adam_";
+  static constexpr bool kDecoupledDecay = false;
+  template <typename... Args>
+  static void fused(Args&&... args) {
+    at::_fused_adam_(std::forward<Args>(args)...);
+  }
+};
+
+struct AdamWKind {
+  using Options = torch::optim::AdamWOptions;
+  using State = torch::optim::AdamWParamState;
+  static constexpr const char* kName = "AdamW";
+  static constexpr const char* kKernel = "aten::_fused_adamw_";
+  static constexpr bool kDecoupledDecay = true;
+  template <typename... Args>
+  static void fused(Args&&... args) {
+    at::_fused_adamw_(std::forward<Args>(args)...);
+  }
+};
+
+template <typename Kind>
+FusedBatches make_batches() {
+  return FusedBatches(c10::Dispatcher::singleton().findSchemaOrThrow(Kind::kKernel, ""));
+}
+
+template <typename State>
+State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, bool amsgrad) {
+  auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
+  if (slot == nullptr) {
+    auto state = std::make_unique<State>();
+    state->step(0);
+    state->exp_avg(at::zeros_like(parameter));
+    state->exp_avg_sq(at::zeros_like(parameter));
+    slot = std::move(state);
+  }
+  State& state = static_cast<State&>(*slot);
+  if (amsgrad && !state.max_exp_avg_sq().defined()) {
+    state.max_exp_avg_sq(at::zeros_like(parameter));
+  }
+  return state;
+}
+
+// torch::optim's arithmetic, of which the fused kernel's is a rearrangement.
+template <typename Kind>
+void step_one(const at::Tensor& parameter, typename Kind::State& state,
+              const typename Kind::Options& options) {
+  const auto [beta1, beta2] = options.betas();
+  at::Tensor grad = parameter.grad();
+  if (options.weight_decay() != 0) {
+    if constexpr (Kind::kDecoupledDecay) {
+      parameter.mul_(1 - options.lr() * options.weight_decay());
+    } else {
+      grad = grad.add(parameter, options.weight_decay());
+    }
+  }
+  const double correction1 = 1 - std::pow(beta1, state.step());
+  const double correction2 = 1 - std::pow(beta2, state.step());
+  state.exp_avg().mul_(beta1).add_(grad, 1 - beta1);
+  state.exp_avg_sq().mul_(beta2).addcmul_(grad, grad, 1 - beta2);
+  at::Tensor square = state.exp_avg_sq();
+  if (options.amsgrad()) {
+    at::maximum_out(state.max_exp_avg_sq(), state.max_exp_avg_sq(), square);
+    square = state.max_exp_avg_sq();
+  }
+  const at::Tensor denominator = square.sqrt().div_(std::sqrt(correction2)).add_(options.eps());
+  parameter.addcdiv_(state.exp_avg(), denominator, -options.lr() / correction1);
+}
+
+template <typename Kind>
+at::Tensor adam_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
+                     const torch::optim::Optimizer::LossClosure& closure) {
+  at::NoGradGuard no_grad;
+  at::Tensor loss = internal::call_closure(closure);
+  internal::check_gradients_are_dense(Kind::kName, optimizer.param_groups());
+  batches.begin_step();
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const typename Kind::Options&>(group.options());
+    const bool amsgrad = options.amsgrad();
+    batches.begin_group();
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& grad = parameter.grad();
+      if (!grad.defined()) continue;
+      auto& state = state_of<typename Kind::State>(optimizer, parameter, amsgrad);
+      state.step(state.step() + 1);
+      const bool fits = same_layout(parameter, grad) && same_layout(parameter, state.exp_avg()) &&
+                        same_layout(parameter, state.exp_avg_sq()) &&
+                        (!amsgrad || same_layout(parameter, state.max_exp_avg_sq()));
+      FusedBatch* batch = fits ? batches.find(parameter, state.step()) : nullptr;
+      if (batch == nullptr) {
+        step_one<Kind>(parameter, state, options);
+        continue;
+      }
+      batch->parameters.add(parameter);
+      batch->grads.add(grad);
+      batch->states[0].add(state.exp_avg());
+      batch->states[1].add(state.exp_avg_sq());
+      if (amsgrad) batch->states[2].add(state.max_exp_avg_sq());
+    }
+    batches.run_group([&options](FusedBatch& batch) {
+      FusedBatches::fill_steps(batch);
+      const auto [beta1, beta2] = options.betas();
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      Kind::fused(batch.parameters.list(), batch.grads.list(), batch.states[0].list(),
+                  batch.states[1].list(), batch.states[2].list(), batch.steps.list(), options.lr(),
+                  beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
+                  /*maximize=*/false);
+    });
+  }
+  return loss;
+}
+
+}  // namespace
+
+SGD::SGD(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, SGDOptions defaults)
+    : torch::optim::SGD(param_groups, std::move(defaults)), batches_(fused_kernel()) {}
+
+SGD::SGD(std::vector<at::Tensor> parameters, SGDOptions defaults)
+    : torch::optim::SGD(std::move(parameters), std::move(defaults)), batches_(fused_kernel()) {}
+
+at::Tensor SGD::step(LossClosure closure) {
+  at::NoGradGuard no_grad;
+  at::Tensor loss = internal::call_closure(closure);
+  batches_.begin_step();
+  for (torch::optim::OptimizerParamGroup& group : param_groups_) {
+    const auto& options = static_cast<const SGDOptions&>(group.options());
+    const bool has_momentum = options.momentum() != 0;
+    batches_.begin_group();
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& grad = parameter.grad();
+      if (!grad.defined()) continue;
+      at::Tensor* buffer = nullptr;
+      if (has_momentum) {
+        auto& state = state_[parameter.unsafeGetTensorImpl()];
+        if (state == nullptr) state = std::make_unique<SGDParamState>();
+        buffer = &static_cast<SGDParamState&>(*state).momentum_buffer();
+      }
+      const bool is_first = buffer != nullptr && !buffer->defined();
+      const bool fits =
+          kernel_is_right(parameter) && internal::same_layout(parameter, grad) &&
+          (buffer == nullptr || is_first || internal::same_layout(parameter, *buffer));
+      internal::FusedBatch* batch = fits ? batches_.find(parameter, is_first) : nullptr;
+      if (batch == nullptr) {
+        step_one(parameter, buffer, options);
+        continue;
+      }
+      if (is_first) *buffer = at::empty_like(parameter);
+      batch->parameters.add(parameter);
+      batch->grads.add(grad);
+      if (has_momentum) batch->states[0].add(*buffer);
+    }
+    batches_.run_group([&options](internal::FusedBatch& batch) {
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      at::_fused_sgd_(batch.parameters.list(), batch.grads.list(), batch.states[0].list(),
+                      options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
+                      options.nesterov(), /*maximize=*/false,
+                      /*is_first_step=*/batch.step != 0);
+    });
+  }
+  return loss;
+}
+
+Adam::Adam(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+           torch::optim::AdamOptions defaults)
+    : torch::optim::Adam(param_groups, std::move(defaults)), batches_(make_batches<AdamKind>()) {}
+
+Adam::Adam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults)
+    : torch::optim::Adam(std::move(parameters), std::move(defaults)),
+      batches_(make_batches<AdamKind>()) {}
+
+at::Tensor Adam::step(LossClosure closure) { return adam_step<AdamKind>(*this, batches_, closure); }
+
+AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+             torch::optim::AdamWOptions defaults)
+    : torch::optim::AdamW(param_groups, std::move(defaults)), batches_(make_batches<AdamWKind>()) {}
+
+AdamW::AdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults)
+    : torch::optim::AdamW(std::move(parameters), std::move(defaults)),
+      batches_(make_batches<AdamWKind>()) {}
+
+at::Tensor AdamW::step(LossClosure closure) {
+  return adam_step<AdamWKind>(*this, batches_, closure);
+}
+
+}  // namespace accelerate::optim

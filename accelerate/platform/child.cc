@@ -1,0 +1,118 @@
+#include "accelerate/platform/child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "accelerate/platform/unique_fd.h"
+
+namespace accelerate {
+namespace {
+
+absl::Status no_resources(const char* what) {
+  return absl::ResourceExhaustedError(absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
+}
+
+// False if the deadline came first.
+bool wait_readable(int fd, absl::Time deadline) {
+  while (true) {
+    const absl::Duration left = deadline - absl::Now();
+    const bool is_endless = left == absl::InfiniteDuration();
+    // Rounded up, so that the loop does not spin through the last millisecond.
+    const int64_t milliseconds = absl::ToInt64Milliseconds(left + absl::Microseconds(999));
+    if (!is_endless && milliseconds <= 0) return false;
+    pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
+    const int timeout =
+        is_endless ? -1 : static_cast<int>(std::min<int64_t>(milliseconds, 1 << 30));
+    if (poll(&entry, 1, timeout) > 0) return true;
+  }
+}
+
+// Reads to the end of the pipe; false if the deadline came first.
+bool read_to_end(int fd, absl::Time deadline, std::string& output) {
+  char buffer[4096];
+  while (wait_readable(fd, deadline)) {
+    const ssize_t size = read(fd, buffer, sizeof(buffer));
+    if (size > 0) {
+      output.append(buffer, static_cast<size_t>(size));
+    } else if (size == 0 || errno != EINTR) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool write_all(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body,
+                                         absl::Duration limit) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return no_resources("open a pipe");
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const absl::Time deadline = absl::Now() + limit;
+  const pid_t pid = fork();
+  if (pid < 0) return no_resources("start a process");
+  if (pid == 0) {
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, fd);
+    body(write_end.get());
+    _exit(EXIT_FAILURE);
+  }
+  write_end.reset();
+  ChildResult result;
+  result.timed_out = !read_to_end(read_end.get(), deadline, result.output);
+  // A child may close its output long before it ends.
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!result.timed_out && process.is_open()) {
+    result.timed_out = !wait_readable(process.get(), deadline);
+  }
+  if (result.timed_out) kill(pid, SIGKILL);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return no_resources("wait for a process");
+  }
+  result.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  result.exit_code = result.signal != 0 ? 128 + result.signal : WEXITSTATUS(status);
+  return result;
+}
+
+absl::StatusOr<ChildResult> run_command(const std::vector<std::string>& argv,
+                                        const CommandOptions& options) {
+  std::vector<char*> words;
+  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  return run_in_child(
+      [&](int fd) {
+        dup2(fd, STDOUT_FILENO);
+        if (options.collects_errors) dup2(fd, STDERR_FILENO);
+        execvp(words[0], words.data());
+        _exit(errno == ENOENT ? 127 : 126);
+      },
+      options.limit);
+}
+
+absl::StatusOr<ChildResult> run_shell(const std::string& line, const CommandOptions& options) {
+  return run_command({"/bin/sh", "-c", line}, options);
+}
+
+}  // namespace accelerate

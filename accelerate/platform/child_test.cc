@@ -1,0 +1,49 @@
+#include "accelerate/platform/child.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace accelerate {
+namespace {
+
+TEST(Child, GivesTheOutputAndTheExitCode) {
+  const ChildResult both = run_shell("echo out; echo err >&2; exit 3").value();
+  EXPECT_EQ(both.output, "out\nerr\n");
+  EXPECT_EQ(both.exit_code, 3);
+  EXPECT_EQ(both.signal, 0);
+  EXPECT_EQ(run_shell("echo out; echo err >&2", {.collects_errors = false})->output, "out\n");
+  EXPECT_EQ(run_command({"echo", "a  b", "$HOME"})->output, "a  b $HOME\n");
+}
+
+TEST(Child, ReadsNothing) { EXPECT_EQ(run_command({"cat"})->output, ""); }
+
+TEST(Child, EndsAsAShellSaysIt) {
+  EXPECT_EQ(run_command({"no_such_program_anywhere"})->exit_code, 127);
+  EXPECT_EQ(run_command({"/proc/self/maps"})->exit_code, 126);
+  const ChildResult killed = run_shell("kill -9 $$").value();
+  EXPECT_EQ(killed.exit_code, 137);
+  EXPECT_EQ(killed.signal, SIGKILL);
+  EXPECT_FALSE(killed.timed_out);
+}
+
+TEST(Child, IsKilledAtTheLimit) {
+  const CommandOptions options = {.limit = absl::Milliseconds(50)};
+  for (const char* line :
+       {"echo begun; exec sleep 1000", "echo begun; exec >&- 2>&-; exec sleep 1000"}) {
+    const ChildResult result = run_shell(line, options).value();
+    EXPECT_TRUE(result.timed_out) << line;
+    EXPECT_EQ(result.signal, SIGKILL);
+  }
+}
+
+TEST(Child, CallsAFunction) {
+  const ChildResult result = run_in_child([](int fd) { write_all(fd, "from the child"); }).value();
+  EXPECT_EQ(result.output, "from the child");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(run_in_child([](int) { abort(); })->signal, SIGABRT);
+}
+
+}  // namespace
+}  // namespace accelerate
