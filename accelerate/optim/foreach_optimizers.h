@@ -43,19 +43,13 @@ struct LionOptions : internal::OptionsOf<LionOptions> {
 
  public:
   void check() const;
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("betas", self.betas());
-    fn("weight_decay", self.weight_decay());
-  }
 };
+ACCELERATE_ARGUMENTS(LionOptions, lr, betas, weight_decay)
 
 struct LionParamState : internal::ParamStateOf<LionParamState> {
   TORCH_ARG(at::Tensor, exp_avg);
-
- public:
-  static void for_each_field(auto& self, auto&& fn) { fn("exp_avg", self.exp_avg()); }
 };
+ACCELERATE_ARGUMENTS(LionParamState, exp_avg)
 
 class Lion : public internal::OptimizerOf<LionOptions, LionParamState> {
  public:
@@ -83,26 +77,15 @@ struct LambOptions : internal::OptionsOf<LambOptions> {
 
  public:
   void check() const;
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("betas", self.betas());
-    fn("eps", self.eps());
-    fn("weight_decay", self.weight_decay());
-  }
 };
+ACCELERATE_ARGUMENTS(LambOptions, lr, betas, eps, weight_decay)
 
 struct LambParamState : internal::ParamStateOf<LambParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, exp_avg);
   TORCH_ARG(at::Tensor, exp_avg_sq);
-
- public:
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("step", self.step());
-    fn("exp_avg", self.exp_avg());
-    fn("exp_avg_sq", self.exp_avg_sq());
-  }
 };
+ACCELERATE_ARGUMENTS(LambParamState, step, exp_avg, exp_avg_sq)
 
 class Lamb : public internal::OptimizerOf<LambOptions, LambParamState> {
  public:
@@ -145,31 +128,15 @@ struct ScheduleFreeAdamWOptions : internal::OptionsOf<ScheduleFreeAdamWOptions> 
 
  public:
   void check() const;
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("betas", self.betas());
-    fn("eps", self.eps());
-    fn("weight_decay", self.weight_decay());
-    fn("warmup_steps", self.warmup_steps());
-    fn("r", self.r());
-    fn("weight_lr_power", self.weight_lr_power());
-    fn("train_mode", self.train_mode());
-    fn("k", self.k());
-    fn("weight_sum", self.weight_sum());
-    fn("lr_max", self.lr_max());
-  }
 };
+ACCELERATE_ARGUMENTS(ScheduleFreeAdamWOptions, lr, betas, eps, weight_decay, warmup_steps, r,
+                     weight_lr_power, train_mode, k, weight_sum, lr_max)
 
 struct ScheduleFreeAdamWParamState : internal::ParamStateOf<ScheduleFreeAdamWParamState> {
   TORCH_ARG(at::Tensor, z);
   TORCH_ARG(at::Tensor, exp_avg_sq);
-
- public:
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("z", self.z());
-    fn("exp_avg_sq", self.exp_avg_sq());
-  }
 };
+ACCELERATE_ARGUMENTS(ScheduleFreeAdamWParamState, z, exp_avg_sq)
 
 class ScheduleFreeAdamW
     : public internal::OptimizerOf<ScheduleFreeAdamWOptions, ScheduleFreeAdamWParamState>,

@@ -87,18 +87,12 @@ struct LomoOptions : internal::OptionsOf<LomoOptions> {
 
  public:
   void check() const;
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("clip_grad_norm", self.clip_grad_norm());
-    fn("clip_grad_value", self.clip_grad_value());
-    fn("weight_decay", self.weight_decay());
-  }
 };
+ACCELERATE_ARGUMENTS(LomoOptions, lr, clip_grad_norm, clip_grad_value, weight_decay)
 
 /// LOMO keeps no state; archives have a place for it.
-struct LomoParamState : internal::ParamStateOf<LomoParamState> {
-  static void for_each_field(auto& /*self*/, auto&& /*fn*/) {}
-};
+struct LomoParamState : internal::ParamStateOf<LomoParamState> {};
+ACCELERATE_ARGUMENTS(LomoParamState)
 
 class Lomo : public internal::OptimizerOf<LomoOptions, LomoParamState, FusedBackwardOptimizer> {
  public:
@@ -136,16 +130,9 @@ struct AdaLomoOptions : internal::OptionsOf<AdaLomoOptions> {
 
  public:
   void check() const;
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("eps", self.eps());
-    fn("clip_threshold", self.clip_threshold());
-    fn("decay_rate", self.decay_rate());
-    fn("clip_grad_norm", self.clip_grad_norm());
-    fn("clip_grad_value", self.clip_grad_value());
-    fn("weight_decay", self.weight_decay());
-  }
 };
+ACCELERATE_ARGUMENTS(AdaLomoOptions, lr, eps, clip_threshold, decay_rate, clip_grad_norm,
+                     clip_grad_value, weight_decay)
 
 struct AdaLomoParamState : internal::ParamStateOf<AdaLomoParamState> {
   TORCH_ARG(int64_t, step) = 0;
@@ -153,15 +140,8 @@ struct AdaLomoParamState : internal::ParamStateOf<AdaLomoParamState> {
   TORCH_ARG(at::Tensor, exp_avg_sq_row);
   TORCH_ARG(at::Tensor, exp_avg_sq_col);
   TORCH_ARG(at::Tensor, exp_avg_sq);
-
- public:
-  static void for_each_field(auto& self, auto&& fn) {
-    fn("step", self.step());
-    fn("exp_avg_sq_row", self.exp_avg_sq_row());
-    fn("exp_avg_sq_col", self.exp_avg_sq_col());
-    fn("exp_avg_sq", self.exp_avg_sq());
-  }
 };
+ACCELERATE_ARGUMENTS(AdaLomoParamState, step, exp_avg_sq_row, exp_avg_sq_col, exp_avg_sq)
 
 class AdaLomo
     : public internal::OptimizerOf<AdaLomoOptions, AdaLomoParamState, FusedBackwardOptimizer> {

@@ -3,8 +3,8 @@
 ///
 ///     struct LionOptions : internal::OptionsOf<LionOptions> {
 ///       TORCH_ARG(double, lr) = 1e-4;
-///       static void for_each_field(auto& self, auto&& fn) { fn("lr", self.lr()); }
 ///     };
+///     ACCELERATE_ARGUMENTS(LionOptions, lr)
 ///
 /// Errors: c10::Error naming the field that an archive does not have.
 #pragma once
@@ -21,11 +21,12 @@
 #include <torch/optim/serialize.h>
 #include <torch/serialize/archive.h>
 
+#include "accelerate/base/fields.h"
 namespace accelerate::internal {
 
 template <typename T>
 void write_fields(torch::serialize::OutputArchive& archive, const T& value) {
-  T::for_each_field(value, [&archive](const char* name, const auto& field) {
+  visit_fields(value, [&archive](const char* name, const auto& field) {
     if constexpr (std::is_same_v<std::decay_t<decltype(field)>, at::Tensor>) {
       if (!field.defined()) return;
     }
@@ -35,7 +36,7 @@ void write_fields(torch::serialize::OutputArchive& archive, const T& value) {
 
 template <typename T>
 void read_fields(torch::serialize::InputArchive& archive, T& value) {
-  T::for_each_field(value, [&archive](const char* name, auto& field) {
+  visit_fields(value, [&archive](const char* name, auto& field) {
     using Field = std::decay_t<decltype(field)>;
     c10::IValue read;
     if (archive.try_read(name, read)) {

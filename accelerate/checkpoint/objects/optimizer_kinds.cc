@@ -39,7 +39,7 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
-#include "accelerate/values/json_field.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate::internal {
 namespace {
@@ -48,121 +48,26 @@ using nlohmann::ordered_json;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 
-// The fields of options and states: those of this library list theirs themselves.
-template <typename T>
-struct Fields {
-  static void visit(auto& self, auto&& fn) { T::for_each_field(self, fn); }
-};
+// The fields of LibTorch's options and states; the optimizers of this library list theirs.
+ACCELERATE_ARGUMENTS(torch::optim::AdamOptions, lr, betas, eps, weight_decay, amsgrad)
+ACCELERATE_ARGUMENTS(torch::optim::AdamWOptions, lr, betas, eps, weight_decay, amsgrad)
+ACCELERATE_ARGUMENTS(torch::optim::AdamParamState, step, exp_avg, exp_avg_sq, max_exp_avg_sq)
+ACCELERATE_ARGUMENTS(torch::optim::AdamWParamState, step, exp_avg, exp_avg_sq, max_exp_avg_sq)
+ACCELERATE_ARGUMENTS(torch::optim::SGDOptions, lr, momentum, dampening, weight_decay, nesterov)
+ACCELERATE_ARGUMENTS(torch::optim::SGDParamState, momentum_buffer)
+ACCELERATE_ARGUMENTS(torch::optim::AdagradOptions, lr, lr_decay, weight_decay,
+                     initial_accumulator_value, eps)
+ACCELERATE_ARGUMENTS(torch::optim::AdagradParamState, step, sum)
+ACCELERATE_ARGUMENTS(torch::optim::RMSpropOptions, lr, momentum, alpha, eps, centered, weight_decay)
+ACCELERATE_ARGUMENTS(torch::optim::RMSpropParamState, step, square_avg, momentum_buffer, grad_avg)
+ACCELERATE_ARGUMENTS(torch::optim::LBFGSOptions, lr, max_iter, max_eval, tolerance_grad,
+                     tolerance_change, history_size, line_search_fn)
+ACCELERATE_ARGUMENTS(torch::optim::LBFGSParamState, func_evals, n_iter, d, t, old_dirs, old_stps,
+                     ro, H_diag, prev_flat_grad, prev_loss, al)
 
-struct AdamFields {
-  static void visit(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("betas", self.betas());
-    fn("eps", self.eps());
-    fn("weight_decay", self.weight_decay());
-    fn("amsgrad", self.amsgrad());
-  }
-};
-template <>
-struct Fields<torch::optim::AdamOptions> : AdamFields {};
-template <>
-struct Fields<torch::optim::AdamWOptions> : AdamFields {};
-
-struct AdamStateFields {
-  static void visit(auto& self, auto&& fn) {
-    fn("step", self.step());
-    fn("exp_avg", self.exp_avg());
-    fn("exp_avg_sq", self.exp_avg_sq());
-    fn("max_exp_avg_sq", self.max_exp_avg_sq());
-  }
-};
-template <>
-struct Fields<torch::optim::AdamParamState> : AdamStateFields {};
-template <>
-struct Fields<torch::optim::AdamWParamState> : AdamStateFields {};
-
-template <>
-struct Fields<torch::optim::SGDOptions> {
-  static void visit(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("momentum", self.momentum());
-    fn("dampening", self.dampening());
-    fn("weight_decay", self.weight_decay());
-    fn("nesterov", self.nesterov());
-  }
-};
-template <>
-struct Fields<torch::optim::SGDParamState> {
-  static void visit(auto& self, auto&& fn) { fn("momentum_buffer", self.momentum_buffer()); }
-};
-
-template <>
-struct Fields<torch::optim::AdagradOptions> {
-  static void visit(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("lr_decay", self.lr_decay());
-    fn("weight_decay", self.weight_decay());
-    fn("initial_accumulator_value", self.initial_accumulator_value());
-    fn("eps", self.eps());
-  }
-};
-template <>
-struct Fields<torch::optim::AdagradParamState> {
-  static void visit(auto& self, auto&& fn) {
-    fn("step", self.step());
-    fn("sum", self.sum());
-  }
-};
-
-template <>
-struct Fields<torch::optim::RMSpropOptions> {
-  static void visit(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("momentum", self.momentum());
-    fn("alpha", self.alpha());
-    fn("eps", self.eps());
-    fn("centered", self.centered());
-    fn("weight_decay", self.weight_decay());
-  }
-};
-template <>
-struct Fields<torch::optim::RMSpropParamState> {
-  static void visit(auto& self, auto&& fn) {
-    fn("step", self.step());
-    fn("square_avg", self.square_avg());
-    fn("momentum_buffer", self.momentum_buffer());
-    fn("grad_avg", self.grad_avg());
-  }
-};
-
-template <>
-struct Fields<torch::optim::LBFGSOptions> {
-  static void visit(auto& self, auto&& fn) {
-    fn("lr", self.lr());
-    fn("max_iter", self.max_iter());
-    fn("max_eval", self.max_eval());
-    fn("tolerance_grad", self.tolerance_grad());
-    fn("tolerance_change", self.tolerance_change());
-    fn("history_size", self.history_size());
-    fn("line_search_fn", self.line_search_fn());
-  }
-};
-template <>
-struct Fields<torch::optim::LBFGSParamState> {
-  static void visit(auto& self, auto&& fn) {
-    fn("func_evals", self.func_evals());
-    fn("n_iter", self.n_iter());
-    fn("d", self.d());
-    fn("t", self.t());
-    fn("old_dirs", self.old_dirs());
-    fn("old_stps", self.old_stps());
-    fn("ro", self.ro());
-    fn("H_diag", self.H_diag());
-    fn("prev_flat_grad", self.prev_flat_grad());
-    fn("prev_loss", self.prev_loss());
-    fn("al", self.al());
-  }
-};
+// LOMO keeps nothing.
+struct NoState : OptimizerParamState {};
+ACCELERATE_ARGUMENTS(NoState)
 
 // What the tensors of a state must be. Those of most optimizers are like their parameters.
 at::ScalarType moment_dtype(const StateOwner& owner) {
@@ -284,7 +189,7 @@ class KindOf final : public OptimizerKind {
 
   ordered_json options(const OptimizerOptions& options) const override {
     ordered_json values = ordered_json::object();
-    Fields<Options>::visit(
+    visit_fields(
         as<const Options>(options, name_),
         [&values](const char* field, const auto& value) { values[field] = to_json_value(value); });
     return values;
@@ -293,8 +198,8 @@ class KindOf final : public OptimizerKind {
   std::unique_ptr<OptimizerOptions> read_options(const ordered_json& values,
                                                  const std::string& where) const override {
     auto options = std::make_unique<Options>(0);
-    Fields<Options>::visit(
-        *options, [&](const char* field, auto& value) { read_field(values, field, where, value); });
+    visit_fields(*options,
+                 [&](const char* field, auto& value) { read_field(values, field, where, value); });
     return options;
   }
 
@@ -305,7 +210,7 @@ class KindOf final : public OptimizerKind {
   ordered_json state(const OptimizerParamState& state, const std::string& prefix,
                      NamedTensors& tensors) const override {
     StateWriter writer{prefix, tensors};
-    Fields<State>::visit(as<const State>(state, name_), writer);
+    visit_fields(as<const State>(state, name_), writer);
     return std::move(writer.values);
   }
 
@@ -318,7 +223,7 @@ class KindOf final : public OptimizerKind {
     const std::function<at::Tensor(const std::string&)> take_field = [&](const std::string& field) {
       return take(field, rule_of(std::type_identity<State>(), field, owner));
     };
-    Fields<State>::visit(*state, StateReader{values, where, take_field});
+    visit_fields(*state, StateReader{values, where, take_field});
     return state;
   }
 

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/objects/optimizer_kinds.h"
 #include "accelerate/tensors/take_over.h"
-#include "accelerate/values/json_field.h"
+#include "accelerate/values/fields.h"
 #include "accelerate/values/spelled_numbers.h"
 
 namespace accelerate {

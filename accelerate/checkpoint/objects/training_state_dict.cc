@@ -30,7 +30,7 @@
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/generator_state.h"
 #include "accelerate/tensors/take_over.h"
-#include "accelerate/values/json_field.h"
+#include "accelerate/values/fields.h"
 #include "accelerate/values/spelled_numbers.h"
 
 namespace accelerate::internal {
@@ -40,17 +40,8 @@ using nlohmann::ordered_json;
 
 constexpr char kWhere[] = "the state of training";
 
-// In both directions.
-template <typename Window, typename Fn>
-void for_each_field(Window& window, Fn&& fn) {
-  fn("steps", window.steps);
-  fn("rescaled", window.rescaled);
-  fn("divides_by_steps", window.divides_by_steps);
-  fn("divides_by_tokens", window.divides_by_tokens);
-  fn("tokens", window.tokens);
-  fn("token_unit", window.token_unit);
-  fn("tokens_are_summed", window.tokens_are_summed);
-}
+ACCELERATE_FIELDS(AccumulationWindow, steps, rescaled, divides_by_steps, divides_by_tokens, tokens,
+                  token_unit, tokens_are_summed)
 
 std::vector<std::shared_ptr<AcceleratedOptimizer::Shared>> optimizers_of(
     const TrainingState& training) {
@@ -64,7 +55,7 @@ std::vector<std::shared_ptr<AcceleratedOptimizer::Shared>> optimizers_of(
 AccumulationWindow window_of(const ordered_json& values, const TrainingState& training) {
   const std::string where = "the window in " + std::string(kWhere);
   AccumulationWindow window;
-  for_each_field(window, [&](const char* name, auto& field) {
+  visit_fields(window, [&](const char* name, auto& field) {
     read_field(values, name, where, field);
     if constexpr (std::is_same_v<std::decay_t<decltype(field)>, int64_t>) {
       TORCH_CHECK_VALUE(field >= 0, where, ": \"", name, "\" is ", field);
@@ -91,8 +82,8 @@ StateDict training_state_dict(const TrainingState& training, const GradientState
     if (found != training.models.end()) models.push_back(found - training.models.begin());
   }
   ordered_json window;
-  for_each_field(gradients.window(),
-                 [&window](const char* name, const auto& field) { window[name] = field; });
+  visit_fields(gradients.window(),
+               [&window](const char* name, const auto& field) { window[name] = field; });
   window["models"] = models;
   auto optimizers = ordered_json::array();
   for (const auto& optimizer : optimizers_of(training)) {

@@ -14,10 +14,12 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -25,9 +27,28 @@
 #include "absl/functional/function_ref.h"
 #include "accelerate/comm/backends/call_comparer.h"
 #include "accelerate/comm/watch/collective_call.h"
-#include "accelerate/comm/watch/watched_work.h"
+#include "accelerate/comm/watch/job_watch.h"
 
 namespace accelerate {
+
+/// A group, for the watch of one of its members.
+struct WatchedGroup {
+  std::shared_ptr<JobWatch> job;
+  std::string name;
+  std::vector<int> ranks;  ///< global ranks of the members
+  int rank = 0;            ///< this one, globally
+  int index = 0;           ///< in this rank's operation log
+
+  /// Describes a failure of the operation; `cause` is its exception.
+  OperationFailure failure(const std::string& operation, const std::exception_ptr& cause) const;
+  /// Raises the alarm. Throws the job's report.
+  [[noreturn]] void fail(const std::string& operation, const std::exception_ptr& cause) const;
+  /// The same if the members' calls differ.
+  [[noreturn]] void fail_mismatch() const;
+};
+
+/// Checks what must be true before an operation counts as done; throws the job's report otherwise.
+using Settle = std::function<void()>;
 
 class WatchedBackend final : public CallBackend {
  public:

@@ -103,7 +103,7 @@ void GlooBackend::interrupt() {
   }
 }
 
-std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
+std::vector<uint64_t> GlooBackend::all_gather_hash(uint64_t mine,
                                                    std::chrono::milliseconds timeout) {
   std::vector<uint64_t> words(static_cast<size_t>(getSize()));
   gloo::AllgatherOptions options(contexts_.front());
@@ -116,7 +116,7 @@ std::vector<uint64_t> GlooBackend::all_gather_word(uint64_t mine,
 }
 
 CallComparer::Entry GlooComparer::enter(uint64_t hash, std::chrono::milliseconds timeout) {
-  const std::vector<uint64_t> hashes = line_->all_gather_word(hash, timeout);
+  const std::vector<uint64_t> hashes = line_->all_gather_hash(hash, timeout);
   return {.agrees = std::ranges::count(hashes, hash) == std::ssize(hashes)};
 }
 

@@ -27,7 +27,7 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
   void interrupt() override;
 
   /// Every member's `mine`. Runs on the calling thread. Collective; one at a time.
-  std::vector<uint64_t> all_gather_word(uint64_t mine, std::chrono::milliseconds timeout);
+  std::vector<uint64_t> all_gather_hash(uint64_t mine, std::chrono::milliseconds timeout);
 
  private:
   uint32_t exchanges_ = 0;

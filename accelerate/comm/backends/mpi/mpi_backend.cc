@@ -1,17 +1,24 @@
-#include "accelerate/comm/backends/mpi/mpi_backend.h"
-
+#include <chrono>
+#include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <c10/util/Exception.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/rank_text.h"
+#include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/joint_work.h"
-#include "accelerate/comm/backends/mpi/members.h"
+#include "accelerate/comm/backends/mpi/mpi_engine.h"
 #include "accelerate/comm/backends/mpi/schedules.h"
+#include "accelerate/comm/backends/rendezvous.h"
+#include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate {
 namespace {
@@ -150,6 +157,103 @@ Schedule all_reduce_sparse(Link& link, at::Tensor result, at::Tensor mine) {
   result.copy_(total.coalesce());
 }
 
+std::string key_of(int member) { return absl::StrCat("mpi/rank/", member); }
+
+std::vector<std::string> read_all(c10d::Store& store, const std::vector<std::string>& keys) {
+  std::vector<std::string> texts;
+  if (store.hasExtendedApi()) {
+    for (const auto& bytes : store.multiGet(keys)) texts.emplace_back(bytes.begin(), bytes.end());
+  } else {
+    for (const std::string& key : keys) texts.push_back(store.get_to_str(key));
+  }
+  return texts;
+}
+
+void check_started_together(int ranks) {
+  const int started = MpiEngine::get().size();
+  TORCH_CHECK_VALUE(ranks <= started, "MPI has started ", started, " process(es) together, and ",
+                    ranks, " are to talk by it; start the program with `mpirun -n ", ranks,
+                    "` or `srun --mpi=pmix`, or take the backend gloo");
+}
+
+const bool rendezvous_registered = register_rendezvous(
+    "Open MPI",
+    [](const std::string& text, int, int world_size, std::chrono::milliseconds timeout) {
+      check_started_together(world_size);
+      return MpiEngine::get().publish(text, timeout);
+    });
+
+// Makes the group from its members' ranks in the MPI job, which they exchange through the store, so
+// that an error names the members that are missing.
+std::shared_ptr<internal::MpiGroup> make_group(const BackendOptions& options) {
+  check_started_together(options.size);
+  MpiEngine& engine = MpiEngine::get();
+  c10d::Store& store = *options.store;
+  store.set(key_of(options.rank), absl::StrCat(engine.rank()));
+  std::vector<std::string> keys;
+  for (int member = 0; member < options.size; ++member) keys.push_back(key_of(member));
+  try {
+    store.wait(keys, options.timeout);
+  } catch (const c10::DistNetworkError&) {
+    throw;
+  } catch (const c10::DistStoreError&) {
+    std::vector<int> missing;
+    for (int member = 0; member < options.size; ++member) {
+      if (!store.check({keys[member]})) missing.push_back(member);
+    }
+    throw c10::DistBackendError(absl::StrCat("waited in vain for ", rank_list(missing),
+                                             " of the group to make it, for ",
+                                             options.timeout.count(), " ms"));
+  }
+  std::vector<int> members;
+  for (const std::string& text : read_all(store, keys)) {
+    int rank = -1;
+    TORCH_CHECK(absl::SimpleAtoi(text, &rank), "a member of the group wrote \"", text,
+                "\" where its rank in the MPI job should be");
+    members.push_back(rank);
+  }
+  return engine.make_group(std::move(members), options.timeout);
+}
+
+// c10d over MPI, for ranks that mpirun or srun started.
+//
+// Linking it registers the backend "mpi". All collectives and messages, on CPU tensors, of all
+// dtypes; sums are taken in the order of ranks by LibTorch's kernels (schedules.h). Operations are
+// asynchronous and run in the order of their calls (mpi_engine.h).
+//
+// Errors:  those of check_call, at once; c10::NotImplementedError for premultiplied sums;
+//          c10::DistBackendError naming the rank, the operation and the ranks it waited for when
+//          it fails or runs into its time-out. Afterwards the group throws it for every call.
+// Threads: any; collectives of a group are called by one at a time.
+class MpiBackend final : public CallBackend, public Interruptible {
+ public:
+  /// Collective over the group.
+  explicit MpiBackend(const BackendOptions& options);
+  ~MpiBackend() override;
+
+  const std::string getBackendName() const override { return "mpi"; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return group_->calls; }
+
+  void interrupt() override;
+
+  /// Calls in between run as usual; endCoalescing returns one Work for all of them.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+ private:
+  WorkPtr issue(const CollectiveCall& call) override;
+  internal::Schedule schedule_of(c10d::OpType op, const CollectiveCall& call,
+                                 internal::Link& link) const;
+  internal::Schedule exchange(const CollectiveCall& call, internal::Link& link,
+                              std::vector<internal::Bytes> sends,
+                              std::vector<internal::Bytes> receives) const;
+
+  const std::shared_ptr<internal::MpiGroup> group_;
+  bool coalescing_ = false;
+  std::vector<WorkPtr> coalesced_;
+};
+
 c10::intrusive_ptr<c10d::Backend> make_mpi(const BackendOptions& options) {
   return c10::make_intrusive<MpiBackend>(options);
 }
@@ -159,7 +263,7 @@ const bool registered = register_backend("mpi", make_mpi);
 }  // namespace
 
 MpiBackend::MpiBackend(const BackendOptions& options)
-    : CallBackend(options.rank, options.size), group_(internal::make_group(options)) {}
+    : CallBackend(options.rank, options.size), group_(make_group(options)) {}
 
 MpiBackend::~MpiBackend() { MpiEngine::get().free_group(*group_); }
 

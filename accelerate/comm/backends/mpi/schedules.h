@@ -12,14 +12,31 @@
 /// otherwise. A schedule is a collective of the link's group.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include <c10/core/ScalarType.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
 #include "accelerate/comm/backends/mpi/link.h"
-#include "accelerate/comm/backends/mpi/reduction.h"
 #include "accelerate/comm/backends/mpi/schedule.h"
 
 namespace accelerate::internal {
+
+/// Reduces memory by LibTorch's own kernels, so that every dtype and operator gives what it gives
+/// on tensors, and what the simulator gives. The caller checks that the dtype can be reduced
+/// (check_call).
+struct Reduction {
+  c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;
+  at::ScalarType dtype = at::kFloat;
+
+  size_t element_size() const { return c10::elementSize(dtype); }
+  /// total = total (op) value, element by element.
+  void add(char* total, const char* value, int64_t numel) const;
+  /// Makes the sum of `count` ranks an average, if that is what is wanted.
+  void finish(char* total, int64_t numel, int count) const;
+};
 
 /// A part of memory.
 struct Bytes {
