@@ -1,4 +1,4 @@
-// Which operators automatic mixed precision casts, by the kind of device.
+// The operators that automatic mixed precision casts, by the kind of device.
 #include <functional>
 #include <vector>
 
@@ -15,7 +15,7 @@ using simulator::Cluster;
 using simulator::Rank;
 using torch::Tensor;
 
-// Casts to bfloat16 for as long as it lives.
+// A scope that casts to bfloat16.
 class Autocast {
  public:
   explicit Autocast(c10::DeviceType type) : type_(type) {
@@ -32,7 +32,7 @@ class Autocast {
   const c10::DeviceType type_;
 };
 
-// Accelerators and the CPU disagree about these: LibTorch's lists say so.
+// LibTorch's lists for accelerators and for the CPU differ in these operators.
 TEST(Autocast, CastsByTheListsOfTheKind) {
   struct Case {
     const char* name;

@@ -1,5 +1,5 @@
-// Data-parallel training on simulated devices gives the bits that it gives on CPU ranks, whatever
-// the options.
+// Data-parallel training on simulated devices gives the same bits as on CPU ranks, with all
+// options.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What real hardware lets pass and the simulator does not.
+// Errors that real hardware does not report and the simulator does.
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
-// What a run on these ranks fails with; empty if it does not.
+// The error of a run on these ranks; empty if it succeeds.
 std::string error_of(const std::string& spec, const std::function<void(Rank&)>& body,
                      simulator::ClusterOptions options = {}) {
   Cluster cluster(spec, std::move(options));
@@ -147,7 +147,7 @@ TEST(Leaks, AreForgivenWhenDetectionIsOff) {
   kept.reset();
 }
 
-// One rank changes a weight behind everybody's back between two steps.
+// One rank changes a weight between two steps, without the other ranks.
 void train_and_drift(Rank& rank) {
   Accelerator accelerator;
   torch::manual_seed(0);

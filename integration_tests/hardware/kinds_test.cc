@@ -1,4 +1,4 @@
-// What ranks on each kind of device take themselves for.
+// The distributed type of ranks on each kind of device.
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-// A device's memory limit, as a training program meets it.
+// A device's memory limit in a training program.
 #include <cmath>
 #include <exception>
 #include <string>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMebibyte = 1024 * 1024;
 
-// A perceptron whose output is shifted by the mean of a table of so many rows.
+// A perceptron whose output is shifted by the mean of a table with a number of rows.
 struct ModelImpl : torch::nn::Module {
   explicit ModelImpl(int64_t rows)
       : hidden(register_module("hidden", torch::nn::Linear(64, 128))),
@@ -60,7 +60,7 @@ int64_t train(const std::string& spec, int64_t rows) {
 }
 
 TEST(DeviceMemory, AModelThatNeeds79MebibytesTrainsIn80AndOneThatNeeds81DoesNot) {
-  // What a model needs grows by the same amount with every row.
+  // The memory of a model grows by the same amount with every row.
   const int64_t few = train("2x4:h100", 20'000);
   const int64_t more = train("2x4:h100", 22'000);
   const double per_row = static_cast<double>(more - few) / 2'000;
@@ -75,7 +75,7 @@ TEST(DeviceMemory, AModelThatNeeds79MebibytesTrainsIn80AndOneThatNeeds81DoesNot)
               0.01 * kMebibyte);
 
   EXPECT_EQ(train("2x4:h100,mem=80MiB", fits), needed);
-  // To the byte: with what it needs it trains, with a block less it does not.
+  // The limit is exact: with the memory it needs the model trains, with one block less it fails.
   EXPECT_EQ(train("2x4:h100,mem=" + std::to_string(needed), fits), needed);
   EXPECT_THROW(train("2x4:h100,mem=" + std::to_string(needed - 512), fits), ClusterError);
   try {
@@ -126,7 +126,7 @@ TEST(DeviceMemory, AnErrorInTheBackwardPassCanBeSurvived) {
   });
 }
 
-// From 128 ranks on tensors are on the CPU, and the limits stay.
+// From 128 ranks on tensors are on the CPU, and the limits still hold.
 TEST(DeviceMemory, CountsCpuTensorsWhereDevicesCannotBeAddressed) {
   Cluster cluster("16x8:h100,mem=4MiB");
   cluster.run_on_every_rank([](Rank& rank) {

@@ -1,5 +1,5 @@
-// Virtual time on simulated hardware: what a program spends, and that it depends on nothing but the
-// program, the cluster and the seed.
+// Virtual time on simulated hardware: the time of a program, which depends only on the program, the
+// cluster and the seed.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -34,7 +34,7 @@ int64_t elapsed_ns(const std::string& spec, const std::function<void(Rank&)>& bo
   return absl::ToInt64Nanoseconds(cluster.elapsed());
 }
 
-// What `part` adds to the clocks of a device that was idle before.
+// The time that `part` adds to the clocks of an idle device.
 int64_t spent_ns(SimDevice& device, const std::function<void()>& part) {
   device.synchronize();
   const int64_t start_ns = device.host_ns();
@@ -213,7 +213,7 @@ TEST(Messages, ShareLinks) {
   EXPECT_LT(together, shared_one * 21 / 10);
 }
 
-// A data-parallel step with a bucket per layer, so that communication can hide.
+// A data-parallel step with a bucket per layer, so that communication can overlap.
 void train(Rank& rank, double bucket_cap_mb) {
   Accelerator accelerator(
       {.kwargs_handlers = {DistributedDataParallelKwargs{.bucket_cap_mb = bucket_cap_mb}}});
@@ -267,7 +267,7 @@ TEST(Training, ADifferentTopologyTakesADifferentTime) {
 }
 
 TEST(Training, OverlapNeverLosesToNoOverlap) {
-  // The same collectives, either as soon as a gradient is there or after the backward pass.
+  // The same collectives, either as soon as a gradient is ready or after the backward pass.
   auto step = [](bool overlap) {
     return [overlap](Rank& rank) {
       auto group = rank.runtime().new_group({.name = "world"});
@@ -298,7 +298,7 @@ TEST(Timeouts, ARankThatComputesTooLongIsLate) {
       auto group = rank.runtime().new_group({.name = "world", .timeout = absl::Milliseconds(1)});
       Tensors tensors = on_device(rank, 1024);
       const at::Tensor a = torch::ones({256, 256}, rank.runtime().device());
-      // Enough kernels that their launches alone take the host longer than the group is patient.
+      // Enough kernels that their launches alone take longer than the group's time-out.
       for (int i = 0; rank.index() == 1 && i < 2000; ++i) a.relu();
       group->allreduce(tensors)->wait();
     });

@@ -1,4 +1,4 @@
-// What a recorded run says about itself.
+// The contents of a recorded run.
 #include <cstdlib>
 #include <filesystem>
 #include <map>
