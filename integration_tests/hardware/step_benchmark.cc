@@ -1,5 +1,5 @@
-// What a data-parallel training step costs the host, by the cluster that is simulated: a perceptron
-// of two layers, detectors on. Device ranks up to LibTorch's limit of 127, then CPU ranks.
+// The host's time for a data-parallel training step, by the simulated cluster: a perceptron with
+// two layers, detectors on. Device ranks up to LibTorch's limit of 127, then CPU ranks.
 #include <chrono>
 #include <string>
 

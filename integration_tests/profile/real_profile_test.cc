@@ -1,4 +1,4 @@
-// A process of its own, profiled by LibTorch.
+// A rank in a process of its own, profiled by LibTorch.
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -239,7 +239,7 @@ TEST_F(RealProfile, SaysWhatItCannotWrite) {
   EXPECT_THAT(error_of([&] { profiler.export_chrome_trace(full); }),
               AllOf(HasSubstr("No space left"), HasSubstr(full)));
   EXPECT_FALSE(std::filesystem::exists(full));
-  // LibTorch gives a trace once; ours can be written again.
+  // LibTorch returns a trace once; the exported trace can be written again.
   const std::string good = fresh_folder("real_good") + "/trace.json";
   profiler.export_chrome_trace(good);
   profiler.export_chrome_trace(good);

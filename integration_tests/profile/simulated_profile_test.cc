@@ -1,4 +1,4 @@
-// Ranks that share a process: each is profiled by itself, in virtual time.
+// Ranks that share a process: each is profiled separately, in virtual time.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -63,7 +63,7 @@ std::vector<std::string> traces(const std::string& spec, uint64_t seed, const st
   return texts;
 }
 
-// The first lines in which two runs' traces differ; nothing where none do.
+// The first lines in which the traces of two runs differ; empty if none do.
 std::string difference(const std::vector<std::string>& first,
                        const std::vector<std::string>& second) {
   for (size_t rank = 0; rank < first.size(); ++rank) {

@@ -1,4 +1,4 @@
-/// What the tests of this folder profile, and how they look at what came of it.
+/// The training that the tests of this folder profile, and helpers to read its traces.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ inline std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A trace's events by name. Each is well formed: what lasts has a beginning and an end.
+/// A trace's events by name, checked to be well formed: a duration has a beginning and an end.
 inline std::map<std::string, std::vector<nlohmann::json>> trace_events(const std::string& text) {
   std::map<std::string, std::vector<nlohmann::json>> events;
   const nlohmann::json trace = nlohmann::json::parse(text);
@@ -94,7 +94,7 @@ inline std::set<std::string> names_of(const std::vector<ProfileEvent>& events) {
   return names;
 }
 
-/// Modules that operators of a name were ascribed to.
+/// The modules of all operators with a name.
 inline std::set<std::string> modules_of(const std::vector<ProfileEvent>& events,
                                         const std::string& name) {
   std::set<std::string> modules;

@@ -20,7 +20,7 @@ constexpr char kCallerFailed[] = "caller failed";
 constexpr char kProcess[] = "process";
 constexpr char kKnown[] = "process is known";
 
-// Stops this process, once the caller knows how to end it.
+// Stops this process, once the caller is able to end it.
 void freeze(c10d::Store& store) {
   store.set(kProcess, std::to_string(getpid()));
   store.wait({kKnown});
@@ -33,7 +33,7 @@ pid_t other_process(c10d::Store& store) {
   return process;
 }
 
-// A call that needs nothing but the group.
+// A call that needs only the group.
 std::function<Call(Accelerator&)> simply(std::function<void(Accelerator&)> body) {
   return [body = std::move(body)](Accelerator& accelerator) -> Call {
     return [&accelerator, body] { body(accelerator); };
@@ -95,7 +95,7 @@ std::vector<CollectiveCall> make_calls() {
        })},
       {"wait_for_everyone", simply([](Accelerator& a) { a.wait_for_everyone(); })},
       {"new_group", simply([](Accelerator& a) {
-         a.runtime().new_group({.name = "another", .timeout = kPatience});
+         a.runtime().new_group({.name = "another", .timeout = kOperationTimeout});
        }),
        /*comparable=*/false},
       {"prepare", simply([](Accelerator& a) { (void)a.prepare(torch::nn::Linear(2, 1)); })},
@@ -153,7 +153,8 @@ const CollectiveCall& find_call(const std::string& name) {
 }
 
 void run_rank(const CollectiveCall& call, Others others, int caller) {
-  Accelerator accelerator({.kwargs_handlers = {InitProcessGroupKwargs{.timeout = kPatience}}});
+  Accelerator accelerator(
+      {.kwargs_handlers = {InitProcessGroupKwargs{.timeout = kOperationTimeout}}});
   const Call alone = call.prepare(accelerator);
   const auto store = accelerator.runtime().store();
   if (accelerator.process_index() == caller) {

@@ -1,4 +1,4 @@
-// What debug mode costs on the digits with two Gloo processes:
+// The cost of debug mode on the digits with two Gloo processes:
 //
 //   debug_mode_benchmark [RUNS [STEPS]]
 //

@@ -1,9 +1,9 @@
-// What an operation costs through the watched group, against Gloo itself called in turn with it:
+// The latency of an operation through the watched group, compared with Gloo itself in turn:
 //
 //   operation_latency_benchmark [ROUNDS]
 //
-// starts two processes. Prints medians in microseconds, taken on rank 0, and how far what the
-// library offers is above the raw operations that it is allowed.
+// starts two processes. Prints medians in microseconds, taken on rank 0, and the difference
+// between the library's operations and the raw operations that they may use.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

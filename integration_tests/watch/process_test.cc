@@ -1,5 +1,5 @@
 // Every collective method, called by one of two Gloo processes alone: both fail, and the error
-// names the rank that did not come.
+// names the rank that did not join.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr char kRank[] = "integration_tests/watch/rank";
 
-// What follows "failed: " in a rank's own error message.
+// The text after "failed: " in a rank's own error message.
 std::string error_of(const ProcessResult& result) {
   const std::string mark = " failed: ";
   const size_t at = result.output.find("accelerate: rank ");
@@ -70,7 +70,7 @@ TEST_P(CalledAlone, IsComparedInDebugModeBeforeItRuns) {
   EXPECT_EQ(error_of(results[0]), error_of(results[1]));
 }
 
-// Also where the store is on the rank that no longer answers.
+// The rank that no longer answers may be the one with the store.
 TEST(FrozenRank, DoesNotFreezeTheOthers) {
   for (int caller : {0, 1}) {
     const auto results = run_processes(2, {kRank, "gather", "freeze", std::to_string(caller)});

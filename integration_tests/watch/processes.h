@@ -1,4 +1,4 @@
-/// Ranks as processes of their own, for tests: what `accelerate launch` does, without supervision.
+/// Ranks as separate processes, for tests: like `accelerate launch`, without supervision.
 ///
 /// Errors: std::system_error.
 /// Threads: one job at a time.

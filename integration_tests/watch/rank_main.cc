@@ -1,5 +1,5 @@
-// One rank of watch_test's jobs: rank CALL OTHERS CALLER, where OTHERS is what the ranks do that do
-// not make the call.
+// One rank of watch_test's jobs: rank CALL OTHERS CALLER, where OTHERS is the action of the ranks
+// that do not make the call.
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 
 using accelerate::watch_tests::Others;
 
-// A rank that hangs is ended, which the test then sees.
+// Ends a rank that hangs, so that the test fails.
 constexpr unsigned kHangsAfterSeconds = 60;
 
 int run(int argc, char** argv) {

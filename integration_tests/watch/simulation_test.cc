@@ -56,7 +56,7 @@ TEST_P(CalledAlone, IsCompared) {
   }
 }
 
-// Simulated ranks do not meet to make a group: that is no call of its own there.
+// Simulated ranks make a group without a rendezvous, so making a group is not a call there.
 std::vector<CollectiveCall> calls_in_a_group() {
   std::vector<CollectiveCall> calls;
   for (const CollectiveCall& call : collective_calls()) {

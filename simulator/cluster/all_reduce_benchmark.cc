@@ -1,4 +1,4 @@
-// What a collective costs in the simulator: ranks as threads, one baton, results in rank order.
+// The cost of a collective in the simulator: ranks as threads, one baton, results in rank order.
 //
 //   tools/dev bazel run //simulator/cluster:all_reduce_benchmark
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kRounds = 100;
 
-// All of it: making the ranks, 100 all-reduces of 1,000 floats, ending the ranks.
+// Includes the start of the ranks, 100 all-reduces of 1,000 floats, and the end of the ranks.
 void BM_HundredAllReduces(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   for (auto _ : state) {

@@ -188,7 +188,7 @@ TEST(Background, LetsWhoeverAsksAgainAndAgainComeToAnEnd) {
   });
 }
 
-// A step that waits for a rank that is gone ends with the report of a stall, not never.
+// A step that waits for a rank that has ended fails with the report of a stall.
 TEST(Background, EndsWhereTheOtherRankIsGone) {
   auto disk = std::make_shared<SimDisk>();
   Cluster cluster("1x2", {.disk = disk, .file_faults = {{.rank = 1, .operation = 2}}});

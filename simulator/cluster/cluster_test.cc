@@ -28,7 +28,7 @@ c10::intrusive_ptr<c10d::Work> all_reduce(const Group& group, at::Tensor tensor)
   return group->allreduce(tensors);
 }
 
-// What a failing run says; the test fails if it does not.
+// The error of a failing run; the test fails if the run succeeds.
 std::string failure_of(Cluster& cluster, const std::function<void(Rank&)>& body,
                        std::vector<RankFailure>* failures = nullptr) {
   try {
@@ -128,7 +128,7 @@ TEST(Cluster, ReportsTheSameStallOnEveryRankAndForEverySeed) {
                       HasSubstr("ACCELERATE_TEST_SEED=" + std::to_string(seed))));
     ASSERT_EQ(failures.size(), 3);
     for (const RankFailure& failure : failures) EXPECT_EQ(failure.message, failures[0].message);
-    // But for the seed in the headline, the schedule does not matter.
+    // Except for the seed in the headline, the report does not depend on the schedule.
     const std::string body = failures[0].message.substr(failures[0].message.find(": no rank"));
     if (seed == 0) report = body;
     EXPECT_EQ(body, report);
@@ -185,7 +185,7 @@ TEST(Cluster, FailsEverythingLaterInAFailedGroupAtOnce) {
     Group group = world(rank);
     EXPECT_THROW(all_reduce(group, at::ones({rank.index() + 1}))->wait(), c10::DistBackendError);
     EXPECT_THROW(all_reduce(group, at::ones({1})), c10::DistBackendError);
-    // A group made anew is sound, under the same name too.
+    // A new group works, also under the same name.
     at::Tensor value = at::ones({1});
     all_reduce(world(rank), value)->wait();
     EXPECT_EQ(value.item<float>(), 2);
@@ -298,7 +298,7 @@ TEST(Cluster, FailsAGroupThatARankAborts) {
               HasSubstr("aborted by rank 0"));
 }
 
-// Real backends see memory, not shapes.
+// Real backends use the memory order of elements, not the shape.
 TEST(Cluster, MovesMemoryWhateverItsFormat) {
   Cluster cluster("1x2");
   cluster.run_on_every_rank([](Rank& rank) {

@@ -1,4 +1,4 @@
-// File faults as a whole cluster meets them.
+// File faults in a whole cluster.
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// What a failing run says; empty if it does not fail.
+// The error of a run; empty if it succeeds.
 std::string failure_of(Cluster& cluster, const std::function<void(Rank&)>& body,
                        std::vector<RankFailure>* failures = nullptr) {
   try {
@@ -43,7 +43,7 @@ void check(const absl::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
 
-// Each rank writes a file of its own, they meet, and rank 0 writes one for all.
+// Each rank writes a file of its own, then a barrier, then rank 0 writes one for all.
 void save(Rank& rank) {
   FileSystem& files = rank.runtime().files();
   auto group = rank.runtime().new_group({.name = "world"});
@@ -86,7 +86,7 @@ TEST(FileFaults, SaysWhichRankWasKilledAndAtWhat) {
   EXPECT_THAT(what, AllOf(HasSubstr("rank 1 was killed by a file fault at its operation 5: "),
                           HasSubstr(" /sim/ckpt/rank1"), HasSubstr("also failed: rank 0"),
                           HasSubstr("repeat it")));
-  // The other one lost its peer, and is told which.
+  // The other rank lost its peer, and its error names the peer.
   ASSERT_THAT(failures, SizeIs(2));
   EXPECT_EQ(failures[1].rank, 0);
   EXPECT_THAT(failures[1].message, HasSubstr("rank 1: failed: rank 1 was killed by a file fault"));
@@ -110,7 +110,7 @@ TEST(FileFaults, NamesTheFaultsInTheRepeatHint) {
   }
 }
 
-// Each run of the sweep: it ends, says what happened, and what is said to be done is done.
+// Each run of the sweep must end, report the fault, and have done the operations that succeeded.
 void sweep_one(uint64_t seed, const FileFault& fault, int* fired) {
   auto disk = std::make_shared<SimDisk>();
   Cluster cluster("1x2", {.seed = seed, .disk = disk, .file_faults = {fault}});
@@ -133,7 +133,7 @@ TEST(FileFaults, EndsEveryRunWhateverDiesWherever) {
   int runs = 0;
   int fired = 0;
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    // How many operations there are depends on the seed: who comes first makes the folder.
+    // The number of operations depends on the seed: the first rank makes the folder.
     auto sound = std::make_shared<SimDisk>();
     Cluster("1x2", {.seed = seed, .disk = sound}).run_on_every_rank(save);
     for (int rank = 0; rank < 2; ++rank) {
@@ -177,7 +177,7 @@ TEST(FileFaults, KillsAllRanksWithTheMachineEvenThoseThatWait) {
           went_on.insert(rank.index());
         } catch (...) {
         }
-        // Whatever it catches, it is dead.
+        // The rank stays dead, even if it catches the exception.
         EXPECT_THROW(rank.report("still", 1.0), RankKilled);
         EXPECT_THROW(rank.runtime().store()->set("still", "here"), RankKilled);
         EXPECT_THROW(group->barrier(), RankKilled);
@@ -215,7 +215,8 @@ TEST(FileFaults, StaysDeadThoughItsProgramEndsWell) {
   EXPECT_THAT(*disk->list("/sim"), ElementsAre("0"));
 }
 
-// Destructors clean up: of a rank that dies while it unwinds, and of one that dies in them.
+// Destructors clean up, for a rank that dies while its stack unwinds and for one that dies in a
+// destructor.
 TEST(FileFaults, LetsDestructorsOfTheDeadTryTheirFiles) {
   for (int64_t operation = 0; operation < 4; ++operation) {
     auto disk = std::make_shared<SimDisk>();

@@ -22,7 +22,7 @@ std::string text_of(absl::Span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Writes a file; durably, but for its name, if asked.
+// Writes a file; if requested durably, except for its name.
 void put(SimDisk& disk, const std::string& path, std::string_view text, bool synced) {
   auto file = disk.create(path);
   ASSERT_TRUE(file.ok()) << file.status();
@@ -71,7 +71,7 @@ TEST(SimDisk, KeepsWhatWasSynced) {
   EXPECT_EQ(get(disk, "/sim/file"), "bytes");
 }
 
-// The classic mistake: the new name is durable, the bytes behind it are not.
+// The common mistake: the new name is durable, but the bytes are not.
 TEST(SimDisk, LosesTheOldFileWhereTheNewOneWasRenamedUnsynced) {
   SimDisk disk;
   put(disk, "/sim/file", "old", /*synced=*/true);
@@ -153,7 +153,7 @@ TEST(SimDisk, NeedsBothFoldersSyncedForARenameBetweenThem) {
   }
 }
 
-// Whatever is lost, a file that moved often and was durable once is under exactly one name.
+// Whatever is lost, a file that was durable once and has moved often has exactly one name.
 TEST(SimDisk, NeverFindsAFileUnderTwoNamesOrNone) {
   const std::vector<std::string> folders = {"/sim/a", "/sim/b", "/sim/c"};
   std::set<std::string> ends;
@@ -185,7 +185,7 @@ TEST(SimDisk, NeverFindsAFileUnderTwoNamesOrNone) {
   EXPECT_THAT(ends, ElementsAre("moved", "not moved"));
 }
 
-// Two folders that moved into each other's way never end up as a ring outside the tree.
+// Two folders that move into each other never end up as a ring outside the tree.
 TEST(SimDisk, KeepsTheOrderInWhichFoldersMoved) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SimDisk disk;

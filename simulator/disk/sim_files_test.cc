@@ -38,7 +38,7 @@ struct Machine {
   SimFiles files[2];
 };
 
-// How a rank died; empty if it did not.
+// The message of a rank's death; empty if it is alive.
 std::string death_of(const Machine& machine, int rank) {
   try {
     machine.plan->check_alive(rank);
@@ -134,7 +134,7 @@ TEST(SimFiles, KeepsADeadRankFromTheMachinesFilesToo) {
   EXPECT_TRUE(host.remove(path).ok());
 }
 
-// A program that tries until it succeeds must end all the same.
+// A program that retries without end must still end.
 TEST(SimFiles, ThrowsOutADeadRankThatKeepsTrying) {
   Machine machine({{.rank = 0, .operation = 0}});
   auto keep_trying = [&] {

@@ -14,8 +14,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-// Links of one byte a nanosecond: times are sizes. A device's way to another of its node is its
-// link up and the other's link down.
+// Links of one byte a nanosecond: times are sizes. The route from a device to another of its node
+// is its link up and the other's link down.
 Network unit_network(int ranks, int64_t latency_ns = 0) {
   ClusterSpec spec{.ranks_per_node = ranks, .device = DeviceModel{.name = "unit"}};
   spec.node_link = {.bytes_per_second = 1e9, .latency_ns = latency_ns};
@@ -102,7 +102,7 @@ TEST(Flows, ShareAParkingLotFairly) {
   EXPECT_THAT(finish_all(flows), ElementsAre(Pair(0, 2000), Pair(1, 2000), Pair(2, 3000)));
 }
 
-// Max-min: who is held up elsewhere leaves its part to the others.
+// Max-min: a flow with another bottleneck leaves its part to the others.
 TEST(Flows, GiveToOthersWhatOneCannotUse) {
   const Network network = unit_network(6);
   Flows flows(network);
@@ -174,8 +174,8 @@ TEST(Flows, LoseNoBytesAndWasteNoTime) {
   EXPECT_NEAR(ends.back().second, total, 2);
 }
 
-// With random messages on a torus no rate may break a link: whatever ends by a time fits through
-// the links it crossed until then.
+// With random messages on a torus no link may exceed its bandwidth: the bytes that have ended by a
+// time fit through the links they crossed until then.
 TEST(Flows, NeverCarryMoreThanALinkCan) {
   DeterministicRandom random(11);
   const Network network(*ClusterSpec::parse("tpu-v4:4x4x4,link=1GB/s,link_latency=10ns"));
@@ -212,7 +212,7 @@ TEST(Flows, RepeatToTheNanosecond) {
 }
 
 TEST(Flows, FallAwayOneByOneWithoutCostingTheOthers) {
-  // 4096 messages in pairs that never meet, and as many ends: each looks at its own pair only.
+  // 4096 messages in separate pairs, and as many ends: each examines its own pair only.
   const Network network(*ClusterSpec::parse("512x8:h100"));
   Flows flows(network);
   for (int rank = 0; rank < 4096; ++rank) flows.start(rank, rank ^ 1, 1'000 + 37 * rank, 0);

@@ -156,8 +156,8 @@ TEST(NetworkClosedForms, Direct) {
               IsWithinAThousandth(4 * 500 + 10.0 / 8 * kBytes / 50));
 }
 
-// What a round of messages really loads the links with, by their routes. The closed form may not be
-// below: no choice of order beats the busiest link.
+// The load of the links by a round of messages along their routes. The closed form must not be
+// below it, because no order of messages is faster than the busiest link.
 double busiest_link_ns(const Network& network, const std::vector<int>& ranks, double message,
                        const std::function<bool(int, int)>& sends) {
   std::map<int, double> load;
@@ -251,7 +251,7 @@ TEST(Network, SurvivesAbsurdSizes) {
   EXPECT_GT(ns, int64_t{1} << 60);
 }
 
-// ---- What must hold whatever the constants: metamorphic relations.
+// ---- Metamorphic relations, which hold for all constants.
 
 // Groups of many shapes over 4 x 8 or 32 ranks.
 std::vector<std::vector<int>> groups_of_32() {

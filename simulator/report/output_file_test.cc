@@ -75,7 +75,7 @@ TEST(OutputFile, SaysThatThePathIsAFolder) {
   EXPECT_EQ(files_in(directory), 1u);
 }
 
-// A full disk cannot be had in a test; a limit on the size of files fails the same calls.
+// A test cannot fill the disk; a limit on the size of files makes the same calls fail.
 TEST(OutputFile, ReportsAFailedWriteAndLeavesNothing) {
   const std::filesystem::path directory = folder("full");
   rlimit before;

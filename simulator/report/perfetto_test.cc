@@ -149,7 +149,7 @@ TEST(Perfetto, NamesRanksAndStreams) {
   EXPECT_EQ(threads.size(), 4u);
 }
 
-// What the format asks of every event, and that arrows start once and end once within slices.
+// The format's rules for every event; arrows must start once and end once within slices.
 TEST(Perfetto, WritesOnlyWellFormedEvents) {
   const Trace trace = make_sample_trace({.ranks = 16, .steps = 2, .layers = 3});
   const Json document = Json::parse(written(trace));

@@ -23,7 +23,7 @@ std::string text_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Writes a report into a folder that is not there yet.
+// Writes a report into a folder that does not exist.
 std::filesystem::path reported(const Trace& trace, const char* name) {
   const std::filesystem::path directory = std::filesystem::path(::testing::TempDir()) / name;
   std::filesystem::remove_all(directory);
