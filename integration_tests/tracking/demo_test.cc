@@ -9,7 +9,7 @@
 
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
-#include "launch/testing/temporary_folder.h"
+#include "accelerate/platform/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -40,7 +40,7 @@ std::map<int64_t, Row> table(const std::string& text) {
 }
 
 void expect_curves_of_table(const std::vector<std::string>& launch) {
-  const launch::testing::TemporaryFolder temporary;
+  const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
   std::vector<std::string> command = launch;
   for (const char* word :

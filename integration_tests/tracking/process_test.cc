@@ -14,7 +14,7 @@
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
-#include "launch/testing/temporary_folder.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "trackers/testing/wandb_log_reader.h"
 
 namespace accelerate::testing {
@@ -60,7 +60,7 @@ class TrackingProcessTest : public ::testing::Test {
     return 0;
   }
 
-  const launch::testing::TemporaryFolder temporary_;
+  const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
 };
 
