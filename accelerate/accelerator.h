@@ -1,4 +1,4 @@
-/// The face of the library: prepare what a training loop uses, and write the loop once.
+/// The facade of the library: prepare the objects of a training loop, and write the loop once.
 ///
 ///   Accelerator accelerator({.gradient_accumulation_steps = 2});
 ///   auto [model, optimizer, loader] = accelerator.prepare(net, sgd, data);
@@ -10,8 +10,9 @@
 ///     optimizer.zero_grad();
 ///   }
 ///
-/// It checks arguments and delegates; each part is documented where it lives. Every method says
-/// whether it is collective (all ranks call it, in the same order) or local.
+/// The class checks arguments and delegates: step/training_step.h has the training step,
+/// parallel/apply.h what becomes of a model. Each method says whether it is collective (all ranks
+/// call it, in the same order) or local.
 /// Errors: c10::ValueError for bad arguments and environment variables. A collective that a rank
 ///         does not join fails with c10::DistBackendError (real backends: with their own error).
 /// Threads: the rank's thread.
@@ -19,7 +20,7 @@
 #pragma once
 
 #include <concepts>
-#include <initializer_list>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +30,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/SmallVector.h>
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/checkpoint/folder/checkpoint_options.h"
@@ -41,7 +41,6 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
-#include "accelerate/parallel/join.h"
 #include "accelerate/parallel/no_sync.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/autocast.h"
@@ -55,49 +54,18 @@
 #include "accelerate/state/partial_state.h"
 #include "accelerate/step/memory_report.h"
 #include "accelerate/step/metrics.h"
-#include "accelerate/step/training_state.h"
+#include "accelerate/step/training_step.h"
+#include "accelerate/step/uneven_inputs.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/tracking/run/trackers.h"
 
 namespace accelerate {
 
-namespace optim {
-class FusedBackwardOptimizer;
-}  // namespace optim
-
 class StateSaver;
 
-/// While it lives, ranks may have different numbers of batches. See join_uneven_inputs.
-class UnevenInputsScope {
- public:
-  UnevenInputsScope(UnevenInputsScope&&) = default;
-  /// The rank waits for those that still train. Throws what following them throws.
-  ~UnevenInputsScope() noexcept(false) = default;
-
- private:
-  friend class Accelerator;
-  // Undoes what the scope changed.
-  class Restorer {
-   public:
-    Restorer() = default;
-    Restorer(Restorer&& other) noexcept
-        : loaders(std::move(other.loaders)),
-          training(std::exchange(other.training, nullptr)),
-          scaling_group(std::move(other.scaling_group)) {}
-    ~Restorer();
-    // Their even_batches.
-    std::vector<std::pair<std::shared_ptr<internal::LoaderCore>, bool>> loaders;
-    // Not null if ranks join.
-    internal::TrainingState* training = nullptr;
-    // Of the scaler, outside.
-    ProcessGroupPtr scaling_group;
-  };
-  UnevenInputsScope(Restorer restorer, JoinScope join)
-      : restorer_(std::move(restorer)), join_(std::move(join)) {}
-
-  Restorer restorer_;
-  JoinScope join_;  // ends before the loaders are restored
-};
+namespace internal {
+struct TrainingState;
+}  // namespace internal
 
 class Accelerator {
  public:
@@ -108,7 +76,7 @@ class Accelerator {
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // ---- Where this rank is. Local.
+  // ---- This rank's place in the job. Local.
 
   Runtime& runtime() const { return state_.runtime(); }
   const AcceleratorState& state() const { return state_; }
@@ -122,15 +90,13 @@ class Accelerator {
   bool is_local_main_process() const { return state_.is_local_main_process(); }
   bool is_last_process() const { return state_.is_last_process(); }
   bool use_distributed() const { return state_.use_distributed(); }
-  /// Whether several ranks compute on accelerators of one kind, other than TPUs.
+  /// Whether there are several ranks, on accelerators other than TPUs.
   bool multi_device() const;
   PrecisionType mixed_precision() const { return state_.mixed_precision(); }
-  /// Which way of computing in fp8 was chosen; `no` in other precisions.
-  FP8BackendType fp8_backend() const {
-    return training_.fp8 ? training_.fp8->backend() : FP8BackendType::kNo;
-  }
+  /// How fp8 is computed; `no` in other precisions.
+  FP8BackendType fp8_backend() const;
 
-  // ---- How it was set up. Local.
+  // ---- Its settings. Local.
 
   bool device_placement() const { return options_.device_placement; }
   bool split_batches() const { return options_.dataloader_config.split_batches; }
@@ -138,7 +104,7 @@ class Accelerator {
     return options_.dataloader_config.dispatch_batches;
   }
   bool even_batches() const { return options_.dataloader_config.even_batches; }
-  /// Of the loaders prepared from now on.
+  /// For the loaders that are prepared from now on.
   void set_even_batches(bool even_batches) {
     options_.dataloader_config.even_batches = even_batches;
   }
@@ -150,11 +116,11 @@ class Accelerator {
 
   // ---- Preparing.
 
-  /// Models (shared_ptr or a TORCH_MODULE holder), optimizers (by reference, which must outlive the
-  /// result; by shared_ptr; or moved in), DataLoaders and LRSchedulers (by reference) come back
-  /// ready for this job, in the order given; anything else comes back untouched, and so does what
-  /// is prepared already. One object comes back by itself, several as a tuple.
-  /// Two passes: schedulers are prepared after everything else. Collective.
+  /// Returns the objects ready for this job, in the order given: models (shared_ptr or a
+  /// TORCH_MODULE holder), optimizers (by reference, which must outlive the result; by shared_ptr;
+  /// or moved in), DataLoaders and LRSchedulers (by reference). Objects of other types and prepared
+  /// ones are returned unchanged. One object is returned by itself, several as a tuple.
+  /// Schedulers are prepared after all other objects. Collective.
   template <typename... Objects>
     requires(!std::same_as<std::remove_cvref_t<Objects>, PrepareOptions> && ...)
   decltype(auto) prepare(Objects&&... objects) {
@@ -180,8 +146,8 @@ class Accelerator {
   /// Local. `scheduler` must outlive the result.
   AcceleratedScheduler prepare_scheduler(torch::optim::LRScheduler& scheduler);
 
-  /// This rank's share of the loader, as the DataLoaderConfiguration says; one that is prepared
-  /// already comes back. `slice_fn_for_dispatch` replaces the slicing by rows of dispatched
+  /// This rank's share of the loader, according to the DataLoaderConfiguration; a prepared loader
+  /// is returned unchanged. `slice_fn_for_dispatch` replaces the slicing by rows of dispatched
   /// batches. Collective. Errors: as DataLoader::shard.
   template <typename Dataset, typename Collate>
   DataLoader<Dataset, Collate> prepare_data_loader(
@@ -196,7 +162,7 @@ class Accelerator {
     return prepared;
   }
 
-  /// The loader without the first `num_batches` of this rank, for the rest of an interrupted epoch.
+  /// The loader without this rank's first `num_batches`, for the rest of an interrupted epoch.
   /// See DataLoader::skip_first. Local.
   template <typename Dataset, typename Collate>
   DataLoader<Dataset, Collate> skip_first_batches(const DataLoader<Dataset, Collate>& loader,
@@ -204,7 +170,7 @@ class Accelerator {
     return loader.skip_first(num_batches);
   }
 
-  /// The user's own module again. Local.
+  /// The user's own module. Local.
   template <typename Module>
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
     return model.module();
@@ -212,38 +178,36 @@ class Accelerator {
 
   // ---- Stepping.
 
-  /// One micro-step: decides whether this is the one in `gradient_accumulation_steps` that
-  /// synchronises and steps (the last batch of a loader always is), and keeps the models from
-  /// synchronising otherwise. Without models: all that were prepared. Local.
+  /// Begins a micro-step of these models (all prepared ones, if none is named). Decides whether it
+  /// is the one in `gradient_accumulation_steps` that synchronises gradients and steps optimizers;
+  /// the last batch of a loader always is. Otherwise the models synchronise nothing while the
+  /// result lives. Local.
   template <typename... Modules>
   [[nodiscard]] NoSyncScope accumulate(const PreparedModel<Modules>&... models) {
-    advance_accumulation({models.state().get()...});
-    if (gradient_state_.sync_gradients() || gradient_state_.sync_each_batch()) {
-      return NoSyncScope({});
-    }
-    return no_sync(models...);
+    return step_.accumulate({internal::state_of(models).get()...});
   }
 
-  /// While the result lives, backward passes of these models (all, if none is named) only
-  /// accumulate on this rank. Local.
+  /// While the result lives, backward passes of these models (all, if none is named) accumulate
+  /// gradients on this rank only. Local.
   template <typename... Modules>
   [[nodiscard]] NoSyncScope no_sync(const PreparedModel<Modules>&... models) {
-    return NoSyncScope(replicated(models...));
+    return step_.no_sync({internal::state_of(models).get()...});
   }
 
   /// While the result lives, ranks may run different numbers of steps of these models (all, if none
-  /// is named). A rank whose loop ended waits at the scope's end and answers the others'
-  /// collectives; when all have ended, models, buffers and prepared schedulers and optimizers of
-  /// those that stopped early are brought up to date. Gradients are divided by the number of all
-  /// ranks, also of those that ended. It does so where the effective even_batches is off; where
-  /// `options` say so it is set on every prepared loader of map-style data that is not dispatched,
-  /// until the scope ends. Without replicated models it does nothing else, and on TPUs nothing,
-  /// with a warning. The Accelerator must outlive the scope. Collective, as is the scope's end.
+  /// is named). A rank whose loop ended waits at the scope's end and shadows the other ranks'
+  /// collectives. When all have ended, the ranks that stopped early take over models, buffers,
+  /// prepared schedulers and optimizers from one that did not. Gradients are divided by the number
+  /// of all ranks, also of those that ended.
+  /// This holds where even_batches is off. An even_batches in `options` is set, until the scope
+  /// ends, on every prepared loader of map-style data that is not dispatched. Without replicated
+  /// models the scope does nothing else; on TPUs it does nothing, with a warning. The Accelerator
+  /// must outlive it. Collective, as is the scope's end.
   /// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
                                                      const PreparedModel<Modules>&... models) {
-    return join(options, replicated(models...));
+    return step_.join_uneven_inputs(options, even_batches(), {internal::state_of(models).get()...});
   }
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const PreparedModel<Modules>&... models) {
@@ -251,59 +215,69 @@ class Accelerator {
   }
 
   /// Whether this micro-step synchronises gradients and steps optimizers. accumulate() decides it;
-  /// whoever runs without may. Local.
+  /// loops without accumulate() may set it. Local.
   bool sync_gradients() const { return gradient_state_.sync_gradients(); }
   void set_sync_gradients(bool sync) { gradient_state_.set_sync_gradients(sync); }
   /// The setter counts from the next accumulate() on. Errors: c10::ValueError for less than 1.
   int64_t gradient_accumulation_steps() const { return gradient_state_.num_steps(); }
   void set_gradient_accumulation_steps(int64_t steps) { gradient_state_.set_num_steps(steps); }
   /// Micro-steps since the last one that synchronised at a loader's end.
-  int64_t step() const { return training_.step; }
+  int64_t step() const { return gradient_state_.step(); }
 
   /// loss.backward(), the loss divided by the accumulation steps and, in fp16, scaled. Collective
   /// on a step that synchronises.
-  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
-
-  /// loss.backward() for a prepared optimizer that steps meanwhile (LOMO, AdaLOMO), which
-  /// backward() does by itself. Absent: the learning rates of its parameter groups. The loss is not
-  /// divided here. Collective in every micro-step.
-  /// Errors: c10::ValueError if there is no such optimizer, or more than one.
-  void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate = std::nullopt);
-  bool has_lomo_optimizer() const {
-    return training_.steps_in_backward && !lomo_optimizers().empty();
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {}) {
+    step_.backward(loss, options);
   }
 
-  /// For a loss that is a sum over tokens (or whatever is counted): in the end gradients are those
-  /// of the mean over all tokens of the window, whatever its micro-steps and ranks each had.
-  /// `n_tokens` is this rank's number in this micro-step. Returns the window's number on all ranks,
-  /// a 0-dim int64 tensor on the device, on a step that synchronises; otherwise an undefined one.
-  /// A window without tokens leaves gradients of zero. Collective on a step that synchronises.
-  /// Errors: c10::ValueError for a negative number, for backward() in the same window, for a second
+  /// loss.backward() for the prepared optimizer that steps during the backward pass (LOMO,
+  /// AdaLOMO). backward() calls it where there is one. Without `learning_rate` the parameter
+  /// groups' own apply. The loss is not divided by the accumulation steps. Collective in every
+  /// micro-step. Errors: c10::ValueError if there is no such optimizer, or more than one.
+  void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate = std::nullopt) {
+    step_.lomo_backward(loss, learning_rate);
+  }
+  bool has_lomo_optimizer() const { return step_.has_lomo_optimizer(); }
+
+  /// backward() for a loss that is a sum over tokens (or other items): when the window ends,
+  /// gradients are those of the mean over all its tokens, however they were distributed over
+  /// micro-steps and ranks. `n_tokens` is this rank's number in this micro-step. On a step that
+  /// synchronises it returns the window's number over all ranks, a 0-dim int64 tensor on the
+  /// device; otherwise an undefined tensor. A window without tokens has gradients of zero.
+  /// Collective on a step that synchronises. Errors: c10::ValueError for a negative number, for
+  /// backward() in the same window, for a second
   ///         call in the step that ends a window of several, and inside join_uneven_inputs.
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
-                             const BackwardOptions& options = {});
-
-  /// The next backward pass of this model synchronises after all, though its forward pass ran
-  /// inside no_sync: for loops that know only then that it was the last. Local.
-  template <typename Module>
-  void trigger_sync_in_backward(const PreparedModel<Module>& model) const {
-    if (DistributedDataParallel* ddp = model.state()->ddp()) ddp->trigger_sync_in_backward();
+                             const BackwardOptions& options = {}) {
+    return step_.backward_tokens(loss_sum, n_tokens, options);
   }
 
-  /// Scales gradients so that their joint p-norm is at most `max_norm`; returns the norm before, a
-  /// 0-dim tensor on the device. In fp16 they are unscaled first. Does nothing and returns 0 while
-  /// gradients accumulate. Local: replicas have equal gradients; collective in fp16 and on TPUs.
-  /// A norm that is infinite or not a number makes gradients so too, unless it is to be an error.
+  /// Lets the model's next backward pass synchronise although its forward pass ran inside no_sync,
+  /// for loops that learn only afterwards that this micro-step was the last. Local.
+  template <typename Module>
+  void trigger_sync_in_backward(const PreparedModel<Module>& model) const {
+    internal::state_of(model)->trigger_sync_in_backward();
+  }
+
+  /// Scales gradients so that their joint p-norm is at most `max_norm`. Returns the norm before, a
+  /// 0-dim tensor on the device. In fp16 gradients are unscaled first. While gradients accumulate
+  /// it does nothing and returns 0. Local, because replicas have equal gradients; collective in
+  /// fp16 and on TPUs. A norm that is not finite makes gradients NaN or zero, or is an error with
+  /// `error_if_nonfinite`.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                             double norm_type = 2.0, bool error_if_nonfinite = false);
+                             double norm_type = 2.0, bool error_if_nonfinite = false) {
+    return step_.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite);
+  }
   template <typename Module>
   at::Tensor clip_grad_norm_(const PreparedModel<Module>& model, double max_norm,
                              double norm_type = 2.0, bool error_if_nonfinite = false) {
     return clip_grad_norm_(model->parameters(), max_norm, norm_type, error_if_nonfinite);
   }
 
-  /// Limits each gradient to [-clip_value, clip_value]. As clip_grad_norm_ otherwise.
-  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// Limits each gradient to [-clip_value, clip_value]. Otherwise as clip_grad_norm_.
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+    step_.clip_grad_value_(parameters, clip_value);
+  }
   template <typename Module>
   void clip_grad_value_(const PreparedModel<Module>& model, double clip_value) {
     clip_grad_value_(model->parameters(), clip_value);
@@ -311,70 +285,72 @@ class Accelerator {
 
   // ---- Precision.
 
-  /// While the result lives, operators compute in the job's precision, as prepared models do by
-  /// themselves: for a loss, or a model that is not prepared. Absent: the AutocastKwargs among the
-  /// kwargs_handlers. Local.
+  /// While the result lives, operators compute in the job's precision, for a loss or a model that
+  /// is not prepared; prepared models need no such scope. Without a handler, the AutocastKwargs
+  /// among the kwargs_handlers apply. Local.
   [[nodiscard]] AutocastScope autocast(
       const std::optional<AutocastKwargs>& autocast_handler = std::nullopt) const {
     return AutocastScope(autocast_settings(mixed_precision(), device().type(),
                                            autocast_handler.value_or(handlers_.autocast)));
   }
 
-  /// In fp16; otherwise null. Prepared optimizers step by it, and it is updated once per iteration:
-  /// when all of them have stepped, or else before the next backward pass.
-  GradScaler* scaler() const { return training_.scaler ? &training_.scaler->scaler() : nullptr; }
+  /// The scaler of losses; null except in fp16 and with MS-AMP. Prepared optimizers step with it.
+  /// It is updated once per iteration: when all of them have stepped, or else before the next
+  /// backward pass.
+  GradScaler* scaler() const { return step_.scaler(); }
 
-  /// Divides the gradients of one prepared optimizer, or of all, by the scale, so that they can be
-  /// looked at; only on a step that synchronises, and once before it. Without a scaler nothing
-  /// happens. Collective.
-  void unscale_gradients();
-  void unscale_gradients(const AcceleratedOptimizer& optimizer);
+  /// Divides the gradients of one prepared optimizer, or of all, by the scale, so that code can
+  /// look at them. Works on a step that synchronises, and once per step; without a scaler it does
+  /// nothing. Collective.
+  void unscale_gradients() { step_.unscale_gradients(); }
+  void unscale_gradients(const AcceleratedOptimizer& optimizer) {
+    step_.unscale_gradients(optimizer);
+  }
 
-  /// Whether a prepared optimizer left out its last step; see GradScaler. The same on all ranks.
-  /// Local.
-  bool optimizer_step_was_skipped() const;
+  /// Whether a prepared optimizer skipped its last step; see GradScaler. Equal on all ranks. Local.
+  bool optimizer_step_was_skipped() const { return step_.optimizer_step_was_skipped(); }
 
-  // ---- Talking to the other ranks. Collective.
+  // ---- Communication with the other ranks. Collective.
 
-  /// All ranks' tensors along dim 0, on every rank, for each tensor in the tree.
+  /// All ranks' tensors, concatenated along dim 0, on every rank, for each tensor in the tree.
   template <typename Tree>
   Tree gather(Tree tree) const {
     return accelerate::gather(state_.group(), std::move(tree));
   }
 
-  /// As gather, without the rows that only fill up the ranks' batches: every sample of the loader
-  /// being iterated comes exactly once, in the order of the ranks.
+  /// As gather, without padded rows: every sample of the loader being iterated comes exactly once,
+  /// in the order of the ranks. Outside of loops it is gather.
   /// Shapes: per-sample values, tensors [batch, ...] and lists (a std::vector of numbers, strings
-  /// or other portable values) with an entry per sample, anywhere in the tree; of a c10::IValue its
-  /// tensors. Ranks may differ in rows. In a round in which some ranks have no batch (even_batches
-  /// off), those that do gather among themselves. Outside of loops it is gather. Differs: a value
-  /// that is one per batch, such as a mean loss, cannot be told from one per sample; give the
-  /// batch's rows a value each, or weigh it by hand. With `use_gather_object` the value itself is a
-  /// list with an entry per sample, whatever is in it.
+  /// or other portable values) with an entry per sample, anywhere in the tree; the tensors of a
+  /// c10::IValue. Ranks may differ in rows. In a round in which some ranks have no batch
+  /// (even_batches off), the others gather among themselves. With `use_gather_object` the value
+  /// itself is a list with an entry per sample, of any type.
+  /// Differs: a value per batch, such as a mean loss, cannot be told from one per sample; repeat it
+  /// for each row, or weight it yourself.
   template <typename Tree>
   Tree gather_for_metrics(Tree tree, bool use_gather_object = false) const {
     const BatchRound* round = gradient_state_.round();
-    return accelerate::gather_for_metrics(metrics_group(round), round ? *round : BatchRound(),
+    return accelerate::gather_for_metrics(step_.metrics_group(round), round ? *round : BatchRound(),
                                           std::move(tree), use_gather_object);
   }
 
-  /// The sum, mean or maximum over ranks, on every rank; `scale` multiplies it on TPUs only. The
-  /// function of this name, unlike this method, takes the mean by default, as in the peer.
+  /// The sum, mean or maximum over ranks, on every rank; `scale` multiplies it on TPUs only. Unlike
+  /// this method, the function of this name takes the mean by default, as in HF Accelerate.
   template <typename Tree>
   Tree reduce(Tree tree, Reduction reduction = Reduction::kSum, double scale = 1.0) const {
     return accelerate::reduce(state_.group(), std::move(tree), reduction, scale);
   }
 
-  /// The tensors with one dim filled up to the largest size that it has on a rank.
+  /// The tensors with one dim padded to the largest size that it has on any rank.
   template <typename Tree>
   Tree pad_across_processes(Tree tree, const PadAcrossProcessesOptions& options = {}) const {
     return accelerate::pad_across_processes(state_.group(), std::move(tree), options);
   }
 
-  /// Tells all ranks something at their next check_trigger(). Local.
+  /// Makes the next check_trigger() true on all ranks. Local.
   void set_trigger() { trigger_ = true; }
 
-  /// Whether any rank has called set_trigger() since the last check; resets it on all. Collective.
+  /// Whether any rank has called set_trigger() since the last check; resets it. Collective.
   bool check_trigger();
 
   // ---- Process control: see PartialState.
@@ -382,8 +358,8 @@ class Accelerator {
   /// Returns when all ranks have called it. Collective.
   void wait_for_everyone() const { state_.wait_for_everyone(); }
 
-  /// A scope that rank 0, or each node's first rank, goes through before the others enter it; or
-  /// `body` run in one. Collective at both ends.
+  /// A scope that the other ranks enter after rank 0 (or each node's first rank) has left it; or
+  /// `body`, run in such a scope. Collective at both ends.
   [[nodiscard]] OrderedScope main_process_first() const { return state_.main_process_first(); }
   [[nodiscard]] OrderedScope local_main_process_first() const {
     return state_.local_main_process_first();
@@ -397,7 +373,7 @@ class Accelerator {
     return state_.partial_state().local_main_process_first(std::forward<Body>(body));
   }
 
-  /// The function for one rank (of all, or of each node); on the others it does nothing. Local.
+  /// The function for one rank (of the job, or of each node); elsewhere it does nothing. Local.
   template <typename Function>
   auto on_main_process(Function function) const {
     return state_.partial_state().on_main_process(std::move(function));
@@ -419,7 +395,7 @@ class Accelerator {
     return state_.partial_state().on_local_process(std::move(function), local_process_index);
   }
 
-  /// This rank's contiguous share of what all ranks have: see split.h. Local.
+  /// This rank's contiguous share of inputs that all ranks have: see split.h. Local.
   template <typename Inputs>
   auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
     return state_.split_between_processes(std::move(inputs), apply_padding);
@@ -434,26 +410,27 @@ class Accelerator {
   // ---- Saving and loading. Collective, unless it says otherwise; accelerate/docs/checkpoints.md
   //      has more.
 
-  /// Saves all that was prepared, where its training stands, random states and what was registered,
-  /// so that whatever dies, and whenever, the last complete checkpoint loads. `output_dir` has no
-  /// effect with automatic naming. Returns the checkpoint's folder.
-  /// Errors: CheckpointError, on all ranks, naming those that could not write, and why; what was
-  ///         there before is unchanged. c10::ValueError for a folder that is none, missing, taken,
-  ///         or not the same on all ranks.
+  /// Saves all prepared objects, the state of training, random states and registered objects. No
+  /// matter what crashes or when, the last complete checkpoint loads. `output_dir` has no effect
+  /// with automatic naming. Returns the checkpoint's folder.
+  /// Errors: CheckpointError, on all ranks, naming those that could not write, and why; earlier
+  ///         checkpoints are unchanged. c10::ValueError for a folder that is missing, taken, not a
+  ///         folder, or not the same on all ranks.
   std::string save_state(const std::string& output_dir = {}, const SaveStateOptions& options = {});
 
-  /// Brings everything to where it stood when it was saved; a loader goes on with the sample after
-  /// the last one. Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the
-  /// one before. Ranks may be more or fewer than those that saved. Returns the checkpoint's folder.
+  /// Restores everything as it was saved; a loader continues with the sample after the last one.
+  /// Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the one before. The
+  /// number of ranks may differ from the one that saved. Returns the checkpoint's folder.
   /// Errors: CheckpointError, on all ranks, naming the file and tensor that are missing or damaged;
-  ///         c10::ValueError for a checkpoint of other objects. What was loaded by then stays.
+  ///         c10::ValueError for a checkpoint of other objects. Objects loaded by then keep the
+  ///         loaded state.
   std::string load_state(const std::string& input_dir = {}, const LoadStateOptions& options = {});
 
-  /// Returns when no asynchronous save runs any more. Errors: those of save_state.
+  /// Returns when all asynchronous saves have ended. Errors: those of save_state.
   void wait_for_save();
 
-  /// Objects of the user's own that are saved and loaded with the state, rank 0's for all ranks.
-  /// They outlive the Accelerator. Local.
+  /// Registers the user's own objects, which must outlive the Accelerator: they are saved and
+  /// loaded with the state, rank 0's for all ranks. Local.
   template <Checkpointable... Objects>
   void register_for_checkpointing(Objects&... objects) {
     (remember_object(internal::checkpointed(objects)), ...);
@@ -462,14 +439,14 @@ class Accelerator {
   HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);
   HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
 
-  /// The model's tensors under PyTorch's names, not copied. Local: replicas are equal. `unwrap` has
-  /// no effect: no name begins with a wrapper's `module.`.
+  /// The model's tensors under PyTorch's names, not copied. Local, because replicas are equal.
+  /// `unwrap` has no effect: no name begins with the `module.` of a wrapper.
   template <typename Module>
   NamedTensors get_state_dict(const PreparedModel<Module>& model, bool unwrap = true) const {
-    return model_state_dict(*model.state());
+    return model_state_dict(*internal::state_of(model));
   }
 
-  /// Writes the model's weights alone, in shards if they are large, for others to read; see
+  /// Writes only the model's weights, in shards if they are large, for other programs; see
   /// accelerate/checkpoint/folder/save_model.h. Errors: as there, on all ranks.
   template <typename Module>
   void save_model(const PreparedModel<Module>& model, const std::string& save_directory,
@@ -485,7 +462,7 @@ class Accelerator {
   void save(const c10::IValue& object, const std::string& file,
             bool safe_serialization = true) const;
 
-  /// As asked for, with `iteration` as it is now. Local.
+  /// As given to the constructor, with the current `iteration`. Local.
   const ProjectConfiguration& project_configuration() const;
   const std::optional<std::string>& project_dir() const {
     return project_configuration().project_dir;
@@ -493,69 +470,74 @@ class Accelerator {
   const std::optional<std::string>& logging_dir() const {
     return project_configuration().logging_dir;
   }
-  /// The number of the next automatically named checkpoint. All ranks set the same. Local.
+  /// The number of the next automatically named checkpoint; equal on all ranks. Local.
   int64_t save_iteration() const { return project_configuration().iteration; }
   void set_save_iteration(int64_t iteration);
 
-  // ---- Telling trackers. Local; on ranks that have no tracker, as those besides the main process
-  // for most, nothing happens. What is told is copied, and kept behind the training loop. A tensor
-  // is copied to the CPU on every rank that makes a value of it, which waits for what computes it.
+  // ---- Trackers. Local. Most trackers run on the main process; elsewhere these calls do nothing.
+  // Values are copied and recorded behind the training loop. A tensor is copied to the CPU on every
+  // rank that makes a value of it, which waits for the computation of the tensor.
 
   /// Starts the trackers of log_with. `config`: the hyperparameters, which may nest; `init_kwargs`:
-  /// by tracker, arguments of its own. Errors: c10::ValueError for what a tracker refuses; a
-  /// service that is away is a warning.
+  /// arguments of single trackers, by the tracker's name. Errors: c10::ValueError for values that a
+  /// tracker refuses; a service that cannot be reached is a warning.
   void init_trackers(const std::string& project_name, const TrackerDict& config = {},
-                     const TrackerDict& init_kwargs = {});
-  /// Tells all trackers. `log_kwargs`: by tracker, arguments of its own. Before init_trackers and
-  /// after end_training it only warns, once.
+                     const TrackerDict& init_kwargs = {}) {
+    trackers_.init(project_name, config, init_kwargs);
+  }
+  /// Records values in all trackers. `log_kwargs`: arguments of single trackers, by the tracker's
+  /// name. Before init_trackers and after end_training it only warns, once.
   void log(const TrackerDict& values, std::optional<int64_t> step = std::nullopt,
-           const TrackerDict& log_kwargs = {});
-  void log_images(const ImageTensors& values, const LogImagesOptions& options = {});
+           const TrackerDict& log_kwargs = {}) {
+    trackers_.log(values, step, log_kwargs);
+  }
+  void log_images(const ImageTensors& values, const LogImagesOptions& options = {}) {
+    trackers_.log_images(values, options);
+  }
   void log_table(const std::string& name, const TrackerTable& table,
-                 std::optional<int64_t> step = std::nullopt, const TrackerDict& log_kwargs = {});
+                 std::optional<int64_t> step = std::nullopt, const TrackerDict& log_kwargs = {}) {
+    trackers_.log_table(name, table, step, log_kwargs);
+  }
   void log_histograms(const TrackerDict& tensors, std::optional<int64_t> step = std::nullopt,
-                      const TrackerDict& log_kwargs = {});
-  /// Errors: c10::ValueError for a tracker that log_with does not have.
-  TrackerHandle get_tracker(const std::string& name) const;
-  /// Ends all trackers, which waits until they have kept everything; for a minute, and then for the
-  /// calls that are being made, 15 s each. The destructor does the same for those who forget; while
-  /// an exception leaves its scope for 5 s, and as runs that failed.
-  void end_training();
+                      const TrackerDict& log_kwargs = {}) {
+    trackers_.log_histograms(tensors, step, log_kwargs);
+  }
+  /// Errors: c10::ValueError for a tracker that is not in log_with.
+  TrackerHandle get_tracker(const std::string& name) const { return trackers_.get(name); }
+  /// Ends all trackers. Waits until they have recorded everything: for a minute, and then for the
+  /// calls in progress, 15 s each. The destructor does the same if this was not called; while an
+  /// exception unwinds the stack it waits for 5 s and ends the runs as failed.
+  void end_training() { trackers_.end(); }
 
-  // ---- Looking at it.
+  // ---- Profiling.
 
-  /// Records what this rank's operators cost until the result ends; see Profiler. Collective at its
-  /// end if there is an output_trace_dir. Absent: the ProfileKwargs among the kwargs_handlers.
+  /// Records the costs of this rank's operators until the result is destroyed; see Profiler.
+  /// Collective at its end if there is an output_trace_dir. Without a handler, the ProfileKwargs
+  /// among the kwargs_handlers apply.
   [[nodiscard]] Profiler profile(std::optional<ProfileKwargs> profile_handler = std::nullopt) const;
-
-  // ---- For the library.
-
-  /// After ranks trained this model by themselves: the optimizers that train it, the schedulers and
-  /// the scaler take rank `source`'s state. Collective.
-  void adopt_training_state(const ModelState& model, int source);
 
   // ---- Ending.
 
-  /// Forgets everything that was prepared, empties the given handles, begins counting steps anew
-  /// and gives the device's unused memory back. Returns what of it still lives, because somebody
-  /// else holds it. Local. Errors: c10::ValueError
-  /// inside join_uneven_inputs.
+  /// Forgets all prepared objects, empties the given handles, counts micro-steps from zero again
+  /// and returns the device's unused memory. Returns which of the objects still live because other
+  /// code holds them. Local. Errors: c10::ValueError inside join_uneven_inputs.
   template <Releasable... Objects>
   MemoryReport free_memory(Objects&... objects) {
-    internal::MemoryWitness witness(training_);
-    forget_prepared();
+    const auto survivors = forget_prepared();
     const RuntimeScope scope(runtime());
     release_memory(objects...);
-    return witness.survivors(runtime());
+    return survivors(runtime());
   }
-  /// The same under the peer's other name.
+  /// Another name of free_memory, as in HF Accelerate.
   template <Releasable... Objects>
   MemoryReport clear(Objects&... objects) {
     return free_memory(objects...);
   }
 
  private:
-  // A scheduler seen in the first pass, prepared in the second.
+  friend class LocalSGD;
+
+  // A scheduler that the first pass has seen and the second pass prepares.
   struct PendingScheduler {
     torch::optim::LRScheduler* scheduler;
   };
@@ -568,42 +550,12 @@ class Accelerator {
   NamedTensors model_state_dict(const ModelState& model) const;
   void save_weights(const NamedTensors& weights, const std::string& directory,
                     const SaveModelOptions& options) const;
-  UnevenInputsScope join(const JoinOptions& options,
-                         const c10::SmallVector<DistributedDataParallel*, 4>& models);
-  // Brings optimizers of these models, schedulers and the scaler to where rank `source`'s are.
-  void catch_up(int source, const c10::SmallVector<DistributedDataParallel*, 4>& models);
-  void override_even_batches(bool even_batches, UnevenInputsScope::Restorer& restorer);
-  // The ranks that have a batch in this round.
-  ProcessGroupPtr metrics_group(const BatchRound* round) const;
   void remember_loader(const std::shared_ptr<internal::LoaderCore>& loader);
-  // The replicated ones among these models, or among all that were prepared.
-  using ReplicatedModels = c10::SmallVector<DistributedDataParallel*, 4>;
-  ReplicatedModels all_replicated() const;
-  template <typename... Modules>
-  ReplicatedModels replicated(const PreparedModel<Modules>&... models) const {
-    if constexpr (sizeof...(models) == 0) {
-      return all_replicated();
-    } else {
-      ReplicatedModels found;
-      for (DistributedDataParallel* ddp : {models.state()->ddp()...}) {
-        if (ddp != nullptr) found.push_back(ddp);
-      }
-      return found;
-    }
-  }
-  // Makes ranks train it together.
-  void spread(ModelState& model);
-  std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
-  // Gradients that an optimizer reduces by itself, as it gets them, are not the Reducer's.
-  void leave_gradients_to_lomo();
-  void advance_accumulation(std::initializer_list<const ModelState*> models);
-  // Scales the loss, nothing else.
-  void run_backward(const at::Tensor& loss, const BackwardOptions& options);
-  // Makes those of all prepared optimizers what their step will see.
-  void settle_gradients();
-  // What the window's models and the prepared optimizers' parameters have so far.
-  void multiply_gradients(const at::Tensor& factor);
-  void forget_prepared();
+  // The ranks that train together; null for one rank.
+  ProcessGroupPtr training_group() const;
+  void choose_fp8();
+  void make_scaler();
+  std::function<MemoryReport(const Runtime&)> forget_prepared();
 
   template <typename... Objects>
   decltype(auto) prepare_all(const std::vector<bool>& placement, Objects&&... objects);
@@ -617,6 +569,7 @@ class Accelerator {
   AcceleratorState& state_;
   GradientState& gradient_state_;
   internal::TrainingState& training_;
+  internal::TrainingStep step_;
   bool trigger_ = false;
   const std::unique_ptr<StateSaver> saver_;
   Trackers trackers_;
@@ -635,7 +588,7 @@ auto extract_model_from_parallel(const Model& model) {
 
 template <typename... Objects>
 decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {
-  // Braces evaluate from left to right, so every rank prepares in the order of the arguments.
+  // Initialiser lists are evaluated from left to right, so all ranks prepare in the same order.
   auto first = [&]<size_t... I>(std::index_sequence<I...>) {
     return std::tuple<decltype(first_pass(std::forward<Objects>(objects), true))...>{
         first_pass(std::forward<Objects>(objects), placement[I])...};
@@ -646,7 +599,7 @@ decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Obje
   };
   auto prepared = std::apply(finish, std::move(first));
   if constexpr (sizeof...(Objects) == 1) {
-    // A reference stays one; anything else is moved out.
+    // References stay references; other results are moved out.
     return static_cast<std::tuple_element_t<0, decltype(prepared)>>(
         std::get<0>(std::move(prepared)));
   } else {
@@ -665,7 +618,7 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
     return prepare_optimizer(object);
   } else if constexpr (internal::IsOptimizer<Object>) {
     if constexpr (std::is_lvalue_reference_v<Object>) {
-      // Not owned: the user's variable stays the user's.
+      // The pointer does not own the user's variable.
       return prepare_optimizer(
           std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &object));
     } else {

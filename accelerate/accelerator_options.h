@@ -1,12 +1,10 @@
-/// What can be asked of an Accelerator: the arguments of its constructor and of its methods.
+/// The arguments of the Accelerator's constructor and of its methods that prepare objects.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -17,36 +15,39 @@
 
 namespace accelerate {
 
+class Runtime;
+
 struct AcceleratorOptions {
   /// Move prepared models and their batches to the device.
   bool device_placement = true;
-  /// What prepared models compute in. Absent: ACCELERATE_MIXED_PRECISION, or what an earlier
-  /// Accelerator on the Runtime said, or none.
+  /// What prepared models compute in. Absent: ACCELERATE_MIXED_PRECISION, or the precision of an
+  /// earlier Accelerator on the Runtime, or none.
   std::optional<PrecisionType> mixed_precision = std::nullopt;
   /// Backward passes per optimizer step: 1, or what an earlier Accelerator on the Runtime set.
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it.
   std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
-  /// Instead of gradient_accumulation_steps: how they accumulate as a whole. The environment does
-  /// not override it.
+  /// All settings of gradient accumulation, instead of gradient_accumulation_steps. The environment
+  /// does not override it.
   std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin = std::nullopt;
-  /// Compute on the CPU whatever there is. ACCELERATE_USE_CPU=true does the same.
+  /// Compute on the CPU even if there are accelerators. ACCELERATE_USE_CPU=true does the same.
   bool cpu = false;
   /// `split_batches` can be given here as well; it must not contradict the configuration's.
   std::optional<bool> split_batches = std::nullopt;
   DataLoaderConfiguration dataloader_config = {};
-  /// What prepared loaders set to rank 0's state at the start of each pass.
+  /// The random generators that prepared loaders set to rank 0's state at the start of each pass.
   std::vector<RNGType> rng_types = {RNGType::kGenerator};
-  /// Off: prepared schedulers advance exactly when they are told to.
+  /// Off: prepared schedulers advance with each call of step().
   bool step_scheduler_with_optimizer = true;
-  /// What a step of prepared schedulers stands for; the peer knows the first one only.
+  /// The unit of a prepared scheduler's step; HF Accelerate has the first one only.
   SchedulerUnit scheduler_unit = SchedulerUnit::kPerProcessBatch;
-  /// Where checkpoints and logs go; project_config says more. Both may be given if they agree.
+  /// The folder of checkpoints and logs; project_config has more settings. Both may name it if they
+  /// agree.
   std::optional<std::string> project_dir = std::nullopt;
   ProjectConfiguration project_config = {};
   /// At most one of each class.
   std::vector<KwargsHandler> kwargs_handlers = {};
-  /// Trackers by name, "all", or the user's own: {"tensorboard", "jsonl"}. They begin with
-  /// init_trackers, and keep their files in project_config.logging_dir, or else in project_dir.
+  /// Trackers by name, "all", or the user's own: {"tensorboard", "jsonl"}. init_trackers starts
+  /// them; their files are in project_config.logging_dir, or else in project_dir.
   std::vector<TrackerChoice> log_with = {};
 };
 
@@ -57,26 +58,23 @@ struct PrepareOptions {
 
 struct PrepareModelOptions {
   std::optional<bool> device_placement = std::nullopt;
-  /// The model is not trained: it is placed, but not replicated over ranks.
+  /// The model is not trained: it moves to the device, but ranks do not train it together.
   bool evaluation_mode = false;
 };
 
-struct JoinOptions {
-  /// Replaces the configuration's even_batches while joined. Absent: the configuration's.
-  std::optional<bool> even_batches = std::nullopt;
-};
+namespace internal {
 
-/// What `Accelerator::backward` passes on to at::Tensor::backward.
-struct BackwardOptions {
-  /// Of the loss, where that is no scalar.
-  at::Tensor gradient = {};
-  /// Absent: as create_graph.
-  std::optional<bool> retain_graph = std::nullopt;
-  bool create_graph = false;
-  /// Only these get gradients.
-  std::optional<std::vector<at::Tensor>> inputs = std::nullopt;
-  /// For an optimizer that steps during the backward pass (LOMO). Absent: that of its groups.
-  std::optional<double> learning_rate = std::nullopt;
-};
+/// The options with what the environment adds to them: every field that an environment variable or
+/// an earlier Accelerator can fill is filled. Local.
+/// Errors: c10::ValueError for options that contradict each other or the environment, for plugins
+///         of HF Accelerate that this version lacks, and for a precision that the device lacks.
+AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime);
 
+/// The handlers among the options. Errors: c10::ValueError for those that contradict each other.
+KwargsHandlers handlers_of(const AcceleratorOptions& options);
+
+/// project_config, with project_dir in it. Errors: c10::ValueError if both give other folders.
+ProjectConfiguration project_of(const AcceleratorOptions& options);
+
+}  // namespace internal
 }  // namespace accelerate

@@ -33,11 +33,14 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
       exceptions_(std::uncaught_exceptions()) {
   TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
                     to_string(accelerator.distributed_type()),
-                    " job cannot train by themselves; only those of NO and MULTI_* can");
+                    " job cannot train independently; only those of NO and MULTI_* can");
   TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
                     local_sgd_steps);
-  if (!enabled_ || model_->ddp() == nullptr) return;
-  no_sync_.emplace(c10::SmallVector<DistributedDataParallel*, 4>{model_->ddp()});
+  if (!enabled_) return;
+  NoSyncScope::Counts counts;
+  model_->add_no_sync_counts(counts);
+  if (counts.empty()) return;
+  no_sync_.emplace(std::move(counts));
   if (GradScaler* scaler = accelerator.scaler()) {
     scaling_group_ = scaler->group();
     scaler->set_group(nullptr);
@@ -49,7 +52,7 @@ LocalSGD::~LocalSGD() noexcept(false) {
   if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
   if (std::uncaught_exceptions() != exceptions_) return;
   average();
-  accelerator_.adopt_training_state(*model_, /*source=*/0);
+  accelerator_.step_.adopt_training_state(/*source=*/0, {model_.get()});
 }
 
 void LocalSGD::step() {

@@ -1,4 +1,4 @@
-/// Local SGD: ranks train by themselves, and average their parameters every few steps.
+/// Local SGD: ranks train independently, and average their parameters every few steps.
 ///
 ///   {
 ///     LocalSGD local_sgd(accelerator, model, /*local_sgd_steps=*/8);
@@ -11,16 +11,16 @@
 ///     }
 ///   }  // averages once more
 ///
-/// While it lives gradients stay on their rank. Averages are over all ranks and take the model's
-/// parameters, frozen ones included, but not integers, buffers, nor the optimizer's state.
-/// Where there is one rank, or not `enabled`, it only counts. In fp16 each rank leaves out its own
-/// steps. At the end all ranks take over rank 0's training state, so that equal gradients make
-/// equal steps again: of the optimizers that train the model, of the schedulers and of the scaler.
-/// Accelerator::adopt_training_state is what does it.
+/// While the scope lives, gradients stay on their rank. Averages are taken over all ranks and the
+/// model's parameters, frozen ones included; integers, buffers and the optimizer's state are not
+/// averaged. With one rank, or not `enabled`, the scope only counts. In fp16 each rank skips steps
+/// on its own. At the end all ranks take over rank 0's training state, so that equal gradients lead
+/// to equal steps again: the optimizers that train the model, the schedulers and the scaler.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
-/// Errors: c10::ValueError for fewer than one step, and kinds of jobs other
-///         than NO and MULTI_*. The destructor throws what averaging throws; left by an exception,
-///         the scope does not average, and the others' collective fails with the backend's error.
+/// Errors: c10::ValueError for fewer than one step, and for kinds of jobs other than NO and
+/// MULTI_*.
+///         The destructor throws what averaging throws. A scope that an exception leaves does not
+///         average; the other ranks' collective fails with the backend's error.
 /// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate local_sgd.py, LocalSGD.
@@ -42,12 +42,12 @@ class LocalSGD {
   template <typename Module>
   LocalSGD(Accelerator& accelerator, const PreparedModel<Module>& model, int64_t local_sgd_steps,
            bool enabled = true)
-      : LocalSGD(accelerator, model.state(), local_sgd_steps, enabled) {}
+      : LocalSGD(accelerator, internal::state_of(model), local_sgd_steps, enabled) {}
   ~LocalSGD() noexcept(false);
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
 
-  /// Says that a micro-step is done, also where gradients only accumulate.
+  /// Counts a micro-step; call it also where gradients only accumulate.
   void step();
 
  private:
@@ -59,7 +59,7 @@ class LocalSGD {
   const std::shared_ptr<ModelState> model_;
   const int64_t local_sgd_steps_;
   const bool enabled_;
-  const int exceptions_;  // that were on their way when the scope began
+  const int exceptions_;  // uncaught when the scope began
   int64_t steps_ = 0;
   std::optional<NoSyncScope> no_sync_;
   ProcessGroupPtr scaling_group_;

@@ -1,4 +1,4 @@
-/// What `Accelerator::prepare` takes, and in which forms.
+/// The types that `Accelerator::prepare` takes.
 #pragma once
 
 #include <concepts>
@@ -57,7 +57,7 @@ constexpr bool kIsLoader<DataLoader<Dataset, Collate>> = true;
 template <typename T>
 concept IsLoader = kIsLoader<std::remove_cvref_t<T>>;
 
-// What torch::data::make_data_loader gives.
+// The result of torch::data::make_data_loader.
 template <typename T>
 concept IsTorchLoader = requires(T& loader) {
   loader->begin();
@@ -69,7 +69,8 @@ template <typename T>
 concept IsScheduler = std::is_lvalue_reference_v<T> &&
                       std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
 
-// What prepare knows but cannot take in this form; handing it back untouched would train wrongly.
+// Types that prepare knows, in a form that it cannot take. Returned unchanged, they would train
+// without being prepared.
 template <typename T>
 struct Pointee {
   using Type = T;

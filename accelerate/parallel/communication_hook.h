@@ -1,11 +1,14 @@
-/// What becomes of a bucket of gradients on its way to the other ranks.
+/// How a bucket of gradients is reduced over the ranks.
 ///
-/// Threads: the thread of the backward pass.
+/// Threads: the thread of the backward pass; a bucket is completed on the thread that completes its
+///          operation.
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -23,17 +26,40 @@ class CommunicationHook {
 
   virtual ~CommunicationHook() = default;
 
-  /// Begins to put the mean over ranks into the bucket's buffer. The future is that buffer, once it
-  /// is done, or what went wrong. Collective: ranks reduce buckets in the same order.
+  /// Starts to compute the mean over ranks in the bucket's buffer. The future's value is that
+  /// buffer, or the error. Collective: ranks reduce buckets in the same order.
   virtual Future reduce(const Group& group, c10d::GradBucket& bucket) = 0;
 
-  /// What it remembers from step to step, this rank's own; nothing unless overridden. Local.
+  /// This rank's memory from step to step; empty unless overridden. Local.
   virtual StateDict state_dict() const;
-  /// Errors: c10::ValueError for what is no state of such a hook; nothing has changed then.
+  /// Errors: c10::ValueError for the state of another kind of hook; nothing has changed then.
   virtual void load_state_dict(const StateDict& state);
 };
 
-/// The hook that `options` ask for: comm_hook inside comm_wrapper. Null: none. A wrapper alone
+/// Divides, and sums over the ranks.
+class MeanHook final : public CommunicationHook {
+ public:
+  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+};
+
+/// Passes the bucket in `dtype` to `inner`, and casts the result back. The real and imaginary parts
+/// of complex gradients are cast one by one. In fp16, gradients beyond 65,504 become infinite.
+/// Source: the fp16 and bf16 hooks and wrappers of torch.distributed.algorithms.ddp_comm_hooks.
+class CastHook final : public CommunicationHook {
+ public:
+  CastHook(c10::ScalarType dtype, std::unique_ptr<CommunicationHook> inner)
+      : dtype_(dtype), inner_(std::move(inner)) {}
+
+  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ private:
+  const c10::ScalarType dtype_;
+  const std::unique_ptr<CommunicationHook> inner_;
+};
+
+/// The hook for these options: comm_hook inside comm_wrapper; null for neither. A wrapper alone
 /// wraps a plain all-reduce. Local. Errors: c10::ValueError naming options that contradict each
 /// other.
 std::unique_ptr<CommunicationHook> make_communication_hook(

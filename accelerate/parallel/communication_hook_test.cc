@@ -45,7 +45,7 @@ Tensor trained(const Group& group, const DistributedDataParallelKwargs& options,
     const Tensor x =
         torch::sin(torch::arange(72.).reshape({6, 12}) * (1 + group->getRank()) + step);
     ddp.before_forward();
-    Tensor y = after_forward(ddp, net->forward(x));
+    Tensor y = ddp.after_forward({net->forward(x)})[0];
     (y - x.sum(1, true)).square().mean().backward();
     gradients.clear();
     for (const Tensor& parameter : net->parameters())

@@ -33,9 +33,9 @@ namespace accelerate {
 namespace {
 
 constexpr size_t kMebibyte = 1024 * 1024;
-// The peer's figure: a small first bucket starts the communication early.
+// As in PyTorch: a small first bucket starts the communication early.
 constexpr size_t kFirstBucketBytes = kMebibyte;
-constexpr double kMaxBucketMebibytes = 1 << 30;  // of which a size_t holds the bytes
+constexpr double kMaxBucketMebibytes = 1 << 30;  // so that a size_t holds the bytes
 constexpr int kMain = 0;
 
 constexpr char kStateOf[] = "the state of a replicated model";
@@ -50,7 +50,7 @@ constexpr char kHook[] = "hook";
 
 struct Parameters {
   std::vector<at::Tensor> tensors;
-  std::vector<bool> sparse;  // its gradient is sparse
+  std::vector<bool> sparse;  // whether the gradient is sparse
   std::unordered_map<size_t, std::string> names;
 };
 
@@ -78,7 +78,7 @@ Parameters trainable_parameters(const torch::nn::Module& module) {
   return parameters;
 }
 
-// Models made on a Runtime, by the name of their group: other groups have other members.
+// How many models were made on a Runtime, by the name of their group.
 struct ModelCounts {
   std::map<std::string, int64_t> by_group;
 };
@@ -89,9 +89,9 @@ int64_t next_ordinal(const std::string& group) {
   return counts.by_group[group]++;
 }
 
-// A group that says so before it reduces. The Reducer has it instead of the real one in a join
-// scope: which all-reduce comes next is known in a backward pass only, where it offers no other
-// place to speak (a communication hook could not be taken away again).
+// A group that announces each all-reduce. In a join scope the Reducer uses it instead of the real
+// group, because the order of all-reduces is known only during the backward pass, and the Reducer
+// has no other extension point there: a communication hook could not be removed again.
 class AnnouncingGroup final : public c10d::ProcessGroup {
  public:
   using Announce = std::function<void(const at::Tensor&)>;
@@ -106,7 +106,7 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
     announce_(tensors[0]);
     return group_->allreduce(tensors, options);
   }
-  // Rebuilt buckets; announced with the forward pass.
+  // Used when buckets are rebuilt, which the forward pass has announced.
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& options) override {
     return group_->broadcast(tensors, options);
@@ -124,10 +124,10 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
 
   static constexpr int64_t kNotReached = std::numeric_limits<int64_t>::min();
 
-  // Awaits a backward pass that begins at `outputs`.
+  // Prepares for a backward pass from `outputs`.
   void prepare(const std::vector<at::Tensor>& outputs) {
     if (static_graph_ && !first_pass_reduced) {
-      // Passes that only accumulated before this one do not count.
+      // Earlier passes only accumulated, and must not be counted.
       num_bwd_calls_ = 0;
       first_autograd_hook_called_ = false;
       numGradHooksTriggeredMap_.clear();
@@ -135,11 +135,11 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     std::fill(backward_stats_.begin(), backward_stats_.end(), kNotReached);
     prepare_for_backward(outputs);
   }
-  // With static_graph: the first pass counts how often each parameter is reached, and reduces at
-  // its end. All later ones equal it.
+  // With static_graph the first pass counts how often each parameter is reached, and reduces at its
+  // end. All later passes must equal it.
   bool first_pass_reduced = false;
 
-  // Parameters, by index, that the last backward pass should have reached and has not.
+  // The indices of the parameters that the last backward pass should have reached and missed.
   std::vector<size_t> missing() const {
     std::vector<size_t> indices;
     for (size_t i = 0; require_finalize_ && i < params_.size(); ++i) {
@@ -150,8 +150,8 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
 
   bool will_rebuild_buckets() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
 
-  // Which all-reduce of a backward pass is about to start with `tensor`. On the thread that holds
-  // the Reducer's mutex.
+  // The slot of the all-reduce that is about to start with `tensor`. The caller's thread holds the
+  // Reducer's mutex.
   int64_t slot_of(const at::Tensor& tensor) const {
     return static_cast<int64_t>(tensor.is_same(local_used_map_dev_) ? buckets_.size()
                                                                     : next_bucket_);
@@ -159,12 +159,12 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
 
   bool is_bucket(int64_t slot) const { return slot < static_cast<int64_t>(buckets_.size()); }
 
-  // What a rank that computed nothing has to add in that place.
-  at::Tensor nothing_for(int64_t slot) const {
+  // The zeros that a rank without data contributes in that slot.
+  at::Tensor zeros_for(int64_t slot) const {
     if (!is_bucket(slot)) return at::zeros_like(local_used_map_dev_);
     const Bucket& bucket = buckets_.at(slot);
     if (!bucket.expect_sparse_gradient) return at::zeros_like(bucket.gradients);
-    // An embedding's gradient: rows of a table, none of them here.
+    // The gradient of an embedding holds some rows of a table; here, none.
     const at::Tensor& table = bucket.variables.at(0);
     std::vector<int64_t> rows = table.sizes().vec();
     rows[0] = 0;
@@ -172,14 +172,14 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
                                  at::empty(rows, table.options()), table.sizes());
   }
 
-  // What a hook gets in that place.
+  // The bucket that a hook is given in that slot.
   c10d::GradBucket bucket_of(int64_t slot, const at::Tensor& gradients) const {
     const Bucket& bucket = buckets_.at(slot);
     return c10d::GradBucket(slot, buckets_.size(), gradients, bucket.offsets, bucket.lengths,
                             bucket.sizes_vec, bucket.variables, std::nullopt);
   }
 
-  // Which parameters each bucket holds; absent before they were sorted by how they become ready.
+  // The parameters of each bucket; absent until buckets were rebuilt in the order of readiness.
   std::optional<Buckets> final_buckets() const {
     if (!has_rebuilt_bucket_) return std::nullopt;
     Buckets buckets;
@@ -192,7 +192,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     rebuilt_param_indices_.clear();
     initialize_buckets(std::move(buckets));
   }
-  // As the first backward pass found them.
+  // The order in which gradients became ready in the first backward pass.
   std::vector<size_t> ready_order() const {
     return {rebuilt_param_indices_.begin(), rebuilt_param_indices_.end()};
   }
@@ -201,7 +201,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     rebuilt_param_indices_.clear();
     for (const size_t parameter : order) push_rebuilt_params(parameter);
   }
-  // Since the last pass that synchronised, with find_unused_parameters.
+  // The parameters used since the last synchronising pass, with find_unused_parameters.
   std::vector<size_t> used() const {
     std::vector<size_t> parameters;
     for (int64_t i = 0; local_used_map_.defined() && i < local_used_map_.numel(); ++i) {
@@ -214,7 +214,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     local_used_map_.zero_();
     for (const size_t parameter : parameters) local_used_map_[static_cast<int64_t>(parameter)] = 1;
   }
-  // Whether one bucket can hold these.
+  // Whether these parameters may share a bucket.
   bool can_be_bucket(const std::vector<size_t>& bucket) const {
     return !bucket.empty() && std::all_of(bucket.begin(), bucket.end(), [&](size_t parameter) {
       return params_[parameter].options().type_equal(params_[bucket[0]].options()) &&
@@ -222,8 +222,9 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     });
   }
 
-  // As if a backward pass had reached all parameters: ranks rebuild their buckets together, and
-  // take rank 0's order. The last layer is ready first, so that order will do if this is rank 0.
+  // Ranks rebuild their buckets together, in rank 0's order, so a rank without data must act as if
+  // a backward pass had reached all parameters. If this is rank 0, it uses the reverse order of the
+  // parameters, because the gradients of the last layer are ready first.
   void pretend_all_were_ready(int64_t slot) {
     if (slot + 1 != static_cast<int64_t>(buckets_.size())) return;
     if (!should_rebuild_buckets() || !rebuilt_params_.empty()) return;
@@ -231,7 +232,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
   }
 };
 
-// Runs the hook where the Reducer would all-reduce.
+// Runs our hook in place of the Reducer's all-reduce.
 class DistributedDataParallel::HookOfReducer final : public c10d::CommHookInterface {
  public:
   explicit HookOfReducer(DistributedDataParallel& ddp) : ddp_(ddp) {}
@@ -249,8 +250,8 @@ class DistributedDataParallel::HookOfReducer final : public c10d::CommHookInterf
   DistributedDataParallel& ddp_;
 };
 
-// All outputs pass through it on their way back, so that a backward pass from any of them reaches
-// what every one was made from: with undefined gradients where an output plays no part in the loss.
+// The node that all outputs pass through. A backward pass from any output reaches everything that
+// the outputs were computed from, with undefined gradients for outputs that the loss does not use.
 class DistributedDataParallel::Sink final : public torch::autograd::Node {
  public:
   explicit Sink(std::weak_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
@@ -267,12 +268,12 @@ class DistributedDataParallel::Sink final : public torch::autograd::Node {
   }
 
  private:
-  const std::weak_ptr<Reducer> reducer_;  // empty: nothing to queue
+  const std::weak_ptr<Reducer> reducer_;  // empty: no callback is queued
 };
 
 void check_ddp_options(const DistributedDataParallelKwargs& options) {
   TORCH_CHECK_VALUE(options.dim == 0,
-                    "DistributedDataParallelKwargs: batches are spread along dim "
+                    "DistributedDataParallelKwargs: batches are split along dim "
                     "0 only, got dim=",
                     options.dim);
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= kMaxBucketMebibytes,
@@ -315,7 +316,7 @@ void DistributedDataParallel::make_reducer() {
   // Gradients become ready roughly from the last layer to the first.
   std::reverse(buckets.begin(), buckets.end());
   std::reverse(limits.begin(), limits.end());
-  // Where that saves a copy.
+  // Buckets hold the gradients themselves where that saves a copy.
   const bool in_buckets = !options_.gradient_as_bucket_view && !options_.find_unused_parameters &&
                           !options_.static_graph && !hook_;
   std::vector<at::Tensor> gradients;
@@ -327,7 +328,7 @@ void DistributedDataParallel::make_reducer() {
       static_cast<int64_t>(kFirstBucketBytes));
   if (in_buckets) {
     Reducer::start(reducer_);
-    // The Reducer has moved them.
+    // The Reducer has replaced the gradients that were there by views of its buckets.
     for (size_t i = 0; i < gradients.size(); ++i) {
       parameters.tensors[i].mutable_grad() = gradients[i];
     }
@@ -364,8 +365,8 @@ std::vector<at::Tensor> DistributedDataParallel::replica() const {
 void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
   Runtime& runtime = Runtime::current();
   if (ended.empty()) return runtime.check_replicas(replicas_name_, group_->getSize(), replicas_);
-  // Ranks that ended are behind. The others are compared among themselves, under a name that the
-  // same ranks always share: who checks in is counted by name.
+  // The replicas of ranks whose data has ended are outdated, so only the other ranks compare
+  // theirs. The check counts ranks by name: the name must be the same on these ranks alone.
   std::string name = replicas_name_;
   for (size_t i = 0; i < ended.size(); ++i) {
     name += (i == 0 ? ", without ranks " : ", ") + std::to_string(ended[i]);
@@ -373,7 +374,7 @@ void DistributedDataParallel::check_replicas(const std::vector<int>& ended) cons
   runtime.check_replicas(name, group_->getSize() - static_cast<int>(ended.size()), replicas_);
 }
 
-// As the Reducer does, which knows the names in its debug mode only.
+// The Reducer checks the same, but knows the parameters' names only in its debug mode.
 void DistributedDataParallel::check_finished() const {
   const std::vector<size_t> missing = reducer_->missing();
   if (missing.empty()) return;
@@ -388,9 +389,21 @@ void DistributedDataParallel::check_finished() const {
                     "model are left out of the loss, that helps as well.");
 }
 
+void DistributedDataParallel::forward(ForwardPass& pass) {
+  before_forward();
+  // Inside a join scope only some ranks make the pass.
+  pass.set_synchronises(require_sync() && !joined());
+  pass.proceed();
+  if (needs_outputs()) {
+    pass.set_outputs(after_forward(pass.outputs()));
+  } else {
+    after_forward({});
+  }
+}
+
 void DistributedDataParallel::before_forward() {
   const bool grad = at::GradMode::is_enabled();
-  // Ranks whose data has ended know nothing of evaluation, so that it cannot be collective.
+  // Ranks whose data has ended do not shadow evaluation, so it must stay local.
   if (join_ != nullptr && !grad) return;
   const bool refresh_buffers =
       require_buffer_sync_ && options_.broadcast_buffers && !buffers_.empty();
@@ -404,7 +417,8 @@ void DistributedDataParallel::before_forward() {
   if (reducer_ && grad) check_finished();
   if (reducer_ && grad && require_sync()) reducer_->prepare_for_forward();
   if (reducer_ && grad) reducer_->rebuild_buckets();
-  // After the Reducer, which explains an unfinished reduction better than its consequence would be.
+  // After check_finished(): its error explains an unfinished reduction better than replicas that
+  // differ as a result.
   if (reducer_ && grad && require_sync()) check_replicas(peers.ended);
   if (refresh_buffers) broadcast_tensors(group_, buffers_, peers.leader);
 }
@@ -429,7 +443,7 @@ std::vector<at::Tensor> DistributedDataParallel::drain(std::vector<at::Tensor> o
   last_sink_ = sink;
   for (at::Tensor* output : differentiable) {
     *output = output->detach();
-    // As any other output it may change its shape in place.
+    // Code may change the shape of an output in place, as of any tensor.
     output->unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
     torch::autograd::create_gradient_edge(*output, sink);
   }
@@ -451,7 +465,7 @@ void DistributedDataParallel::trigger_sync_in_backward() {
   TORCH_CHECK(!options_.static_graph || reducer_->first_pass_reduced,
               "trigger_sync_in_backward: with static_graph the first pass that synchronises "
               "must do so from its forward pass on");
-  // What the graph of the last forward pass reaches is found from its end.
+  // The Reducer finds unused parameters by walking the graph from its end.
   std::vector<at::Tensor> outputs;
   if (const std::shared_ptr<torch::autograd::Node> sink = last_sink_.lock()) {
     torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})), {sink, 0});
@@ -465,7 +479,7 @@ void DistributedDataParallel::set_join(JoinListener* listener) {
                     "join_uneven_inputs: a rank without data cannot follow the first pass of a "
                     "model with static_graph; leave that option off");
   join_ = listener;
-  // Ranks followed different numbers of passes: all refresh their buffers next.
+  // Ranks shadowed different numbers of passes, so all of them refresh their buffers next.
   if (listener == nullptr) require_buffer_sync_ = true;
   if (!reducer_) return;
   if (listener == nullptr) return reducer_->update_process_group(group_);
@@ -475,7 +489,7 @@ void DistributedDataParallel::set_join(JoinListener* listener) {
       }));
 }
 
-void DistributedDataParallel::follow_forward(const JoinListener::Forward& forward, int leader) {
+void DistributedDataParallel::shadow_forward(const JoinListener::Forward& forward, int leader) {
   if (reducer_) {
     TORCH_CHECK(reducer_->will_rebuild_buckets() == forward.rebuilds_buckets,
                 "join_uneven_inputs: rank ", leader,
@@ -487,17 +501,17 @@ void DistributedDataParallel::follow_forward(const JoinListener::Forward& forwar
   if (forward.broadcasts_buffers) broadcast_tensors(group_, buffers_, leader);
 }
 
-void DistributedDataParallel::follow_all_reduce(int64_t slot, int64_t numel) {
+void DistributedDataParallel::shadow_all_reduce(int64_t slot, int64_t numel) {
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> nothing{reducer_->nothing_for(slot)};
-  TORCH_CHECK(nothing[0].numel() == numel, "join_uneven_inputs: bucket ", slot, " has ",
-              nothing[0].numel(), " elements on rank ", group_->getRank(),
+  std::vector<at::Tensor> zeros{reducer_->zeros_for(slot)};
+  TORCH_CHECK(zeros[0].numel() == numel, "join_uneven_inputs: bucket ", slot, " has ",
+              zeros[0].numel(), " elements on rank ", group_->getRank(),
               ", whose data has ended, and ", numel, " where training goes on");
   if (hook_ && reducer_->is_bucket(slot)) {
-    c10d::GradBucket bucket = reducer_->bucket_of(slot, nothing[0]);
+    c10d::GradBucket bucket = reducer_->bucket_of(slot, zeros[0]);
     hook_->reduce(group_, bucket)->waitAndThrow();
   } else {
-    group_->allreduce(nothing)->wait();
+    group_->allreduce(zeros)->wait();
   }
   reducer_->pretend_all_were_ready(slot);
 }
@@ -566,8 +580,9 @@ std::string DistributedDataParallel::bucket_options() const {
       .dump();
 }
 
-void DistributedDataParallel::load_state_dict(const StateDict& state) {
+void DistributedDataParallel::load_state_dict(const StateDict& state, bool same_ranks) {
   using internal::field_of;
+  if (!same_ranks || state.values.is_null()) return;
   at::NoGradGuard no_grad;
   const auto refreshes = field_of<bool>(state.values, kRefreshesBuffers, kStateOf);
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/parallel/compression_hooks.h"
+#include "accelerate/parallel/communication_hook.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {

@@ -13,7 +13,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// Whether others than its parameter have this gradient or its memory.
+// Whether other code than the parameter holds this gradient or its memory.
 bool is_held(const at::Tensor& gradient) {
   return gradient.use_count() > 1 || gradient.storage().use_count() > 1;
 }
@@ -24,7 +24,7 @@ bool is_dense(const at::Tensor& gradient) {
 
 }  // namespace
 
-// Run by the node that accumulates a parameter's gradient.
+// A hook of the node that accumulates a parameter's gradient.
 class GradientsInBuckets::BeforeGradient final : public torch::autograd::FunctionPreHook {
  public:
   explicit BeforeGradient(std::weak_ptr<GradientsInBuckets> self) : self_(std::move(self)) {}
@@ -58,7 +58,7 @@ void GradientsInBuckets::start(const std::shared_ptr<GradientsInBuckets>& self) 
   self->make_all_places();
   for (const auto& accumulator : self->grad_accumulators_) {
     accumulator->add_pre_hook(std::make_unique<BeforeGradient>(self));
-    // After the Reducer's own, and removed with it.
+    // Runs after the Reducer's own hook, and is removed with it.
     self->hooks_.emplace_back(accumulator->add_post_hook(std::make_unique<AfterGradient>(self)),
                               accumulator);
   }
@@ -101,19 +101,19 @@ bool GradientsInBuckets::is_place_held(const Bucket& bucket, size_t i) {
   return bucket.bucket_views_in[i].use_count() > kOfBucket + (is_in_place(bucket, i) ? 1 : 0);
 }
 
-// Whether the coming pass would change what others have. A gradient that was not reset may change:
-// to accumulate into it is what its parameter is asked to do.
+// Whether the coming pass would change tensors that other code holds. A gradient that was not reset
+// may change, because the pass is meant to accumulate into it.
 bool GradientsInBuckets::is_about_to_change(const Bucket& bucket) {
   const bool shared = is_shared(bucket);
   for (size_t i = 0; i < bucket.variables.size(); ++i) {
-    // Or if it was given other memory, another shape or a history.
+    // The place was given other memory, another shape or a history.
     if (!fits_place(bucket, i, bucket.bucket_views_in[i])) return true;
     if (!is_in_place(bucket, i) && (shared || is_place_held(bucket, i))) return true;
   }
   return false;
 }
 
-// Tensors of their own on the bucket's memory, where the Reducer makes views.
+// Makes independent tensors in the bucket's memory, where the Reducer would make views.
 void GradientsInBuckets::make_places(Bucket& bucket, bool moves_gradients) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < bucket.variables.size(); ++i) {
@@ -159,7 +159,7 @@ void GradientsInBuckets::initialize_buckets(Buckets indices) {
   c10d::Reducer::initialize_buckets(std::move(indices));
   if (!started_) return;
   make_all_places();
-  // The Reducer has put them into the new buckets.
+  // The Reducer has replaced the held gradients by views of the new buckets.
   for (const auto& [parameter, gradient] : held) parameter.mutable_grad() = gradient;
 }
 
@@ -177,7 +177,7 @@ void GradientsInBuckets::prepare_for_backward(const std::vector<at::Tensor>& out
   begun_ = false;
 }
 
-// Before anything of the pass is written, and after the user's last word about old gradients.
+// Runs before the pass writes to a bucket, and after the user's last access to old gradients.
 void GradientsInBuckets::begin_pass() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (begun_ || !expect_autograd_hooks_) return;

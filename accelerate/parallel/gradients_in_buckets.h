@@ -1,15 +1,15 @@
-/// A c10d::Reducer whose gradients lie in its buckets, and yet behave as if copied out of them:
-/// they are no autograd views, and one that somebody still holds when it has been reset never
-/// changes.
+/// A c10d::Reducer whose gradients are stored in its buckets, but behave like copies: they are not
+/// autograd views, and a gradient that code still holds after it was reset never changes.
 ///
-/// Before a pass writes to a bucket, reference counts tell whether others have tensors in memory
-/// that is about to be overwritten. Then they keep that memory, the bucket gets new one, and from
-/// then on gradients are copied out, so that whoever keeps them keeps no whole buckets. A gradient
-/// that was there before the pass and that others hold stays that tensor.
+/// Before a pass writes to a bucket, reference counts show whether other code holds tensors in the
+/// memory that is about to be overwritten. Then that code keeps the memory, the bucket gets new
+/// memory, and from then on gradients are copied out, so that a held gradient does not keep a whole
+/// bucket alive. A gradient that existed before the pass and that other code holds stays the same
+/// tensor.
 ///
 /// Errors: as the Reducer.
 /// Threads: as the Reducer.
-/// Mirrors: nothing; torch's Reducer either copies or makes views.
+/// Mirrors: nothing; PyTorch's Reducer either copies gradients or makes views.
 #pragma once
 
 #include <memory>
@@ -26,12 +26,12 @@ class GradientsInBuckets : public c10d::Reducer {
   using c10d::Reducer::Reducer;
   using Buckets = std::vector<std::vector<size_t>>;
 
-  /// Begins to do so; else it is a Reducer like any other. To be called before the first pass, on
-  /// one made with gradient_as_bucket_view. Not for models that leave parameters unused, nor with
-  /// a hook, whose result has to be copied anyway.
+  /// Switches this behaviour on; before, it is an ordinary Reducer. To be called before the first
+  /// pass, on a Reducer with gradient_as_bucket_view. Not for models that leave parameters unused,
+  /// and not with a communication hook, whose result has to be copied anyway.
   static void start(const std::shared_ptr<GradientsInBuckets>& self);
 
-  /// As in the Reducer, for gradients that somebody may hold.
+  /// As in the Reducer, but safe for gradients that other code holds.
   void prepare_for_backward(const std::vector<at::Tensor>& outputs);
   bool rebuild_buckets();
   void initialize_buckets(Buckets indices);
@@ -39,19 +39,19 @@ class GradientsInBuckets : public c10d::Reducer {
  private:
   class BeforeGradient;
   class AfterGradient;
-  // A parameter, and its gradient, which others know.
+  // Parameters, and their gradients that other code holds.
   using Kept = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
   void begin_pass();
-  // Whether the Reducer has just got all gradients, and what it does then is not all. True once.
+  // Whether the Reducer has just received all gradients, and end_pass() has work to do. True once.
   bool must_end_pass();
   void end_pass();
 
-  // Whether the parameter's gradient lies where the bucket has it.
+  // Whether the parameter's gradient is the tensor in its place of the bucket.
   static bool is_in_place(const Bucket& bucket, size_t i);
   static bool fits_place(const Bucket& bucket, size_t i, const at::Tensor& tensor);
-  // So that references can be counted: what only the last pass needed goes, and a gradient that
-  // was replaced by another tensor on the same memory, as zero_grad(false) does, is the one.
+  // Makes reference counts meaningful: drops what only the last pass needed, and takes a gradient
+  // that is another tensor in the same memory, as after zero_grad(false), as the place's tensor.
   static void tidy(Bucket& bucket);
   static bool is_shared(const Bucket& bucket);
   static bool is_place_held(const Bucket& bucket, size_t i);
@@ -61,9 +61,9 @@ class GradientsInBuckets : public c10d::Reducer {
   Kept held_gradients();
 
   bool started_ = false;
-  bool begun_ = false;       // the pass that was prepared
-  bool ends_ = false;        // the pass has something to do at its end
-  bool copies_out_ = false;  // somebody keeps gradients
+  bool begun_ = false;       // begin_pass() ran for the prepared pass
+  bool ends_ = false;        // end_pass() has work to do
+  bool copies_out_ = false;  // other code has kept gradients
   Kept kept_;
 };
 

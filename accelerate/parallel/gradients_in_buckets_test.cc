@@ -31,10 +31,10 @@ class Trainee {
   Tensor forward(int step) {
     ddp_.before_forward();
     const Tensor x = torch::sin(torch::arange(24.).reshape({4, 6}) * (1 + rank_) + step);
-    return after_forward(ddp_, net_->forward(x)).square().mean();
+    return ddp_.after_forward({net_->forward(x)})[0].square().mean();
   }
   void pass(int step) { forward(step).backward(); }
-  void silence(bool silent) { *ddp_.silences() = silent ? 1 : 0; }
+  void set_no_sync(bool no_sync) { *ddp_.no_sync_count() = no_sync ? 1 : 0; }
   std::vector<Tensor> parameters() const { return net_->parameters(); }
   torch::nn::Sequential& net() { return net_; }
 
@@ -99,7 +99,7 @@ std::vector<Tensor> lived(const Group& group, const DistributedDataParallelKwarg
   };
   for (int step = 0; step < 7; ++step) {
     touch();
-    trainee.silence(one_in(3));
+    trainee.set_no_sync(one_in(3));
     Tensor loss = trainee.forward(step);
     if (one_in(3)) touch();
     loss.backward();
@@ -203,7 +203,7 @@ TEST(GradientsInBuckets, MayBeThereBefore) {
     EXPECT_TRUE(layer->weight.grad().is_same(kept));
     for (int step = 1; step < 4; ++step) {
       ddp.before_forward();
-      after_forward(ddp, layer->forward(torch::full({1, 3}, 1. + group->getRank())))
+      ddp.after_forward({layer->forward(torch::full({1, 3}, 1. + group->getRank()))})[0]
           .sum()
           .backward();
       EXPECT_TRUE(layer->weight.grad().is_same(kept));
@@ -220,7 +220,7 @@ TEST(GradientsInBuckets, LieBesideSparseOnes) {
     DistributedDataParallel ddp(net.ptr(), group, {.bucket_cap_mb = kSmall});
     for (int step = 0; step < 4; ++step) {
       ddp.before_forward();
-      after_forward(ddp, net->forward(torch::tensor({group->getRank(), 2}))).sum().backward();
+      ddp.after_forward({net->forward(torch::tensor({group->getRank(), 2}))})[0].sum().backward();
       EXPECT_TRUE(table->weight.grad().is_sparse());
       EXPECT_TRUE(torch::equal(layer->bias.grad(), torch::full({2}, 2.)));
       net->zero_grad();

@@ -21,7 +21,7 @@ namespace {
 
 enum class Event : int64_t { kEnded, kOpened, kForward, kAllReduce };
 
-// What a rank says it does next. The meaning of the numbers is the event's.
+// What a rank does next. The meaning of the numbers depends on the event.
 struct Announcement {
   Event event = Event::kEnded;
   int64_t model = 0;   // opened: how many
@@ -33,7 +33,7 @@ struct Announcement {
 };
 constexpr int64_t kNumbers = 4;
 
-// Bits of what a forward pass does.
+// The bits of a forward pass's flags.
 constexpr int64_t kSynchronises = 1;
 constexpr int64_t kRebuildsBuckets = 2;
 constexpr int64_t kBroadcastsBuffers = 4;
@@ -50,24 +50,25 @@ JoinListener::Forward forward_of(int64_t flags) {
           .broadcasts_buffers = (flags & kBroadcastsBuffers) != 0};
 }
 
-std::string describe(const Announcement& said) {
-  switch (said.event) {
+std::string describe(const Announcement& announced) {
+  switch (announced.event) {
     case Event::kEnded: return "has no more data";
     case Event::kOpened:
-      return c10::str("opens a scope for ", said.model, said.model == 1 ? " model" : " models",
-                      " (fingerprint ", said.extra, "), joining ", said.detail ? "on" : "off");
+      return c10::str("opens a scope for ", announced.model,
+                      announced.model == 1 ? " model" : " models", " (fingerprint ",
+                      announced.extra, "), joining ", announced.detail ? "on" : "off");
     case Event::kForward: {
-      const JoinListener::Forward forward = forward_of(said.detail);
-      return c10::str("begins a forward pass of model ", said.model, " that ",
+      const JoinListener::Forward forward = forward_of(announced.detail);
+      return c10::str("begins a forward pass of model ", announced.model, " that ",
                       forward.synchronises ? "synchronises" : "only accumulates", " gradients",
                       forward.rebuilds_buckets ? ", rebuilds buckets" : "",
                       forward.broadcasts_buffers ? ", refreshes buffers" : "");
     }
     case Event::kAllReduce:
-      return c10::str("reduces bucket ", said.detail, " of model ", said.model, ", ", said.extra,
-                      " elements");
+      return c10::str("reduces bucket ", announced.detail, " of model ", announced.model, ", ",
+                      announced.extra, " elements");
   }
-  return "says what nobody understands";
+  return "announces an unknown event";
 }
 
 const char* hint(Event event) {
@@ -82,7 +83,7 @@ const char* hint(Event event) {
   }
 }
 
-// The same on all ranks for the same models in the same order.
+// Equal on all ranks that have the same models in the same order.
 int64_t fingerprint(const std::vector<DistributedDataParallel*>& models) {
   uint64_t hash = 0;
   for (const DistributedDataParallel* model : models) {
@@ -91,7 +92,7 @@ int64_t fingerprint(const std::vector<DistributedDataParallel*>& models) {
   return static_cast<int64_t>(hash);
 }
 
-// What a Runtime knows about join scopes: whether it is in one.
+// Whether a Runtime is inside a join scope.
 struct JoinState {
   bool inside = false;
 };
@@ -112,10 +113,10 @@ class JoinScope::Session final : public JoinListener {
   ~Session() override { leave(); }
 
   void open(bool enabled);
-  // Whether an exception is on its way out of the scope.
+  // Whether an exception leaves the scope.
   bool unwinding() const { return std::uncaught_exceptions() > exceptions_; }
-  // Does as the others do until all have ended.
-  void follow();
+  // Shadows the other ranks' collectives until all ranks have ended.
+  void shadow();
 
   Peers before_forward(DistributedDataParallel& model, const Forward& forward) override;
   void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) override;
@@ -123,9 +124,9 @@ class JoinScope::Session final : public JoinListener {
  private:
   using Table = std::vector<Announcement>;  // by rank
 
-  // An announcement that nobody has waited for yet.
+  // An announcement whose all-gather may still run.
   struct Pending {
-    at::Tensor host;  // what `mine` may still be being copied from
+    at::Tensor host;  // `mine` may still be copied from it
     at::Tensor mine;
     at::Tensor all;
     c10::intrusive_ptr<c10d::Work> work;
@@ -133,7 +134,7 @@ class JoinScope::Session final : public JoinListener {
 
   Pending announce(const Announcement& mine) const;
   Table exchange(const Announcement& mine);
-  void settle(const Table& ended);
+  void equalise(const Table& ended);
   void leave();
   int64_t index_of(const DistributedDataParallel& model) const;
 
@@ -149,7 +150,7 @@ class JoinScope::Session final : public JoinListener {
 
 namespace {
 
-// The highest rank that has data, or -1. Errors: c10::Error naming one that does something else.
+// The highest rank that has data, or -1. Errors: c10::Error naming a rank that deviates from it.
 int leader_of(const std::vector<Announcement>& table) {
   int leader = static_cast<int>(table.size()) - 1;
   while (leader >= 0 && table[leader].event == Event::kEnded) --leader;
@@ -168,7 +169,7 @@ JoinScope::Session::Pending JoinScope::Session::announce(const Announcement& min
   Pending pending;
   pending.host = at::tensor({static_cast<int64_t>(mine.event), mine.model, mine.detail, mine.extra},
                             at::kLong);
-  // A blocking copy would let the host wait for the kernels of the backward pass.
+  // A blocking copy would make the host wait for the kernels of the backward pass.
   pending.mine = pending.host.to(device_, at::kLong, /*non_blocking=*/true);
   pending.all = at::empty({group_->getSize() * kNumbers}, pending.mine.options());
   pending.work = group_->_allgather_base(pending.all, pending.mine);
@@ -176,7 +177,7 @@ JoinScope::Session::Pending JoinScope::Session::announce(const Announcement& min
 }
 
 JoinScope::Session::Table JoinScope::Session::exchange(const Announcement& mine) {
-  // They were made earlier, so that they end earlier.
+  // These all-gathers were started earlier, so they end earlier.
   for (Pending& pending : std::exchange(pending_, {})) pending.work->wait();
   const Pending pending = announce(mine);
   pending.work->wait();
@@ -195,7 +196,7 @@ JoinScope::Session::Table JoinScope::Session::exchange(const Announcement& mine)
 void JoinScope::Session::open(bool enabled) {
   JoinState& state = join_state();
   TORCH_CHECK(!state.inside, "join_uneven_inputs: rank ", group_->getRank(),
-              " is in such a scope already; they do not nest");
+              " is in such a scope already; these scopes do not nest");
   std::unordered_set<const void*> seen;
   for (DistributedDataParallel* model : models_) {
     TORCH_CHECK_VALUE(model->group() == group_,
@@ -236,35 +237,35 @@ JoinListener::Peers JoinScope::Session::before_forward(DistributedDataParallel& 
 
 void JoinScope::Session::before_all_reduce(DistributedDataParallel& model, int64_t slot,
                                            int64_t numel) {
-  // Not waited for: only ranks that follow need to know, and the reduction should overlap.
+  // Not waited for: only shadowing ranks read it, and the reduction overlaps the backward pass.
   pending_.push_back(announce(
       {.event = Event::kAllReduce, .model = index_of(model), .detail = slot, .extra = numel}));
   ++announced_;
 }
 
-void JoinScope::Session::follow() {
+void JoinScope::Session::shadow() {
   for (;;) {
     const Table table = exchange({.event = Event::kEnded, .detail = announced_});
     const int leader = leader_of(table);
-    if (leader < 0) return settle(table);
-    const Announcement& said = table[leader];
-    switch (said.event) {
+    if (leader < 0) return equalise(table);
+    const Announcement& announced = table[leader];
+    switch (announced.event) {
       case Event::kForward:
-        models_.at(said.model)->follow_forward(forward_of(said.detail), leader);
+        models_.at(announced.model)->shadow_forward(forward_of(announced.detail), leader);
         break;
       case Event::kAllReduce:
-        models_.at(said.model)->follow_all_reduce(said.detail, said.extra);
+        models_.at(announced.model)->shadow_all_reduce(announced.detail, announced.extra);
         break;
       default:
-        TORCH_CHECK(false, "join_uneven_inputs: rank ", leader, " ", describe(said), ", but rank ",
-                    group_->getRank(), " is still in the last scope");
+        TORCH_CHECK(false, "join_uneven_inputs: rank ", leader, " ", describe(announced),
+                    ", but rank ", group_->getRank(), " is still in the last scope");
     }
   }
 }
 
-void JoinScope::Session::settle(const Table& ended) {
+void JoinScope::Session::equalise(const Table& ended) {
   leave();
-  // All that train announce the same, so that a rank is ahead exactly if it announced more.
+  // Training ranks announce the same events, so the rank that announced most trained longest.
   auto less = [](const Announcement& a, const Announcement& b) { return a.detail < b.detail; };
   const auto [least, most] = std::minmax_element(ended.begin(), ended.end(), less);
   // minmax_element finds the last of the greatest.
@@ -287,7 +288,7 @@ JoinScope::JoinScope(std::vector<DistributedDataParallel*> models, bool enabled,
 JoinScope::JoinScope(JoinScope&& other) noexcept = default;
 
 JoinScope::~JoinScope() noexcept(false) {
-  if (session_ && !session_->unwinding()) session_->follow();
+  if (session_ && !session_->unwinding()) session_->shadow();
 }
 
 }  // namespace accelerate

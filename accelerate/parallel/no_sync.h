@@ -1,4 +1,4 @@
-/// Backward passes that leave gradients on their rank.
+/// A scope in which backward passes leave gradients on their rank.
 ///
 /// Mirrors: accelerate accelerator.py, Accelerator.no_sync.
 #pragma once
@@ -10,21 +10,28 @@
 
 namespace accelerate {
 
-class DistributedDataParallel;
+/// How many scopes keep a model's gradients from being synchronised; 0: they are synchronised.
+using NoSyncCount = std::shared_ptr<int>;
 
-/// While it lives, the models it was made for do not synchronise gradients. See no_sync. Scopes
-/// that overlap, nested or not, are independent: a model synchronises again when the last one has
-/// ended. A model may be freed before.
+/// While it lives, the models it was made for do not synchronise gradients. Scopes that overlap,
+/// nested or not, are independent: a model synchronises again when the last one has ended. A model
+/// may be freed before the scope ends. Without counts it does nothing.
 class NoSyncScope {
  public:
-  explicit NoSyncScope(const c10::SmallVector<DistributedDataParallel*, 4>& models);
-  ~NoSyncScope();
-  NoSyncScope(NoSyncScope&& other) noexcept : silences_(std::exchange(other.silences_, {})) {}
+  using Counts = c10::SmallVector<NoSyncCount, 4>;
+
+  explicit NoSyncScope(Counts counts = {}) : counts_(std::move(counts)) {
+    for (const NoSyncCount& count : counts_) ++*count;
+  }
+  ~NoSyncScope() {
+    for (const NoSyncCount& count : counts_) --*count;
+  }
+  NoSyncScope(NoSyncScope&& other) noexcept : counts_(std::exchange(other.counts_, {})) {}
   NoSyncScope(const NoSyncScope&) = delete;
   NoSyncScope& operator=(const NoSyncScope&) = delete;
 
  private:
-  c10::SmallVector<std::shared_ptr<int>, 4> silences_;  // of each model
+  Counts counts_;
 };
 
 }  // namespace accelerate

@@ -15,8 +15,6 @@
 namespace accelerate {
 namespace {
 
-using Models = c10::SmallVector<DistributedDataParallel*, 4>;
-
 void with_model(const std::function<void(std::unique_ptr<DistributedDataParallel>)>& run) {
   run_ranks(1, [&run](const auto& group) {
     FakeRuntime runtime;
@@ -28,18 +26,18 @@ void with_model(const std::function<void(std::unique_ptr<DistributedDataParallel
 
 TEST(NoSync, LastsAsLongAsAnyScope) {
   with_model([](const std::unique_ptr<DistributedDataParallel>& model) {
-    const Models models{model.get()};
+    const NoSyncScope::Counts counts{model->no_sync_count()};
     std::optional<NoSyncScope> first, second;
     EXPECT_TRUE(model->require_sync());
-    first.emplace(models);
-    second.emplace(models);
+    first.emplace(counts);
+    second.emplace(counts);
     EXPECT_FALSE(model->require_sync());
     first.reset();  // although it began first
     EXPECT_FALSE(model->require_sync());
     second.reset();
     EXPECT_TRUE(model->require_sync());
     {
-      const NoSyncScope twice({model.get(), model.get()});
+      const NoSyncScope twice({model->no_sync_count(), model->no_sync_count()});
       EXPECT_FALSE(model->require_sync());
     }
     EXPECT_TRUE(model->require_sync());
@@ -48,33 +46,33 @@ TEST(NoSync, LastsAsLongAsAnyScope) {
 
 TEST(NoSync, EndsOnceWhenItMoves) {
   with_model([](const std::unique_ptr<DistributedDataParallel>& model) {
-    const NoSyncScope outer({model.get()});
+    const NoSyncScope outer({model->no_sync_count()});
     {
-      NoSyncScope inner({model.get()});
+      NoSyncScope inner({model->no_sync_count()});
       const NoSyncScope moved = std::move(inner);
     }
-    EXPECT_EQ(*model->silences(), 1);
+    EXPECT_EQ(*model->no_sync_count(), 1);
   });
 }
 
 TEST(NoSync, OutlivesItsModel) {
   with_model([](std::unique_ptr<DistributedDataParallel> model) {
-    const std::weak_ptr<int> silences = model->silences();
+    const std::weak_ptr<int> count = model->no_sync_count();
     {
-      const NoSyncScope scope({model.get()});
+      const NoSyncScope scope({model->no_sync_count()});
       model.reset();
-      ASSERT_FALSE(silences.expired());
-      EXPECT_EQ(*silences.lock(), 1);
+      ASSERT_FALSE(count.expired());
+      EXPECT_EQ(*count.lock(), 1);
     }
-    EXPECT_TRUE(silences.expired());
+    EXPECT_TRUE(count.expired());
   });
 }
 
-TEST(NoSync, LeavesSilentWhatWasSilencedForGood) {
+TEST(NoSync, LeavesACountThatWasNeverLowered) {
   with_model([](const std::unique_ptr<DistributedDataParallel>& model) {
-    model->silence();
+    ++*model->no_sync_count();
     {
-      const NoSyncScope scope({model.get()});
+      const NoSyncScope scope({model->no_sync_count()});
     }
     EXPECT_FALSE(model->require_sync());
   });

@@ -39,7 +39,7 @@ c10::intrusive_ptr<c10d::Work> begin_sum(const Group& group, const at::Tensor& f
   return group->allreduce(tensors);
 }
 
-// A step with an infinite gradient, as loss scaling provokes, must not stay in memory.
+// An infinite gradient, as loss scaling produces, must not stay in the memory.
 void forget_what_is_not_finite(const at::Tensor& memory) {
   at::nan_to_num_(const_cast<at::Tensor&>(memory), 0, 0, 0);
 }
@@ -58,11 +58,11 @@ void internal::orthogonalize(const at::Tensor& matrices, double epsilon) {
   const bool half = matrices.element_size() < 4;
   at::Tensor wide = half ? matrices.to(at::kFloat) : matrices;
   if (epsilon == 0) {
-    // Right for dependent and for zero columns as well.
+    // This also handles dependent columns and zero columns.
     matrices.copy_(std::get<0>(at::linalg_qr(wide)));
     return;
   }
-  // Twice: of a column that depends on earlier ones the first pass leaves rounding errors.
+  // Two passes: for a column that depends on earlier ones, the first pass leaves rounding errors.
   const int64_t rank = wide.size(2);
   for (int64_t i = 0; i < 2 * rank; ++i) {
     const int64_t now = i % rank;
@@ -122,7 +122,7 @@ CommunicationHook::Future PowerSgdHook::reduce(const Group& group, c10d::GradBuc
   return done;
 }
 
-// The gradients with what was lost before, where the hook may write.
+// The gradients plus the error of the last step, in memory that the hook may write.
 at::Tensor PowerSgdHook::take_in(Memory& memory, const at::Tensor& buffer) const {
   const int64_t used = buffer.numel();
   int64_t size = used;
@@ -139,7 +139,7 @@ at::Tensor PowerSgdHook::take_in(Memory& memory, const at::Tensor& buffer) const
   if (!memory.error.defined() || memory.error.numel() != size) {
     memory.error = at::zeros({size}, buffer.options());
   }
-  memory.error = memory.error.to(buffer.options());  // it may have been loaded
+  memory.error = memory.error.to(buffer.options());  // a loaded one may have other options
   forget_what_is_not_finite(memory.error);
   memory.error.narrow(0, 0, used).add_(buffer);
   return memory.error;
@@ -184,7 +184,8 @@ PowerSgdHook::Parts PowerSgdHook::take_apart(const c10d::GradBucket& bucket,
   return parts;
 }
 
-// Where the power iteration begins: with what it ended with, or anywhere, but on all ranks alike.
+// The start of the power iteration: the result of the last step, or random numbers that are equal
+// on all ranks.
 void PowerSgdHook::begin_with(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q) {
   const bool warm = memory.q.defined() && memory.q.numel() == q.numel();
   q.copy_(warm ? memory.q : at::randn({q.numel()}, generator_));
@@ -192,7 +193,7 @@ void PowerSgdHook::begin_with(Memory& memory, std::vector<Batch>& batches, const
   if (options_.warm_start) memory.q = q;
   for (Batch& batch : batches) {
     if (options_.orthogonalization_epsilon > 0) {
-      // A column that vanished with a step's gradients would stay away.
+      // A column that became zero in one step would stay zero.
       const at::Tensor fresh = at::empty_like(batch.q);
       fresh.copy_(at::randn(batch.q.sizes(), generator_));
       const at::Tensor vanished = at::linalg_vector_norm(batch.q, 2, 1, /*keepdim=*/true).eq(0);
@@ -208,7 +209,7 @@ void PowerSgdHook::compress(const Group& group, c10d::GradBucket& bucket,
   const at::Tensor source = take_in(memory, buffer);
   Parts parts = take_apart(bucket, source);
 
-  // What is not compressed travels meanwhile.
+  // Uncompressed gradients are reduced at the same time.
   at::Tensor rest;
   c10::intrusive_ptr<c10d::Work> rest_travels;
   if (!parts.rest.empty()) {
@@ -253,7 +254,7 @@ void PowerSgdHook::compress(const Group& group, c10d::GradBucket& bucket,
     begin_sum(group, q.div_(group->getSize()))->wait();
   }
 
-  // The same parts of where the result goes.
+  // The same parts of the buffer for the result.
   const bool padded = source.numel() != buffer.numel();
   const at::Tensor result = padded ? at::empty_like(source) : buffer;
   Parts results = take_apart(bucket, result);

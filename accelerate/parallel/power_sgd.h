@@ -1,12 +1,12 @@
-/// PowerSGD: of each matrix of gradients two thin factors travel, found by one step of power
+/// PowerSGD: ranks reduce two thin factors of each matrix of gradients, found by one step of power
 /// iteration.
 ///
 ///   M (n x m) on each rank;  P = mean of M Q, made orthonormal;  Q = mean of M^T P;  M ~ P Q^T
 ///
-/// What a rank's factors lose of its M is added to its next gradients (error feedback), and Q is
-/// where the next step starts (warm start). All else, vectors and matrices that would not shrink
-/// enough, is reduced as it is. Ranks end up with the same bits. Infinite gradients come out as
-/// such, or as NaN, and are not remembered.
+/// The error of a rank's factors is added to its next gradients (error feedback), and the next step
+/// starts from Q (warm start). Vectors, and matrices that would not shrink enough, are reduced
+/// uncompressed. All ranks get the same bits. Infinite gradients stay infinite or become NaN, and
+/// are not fed back.
 ///
 /// Source: Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 ///         Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
@@ -15,8 +15,8 @@
 ///         of one bucket depend on each other, and ranks must agree on the order of operations.
 /// Threads: the thread of the backward pass.
 /// Mirrors: torch.distributed.algorithms.ddp_comm_hooks, powerSGD_hook and batched_powerSGD_hook.
-/// Differs: what is fed back is what the rank's own factors lost, as in the paper; the peer keeps
-///          the difference to the mean, which has the same sum over ranks but grows.
+/// Differs: the error of the rank's own factors is fed back, as in the paper; PyTorch keeps the
+///          difference to the mean, which has the same sum over ranks but grows.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +28,16 @@
 
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/communication_hook.h"
-#include "accelerate/parallel/compression_hooks.h"
 #include "accelerate/state/logger.h"
 
 namespace accelerate {
 
 class PowerSgdHook final : public CommunicationHook {
  public:
-  /// What the factors stand for.
+  /// The matrices that are factorised.
   enum class Matrices {
     kParameters,  ///< a matrix per parameter of two or more dims, [first dim, rest]
-    kBucket,      ///< the whole bucket as one square, filled up with zeros
+    kBucket,      ///< the whole bucket as one square, padded with zeros
   };
 
   /// Errors: c10::ValueError naming an option that is out of range or contradicts another.
@@ -46,8 +45,8 @@ class PowerSgdHook final : public CommunicationHook {
 
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
 
-  /// How many passes there were, the generator, and what is kept of each bucket, in the hook's own
-  /// memory: "error.0", "q.0", ... It fits as long as the buckets hold the same parameters.
+  /// The number of passes, the generator, and the memory of each bucket, not copied: "error.0",
+  /// "q.0", ... It fits as long as the buckets hold the same parameters.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
@@ -60,12 +59,12 @@ class PowerSgdHook final : public CommunicationHook {
 
     at::Tensor stacked() const;  // [members, n, m]; a view where there is one member
   };
-  // What is kept of a bucket from step to step.
+  // The memory of a bucket from step to step.
   struct Memory {
     at::Tensor error;  // flat; undefined without error feedback
     at::Tensor q;      // flat; undefined before the first step and without warm start
   };
-  // A bucket taken apart. Parts are views of `source`.
+  // A bucket split into matrices and the rest, as views of `source`.
   struct Parts {
     std::vector<Batch> batches;
     std::vector<at::Tensor> rest;

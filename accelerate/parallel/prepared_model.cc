@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include "accelerate/parallel/precision_stages.h"
 #include "accelerate/precision/fp8_model.h"
 
 namespace accelerate {
@@ -10,13 +11,19 @@ ModelState::ModelState(std::shared_ptr<torch::nn::Module> module) : module_(std:
 
 ModelState::~ModelState() = default;
 
-const Fp8Report* ModelState::fp8_report() const { return fp8_ ? &fp8_->report() : nullptr; }
+void ModelState::add_no_sync_counts(NoSyncScope::Counts& counts) const {
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    if (NoSyncCount count = stage->no_sync_count()) counts.push_back(std::move(count));
+  }
+}
 
-PrecisionScope::PrecisionScope(const ModelState& model)
-    : autocast_(model.autocast()),
-      linear_(model.fp8() ? model.fp8()->forward_scope(model.ddp() != nullptr &&
-                                                       model.ddp()->require_sync() &&
-                                                       !model.ddp()->joined())
-                          : OperatorModeScope(nullptr)) {}
+void ModelState::trigger_sync_in_backward() const {
+  for (const std::unique_ptr<Stage>& stage : stages_) stage->trigger_sync_in_backward();
+}
+
+const Fp8Report* internal::fp8_report(const ModelState& model) {
+  const auto* fp8 = model.find_stage<Fp8Stage>();
+  return fp8 ? &fp8->model()->report() : nullptr;
+}
 
 }  // namespace accelerate

@@ -1,24 +1,26 @@
-/// A user's model after `Accelerator::prepare`: called like the model, synchronised like its mode.
+/// A user's model after `Accelerator::prepare`.
 ///
-/// The module itself is untouched: `model->parameters()`, `model->train()` and whatever else it
-/// offers are reached through `->`. Calls go through `model(input)` (or `model.forward(input)`), so
-/// that gradients are synchronised; a call on the bare module is local to the rank.
+/// The module itself is untouched: `model->parameters()`, `model->train()` and its other members
+/// are reached through `->`. Calls go through `model(input)` (or `model.forward(input)`), which
+/// runs the model's stages (see stage.h); a call of the bare module is local to the rank and
+/// synchronises nothing.
 /// A PreparedModel is a handle: copies are the same model.
+/// Errors: c10::Error for a handle that was reset.
+/// Threads: the rank's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/operators/operator_mode.h"
-#include "accelerate/parallel/ddp.h"
-#include "accelerate/precision/autocast.h"
+#include "accelerate/parallel/stage.h"
 #include "accelerate/tensors/tree.h"
-#include "accelerate/tensors/tree_operations.h"
 
 namespace torch::nn {
 class Module;
@@ -26,7 +28,6 @@ class Module;
 
 namespace accelerate {
 
-class Fp8Model;
 struct Fp8Report;
 
 /// The part of a prepared model that does not depend on its type.
@@ -37,41 +38,69 @@ class ModelState {
 
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
-  /// Null where the model is not replicated: one rank, or prepared for evaluation only.
-  DistributedDataParallel* ddp() const { return ddp_.get(); }
-  void set_ddp(std::unique_ptr<DistributedDataParallel> ddp) { ddp_ = std::move(ddp); }
+  const Stages& stages() const { return stages_; }
+  void set_stages(Stages stages) { stages_ = std::move(stages); }
 
-  /// What forward passes compute in; where that is set, half-precision results come as float32.
-  const std::optional<AutocastSettings>& autocast() const { return autocast_; }
-  void set_autocast(std::optional<AutocastSettings> settings) { autocast_ = settings; }
+  /// The stage of type T; null if the model has none.
+  template <typename T>
+  T* find_stage() const {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      if (auto* found = dynamic_cast<T*>(stage.get())) return found;
+    }
+    return nullptr;
+  }
 
-  /// Null where no layer is computed in fp8.
-  const std::shared_ptr<Fp8Model>& fp8() const { return fp8_; }
-  void set_fp8(std::shared_ptr<Fp8Model> fp8) { fp8_ = std::move(fp8); }
-  const Fp8Report* fp8_report() const;
+  /// Appends the counts of the stages that synchronise gradients.
+  void add_no_sync_counts(NoSyncScope::Counts& counts) const;
+  /// See Stage::trigger_sync_in_backward.
+  void trigger_sync_in_backward() const;
 
   /// Whether it was prepared to be trained.
   bool is_trained = false;
-  /// Whether its gradients are reduced by an optimizer that steps during the backward pass.
-  bool is_left_to_lomo = false;
+  /// Set while an optimizer that steps during the backward pass reduces this model's gradients.
+  std::unique_ptr<NoSyncScope> reduced_by_optimizer;
 
  private:
   const std::shared_ptr<torch::nn::Module> module_;
-  std::unique_ptr<DistributedDataParallel> ddp_;
-  std::optional<AutocastSettings> autocast_;
-  std::shared_ptr<Fp8Model> fp8_;
+  Stages stages_;
 };
 
-/// While it lives, operators compute in the model's precision. Collective where layers in fp8 agree
-/// on their scales: in passes that synchronise.
-class PrecisionScope {
+namespace internal {
+
+template <typename Call>
+class ForwardPassOf final : public ForwardPass {
  public:
-  explicit PrecisionScope(const ModelState& model);
+  using Output = std::decay_t<std::invoke_result_t<Call&>>;
+
+  ForwardPassOf(const Stages& stages, Call& call) : ForwardPass(stages), call_(call) {}
+
+  Output run() {
+    proceed();
+    return *std::move(output_);
+  }
+  std::vector<at::Tensor> outputs() override {
+    std::vector<at::Tensor> tensors;
+    tree_for_each(*output_, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    return tensors;
+  }
+  void set_outputs(std::vector<at::Tensor> outputs) override {
+    auto next = outputs.begin();
+    output_.emplace(tree_map(std::move(*output_),
+                             [&next](const at::Tensor& /*tensor*/) { return std::move(*next++); }));
+  }
 
  private:
-  AutocastScope autocast_;
-  OperatorModeScope linear_;
+  void run_module() override { output_.emplace(call_()); }
+
+  Call& call_;
+  std::optional<Output> output_;
 };
+
+struct PreparedModelAccess;
+
+const Fp8Report* fp8_report(const ModelState& model);
+
+}  // namespace internal
 
 template <typename Module>
 class PreparedModel {
@@ -79,15 +108,14 @@ class PreparedModel {
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<ModelState> state)
       : module_(std::move(module)), state_(std::move(state)) {}
 
-  /// The module's own forward, in the job's precision. Collective while gradients are synchronised.
+  /// The module's own forward, inside the model's stages: in the job's precision, for instance.
+  /// Collective while gradients are synchronised.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
-    DistributedDataParallel* ddp = state_->ddp();
-    if (ddp == nullptr) return compute(std::forward<Inputs>(inputs)...);
-    ddp->before_forward();
-    auto output = compute(std::forward<Inputs>(inputs)...);
-    return after_forward(*ddp, std::move(output));
+    auto call = [&] { return module_->forward(std::forward<Inputs>(inputs)...); };
+    if (state_->stages().empty()) return call();
+    return internal::ForwardPassOf<decltype(call)>(state_->stages(), call).run();
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
@@ -104,7 +132,7 @@ class PreparedModel {
   const std::shared_ptr<Module>& module() const { return module_; }
 
   /// Which layers are computed in fp8, and why others are not; null in other precisions.
-  const Fp8Report* fp8_report() const { return state_ ? state_->fp8_report() : nullptr; }
+  const Fp8Report* fp8_report() const { return state_ ? internal::fp8_report(*state_) : nullptr; }
 
   /// Whether it was not reset.
   explicit operator bool() const { return module_ != nullptr; }
@@ -114,26 +142,35 @@ class PreparedModel {
     module_.reset();
   }
 
-  /// For the library.
-  const std::shared_ptr<ModelState>& state() const {
-    TORCH_CHECK(state_ != nullptr, "this prepared model was freed");
-    return state_;
-  }
-
  private:
-  template <typename... Inputs>
-  auto compute(Inputs&&... inputs) {
-    // fp8 comes with autocast.
-    if (!state_->autocast()) return module_->forward(std::forward<Inputs>(inputs)...);
-    auto output = [&] {
-      PrecisionScope scope(*state_);
-      return module_->forward(std::forward<Inputs>(inputs)...);
-    }();
-    return convert_to_fp32(std::move(output));
-  }
+  friend struct internal::PreparedModelAccess;
 
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelState> state_;
 };
+
+namespace internal {
+
+/// How the library and its tests reach what is behind a handle.
+struct PreparedModelAccess {
+  template <typename Module>
+  static const std::shared_ptr<ModelState>& state(const PreparedModel<Module>& model) {
+    TORCH_CHECK(model.state_ != nullptr, "this prepared model was freed");
+    return model.state_;
+  }
+};
+
+template <typename Module>
+const std::shared_ptr<ModelState>& state_of(const PreparedModel<Module>& model) {
+  return PreparedModelAccess::state(model);
+}
+
+}  // namespace internal
+
+/// The model's stage of type T; null if it has none.
+template <typename T, typename Module>
+T* find_stage(const PreparedModel<Module>& model) {
+  return internal::state_of(model)->template find_stage<T>();
+}
 
 }  // namespace accelerate

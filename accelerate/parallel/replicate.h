@@ -1,6 +1,6 @@
 /// Giving all ranks the same model.
 ///
-/// Source: torch.nn.parallel.DistributedDataParallel, which does the same when it is made.
+/// Source: torch.nn.parallel.DistributedDataParallel, whose constructor does the same.
 #pragma once
 
 #include <vector>
@@ -15,14 +15,15 @@ class Module;
 
 namespace accelerate {
 
-/// Rank `source`'s values in all ranks' tensors. Collective: large broadcasts, several tensors in
+/// Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors
 /// each.
 void broadcast_tensors(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                        const std::vector<at::Tensor>& tensors, int source);
 
-/// Gives all ranks rank 0's parameters and buffers. Collective.
-/// Errors: c10::ValueError, on all ranks alike, if their models are not of the same kind; see
-///         check_same_model.
+/// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
+/// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
+///         and buffers differ, or which of them are trained. It names the first difference and the
+///         ranks that have it.
 void replicate(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                const torch::nn::Module& module);
 

@@ -1,8 +1,9 @@
-/// PartialState, and how the Accelerators of a Runtime train: what they share beyond where they
-/// are. An Accelerator makes it; others may only look.
+/// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
+/// makes it; other code may only read it.
 ///
-/// Errors:  whatever is asked before the first Accelerator, or between reset() and the next one, is
-///          a c10::ValueError that says so.
+/// Errors:  c10::ValueError for calls before the first Accelerator, and between reset() and the
+/// next
+///          one.
 /// Mirrors: accelerate state.py, AcceleratorState.
 /// Threads: belongs to its rank's thread.
 #pragma once
@@ -17,38 +18,34 @@
 namespace accelerate {
 
 struct AcceleratorStateOptions {
-  /// Absent: ACCELERATE_MIXED_PRECISION, or what an earlier Accelerator said, or none.
+  /// Absent: ACCELERATE_MIXED_PRECISION, or the precision of an earlier Accelerator, or none.
   std::optional<PrecisionType> mixed_precision = std::nullopt;
-  /// Compute on the CPU whatever the Runtime offers.
+  /// Compute on the CPU even if the Runtime has accelerators.
   bool cpu = false;
   std::optional<InitProcessGroupKwargs> init = std::nullopt;
 };
 
 class AcceleratorState {
  public:
-  /// The Runtime's. Local. Errors: c10::ValueError before the first Accelerator.
+  /// The Runtime's state. Local. Errors: c10::ValueError before the first Accelerator.
   static AcceleratorState& get(Runtime& runtime = Runtime::current());
 
-  /// Forgets how to train and, if asked to, where the rank is. Every rank does it. Local.
+  /// Forgets the settings and, with `reset_partial_state`, the rank's place in the job. Every rank
+  /// calls it. Local.
   static void reset(Runtime& runtime = Runtime::current(), bool reset_partial_state = false);
-
-  /// For the Accelerator: makes the state, or checks that the options agree with it. Collective
-  /// where it makes the process group.
-  /// Errors: c10::ValueError naming the option that contradicts an earlier Accelerator's.
-  static AcceleratorState& initialize(Runtime& runtime, const AcceleratorStateOptions& options);
 
   AcceleratorState(const AcceleratorState&) = delete;
   AcceleratorState& operator=(const AcceleratorState&) = delete;
 
   bool initialized() const { return record_.has_value(); }
 
-  /// How often the state was made: other than before, what Accelerators share begins anew.
+  /// How often the state was made. When it changes, other state that Accelerators share is reset.
   int generation() const { return generation_; }
 
   /// What models compute in.
   PrecisionType mixed_precision() const { return record().mixed_precision; }
 
-  /// Where the rank is; the most asked questions are answered here as well.
+  /// The rank's place in the job; the most used parts are repeated below.
   PartialState& partial_state() const {
     record();
     return partial_state_;
@@ -87,10 +84,17 @@ class AcceleratorState {
     partial_state().print(values...);
   }
 
-  /// Several lines for people: where the rank is and how it trains.
+  /// Several lines for people: the rank's place in the job and the settings.
   std::string to_string() const;
 
  private:
+  friend class Accelerator;
+
+  // Makes the state, or checks that the options agree with it. Collective where it makes the
+  // process group. Errors: c10::ValueError naming the option that contradicts an earlier
+  // Accelerator's.
+  static AcceleratorState& initialize(Runtime& runtime, const AcceleratorStateOptions& options);
+
   struct Record {
     PrecisionType mixed_precision = PrecisionType::kNo;
   };
@@ -103,8 +107,8 @@ class AcceleratorState {
   int generation_ = 0;
 };
 
-/// What ACCELERATE_MIXED_PRECISION says; nothing where it is unset or empty. Local.
-/// Errors: c10::ValueError for a precision that there is not.
+/// The value of ACCELERATE_MIXED_PRECISION; absent if it is unset or empty. Local.
+/// Errors: c10::ValueError for an unknown precision.
 std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment);
 
 }  // namespace accelerate

@@ -19,10 +19,48 @@ void GradientState::set_plugin(const GradientAccumulationPlugin& plugin) {
   plugin_ = plugin;
 }
 
-void GradientState::reset() {
+void GradientState::request_plugin(const GradientAccumulationPlugin& plugin) {
+  if (!requested_plugin_) {
+    set_plugin(plugin);
+    requested_plugin_ = plugin;
+  }
+  TORCH_CHECK_VALUE(plugin == *requested_plugin_ || plugin == plugin_,
+                    "gradient accumulation with ", to_kwargs(plugin).dump(),
+                    " contradicts an earlier Accelerator on this Runtime, which set ",
+                    to_kwargs(plugin_).dump());
+}
+
+void GradientState::begin_micro_step() {
+  if (sync_gradients_) window_ = {};
+  ++window_.steps;
+  // Where ranks run different numbers of steps, all of them synchronise at the same ones.
+  const bool end = joining_ && round() != nullptr ? round()->last : end_of_dataloader();
+  if (end && sync_with_dataloader()) {
+    step_ = 0;
+    sync_gradients_ = true;
+  } else {
+    ++step_;
+    sync_gradients_ = step_ % num_steps() == 0;
+  }
+}
+
+void GradientState::set_joining(bool joining) {
+  joining_ = joining;
+  if (!joining) step_ = 0;
+}
+
+void GradientState::restart() {
+  step_ = 0;
+  window_ = {};
   sync_gradients_ = true;
+}
+
+void GradientState::reset() {
+  restart();
   plugin_ = {};
+  requested_plugin_.reset();
   is_xla_gradients_synced_ = false;
+  joining_ = false;
 }
 
 nlohmann::ordered_json GradientState::plugin_kwargs() const { return to_kwargs(plugin_); }

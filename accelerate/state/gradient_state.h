@@ -1,9 +1,10 @@
-/// What the parts of one rank's training step must agree on: whether gradients are synchronised
-/// now, over how many steps they accumulate, and where the running data loader stands.
+/// Where gradient accumulation stands on one rank: over how many micro-steps gradients accumulate,
+/// whether this micro-step synchronises them, what the open window has seen so far, and where the
+/// running data loader is. No other object keeps any of this.
 ///
-/// There is one per Runtime; loaders, optimizers and the Accelerator of a rank share it. A loader
-/// that is being iterated holds a LoaderScope, and the innermost scope answers for the loader: an
-/// evaluation loop inside a training loop is asked while it runs, the training loop again after it.
+/// There is one per Runtime; the rank's loaders, optimizers and Accelerators share it. A loader
+/// that is being iterated holds a LoaderScope, and the innermost scope counts: an evaluation loop
+/// inside a training loop is the active loader while it runs, and the training loop is afterwards.
 ///
 /// Ownership: scopes point to their GradientState and may outlive it.
 /// Threads:   belongs to its rank's thread; not synchronised.
@@ -15,20 +16,25 @@
 #include <optional>
 #include <vector>
 
+#include <c10/util/SmallVector.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/config/kwargs_handlers.h"
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace accelerate {
 
-/// What is real in the batches that ranks have in hand, and what only fills them up: real rows come
-/// first in each batch, and first in the ranks' batches one after the other.
+/// Which rows of the ranks' current batches are samples and which are padding. Real rows come first
+/// in each batch, and first in the concatenation of the ranks' batches.
 struct BatchRound {
   static constexpr int64_t kAll = -1;
 
-  /// How many rows of this rank's batch are real.
+  /// The number of real rows in this rank's batch.
   int64_t own_rows = kAll;
-  /// How many rows of all ranks' batches are.
+  /// The number of real rows in the batches of all ranks together.
   int64_t real_rows = kAll;
   /// Whether ranks' batches may differ in their number of rows.
   bool ragged = false;
@@ -38,11 +44,31 @@ struct BatchRound {
   bool last = false;
 };
 
+/// The micro-steps that make one optimizer step.
+struct AccumulationWindow {
+  /// The micro-steps that have begun; 0 in loops without accumulate().
+  int64_t steps = 0;
+  /// The models that accumulate() named; empty: all prepared models. Compared, not dereferenced.
+  c10::SmallVector<const torch::nn::Module*, 4> models;
+  /// Gradients already scaled by 1/num_steps were rescaled to the actual window length.
+  bool rescaled = false;
+  /// Losses were divided by the number of micro-steps, or are divided by tokens at the end of the
+  /// window. A window that does both is an error.
+  bool divides_by_steps = false;
+  bool divides_by_tokens = false;
+  /// This rank's tokens so far.
+  int64_t tokens = 0;
+  /// The divisor of the losses before the last micro-step; 0: there was no such loss.
+  int64_t token_unit = 0;
+  /// The tokens of all ranks were summed.
+  bool tokens_are_summed = false;
+};
+
 class GradientState {
  public:
   class LoaderScope;
 
-  /// remainder() where nobody can tell it, and outside of loops.
+  /// remainder() where it cannot be known, and outside of loops.
   static constexpr int64_t kUnknownRemainder = -1;
 
   GradientState() = default;
@@ -58,7 +84,12 @@ class GradientState {
   const GradientAccumulationPlugin& plugin() const { return plugin_; }
   void set_plugin(const GradientAccumulationPlugin& plugin);
 
-  /// What of the plugin differs from the default, by name.
+  /// What an Accelerator was constructed with. The first request takes effect; later ones must
+  /// equal it, or the plugin as setters have changed it since.
+  /// Errors: c10::ValueError for a request that contradicts the first one.
+  void request_plugin(const GradientAccumulationPlugin& plugin);
+
+  /// The fields of the plugin that differ from their defaults, by name.
   nlohmann::ordered_json plugin_kwargs() const;
 
   /// How many backward passes make one optimizer step. At least 1.
@@ -71,12 +102,29 @@ class GradientState {
   bool sync_each_batch() const { return plugin_.sync_each_batch; }
   bool normalize_partial_window() const { return plugin_.normalize_partial_window; }
 
-  /// Whether this step's gradients are reduced over the ranks already; reset by the optimizer's
-  /// step. Kept for XLA devices only, whose optimizers the peer lets reduce them.
+  /// Whether this step's gradients were averaged over the ranks already; the optimizer's step
+  /// resets it. Only XLA devices use it, where optimizers average gradients.
   bool is_xla_gradients_synced() const { return is_xla_gradients_synced_; }
   void set_is_xla_gradients_synced(bool synced) { is_xla_gradients_synced_ = synced; }
 
-  /// As it was made; passes that run stay.
+  /// Counts one micro-step, opens a window if the last one is complete, and decides whether this
+  /// micro-step synchronises: every num_steps()-th one does, and so does the last batch of a
+  /// loader.
+  void begin_micro_step();
+  /// Micro-steps since the last one that synchronised at a loader's end.
+  int64_t step() const { return step_; }
+  void set_step(int64_t step) { step_ = step; }
+  AccumulationWindow& window() { return window_; }
+  const AccumulationWindow& window() const { return window_; }
+
+  /// Whether ranks may run different numbers of steps now, inside join_uneven_inputs.
+  bool joining() const { return joining_; }
+  /// At the end of joining all ranks count their micro-steps from zero again.
+  void set_joining(bool joining);
+
+  /// Counts from zero in a new window, and synchronises. Running passes over loaders stay.
+  void restart();
+  /// As constructed, except that running passes over loaders stay.
   void reset();
 
   /// Whether a loader is being iterated.
@@ -93,21 +141,25 @@ class GradientState {
   bool end_of_dataloader() const;
 
   /// How many rows of the innermost loader's last global batch (over all ranks) are real and not
-  /// padding; 0: all of them. What gather_for_metrics goes by is round().
+  /// padding; 0: all of them. gather_for_metrics uses round() instead.
   int64_t remainder() const;
 
-  /// Of the innermost loader's batch; null outside of loops.
+  /// The round of the innermost loader's current batch; null outside of loops.
   const BatchRound* round() const;
 
  private:
   bool sync_gradients_ = true;
   GradientAccumulationPlugin plugin_;
+  std::optional<GradientAccumulationPlugin> requested_plugin_;
   bool is_xla_gradients_synced_ = false;
+  bool joining_ = false;
+  int64_t step_ = 0;
+  AccumulationWindow window_;
   std::vector<LoaderScope*> loaders_;  // outermost first
 };
 
-/// One running pass over a loader. It is the innermost from construction on, and leaves the stack
-/// on destruction wherever it then stands, so interleaved loops may end in any order.
+/// One running pass over a loader. It becomes the innermost pass when it is constructed, and leaves
+/// the stack when it is destroyed, wherever it then stands: interleaved loops may end in any order.
 class GradientState::LoaderScope {
  public:
   explicit LoaderScope(GradientState& state, int64_t remainder = kUnknownRemainder);

@@ -16,18 +16,18 @@ bool any_rank_needs_less(const ProcessGroupPtr& group, int64_t batch_size, bool 
   own.mutable_data_ptr<int64_t>()[0] = batch_size;
   own.mutable_data_ptr<int64_t>()[1] = too_large ? 1 : 0;
   const at::Tensor all = gather_tensor(group, own);
-  const int64_t* told = all.const_data_ptr<int64_t>();
+  const int64_t* reported = all.const_data_ptr<int64_t>();
   bool any = false;
   for (int64_t rank = 0; rank < all.size(0); ++rank) {
-    TORCH_CHECK(told[2 * rank] == batch_size, "find_executable_batch_size: rank ", rank, " tried ",
-                told[2 * rank], " samples where rank ", group->getRank(), " tried ", batch_size,
-                "; ranks must start with the same batch size and reduce it alike");
-    any = any || told[2 * rank + 1] != 0;
+    TORCH_CHECK(reported[2 * rank] == batch_size, "find_executable_batch_size: rank ", rank,
+                " tried ", reported[2 * rank], " samples where rank ", group->getRank(), " tried ",
+                batch_size, "; ranks must start with the same batch size and reduce it alike");
+    any = any || reported[2 * rank + 1] != 0;
   }
   return any;
 }
 
-// Nothing where smaller batches do not help.
+// The error's text; absent where smaller batches do not help.
 std::optional<std::string> memory_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);

@@ -3,28 +3,27 @@
 ///   auto train = find_executable_batch_size(
 ///       [&](int64_t batch_size, int epochs) { ... return accuracy; },
 ///       {.starting_batch_size = 256, .group = accelerator.state().group()});
-///   double accuracy = train(/*epochs=*/3);   // the batch size comes first, and from here
+///   double accuracy = train(/*epochs=*/3);   // the search passes the batch size
 ///
-/// Each try begins with as much memory as the first: what the function made is gone, so models and
-/// optimizers that are to be made anew belong into it, and what it keeps outside of itself (a
-/// prepared model, optimizer state) is the caller's to release or restore.
+/// Each try starts with as much memory as the first: objects that the function made are destroyed.
+/// Models and optimizers that each try needs anew should be made in the function; the caller
+/// releases or restores what the function keeps elsewhere (a prepared model, optimizer state).
 ///
-/// With a group, ranks try the same batch size: they tell each other after each try, and if one had
-/// too little memory, all try again, and what the others returned is dropped. This works where a
-/// rank that fails leaves nobody waiting:
+/// With a group, ranks try the same batch size: they exchange the outcome of each try, and if one
+/// rank had too little memory, all try again, and the other ranks' results are dropped. This works
+/// where a rank that fails leaves no other rank waiting:
 ///   - the function has no collectives: measure one step of the bare module, forward, backward and
-///     optimizer, and train with the batch size that comes out; or
+///     optimizer, and train with the batch size that was found; or
 ///   - all ranks run out of memory at the same place, as equal models with equal batches do. After
 ///     an error in a backward pass a data-parallel model must be prepared anew.
-/// A rank that runs out of memory alone while the others are in a collective cannot be helped by
-/// agreeing afterwards: they do not get to the agreement. That ends in the backend's error, named
-/// by the simulator at once and found by others at their time-out. Other errors of one rank are
-/// thrown on that rank without telling the others.
+/// If a rank runs out of memory alone while the others are in a collective, they do not reach the
+/// exchange, and the backend reports the error: the simulator at once, real backends after their
+/// time-out. Other errors of one rank are thrown on that rank only.
 ///
-/// Errors: what the function throws, unless should_reduce_batch_size (memory.h) says that less work
-///         might help; c10::Error when nothing is left to try, and when ranks' batch sizes differ;
+/// Errors: the function's exceptions, except those for which should_reduce_batch_size (memory.h)
+///         holds; c10::Error when no batch size is left, and when ranks' batch sizes differ;
 ///         c10::ValueError for a reduce function that does not reduce.
-/// Collective: local, or as the group, each call and each try of it.
+/// Collective: each call and each try, over the group; local without one.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate utils/memory.py, find_executable_batch_size.
 #pragma once
@@ -44,12 +43,12 @@
 namespace accelerate {
 
 struct FindExecutableBatchSizeOptions {
-  /// Samples, as the function understands them: usually per rank.
+  /// In samples, usually per rank.
   int64_t starting_batch_size = 128;
-  /// Gets the batch size that was too large and returns the next one, a smaller one; the last is 1.
-  /// Empty: nine tenths, rounded down.
+  /// Returns the batch size to try after one that was too large; it must be smaller, and the last
+  /// one is 1. Empty: nine tenths, rounded down.
   std::function<int64_t(int64_t batch_size)> reduce_batch_size_fn = {};
-  /// Ranks that must use the same batch size; null: this rank alone.
+  /// The ranks that must use the same batch size; null: this rank alone.
   ProcessGroupPtr group = {};
 };
 
@@ -61,10 +60,10 @@ class BatchSizeSearch {
   explicit BatchSizeSearch(FindExecutableBatchSizeOptions options);
 
   int64_t batch_size() const { return batch_size_; }
-  // Releases memory. Errors: c10::Error when there is none.
+  // Releases memory. Errors: c10::Error when no batch size is left.
   int64_t begin_try();
-  // Whether the try's result stands; throws `failure` where smaller batches do not help. Otherwise
-  // the next try is with fewer.
+  // Whether the try's result stands; otherwise the next try has a smaller batch size. Throws
+  // `failure` where smaller batches do not help.
   bool end_try(std::exception_ptr failure);
 
  private:
@@ -81,14 +80,14 @@ template <typename Result, typename First, typename... Rest>
 constexpr bool kFirstIsInteger<std::function<Result(First, Rest...)>> =
     std::integral<std::remove_cvref_t<First>> && !std::same_as<std::remove_cvref_t<First>, bool>;
 
-// Only a function that is not overloaded and no template says what it takes.
+// The parameters of overloaded functions and templates are not known.
 template <typename Function>
 concept HasSignature = requires(Function& function) { std::function{function}; };
 
 }  // namespace internal
 
-/// A function whose first parameter is an integer, the batch size. Of functions that are overloaded
-/// or templates that shows when they are called.
+/// A function whose first parameter is an integer, the batch size. Overloaded functions and
+/// templates are checked when they are called.
 template <typename Function>
 concept TakesBatchSize =
     !internal::HasSignature<Function> ||
@@ -108,7 +107,8 @@ class ExecutableBatchSize {
     requires std::invocable<Function&, int64_t, std::remove_reference_t<Arguments>&...>
   auto operator()(Arguments&&... arguments) {
     using Result = std::invoke_result_t<Function&, int64_t, std::remove_reference_t<Arguments>&...>;
-    static_assert(!std::is_reference_v<Result>, "return a value: tries do not outlive themselves");
+    static_assert(!std::is_reference_v<Result>,
+                  "return a value: objects of a try are destroyed with it");
     while (true) {
       const int64_t batch_size = search_.begin_try();
       std::exception_ptr failure;
@@ -131,7 +131,7 @@ class ExecutableBatchSize {
     }
   }
 
-  /// What the next call starts with: after one that returned, the batch size that fits.
+  /// The batch size with which the next call starts; after a call, the one that fits.
   int64_t batch_size() const { return search_.batch_size(); }
 
  private:
@@ -139,7 +139,7 @@ class ExecutableBatchSize {
   internal::BatchSizeSearch search_;
 };
 
-/// See the top of this file. Local; what it returns is collective over the group, if there is one.
+/// See the top of this file. Local; the returned function is collective over the group, if any.
 template <typename Function>
   requires TakesBatchSize<std::decay_t<Function>>
 ExecutableBatchSize<std::decay_t<Function>> find_executable_batch_size(

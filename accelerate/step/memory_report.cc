@@ -1,10 +1,13 @@
 #include "accelerate/step/memory_report.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/step/training_state.h"
 
 namespace accelerate {
 namespace {
@@ -35,41 +38,37 @@ std::string MemoryReport::to_string() const {
   return text;
 }
 
-namespace internal {
-
-MemoryWitness::MemoryWitness(const TrainingState& training)
-    : loaders_(training.loaders),
-      optimizers_(training.optimizers),
-      schedulers_(training.schedulers) {
-  for (const auto& model : training.models) models_.push_back({model, model->module()});
-}
-
-MemoryReport MemoryWitness::survivors(const Runtime& runtime) const {
-  MemoryReport report;
-  for (const Model& model : models_) {
-    const std::shared_ptr<torch::nn::Module> module = model.module.lock();
-    if (!module) continue;
-    // This function's own pointer does not count, nor does that of the handles' shared state.
-    const int64_t handles = model.state.use_count();
-    const int64_t owners = module.use_count() - 1 - (handles > 0 ? 1 : 0);
-    report.survivors.push_back({.kind = "model",
-                                .name = module->name(),
-                                .bytes = bytes_of(*module),
-                                .owners = std::max(owners, handles)});
-  }
-  auto add = [&report](const char* kind, const auto& known) {
-    for (const auto& object : known) {
-      if (const int64_t owners = object.use_count(); owners > 0) {
-        report.survivors.push_back({.kind = kind, .owners = owners});
-      }
+std::function<MemoryReport(const Runtime&)> internal::watch_prepared(
+    const TrainingState& training) {
+  std::vector<std::pair<std::weak_ptr<ModelState>, std::weak_ptr<torch::nn::Module>>> models;
+  for (const auto& model : training.models) models.emplace_back(model, model->module());
+  return [models, loaders = training.loaders, optimizers = training.optimizers,
+          schedulers = training.schedulers](const Runtime& runtime) {
+    MemoryReport report;
+    for (const auto& [state, watched] : models) {
+      const std::shared_ptr<torch::nn::Module> module = watched.lock();
+      if (!module) continue;
+      // Neither this function's own pointer counts, nor that of the handles' shared state.
+      const int64_t handles = state.use_count();
+      const int64_t owners = module.use_count() - 1 - (handles > 0 ? 1 : 0);
+      report.survivors.push_back({.kind = "model",
+                                  .name = module->name(),
+                                  .bytes = bytes_of(*module),
+                                  .owners = std::max(owners, handles)});
     }
+    auto add = [&report](const char* kind, const auto& known) {
+      for (const auto& object : known) {
+        if (const int64_t owners = object.use_count(); owners > 0) {
+          report.survivors.push_back({.kind = kind, .owners = owners});
+        }
+      }
+    };
+    add("optimizer", optimizers);
+    add("scheduler", schedulers);
+    add("data loader", loaders);
+    report.device = runtime.device_memory();
+    return report;
   };
-  add("optimizer", optimizers_);
-  add("scheduler", schedulers_);
-  add("data loader", loaders_);
-  report.device = runtime.device_memory();
-  return report;
 }
 
-}  // namespace internal
 }  // namespace accelerate

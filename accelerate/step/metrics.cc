@@ -10,14 +10,14 @@ namespace accelerate::internal {
 at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                             const at::Tensor& tensor) {
   if (!round.ragged) {
-    // Real rows come first over all ranks.
+    // Padding comes last in the concatenation of the ranks' rows.
     const at::Tensor gathered = gather_tensor(group, tensor);
     if (round.real_rows == BatchRound::kAll || gathered.size(0) <= round.real_rows) return gathered;
     return gathered.narrow(0, 0, round.real_rows);
   }
-  const bool fills_up =
+  const bool is_padded =
       round.own_rows != BatchRound::kAll && tensor.dim() > 0 && tensor.size(0) > round.own_rows;
-  return gather_ragged_tensor(group, fills_up ? tensor.narrow(0, 0, round.own_rows) : tensor);
+  return gather_ragged_tensor(group, is_padded ? tensor.narrow(0, 0, round.own_rows) : tensor);
 }
 
 void throw_no_list_for_metrics() {
@@ -32,8 +32,7 @@ bool is_list(const c10::IValue& value) {
   return value.isList() || value.isTuple() || value.isString();
 }
 
-// Whether there are tensors to gather and nothing else, as far as one can see: of an empty list
-// one cannot, unless it is one of tensors.
+// Whether all leaves are tensors. An empty list counts as one of tensors only by its static type.
 bool holds_tensors_only(const c10::IValue& value) {
   if (value.isTensorList() || value.isNone()) return true;
   bool only = true;

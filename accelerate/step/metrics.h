@@ -1,8 +1,8 @@
-/// Gathers per-sample values from all ranks, without those of rows that only fill up batches.
+/// Gathers per-sample values from all ranks, without those of padded rows.
 ///
-/// Collective over `group`, the ranks that have a batch; null stands for one rank.
+/// Collective over `group`, the ranks that have a batch; null for one rank.
 /// Mirrors: accelerate accelerator.py, gather_for_metrics.
-/// Differs: exact also where ranks' batches differ in rows; lists are taken in any place of a tree.
+/// Differs: exact also where ranks' batches differ in rows; lists may be anywhere in a tree.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace accelerate {
 namespace internal {
 
-/// Every rank's real rows, one rank after the other.
+/// The real rows of all ranks, in the order of the ranks.
 at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                             const at::Tensor& tensor);
 
@@ -41,12 +41,12 @@ c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const Batch
 
 }  // namespace internal
 
-/// Each tensor's and list's real rows of all ranks. A rank alone gets the tree back.
-/// A c10::IValue of tensors is taken like a tree; another one's dicts are taken value by value, and
-/// a list, tuple or string has an entry per sample, gathered with gather_object.
-/// With `use_gather_object` the value itself is a list with an entry per sample, whatever is in it:
-/// a std::vector, or a c10::IValue, of which a tensor's rows are entries.
-/// Errors: c10::ValueError for a dynamic value, or with `use_gather_object` one of another type,
+/// The real rows of all ranks, for each tensor and list in the tree. One rank gets its tree back.
+/// A c10::IValue of tensors is a tree. In another one, each value of a dict is gathered by itself,
+/// and a list, tuple or string has an entry per sample, gathered with gather_object.
+/// With `use_gather_object` the value itself is a list with an entry per sample, of any type: a
+/// std::vector, or a c10::IValue, where the rows of a tensor are entries.
+/// Errors: c10::ValueError for a c10::IValue, or with `use_gather_object` a value of another type,
 ///         that has no entries.
 template <typename Tree>
 Tree gather_for_metrics(const ProcessGroupPtr& group, const BatchRound& round, Tree tree,

@@ -78,9 +78,9 @@ TEST_P(Prepare, WrapsNothingTwice) {
     torch::nn::Linear net(1, 1);
     auto [model, loader] = accelerator.prepare(net, made_loader());
     auto [again, loader_again] = accelerator.prepare(model, loader);
-    EXPECT_EQ(again.state(), model.state());
+    EXPECT_EQ(internal::state_of(again), internal::state_of(model));
     EXPECT_EQ(loader_again.size(), loader.size());
-    EXPECT_EQ(accelerator.prepare(net).state(), model.state());
+    EXPECT_EQ(internal::state_of(accelerator.prepare(net)), internal::state_of(model));
   });
 }
 
@@ -118,15 +118,13 @@ TEST_P(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
   const auto frozen_ddp = [](Accelerator& accelerator) {
     torch::nn::Linear frozen(1, 1);
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-    return accelerator.prepare_model(frozen).state()->ddp();
+    return find_stage<DistributedDataParallel>(accelerator.prepare_model(frozen));
   };
   make_cluster().run_on_every_rank([&](Rank&) {
     Accelerator accelerator;
     const auto trained = accelerator.prepare_model(torch::nn::Linear(1, 1));
-    EXPECT_EQ(trained.state()->ddp() != nullptr, world_size() > 1);
-    EXPECT_EQ(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})
-                  .state()
-                  ->ddp(),
+    EXPECT_EQ(find_stage<DistributedDataParallel>(trained) != nullptr, world_size() > 1);
+    EXPECT_EQ(find_stage<DistributedDataParallel>(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})),
               nullptr);
     EXPECT_EQ(frozen_ddp(accelerator) != nullptr, world_size() > 1 && !has_devices());
   });
@@ -182,7 +180,7 @@ TEST_P(Construction, InheritsAccumulationAndRefusesAnother) {
     EXPECT_THAT(error_of([] { Accelerator({.gradient_accumulation_steps = 2}); }),
                 AllOf(HasSubstr("{\"num_steps\":2} contradicts"), HasSubstr("{\"num_steps\":4}")));
     torch::nn::Linear net(1, 1);
-    EXPECT_EQ(first.prepare(net).state(), second.prepare(net).state());
+    EXPECT_EQ(internal::state_of(first.prepare(net)), internal::state_of(second.prepare(net)));
   });
 }
 

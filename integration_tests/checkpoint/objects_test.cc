@@ -131,7 +131,7 @@ Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* save
         training.scaler->load_state_dict(nlohmann::ordered_json::parse((*saved)[0].scaler.dump()));
       }
       internal::load_training_state_dict(training, gradients, filed(own.training));
-      load_replica_state_dict(*model.state(), filed(own.replica));
+      load_replica_state_dict(*internal::state_of(model), filed(own.replica));
       load_gradient_state_dict(*net, filed(own.gradients));
       restore_rng_state(rng_state_of(filed(own.rng)));
     }
@@ -162,7 +162,7 @@ Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* save
     own.scheduler = filed(scheduler_state_dict(*scheduler.shared()));
     if (training.scaler) own.scaler = training.scaler->state_dict();
     own.training = filed(internal::training_state_dict(training, gradients));
-    own.replica = filed(replica_state_dict(*model.state()));
+    own.replica = filed(replica_state_dict(*internal::state_of(model)));
     if (internal::is_inside_window(gradients)) own.gradients = filed(gradient_state_dict(*net));
     own.rng = filed(rng_state_dict(capture_rng_state()));
     std::vector<Tensor> flat;

@@ -81,11 +81,15 @@ std::vector<Outcome> train(const std::vector<int>& counts, bool sparse,
         groups[rank] = make_group(store, rank, ranks);
         Net net = nets[rank];
         auto state = std::make_shared<ModelState>(net.ptr());
-        state->set_ddp(std::make_unique<DistributedDataParallel>(net.ptr(), groups[rank], options));
+        Stages stages;
+        stages.push_back(
+            std::make_unique<DistributedDataParallel>(net.ptr(), groups[rank], options));
+        state->set_stages(std::move(stages));
         PreparedModel<NetImpl> model(net.ptr(), state);
         torch::optim::SGD sgd(net->parameters(), 0.05);
         for (int epoch = 0; epoch < 3; ++epoch) {
-          JoinScope join({state->ddp()}, true, [&](int source) { outcomes[rank].source = source; });
+          JoinScope join({find_stage<DistributedDataParallel>(model)}, true,
+                         [&](int source) { outcomes[rank].source = source; });
           for (int number = 0; number < counts[rank]; ++number) {
             const Tensor tokens = (torch::arange(4) + rank + number) % 6;
             model(tokens).square().mean().backward();

@@ -97,7 +97,9 @@ TEST_P(Passes, AreFollowedInTheOrderOfThoseThatTrain) {
       torch::optim::SGD sgd(pair->parameters(), 0.01);
       auto [first, second] = accelerator.prepare(pair->first, pair->second);
       {
-        JoinScope join({first.state()->ddp(), second.state()->ddp()}, true);
+        JoinScope join({find_stage<DistributedDataParallel>(first),
+                        find_stage<DistributedDataParallel>(second)},
+                       true);
         for (int number = 0; number < count_of(rank, ranks); ++number) {
           const Tensor x = input_of(rank.index(), number).to(accelerator.device());
           run_round(round, first, second, x, number);
@@ -163,7 +165,7 @@ TEST(Join, EvaluationInsideIsLocal) {
       net->train();
     };
     {
-      JoinScope join({model.state()->ddp()}, true);
+      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
       for (int number = 0; number < count_of(rank, 3); ++number) {
         model(input_of(rank.index(), number)).mean().backward();
         // Each rank as often as it likes, between passes and when others have ended.
@@ -189,7 +191,7 @@ TEST(Join, SeveralBucketsAreRebuiltTogether) {
                               torch::nn::Linear(520, 8), torch::nn::Linear(8, 1));
     auto model = accelerator.prepare(net);
     for (int epoch = 0; epoch < 2; ++epoch) {
-      JoinScope join({model.state()->ddp()}, true);
+      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
       for (int number = 0; number < count_of(rank, 3); ++number) {
         model(input_of(rank.index(), number)).mean().backward();
       }
@@ -220,7 +222,7 @@ TEST(Join, DriftAmongThoseThatStillTrainIsFound) {
       torch::nn::Linear line(4, 1);
       auto model = accelerator.prepare(line);
       for (int epoch = 0; epoch < 2; ++epoch) {
-        JoinScope join({model.state()->ddp()}, true);
+        JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
         const int count = std::vector<int>{4, 2, 4}[rank.index()];
         for (int number = 0; number < count; ++number) {
           if (epoch == 1 && number == 3 && rank.index() == guilty) {
@@ -252,7 +254,7 @@ TEST(Join, DriftAfterTheScopeIsFound) {
       torch::nn::Linear line(4, 1);
       auto model = accelerator.prepare(line);
       {
-        JoinScope join({model.state()->ddp()}, true);
+        JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
         for (int number = 0; number < count_of(rank, 3); ++number) {
           model(input_of(rank.index(), number)).mean().backward();
         }

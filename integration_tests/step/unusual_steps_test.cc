@@ -261,7 +261,9 @@ TEST_P(Order, AModelForEvaluationCanBeTrainedLater) {
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     Dot net;
-    EXPECT_EQ(accelerator.prepare_model(net, {.evaluation_mode = true}).state()->ddp(), nullptr);
+    EXPECT_EQ(find_stage<DistributedDataParallel>(
+                  accelerator.prepare_model(net, {.evaluation_mode = true})),
+              nullptr);
     torch::optim::SGD sgd(net->parameters(), 1.0);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
     const Tensor x = torch::full({1}, 1.0 + rank.index()).to(accelerator.device());

@@ -416,9 +416,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
                            reader.manifest().world_size,
                            " ranks, which were accumulating gradients: the window begins anew"));
   // The window cannot continue without the gradients of the missing ranks.
-  training.window = {};
-  training.step = 0;
-  gradient_state.set_sync_gradients(true);
+  gradient_state.restart();
 }
 
 void TrainingParts::load_rng(const RngState& saved, bool is_own) const {

@@ -281,7 +281,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                                      .durable = durable,
                                      .world_size = state_.num_processes(),
                                      .iteration = configuration_.iteration,
-                                     .step = training_.step,
+                                     .step = gradient_state_.step(),
                                      .versions = versions(runtime),
                                      .counts = parts().counts()},
                         .commits = writes_shared(),

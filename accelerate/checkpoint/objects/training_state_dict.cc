@@ -1,11 +1,13 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
@@ -24,8 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 #include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/precision/fp8_model.h"
 #include "accelerate/tensors/generator_state.h"
 #include "accelerate/tensors/take_over.h"
 #include "accelerate/values/fields.h"
@@ -62,7 +64,7 @@ AccumulationWindow window_of(const ordered_json& values, const TrainingState& tr
   for (const int64_t place : field_of<std::vector<int64_t>>(values, "models", where)) {
     TORCH_CHECK_VALUE(place >= 0, where, " has model ", place);
     if (place >= static_cast<int64_t>(training.models.size())) continue;
-    window.models.push_back(training.models[static_cast<size_t>(place)].get());
+    window.models.push_back(training.models[static_cast<size_t>(place)]->module().get());
   }
   return window;
 }
@@ -70,16 +72,17 @@ AccumulationWindow window_of(const ordered_json& values, const TrainingState& tr
 }  // namespace
 
 StateDict training_state_dict(const TrainingState& training, const GradientState& gradients) {
-  TORCH_CHECK_VALUE(!training.joining,
+  TORCH_CHECK_VALUE(!gradients.joining(),
                     "training cannot be saved inside join_uneven_inputs: nobody could go on there");
   std::vector<int64_t> models;
-  for (const ModelState* model : training.window.models) {
-    const auto found = std::find_if(training.models.begin(), training.models.end(),
-                                    [model](const auto& known) { return known.get() == model; });
+  for (const torch::nn::Module* module : gradients.window().models) {
+    const auto found =
+        std::find_if(training.models.begin(), training.models.end(),
+                     [module](const auto& known) { return known->module().get() == module; });
     if (found != training.models.end()) models.push_back(found - training.models.begin());
   }
   ordered_json window;
-  visit_fields(training.window,
+  visit_fields(gradients.window(),
                [&window](const char* name, const auto& field) { window[name] = field; });
   window["models"] = models;
   auto optimizers = ordered_json::array();
@@ -88,7 +91,7 @@ StateDict training_state_dict(const TrainingState& training, const GradientState
                           {"are_averaged", optimizer->are_averaged}});
   }
   StateDict state;
-  state.values = {{"step", training.step},
+  state.values = {{"step", gradients.step()},
                   {"sync_gradients", gradients.sync_gradients()},
                   {"is_xla_gradients_synced", gradients.is_xla_gradients_synced()},
                   {"window", std::move(window)},
@@ -114,8 +117,8 @@ void load_training_state_dict(TrainingState& training, GradientState& gradients,
     flags.emplace_back(field_of<bool>(optimizer, "step_was_skipped", kWhere),
                        field_of<bool>(optimizer, "are_averaged", kWhere));
   }
-  training.step = step;
-  training.window = std::move(window);
+  gradients.set_step(step);
+  gradients.window() = std::move(window);
   gradients.set_sync_gradients(sync);
   gradients.set_is_xla_gradients_synced(xla_synced);
   for (size_t i = 0; i < optimizers.size(); ++i) {
@@ -222,8 +225,8 @@ at::Tensor sparse(const ordered_json& entry, Tensors& tensors, const std::string
   return gradient._coalesced_(is_coalesced);
 }
 
-constexpr char kDdp[] = "ddp.";
-constexpr char kFp8[] = "fp8.";
+// The stages that have a state. A model may lack stages that a checkpoint has.
+constexpr std::array kStages = {DistributedDataParallel::kName, Fp8Stage::kName};
 
 // FNV-1a.
 uint64_t hash_of(const at::Tensor& bytes) {
@@ -314,40 +317,37 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
 }
 
 StateDict replica_state_dict(const ModelState& model) {
-  StateDict state;
-  if (model.ddp() != nullptr) {
-    StateDict ddp = model.ddp()->state_dict();
-    state.values["ddp"] = std::move(ddp.values);
-    for (auto& [name, tensor] : ddp.tensors) {
-      state.tensors.emplace_back(kDdp + name, std::move(tensor));
+  StateDict all;
+  for (const auto& stage : model.stages()) {
+    StateDict state = stage->state_dict();
+    const std::string name(stage->name());
+    if (!state.values.empty()) all.values[name] = std::move(state.values);
+    for (auto& [tensor_name, tensor] : state.tensors) {
+      all.tensors.emplace_back(name + "." + tensor_name, std::move(tensor));
     }
   }
-  if (model.fp8() != nullptr) {
-    for (auto& [name, tensor] : model.fp8()->state_dict()) {
-      state.tensors.emplace_back(kFp8 + name, tensor);
-    }
-  }
-  return state;
+  return all;
 }
 
 void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
-  StateDict ddp;
-  std::map<std::string, at::Tensor> fp8;
   for (const auto& [name, tensor] : state.tensors) {
-    if (name.starts_with(kDdp)) {
-      ddp.tensors.emplace_back(name.substr(sizeof(kDdp) - 1), tensor);
-    } else {
-      TORCH_CHECK_VALUE(name.starts_with(kFp8) && tensor.defined(),
-                        "the state of a model's replica has \"", name,
-                        "\", which is no part of it");
-      fp8.emplace(name.substr(sizeof(kFp8) - 1), tensor);
-    }
+    const std::string_view stage = std::string_view(name).substr(0, name.find('.'));
+    TORCH_CHECK_VALUE(std::find(kStages.begin(), kStages.end(), stage) != kStages.end(),
+                      "the state of a model's replica has an unknown tensor \"", name, "\"");
   }
-  if (model.fp8() != nullptr && !fp8.empty()) model.fp8()->load_state_dict(fp8);
-  if (model.ddp() == nullptr || !options.same_ranks || !state.values.contains("ddp")) return;
-  ddp.values = state.values.at("ddp");
-  model.ddp()->load_state_dict(ddp);
+  // Innermost first: an error in the state of replication leaves that of fp8 loaded.
+  for (auto stage = model.stages().rbegin(); stage != model.stages().rend(); ++stage) {
+    const std::string name((*stage)->name());
+    const std::string prefix = name + ".";
+    StateDict own;
+    for (const auto& [tensor_name, tensor] : state.tensors) {
+      if (!tensor_name.starts_with(prefix)) continue;
+      own.tensors.emplace_back(tensor_name.substr(prefix.size()), tensor);
+    }
+    if (state.values.contains(name)) own.values = state.values.at(name);
+    (*stage)->load_state_dict(own, options.same_ranks);
+  }
 }
 
 StateDict rng_state_dict(const RngState& state) {

@@ -21,12 +21,12 @@ class TrainingStateDictTest : public ::testing::Test {
       training_.models.push_back(
           std::make_shared<ModelState>(std::make_shared<torch::nn::LinearImpl>(1, 1)));
     }
-    training_.step = 5;
-    training_.window.steps = 2;
-    training_.window.tokens = 7;
-    training_.window.token_unit = 3;
-    training_.window.divides_by_tokens = true;
-    training_.window.models = {training_.models[1].get()};
+    gradients_.set_step(5);
+    gradients_.window().steps = 2;
+    gradients_.window().tokens = 7;
+    gradients_.window().token_unit = 3;
+    gradients_.window().divides_by_tokens = true;
+    gradients_.window().models = {training_.models[1]->module().get()};
     gradients_.set_sync_gradients(false);
   }
   static std::string load_error(TrainingState& training, const ordered_json& values) {
@@ -58,7 +58,7 @@ TEST_F(TrainingStateDictTest, GoesOnWhereItStood) {
   GradientState gradients;
   load_training_state_dict(other, gradients, saved);
   EXPECT_FALSE(gradients.sync_gradients());
-  EXPECT_EQ(other.window.models[0], training_.models[1].get());
+  EXPECT_EQ(gradients.window().models[0], training_.models[1]->module().get());
   EXPECT_EQ(training_state_dict(other, gradients).values, saved.values);
 }
 
@@ -88,12 +88,12 @@ TEST_F(TrainingStateDictTest, GivesFewerModelsWhatIsTheirs) {
   fewer.models = {training_.models[0]};
   GradientState gradients;
   load_training_state_dict(fewer, gradients, saved);
-  EXPECT_EQ(fewer.step, 5);
-  EXPECT_TRUE(fewer.window.models.empty());
+  EXPECT_EQ(gradients.step(), 5);
+  EXPECT_TRUE(gradients.window().models.empty());
 }
 
 TEST_F(TrainingStateDictTest, RefusesWhatNobodyCouldGoOnWith) {
-  training_.joining = true;
+  gradients_.set_joining(true);
   EXPECT_THROW(training_state_dict(training_, gradients_), c10::ValueError);
 }
 

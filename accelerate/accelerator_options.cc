@@ -1,0 +1,102 @@
+#include "accelerate/accelerator_options.h"
+
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "accelerate/parallel/ddp.h"
+#include "accelerate/report/availability.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/state/accelerator_state.h"
+#include "accelerate/values/from_string.h"
+
+namespace accelerate {
+namespace {
+
+constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
+constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+
+// Without these checks the job would silently train in another way than it was told to.
+void refuse_what_is_missing(const Environment& environment) {
+  for (const char* plugin : {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
+                             "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+    TORCH_CHECK_VALUE(!parse_flag_from_env(plugin, false, environment), plugin,
+                      " is set, but this version replicates models only; unset it");
+  }
+  const std::string backend = environment.get_or("ACCELERATE_DYNAMO_BACKEND", "no");
+  TORCH_CHECK_VALUE(from_string<DynamoBackend>(backend) == DynamoBackend::kNo,
+                    "ACCELERATE_DYNAMO_BACKEND=\"", backend,
+                    "\", but this version compiles nothing; set it to \"no\"");
+}
+
+void check_precision(PrecisionType precision, const Runtime& runtime) {
+  const bool available = precision == PrecisionType::kNo ||
+                         (precision == PrecisionType::kFp16 ? is_fp16_available(runtime)
+                                                            : is_bf16_available(false, runtime));
+  TORCH_CHECK_VALUE(
+      precision != PrecisionType::kFp16 || !is_torch_xla_available(true, false, runtime),
+      "mixed precision \"fp16\": TPUs compute in bf16; use mixed_precision=\"bf16\"");
+  TORCH_CHECK_VALUE(available, "mixed precision \"", to_string(precision),
+                    "\": this rank's device does not compute in it");
+}
+
+PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime& runtime) {
+  if (options.mixed_precision) return *options.mixed_precision;
+  // Read first, so that a mistake in it is an error even if an earlier Accelerator overrides it.
+  const auto from_environment = mixed_precision_from_env(runtime.environment());
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  if (earlier != nullptr && earlier->initialized()) return earlier->mixed_precision();
+  return from_environment.value_or(PrecisionType::kNo);
+}
+
+}  // namespace
+
+AcceleratorOptions internal::with_environment(AcceleratorOptions options, const Runtime& runtime) {
+  const Environment& environment = runtime.environment();
+  options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
+  if (options.gradient_accumulation_plugin) {
+    TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) == 1,
+                      "gradient_accumulation_steps and gradient_accumulation_plugin are the same "
+                      "setting; give one of them");
+  } else {
+    if (auto steps = parse_int_from_env(kAccumulationSteps, environment)) {
+      options.gradient_accumulation_steps = steps;
+    }
+    TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
+                      "gradient_accumulation_steps must be at least 1, got ",
+                      *options.gradient_accumulation_steps);
+    if (options.gradient_accumulation_steps) {
+      options.gradient_accumulation_plugin =
+          GradientAccumulationPlugin{.num_steps = options.gradient_accumulation_steps};
+    }
+  }
+  refuse_what_is_missing(environment);
+  options.mixed_precision = chosen_precision(options, runtime);
+  check_precision(*options.mixed_precision, runtime);
+  if (options.split_batches) {
+    TORCH_CHECK_VALUE(*options.split_batches || !options.dataloader_config.split_batches,
+                      "split_batches=false contradicts dataloader_config.split_batches=true");
+    options.dataloader_config.split_batches = *options.split_batches;
+  }
+  return options;
+}
+
+KwargsHandlers internal::handlers_of(const AcceleratorOptions& options) {
+  KwargsHandlers handlers = KwargsHandlers::from_list(options.kwargs_handlers);
+  check_fp8_handlers(handlers.fp8, *options.mixed_precision);
+  check_ddp_options(handlers.ddp);
+  return handlers;
+}
+
+ProjectConfiguration internal::project_of(const AcceleratorOptions& options) {
+  ProjectConfiguration project = options.project_config;
+  if (!options.project_dir) return project;
+  TORCH_CHECK_VALUE(!project.project_dir || *project.project_dir == *options.project_dir,
+                    "project_dir=\"", *options.project_dir,
+                    "\" contradicts project_config's project_dir=\"", *project.project_dir, "\"");
+  project.set_directories(options.project_dir);
+  return project;
+}
+
+}  // namespace accelerate

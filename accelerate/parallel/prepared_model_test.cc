@@ -1,0 +1,140 @@
+#include "accelerate/parallel/prepared_model.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/parallel/precision_stages.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+
+using Log = std::vector<std::string>;
+
+class Logging : public Stage {
+ public:
+  Logging(std::string name, Log& log) : name_(std::move(name)), log_(log) {}
+  std::string_view name() const override { return name_; }
+  void forward(ForwardPass& pass) override {
+    log_.push_back("before " + name_);
+    pass.set_synchronises(true);
+    pass.proceed();
+    log_.push_back("after " + name_);
+    std::vector<at::Tensor> outputs = pass.outputs();
+    for (at::Tensor& output : outputs) output = output + 1;
+    pass.set_outputs(std::move(outputs));
+  }
+
+ private:
+  const std::string name_;
+  Log& log_;
+};
+
+class Twice final : public Stage {
+ public:
+  std::string_view name() const override { return "twice"; }
+  void forward(ForwardPass& pass) override {
+    synchronises = pass.synchronises();
+    pass.proceed();
+    pass.proceed();
+  }
+  NoSyncCount no_sync_count() const override { return count; }
+  bool synchronises = false;
+  const NoSyncCount count = std::make_shared<int>(0);
+};
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(Log& log) : log(log) {}
+  std::pair<torch::Tensor, std::vector<torch::Tensor>> forward(const torch::Tensor& x) {
+    log.push_back("module");
+    TORCH_CHECK(x.numel() > 0, "empty");
+    return {x, {x * 2}};
+  }
+  Log& log;
+};
+
+PreparedModel<NetImpl> prepared(Log& log, Stages stages) {
+  auto net = std::make_shared<NetImpl>(log);
+  auto state = std::make_shared<ModelState>(net);
+  state->set_stages(std::move(stages));
+  return {net, state};
+}
+
+TEST(PreparedModel, RunsItsStagesFromTheOutermostToTheModule) {
+  Log log;
+  Stages stages;
+  stages.push_back(std::make_unique<Logging>("outer", log));
+  stages.push_back(std::make_unique<Logging>("inner", log));
+  auto model = prepared(log, std::move(stages));
+  const auto [first, rest] = model(torch::ones({1}));
+  EXPECT_THAT(log,
+              ElementsAre("before outer", "before inner", "module", "after inner", "after outer"));
+  EXPECT_EQ(first.item<double>(), 3);
+  EXPECT_EQ(rest.at(0).item<double>(), 4);
+}
+
+TEST(PreparedModel, LetsAStageRunTheInnerStagesAgain) {
+  Log log;
+  Stages stages;
+  stages.push_back(std::make_unique<Logging>("outer", log));
+  stages.push_back(std::make_unique<Twice>());
+  stages.push_back(std::make_unique<Logging>("inner", log));
+  auto model = prepared(log, std::move(stages));
+  model(torch::ones({1}));
+  EXPECT_THAT(log, ElementsAre("before outer", "before inner", "module", "after inner",
+                               "before inner", "module", "after inner", "after outer"));
+  EXPECT_TRUE(find_stage<Twice>(model)->synchronises);
+  EXPECT_EQ(find_stage<Fp8Stage>(model), nullptr);
+}
+
+TEST(PreparedModel, StartsAnewAfterAnException) {
+  Log log;
+  Stages stages;
+  stages.push_back(std::make_unique<Logging>("outer", log));
+  auto model = prepared(log, std::move(stages));
+  EXPECT_THROW(model(torch::ones({0})), c10::Error);
+  log.clear();
+  model(torch::ones({1}));
+  EXPECT_THAT(log, ElementsAre("before outer", "module", "after outer"));
+}
+
+TEST(PreparedModel, HoldsBackTheStagesThatSynchronise) {
+  Log log;
+  Stages stages;
+  stages.push_back(std::make_unique<Logging>("outer", log));
+  stages.push_back(std::make_unique<Twice>());
+  auto model = prepared(log, std::move(stages));
+  NoSyncScope::Counts counts;
+  internal::state_of(model)->add_no_sync_counts(counts);
+  EXPECT_THAT(counts, ElementsAre(find_stage<Twice>(model)->count));
+}
+
+TEST(PreparedModel, ReturnsFloat32FromAutomaticMixedPrecision) {
+  Stages stages;
+  stages.push_back(std::make_unique<AutocastStage>(AutocastSettings()));
+  torch::nn::Linear net(2, 2);
+  auto state = std::make_shared<ModelState>(net.ptr());
+  state->set_stages(std::move(stages));
+  PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
+  const torch::Tensor x = torch::full({1, 2}, 0.3);
+  torch::Tensor in_bf16;
+  {
+    const AutocastScope scope{AutocastSettings()};
+    in_bf16 = net->forward(x);
+  }
+  EXPECT_EQ(in_bf16.scalar_type(), torch::kBFloat16);
+  const torch::Tensor y = model(x);
+  EXPECT_EQ(y.scalar_type(), torch::kFloat);
+  EXPECT_TRUE(torch::equal(y, in_bf16.to(torch::kFloat)));
+}
+
+}  // namespace
+}  // namespace accelerate

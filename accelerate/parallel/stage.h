@@ -1,0 +1,100 @@
+/// One technique that is applied to a prepared model: replication, automatic mixed precision, fp8.
+///
+/// A prepared model has an ordered list of stages. Each stage surrounds those after it and, at
+/// last, the module's own forward pass:
+///
+///     void MyStage::forward(ForwardPass& pass) {
+///       ...              // before the forward pass; what throws here ends the pass
+///       pass.proceed();  // the stages inside, and the module
+///       ...              // after it, outputs included
+///     }
+///
+/// so that what a stage sets up for the pass lives in this function's locals, and several passes of
+/// one model may run at a time (nested ones, or on several threads where the stages allow it).
+/// A technique overrides the verbs it has a part in, and nothing outside of this room and its own
+/// file needs to know it.
+/// Threads: the rank's thread, unless a stage says otherwise.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/parallel/no_sync.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace accelerate {
+
+class Stage;
+/// Outermost first.
+using Stages = std::vector<std::unique_ptr<Stage>>;
+
+/// One forward pass on its way through the stages of its model.
+class ForwardPass {
+ public:
+  /// Runs the stages inside the calling one, and the module's forward pass.
+  void proceed();
+
+  /// The tensors among the outputs, in the order of tree_for_each; others may take their place, as
+  /// many as there are. Only after proceed().
+  virtual std::vector<at::Tensor> outputs() = 0;
+  virtual void set_outputs(std::vector<at::Tensor> outputs) = 0;
+
+  /// Whether all ranks make this pass and its backward pass synchronises gradients. An outer stage
+  /// sets it for the stages inside, which may be collective then.
+  bool synchronises() const { return synchronises_; }
+  void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+
+ protected:
+  /// `stages` outlive the pass.
+  explicit ForwardPass(const Stages& stages) : stages_(stages) {}
+  ~ForwardPass() = default;
+  virtual void run_module() = 0;
+
+ private:
+  const Stages& stages_;
+  size_t next_ = 0;
+  bool synchronises_ = false;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  /// The technique's name, under which checkpoints have the stage's state.
+  virtual std::string_view name() const = 0;
+
+  /// Surrounds a forward pass.
+  virtual void forward(ForwardPass& pass) = 0;
+
+  /// The count by which a NoSyncScope keeps this stage from synchronising gradients; null for a
+  /// stage that never does. Local.
+  virtual NoSyncCount no_sync_count() const { return nullptr; }
+
+  /// Lets the next backward pass synchronise, although its forward pass ran in a NoSyncScope.
+  /// Local.
+  virtual void trigger_sync_in_backward() {}
+
+  /// Called before gradients of a complete window are read, by clipping and unscaling: a stage that
+  /// holds back part of the work on gradients does it now. It may be called more than once in a
+  /// window. Collective.
+  virtual void finalise_gradients() {}
+
+  /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
+  virtual StateDict state_dict() const { return {}; }
+  /// `same_ranks`: whether as many ranks load the state as saved it.
+  /// Errors: c10::ValueError for the state of another model.
+  virtual void load_state_dict(const StateDict& state, bool same_ranks) {}
+};
+
+inline void ForwardPass::proceed() {
+  if (next_ == stages_.size()) return run_module();
+  Stage& stage = *stages_[next_++];
+  stage.forward(*this);
+  --next_;  // so that a stage may run the stages inside it again
+}
+
+}  // namespace accelerate

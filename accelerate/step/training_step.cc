@@ -1,0 +1,142 @@
+#include "accelerate/step/training_step.h"
+
+#include <algorithm>
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "accelerate/optim/clip_grad.h"
+#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/state/accelerator_state.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/step/training_state.h"
+
+namespace accelerate::internal {
+
+bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return std::any_of(group.params().begin(), group.params().end(),
+                       [&](const at::Tensor& other) { return other.is_same(parameter); });
+  });
+}
+
+bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
+  const std::vector<at::Tensor> parameters = model.module()->parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    return has_parameter(optimizer, parameter);
+  });
+}
+
+std::vector<const ModelState*> TrainingStep::named_or_all(Models models) const {
+  std::vector<const ModelState*> all = models;
+  if (all.empty()) {
+    for (const auto& model : training_.models) all.push_back(model.get());
+  }
+  return all;
+}
+
+NoSyncScope TrainingStep::accumulate(Models models) {
+  gradients_.begin_micro_step();
+  auto& named = gradients_.window().models;
+  named.clear();
+  for (const ModelState* model : models) named.push_back(model->module().get());
+  if (gradients_.sync_gradients() || gradients_.sync_each_batch()) return NoSyncScope();
+  return no_sync(models);
+}
+
+NoSyncScope TrainingStep::no_sync(Models models) const {
+  NoSyncScope::Counts counts;
+  for (const ModelState* model : models) model->add_no_sync_counts(counts);
+  if (models.size() == 0) {
+    for (const auto& model : training_.models) model->add_no_sync_counts(counts);
+  }
+  return NoSyncScope(std::move(counts));
+}
+
+void TrainingStep::finalise_stages() {
+  for (const auto& model : training_.models) {
+    for (const auto& stage : model->stages()) stage->finalise_gradients();
+  }
+}
+
+void TrainingStep::finalise_gradients() {
+  finalise_stages();
+  for_each_alive(training_.optimizers,
+                 [&](const auto& optimizer) { optimizer->settle_gradients(gradients_); });
+}
+
+void TrainingStep::unscale_gradients() {
+  if (training_.scaler && gradients_.sync_gradients()) finalise_gradients();
+}
+
+void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  if (!training_.scaler || !gradients_.sync_gradients()) return;
+  TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
+  finalise_stages();
+  optimizer.shared()->settle_gradients(gradients_);
+}
+
+at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                         double norm_type, bool error_if_nonfinite) {
+  if (!gradients_.sync_gradients()) return at::zeros({}, at::TensorOptions(state_.device()));
+  finalise_gradients();
+  return accelerate::clip_grad_norm_(
+      parameters, max_norm, {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
+}
+
+void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!gradients_.sync_gradients()) return;
+  finalise_gradients();
+  accelerate::clip_grad_value_(parameters, clip_value);
+}
+
+bool TrainingStep::optimizer_step_was_skipped() const {
+  bool skipped = false;
+  for_each_alive(training_.optimizers,
+                 [&](const auto& optimizer) { skipped = skipped || optimizer->step_was_skipped; });
+  return skipped;
+}
+
+GradScaler* TrainingStep::scaler() const {
+  return training_.scaler ? &training_.scaler->scaler() : nullptr;
+}
+
+ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
+  if (round == nullptr || round->ranks == 0 || round->ranks == state_.num_processes()) {
+    return state_.group();
+  }
+  // The other ranks have left the loop, so only the group's members take part in making it.
+  ProcessGroupPtr& group = training_.first_ranks[round->ranks];
+  if (!group && round->ranks > 1) {
+    GroupOptions options;
+    for (int rank = 0; rank < round->ranks; ++rank) options.ranks.push_back(rank);
+    group = state_.runtime().new_group(options);
+  }
+  return group;
+}
+
+void TrainingStep::adopt_training_state(int source, const std::vector<const ModelState*>& models) {
+  const ProcessGroupPtr& group = state_.group();
+  if (GradScaler* scaler = this->scaler()) {
+    scaler->set_group(group);
+    scaler->adopt_state(source);
+  }
+  // Schedulers come first: the optimizers' states overwrite the learning rates that they compute.
+  for_each_alive(training_.schedulers,
+                 [&](const auto& scheduler) { scheduler->catch_up(group, source); });
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
+    if (std::none_of(models.begin(), models.end(), [&](const ModelState* model) {
+          return trains(*prepared->optimizer, *model);
+        })) {
+      return;
+    }
+    if (prepared->moments) prepared->moments->unpack();
+    broadcast_optimizer_state(group, *prepared->optimizer, source, state_.device());
+    if (prepared->moments) prepared->moments->pack();
+  });
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,128 @@
+/// The training step: what happens between the loss and the optimizer's step.
+///
+/// It opens and closes accumulation windows, scales and weighs losses, runs the backward pass as
+/// the job needs it (fp16, TPUs, optimizers that step during it), makes gradients final before they
+/// are read, and clips them. The Accelerator delegates to it, and documents its methods for users.
+///
+/// GradientState has the state of accumulation, TrainingState the prepared objects; this class has
+/// none of its own. What a technique adds to the step is a verb of its stage: see stage.h.
+/// Errors: as documented at the Accelerator's methods.
+/// Threads: the rank's thread.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/parallel/no_sync.h"
+#include "accelerate/step/uneven_inputs.h"
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace accelerate {
+
+class AcceleratedOptimizer;
+class AcceleratorState;
+class GradientState;
+class GradScaler;
+class ModelState;
+struct BatchRound;
+
+namespace optim {
+class FusedBackwardOptimizer;
+}  // namespace optim
+
+/// What `Accelerator::backward` passes on to at::Tensor::backward.
+struct BackwardOptions {
+  /// The gradient of the loss, where the loss is not a scalar.
+  at::Tensor gradient = {};
+  /// Absent: as create_graph.
+  std::optional<bool> retain_graph = std::nullopt;
+  bool create_graph = false;
+  /// Only these tensors get gradients. Absent: all leaves.
+  std::optional<std::vector<at::Tensor>> inputs = std::nullopt;
+  /// For an optimizer that steps during the backward pass (LOMO). Absent: that of its groups.
+  std::optional<double> learning_rate = std::nullopt;
+};
+
+namespace internal {
+
+struct TrainingState;
+
+class TrainingStep {
+ public:
+  /// Models that a call is about; empty: all prepared ones.
+  using Models = std::initializer_list<const ModelState*>;
+
+  /// All three outlive the step.
+  TrainingStep(AcceleratorState& state, GradientState& gradients, TrainingState& training)
+      : state_(state), gradients_(gradients), training_(training) {}
+
+  // ---- The window.
+
+  NoSyncScope accumulate(Models models);
+  NoSyncScope no_sync(Models models) const;
+  UnevenInputsScope join_uneven_inputs(const JoinOptions& options, bool even_batches,
+                                       Models models);
+
+  // ---- The backward pass.
+
+  void backward(const at::Tensor& loss, const BackwardOptions& options);
+  at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
+                             const BackwardOptions& options);
+  void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
+  bool has_lomo_optimizer() const;
+  /// Gradients that an optimizer reduces during the backward pass are not synchronised by their
+  /// model as well. To be called when a model or an optimizer was prepared. Local.
+  /// Errors: c10::ValueError if such an optimizer has some parameters of a replicated model only.
+  void leave_gradients_to_lomo();
+
+  // ---- Gradients.
+
+  void unscale_gradients();
+  void unscale_gradients(const AcceleratedOptimizer& optimizer);
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                             double norm_type, bool error_if_nonfinite);
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  bool optimizer_step_was_skipped() const;
+  /// Null where losses are not scaled.
+  GradScaler* scaler() const;
+
+  // ---- Other ranks.
+
+  /// The ranks that have a batch in this round; all where `round` is null.
+  ProcessGroupPtr metrics_group(const BatchRound* round) const;
+  /// After ranks trained these models by themselves: the optimizers that train them, the schedulers
+  /// and the scaler take rank `source`'s state. Collective.
+  void adopt_training_state(int source, const std::vector<const ModelState*>& models);
+
+ private:
+  // The models named, or all prepared ones.
+  std::vector<const ModelState*> named_or_all(Models models) const;
+  // Scales the loss, and runs autograd or the optimizer that does so itself.
+  void run_backward(const at::Tensor& loss, const BackwardOptions& options);
+  void finalise_stages();
+  // Makes gradients what the optimizers' steps will see.
+  void finalise_gradients();
+  // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
+  void multiply_gradients(const at::Tensor& factor);
+  std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
+
+  AcceleratorState& state_;
+  GradientState& gradients_;
+  TrainingState& training_;
+};
+
+/// Whether the optimizer has this parameter, or one of the module's. Local.
+bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model);
+
+}  // namespace internal
+}  // namespace accelerate
