@@ -1,4 +1,4 @@
-#include "integration_tests/golden/checkpoint_sharding_rules.h"
+#include "integration_tests/golden/rules.h"
 
 #include <algorithm>
 #include <map>

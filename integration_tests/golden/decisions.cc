@@ -8,17 +8,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randperm.h>
 
-#include "integration_tests/golden/checkpoint_sharding_rules.h"
 #include "integration_tests/golden/compare.h"
-#include "integration_tests/golden/env_parsing_rules.h"
 #include "integration_tests/golden/fields.h"
-#include "integration_tests/golden/grad_sync_rules.h"
-#include "integration_tests/golden/launch_env_rules.h"
-#include "integration_tests/golden/operations_rules.h"
-#include "integration_tests/golden/prepared_dataloader_rules.h"
-#include "integration_tests/golden/save_state_layout_rules.h"
-#include "integration_tests/golden/seedable_sampler_rules.h"
-#include "integration_tests/golden/tracking_rules.h"
+#include "integration_tests/golden/rules.h"
 
 namespace accelerate::golden {
 namespace {

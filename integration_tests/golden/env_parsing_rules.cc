@@ -1,4 +1,4 @@
-#include "integration_tests/golden/env_parsing_rules.h"
+#include "integration_tests/golden/rules.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "integration_tests/golden/grad_sync_rules.h"
+#include "integration_tests/golden/rules.h"
 
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/grad_sync_model.h"

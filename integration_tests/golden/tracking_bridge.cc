@@ -1,4 +1,4 @@
-#include "integration_tests/golden/tracking_bridge.h"
+#include "integration_tests/golden/trackers.h"
 
 #include <memory>
 #include <string>
@@ -7,6 +7,7 @@
 #include "absl/functional/overload.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
 #include "trackers/aim/aim_tracker.h"
 #include "trackers/bridge/python_package.h"

@@ -16,13 +16,8 @@
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
-#include "integration_tests/golden/tracking_bridge.h"
-#include "integration_tests/golden/tracking_dvclive.h"
-#include "integration_tests/golden/tracking_mlflow.h"
+#include "integration_tests/golden/trackers.h"
 #include "integration_tests/golden/tracking_replay.h"
-#include "integration_tests/golden/tracking_tensorboard.h"
-#include "integration_tests/golden/tracking_trackio.h"
-#include "integration_tests/golden/tracking_wandb.h"
 
 namespace accelerate::golden {
 namespace {

@@ -1,4 +1,4 @@
-#include "integration_tests/golden/tracking_mlflow.h"
+#include "integration_tests/golden/trackers.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
 #include "trackers/mlflow/mlflow_client.h"
 #include "trackers/mlflow/mlflow_tracker.h"

@@ -1,12 +1,7 @@
-#include "integration_tests/golden/tracking_rules.h"
+#include "integration_tests/golden/rules.h"
 
 #include <algorithm>
 #include <string>
-
-#include "integration_tests/golden/tracking_bridge.h"
-#include "integration_tests/golden/tracking_dvclive.h"
-#include "integration_tests/golden/tracking_mlflow.h"
-#include "integration_tests/golden/tracking_tensorboard.h"
 
 namespace accelerate::golden {
 namespace {

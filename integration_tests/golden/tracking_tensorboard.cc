@@ -1,4 +1,4 @@
-#include "integration_tests/golden/tracking_tensorboard.h"
+#include "integration_tests/golden/trackers.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
 #include "trackers/common/json_value.h"
 #include "trackers/tensorboard/tensorboard_tracker.h"

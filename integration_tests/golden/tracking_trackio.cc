@@ -1,4 +1,4 @@
-#include "integration_tests/golden/tracking_trackio.h"
+#include "integration_tests/golden/trackers.h"
 
 #include <memory>
 #include <string>

@@ -1,0 +1,29 @@
+/// The decisions of each family, in the order in which they apply; see decisions.h.
+///
+/// Threads: pure functions.
+#pragma once
+
+#include <vector>
+
+#include "integration_tests/golden/decisions.h"
+
+namespace accelerate::golden {
+
+std::vector<Decision> checkpoint_sharding_rules();
+std::vector<Decision> env_parsing_rules();
+std::vector<Decision> grad_sync_rules();
+std::vector<Decision> launch_env_rules();
+std::vector<Decision> operations_rules();
+std::vector<Decision> prepared_dataloader_rules();
+std::vector<Decision> save_state_layout_rules();
+std::vector<Decision> seedable_sampler_rules();
+std::vector<Decision> tracking_rules();
+
+/// The parts of tracking_rules() that belong to one tracker, or to those that stand on a Python
+/// package of their vendor.
+std::vector<Decision> bridge_tracking_rules();
+std::vector<Decision> dvclive_tracking_rules();
+std::vector<Decision> mlflow_tracking_rules();
+std::vector<Decision> tensorboard_tracking_rules();
+
+}  // namespace accelerate::golden
