@@ -47,7 +47,7 @@ void TrainingStep::backward(const at::Tensor& loss, const BackwardOptions& optio
 at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                                          const BackwardOptions& options) {
   AccumulationWindow& window = gradients_.window();
-  TORCH_CHECK_VALUE(n_tokens >= 0, "backward_tokens: the number of tokens is negative: ", n_tokens);
+  TORCH_CHECK_VALUE(n_tokens >= 0, "backward_tokens: a loss cannot be over ", n_tokens, " tokens");
   TORCH_CHECK_VALUE(!gradients_.joining(),
                     "backward_tokens: inside join_uneven_inputs, ranks whose data has ended would "
                     "not count their tokens; use even batches, or zero tokens in padded batches");
