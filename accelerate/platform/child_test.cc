@@ -1,6 +1,7 @@
 #include "accelerate/platform/child.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>

@@ -1,15 +1,11 @@
 #include "accelerate/values/byte_sizes.h"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 
 #include <c10/util/Exception.h>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_format.h"
 #include "accelerate/base/byte_text.h"
 #include "accelerate/base/number_text.h"
 

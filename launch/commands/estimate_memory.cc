@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"

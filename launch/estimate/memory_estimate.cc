@@ -1,12 +1,10 @@
 #include "launch/estimate/memory_estimate.h"
 
 #include <algorithm>
-#include <iterator>
+#include <cmath>
 #include <map>
 #include <set>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_format.h"
 #include "accelerate/base/byte_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 

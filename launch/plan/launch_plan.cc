@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
 #include "launch/settings/child_environment.h"

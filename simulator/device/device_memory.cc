@@ -12,7 +12,6 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/byte_text.h"
 
