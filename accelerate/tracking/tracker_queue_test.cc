@@ -141,7 +141,7 @@ TEST_P(TrackerQueueTest, WhatThrowsIsReportedOnceAndCounted) {
   queue_->finish(absl::InfiniteDuration());
   EXPECT_THAT(record_.calls, ElementsAre("{'n': 1}", "finish"));
   EXPECT_THAT(record_.reports,
-              ElementsAre(HasSubstr("tracker spy failed: no route to wandb. Training goes on"),
+              ElementsAre(HasSubstr("tracker spy failed: no route to wandb. Training continues"),
                           HasSubstr("not a std::exception"),
                           HasSubstr("3 calls failed, 0 were never made")));
 }
