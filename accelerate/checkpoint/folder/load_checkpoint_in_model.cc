@@ -23,7 +23,6 @@ namespace accelerate {
 namespace {
 
 using internal::StateDictMatch;
-using internal::value_or_throw;
 
 // An open file of a checkpoint.
 struct OpenFile {
@@ -65,7 +64,7 @@ OpenFile open_file(FileSystem& files, const std::string& path) {
   if (is_torch_file(files, path)) {
     file.pickled = read_torch_state_dict(files, path);
   } else {
-    file.safetensors = value_or_throw(SafetensorsFile::open(files, path));
+    file.safetensors = internal::value_or_throw(SafetensorsFile::open(files, path));
   }
   return file;
 }
@@ -224,7 +223,8 @@ IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& 
 
 NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file) {
   if (is_torch_file(files, checkpoint_file)) return read_torch_state_dict(files, checkpoint_file);
-  return value_or_throw(value_or_throw(SafetensorsFile::open(files, checkpoint_file)).read_all());
+  return internal::value_or_throw(
+      internal::value_or_throw(SafetensorsFile::open(files, checkpoint_file)).read_all());
 }
 
 }  // namespace accelerate
