@@ -305,7 +305,7 @@ TEST(SharedScaler, SaysWhatIsNoStateOfIts) {
     bad["accelerate"][name] = value;
     return error_of([&] { shared->load_state_dict(bad); });
   };
-  EXPECT_THAT(error_with("steps", {0, 0}), HasSubstr("of 2 optimizers, here are 1"));
+  EXPECT_THAT(error_with("steps", {0, 0}), HasSubstr("has 2 optimizers, this job has 1"));
   EXPECT_THAT(error_with("steps", {-1}), HasSubstr("counts -1 steps"));
   EXPECT_THAT(error_with("steps", 3), HasSubstr("\"steps\" is 3"));
   EXPECT_THAT(error_with("is_unscaled", {1}), HasSubstr("\"is_unscaled\""));

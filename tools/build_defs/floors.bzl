@@ -83,7 +83,7 @@ OPEN_TO_TESTS = {
     },
 }
 
-# Folders whose rooms, tests included, must not include LibTorch.
+# Rooms that must not include LibTorch, tests included; a top-level folder stands for all that is in it.
 WITHOUT_LIBTORCH = [
     "accelerate/base",
     "accelerate/platform",

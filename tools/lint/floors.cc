@@ -22,18 +22,16 @@ constexpr std::array<std::string_view, 4> kLibtorchFolders = {"ATen/", "c10/", "
 
 // The value of a variable in a .bzl file, which is JSON but for comments and trailing commas.
 nlohmann::json value_of(const std::string& bzl, const std::string& name) {
-  std::smatch found;
-  if (!std::regex_search(bzl, found,
-                         std::regex("\n" + name + R"( = (\[.*\]\n|\[\n[^\]]*\n\]\n|\{)"))) {
-    throw std::invalid_argument(std::format("{} has no {}", kFloorsPath, name));
-  }
-  std::string text = found[1].str();
-  if (text == "{") {
-    const std::string rest = found[1].str() + found.suffix().str();
-    text = rest.substr(0, rest.find("\n}\n") + 2);
-  }
+  const std::string start = "\n" + name + " = ";
+  const size_t at = bzl.find(start);
+  if (at == bzl.npos) throw std::invalid_argument(std::format("{} has no {}", kFloorsPath, name));
+  std::string text = bzl.substr(at + start.size());
+  const std::string first_line = text.substr(0, text.find('\n'));
+  // A value of several lines ends with its bracket on a line of its own.
+  const char* const end = first_line == "{" ? "\n}\n" : "\n]\n";
+  text = first_line.size() > 1 ? first_line : text.substr(0, text.find(end) + 2);
   text = std::regex_replace(text, std::regex("\n *#[^\n]*"), "");
-  text = std::regex_replace(text, std::regex(R"(,(\s*[\]}]))"), "$1");
+  text = std::regex_replace(text, std::regex(",(\\s*[\\]}])"), "$1");
   return nlohmann::json::parse(text);
 }
 
@@ -60,7 +58,8 @@ class House {
         open_to_tests_(value_of(bzl, "OPEN_TO_TESTS")),
         without_libtorch_(value_of(bzl, "WITHOUT_LIBTORCH")),
         beside_(value_of(bzl, "BESIDE")) {
-    for (const auto& [top, floors] : value_of(bzl, "FLOORS").items()) {
+    const nlohmann::json all = value_of(bzl, "FLOORS");
+    for (const auto& [top, floors] : all.items()) {
       for (size_t floor = 0; floor < floors.size(); ++floor) {
         for (const auto& room : floors[floor]) floors_[top][room] = static_cast<int>(floor);
       }
@@ -79,9 +78,8 @@ class House {
     }
     const bool libtorch =
         top != "tools" &&
-        std::none_of(without_libtorch_.begin(), without_libtorch_.end(), [&](const auto& each) {
-          return is_in(file.path, each.template get<std::string>());
-        });
+        std::none_of(without_libtorch_.begin(), without_libtorch_.end(),
+                     [&](const auto& each) { return is_without_libtorch(file.path, each); });
     int number = 0;
     for (std::string_view line : lines_of(file.contents)) {
       ++number;
@@ -154,6 +152,11 @@ class House {
     const std::string top(include.substr(0, include.find('/')));
     return include.find('/') != include.npos &&
            (floors_.contains(top) || top == "integration_tests" || top == "tools");
+  }
+
+  // A room, or a top-level folder with everything in it.
+  static bool is_without_libtorch(std::string_view path, const std::string& folder) {
+    return folder_of(path) == folder || (folder.find('/') == folder.npos && is_in(path, folder));
   }
 
   // Whether a file may include every room of its folder.
