@@ -54,8 +54,8 @@ struct Placement {
 /// MASTER_ADDR defaults to this machine where it is known to run all ranks, and to the first host
 /// of a Slurm step; MASTER_PORT to 29500, and to a number made from the job's under Slurm.
 /// Errors: InvalidArgument naming every variable involved: text that is not a number, an index
-///         outside its count, a rank without a number of ranks, launchers that contradict one another, a
-///         missing or malformed address.
+///         outside its count, a rank without a number of ranks, launchers that contradict one
+///         another, a missing or malformed address.
 absl::StatusOr<Placement> placement_from_environment(const Environment& environment);
 
 /// The placement's topology alone; says nothing of a missing address.
