@@ -7,7 +7,7 @@
 # pointer and keyboard (simulator/report/drive_page.js). Screenshots, light and dark, stay in DIR,
 # a new folder below TMPDIR unless given, for a person to look at.
 #
-# Chromium is no part of the build root, which it would more than double: the lane takes the host's,
+# Chromium is not a part of the build root, whose size it would more than double: the lane takes the host's,
 # or the one that CHROMIUM names.
 set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)

@@ -54,7 +54,7 @@ TEST(Agree, OfWhatARankDid) {
   EXPECT_EQ(value.text, "wrong");
   const RankOutcome odd = outcome_of([]() -> std::string { throw 42; });
   EXPECT_EQ(odd.status, RankStatus::kFailed);
-  EXPECT_THAT(odd.text, HasSubstr("no std::exception"));
+  EXPECT_THAT(odd.text, HasSubstr("not a std::exception"));
 }
 
 TEST(Agree, WhatIsOutOfReachIsNotDamaged) {

@@ -87,7 +87,7 @@ TEST(GatherObject, CarriesTensorsInObjects) {
   using Entry = std::pair<std::string, at::Tensor>;
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const int rank = group->getRank();
-    // Of another shape and dtype on each rank, and strided.
+    // Each rank's tensor has another shape and dtype, and rank 0's is strided.
     const at::Tensor own = rank == 0 ? at::arange(6).reshape({2, 3}).t() : at::ones({}, at::kBool);
     const std::vector<Entry> all = gather_object(group, std::vector<Entry>{{"it", own}});
     ASSERT_EQ(all.size(), 2);

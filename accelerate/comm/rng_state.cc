@@ -84,7 +84,7 @@ RngState rng_state_from_json(const nlohmann::json& json) {
     }
     return state;
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "this is no state of random number generators: ", error.what());
+    TORCH_CHECK_VALUE(false, "this is not a state of random number generators: ", error.what());
   }
 }
 

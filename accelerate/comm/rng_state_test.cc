@@ -111,7 +111,7 @@ TEST_F(RngStateTest, RefusesJsonThatIsNoState) {
   };
   nlohmann::json good = rng_state_to_json(capture_rng_state());
   EXPECT_EQ(error_of_json(good), "");
-  EXPECT_THAT(error_of_json(nlohmann::json::array()), HasSubstr("no state of random number"));
+  EXPECT_THAT(error_of_json(nlohmann::json::array()), HasSubstr("not a state of random number"));
   EXPECT_THAT(error_of_json({{"version", 1}}), HasSubstr("states"));
   nlohmann::json other = good;
   other["version"] = 2;
@@ -120,7 +120,7 @@ TEST_F(RngStateTest, RefusesJsonThatIsNoState) {
   other["states"]["torch"] = "not base64!";
   EXPECT_THAT(error_of_json(other), AllOf(HasSubstr("\"torch\""), HasSubstr("base64")));
   other["states"]["torch"] = 3;
-  EXPECT_THAT(error_of_json(other), HasSubstr("no state of random number"));
+  EXPECT_THAT(error_of_json(other), HasSubstr("not a state of random number"));
 }
 
 }  // namespace

@@ -106,8 +106,8 @@ ACCELERATE_FIELDS(GradScalerKwargs, init_scale, growth_factor, backoff_factor, g
 struct InitProcessGroupKwargs {
   /// Name of a backend; empty lets the Runtime choose.
   std::string backend = {};
-  /// How ranks find each other. Whoever started the program has decided that already, so this can
-  /// only repeat it: see check_init_method.
+  /// How ranks find each other. The launcher has decided that already, so this can only repeat
+  /// it: see check_init_method.
   std::optional<std::string> init_method = std::nullopt;
   /// How long an operation waits for its peers. Absent: see effective_timeout.
   std::optional<absl::Duration> timeout = std::nullopt;

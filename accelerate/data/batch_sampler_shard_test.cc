@@ -394,7 +394,7 @@ TEST(BeginUnsharedPass, GivesListsAsTheyAre) {
   EXPECT_THROW(begin_unshared_pass(sampler, 4), c10::ValueError);
 }
 
-// Whoever derives from FixedSizeBatchSampler may cut its batches otherwise.
+// A class derived from FixedSizeBatchSampler may cut its batches otherwise.
 TEST(BeginUnsharedPass, GivesTheBatchesThatADerivedSamplerCuts) {
   struct ShortFirst : FixedSizeBatchSampler {
     using FixedSizeBatchSampler::FixedSizeBatchSampler;

@@ -65,7 +65,7 @@ class DispatchChannel {
   std::string receive_pass();
   /// Errors: DatasetError with rank 0's message if it failed.
   Header receive_header();
-  /// Of the header's batch; the tensors are made from it.
+  /// The structure of the header's batch; the tensors are made from it.
   const std::string& structure() const { return structure_; }
   void receive_tensors(const std::vector<at::Tensor>& tensors);
 

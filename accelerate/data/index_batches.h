@@ -48,7 +48,7 @@ class IndexBatches {
   struct Layout {
     int64_t first = 0;   ///< Where batch 0 begins.
     int64_t stride = 0;  ///< From one batch's begin to the next's.
-    int64_t length = 0;  ///< Of a batch.
+    int64_t length = 0;  ///< Samples of a batch.
     int64_t count = 0;   ///< How many batches.
   };
 

@@ -389,10 +389,10 @@ json LoaderCore::state_dict() const {
 }
 
 void LoaderCore::load_state_dict(const json& state) {
-  TORCH_CHECK_VALUE(state.is_object(), "DataLoader: this is no loader's state");
+  TORCH_CHECK_VALUE(state.is_object(), "DataLoader: this is not the state of a DataLoader");
   try {
     TORCH_CHECK_VALUE(state.at("version").get<int>() == kStateVersion,
-                      "DataLoader: this is no state of version ", kStateVersion);
+                      "DataLoader: this is not a state of version ", kStateVersion);
     TORCH_CHECK_VALUE(state.at("units").get<std::string>() == units(),
                       "DataLoader: the state counts ", state.at("units").dump(),
                       ", this loader counts ", units());

@@ -96,7 +96,7 @@ class LoaderCore {
 
   /// Collective if ranks synchronise generators.
   PassStart begin_pass(int64_t skip);
-  /// Of map-style data: this rank's batches; for kDispatch, rank 0's rounds.
+  /// For map-style data. Returns this rank's batches or, for kDispatch, rank 0's rounds.
   ShardedPass begin_map_pass(const PassStart& start);
   /// For kDispatch: rank 0 describes its pass and the others adopt it, so that every rank knows the
   /// position.
@@ -179,7 +179,7 @@ class BatchReader {
   /// The batch of the first samples of the pass, wherever it was entered: `count` of them, or all
   /// that are known; nothing where there are none. \pre Only once the last batch was read.
   virtual std::optional<Batch> first_rows(int64_t count) = 0;
-  /// Of a stream: how many of its samples were read. \pre As first_rows.
+  /// How many samples of a stream were read. \pre As first_rows.
   virtual int64_t taken() const { return 0; }
 };
 

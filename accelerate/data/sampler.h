@@ -68,7 +68,7 @@ class PassRandomness {
   void load_state_dict(const nlohmann::json& state, at::Generator own);
 
  private:
-  // Of the pass begun and not ended or, if `resume_`, of the one to be begun.
+  // They belong to the pass that is open or, if `resume_`, to the next one.
   std::optional<uint64_t> seed_;
   at::Tensor state_;
   bool resume_ = false;
@@ -135,7 +135,7 @@ struct SeedableRandomSamplerOptions {
   std::optional<int64_t> num_samples = std::nullopt;
   /// Reseeded at every pass; undefined: one of its own.
   at::Generator generator = {};
-  /// Of pass 0. Absent: the seed that the default generator has now.
+  /// The seed of pass 0. Absent: the seed that the default generator has now.
   std::optional<uint64_t> data_seed = std::nullopt;
 };
 

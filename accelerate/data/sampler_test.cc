@@ -128,7 +128,7 @@ TEST(RandomSampler, RefusesWhatHasNothingToVisit) {
 
 // ---- States
 
-// Whoever loads the state of a pass that was begun begins that very pass, and goes on likewise.
+// A sampler with the state of an open pass begins that very pass, and goes on likewise.
 template <typename Make>
 void expect_the_begun_pass_again(const Make& make, bool goes_on) {
   const std::unique_ptr<Sampler> one = make();
@@ -184,7 +184,7 @@ TEST(SamplerState, BeginsTheBegunPassAgain) {
   }
 }
 
-// Whoever loads the state taken between passes begins the pass that would have come next.
+// A sampler with a state taken between passes begins the pass that would have come next.
 template <typename Make>
 void expect_the_next_pass(const Make& make) {
   const std::unique_ptr<Sampler> one = make(seeded(1));

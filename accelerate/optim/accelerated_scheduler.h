@@ -67,7 +67,7 @@ class AcceleratedScheduler {
   /// Errors: c10::ValueError for a metric where none is needed, or none where one is.
   void step(std::optional<double> metric = std::nullopt);
 
-  /// Of a scheduler of this library; LibTorch's own have none. See optim::Scheduler.
+  /// Only for schedulers of this library; LibTorch's own have none. See optim::Scheduler.
   /// Errors: c10::ValueError for LibTorch's.
   const std::vector<double>& get_last_lr() const;
   nlohmann::ordered_json state_dict() const;

@@ -195,7 +195,7 @@ TEST(PreparedScheduleThatIsOver, IsNoneWhereItsUnitIsRight) {
   EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4, .unit = SchedulerUnit::kPerOptimizerStep}),
               IsEmpty());
   EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4, .split_batches = true}), IsEmpty());
-  // Without other processes nobody changed the schedule.
+  // Without other processes the schedule was not changed.
   EXPECT_THAT(warnings_of(3, {}), IsEmpty());
 }
 

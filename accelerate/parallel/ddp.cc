@@ -596,7 +596,8 @@ void DistributedDataParallel::load_state_dict(const StateDict& state, bool same_
     const at::Tensor* buffer =
         name.starts_with(kBuffer) ? named_buffers.find(name.substr(sizeof(kBuffer) - 1)) : nullptr;
     TORCH_CHECK_VALUE(buffer != nullptr && tensor.defined() && tensor.sizes() == buffer->sizes(),
-                      kStateOf, " has \"", name, "\", which is no such buffer here");
+                      kStateOf, " has \"", name,
+                      "\", which is not a buffer of this model with that shape");
     copies.emplace_back(*buffer, tensor);
   }
   if (reducer_) {

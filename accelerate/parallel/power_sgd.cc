@@ -332,7 +332,7 @@ void PowerSgdHook::load_state_dict(const StateDict& state) {
                           absl::SimpleAtoi(absl::string_view(name).substr(prefix), &bucket);
     TORCH_CHECK_VALUE(is_known && tensor.defined() && tensor.dim() == 1 &&
                           (tensor.is_floating_point() || tensor.is_complex()),
-                      where, " has \"", name, "\", which is no such tensor");
+                      where, " has \"", name, "\", which is not a tensor of this hook");
     Memory& memory = memories[bucket];
     (is_error ? memory.error : memory.q) = tensor.clone();
   }

@@ -338,7 +338,8 @@ TEST(PowerSgd, SaysWhatIsNoStateOfIts) {
     return "no error";
   };
   EXPECT_EQ(error_with([](StateDict&) {}), "no error");
-  EXPECT_THAT(error_with([](StateDict& state) { state.values = nullptr; }), HasSubstr("no object"));
+  EXPECT_THAT(error_with([](StateDict& state) { state.values = nullptr; }),
+              HasSubstr("not an object"));
   EXPECT_THAT(error_with([](StateDict& state) { state.values["iteration"] = -1; }),
               HasSubstr("counts -1"));
   EXPECT_THAT(error_with([](StateDict& state) { state.tensors.clear(); }),

@@ -1,5 +1,5 @@
-/// Names of the environment variables that carry a run's shape and mode from whoever starts a
-/// program (the launcher, torchrun, mpirun, a test) to the program itself.
+/// Names of the environment variables that carry a run's shape and mode from a launcher
+/// (`launch`, torchrun, mpirun, a test) to the program that it starts.
 ///
 /// This is the whole contract between `launch` and `accelerate`; it needs neither LibTorch nor
 /// Abseil. Values are decimal text unless stated. Mirrors: the torchrun environment contract.

@@ -174,8 +174,8 @@ bool same_place(const Source& a, const Source& b) {
 }
 
 // Whether torchrun's variables come from launchers that `outer` started and counts: there are more
-// ranks than that, and this one knows which of its node's it is. And whoever sets WORLD_SIZE=1
-// wants to be alone.
+// ranks than that, and this one knows which of its node's it is. And WORLD_SIZE=1
+// asks for a rank that is alone.
 bool starts_launchers(const Source& torchrun, const Source& outer) {
   const int world_size = torchrun.world_size->value;
   return world_size == 1 || outer.world_size->value == 1 ||

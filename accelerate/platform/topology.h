@@ -1,5 +1,5 @@
 /// Where a rank stands in its job: how many ranks there are, on how many nodes, which one it is,
-/// and where they meet. Whoever started the processes says so in variables of its own.
+/// and where their rendezvous is. Each launcher says so in variables of its own.
 ///
 /// Units: counts and zero-based indices. Values; they never change during a run.
 /// Mirrors: PartialState's reading of the environment, get_cpu_distributed_information
@@ -24,7 +24,7 @@ struct Topology {
   int num_nodes = 1;
   /// Whose variables count the ranks: "torchrun" (or any launcher that keeps its contract),
   /// "Open MPI", "MPICH/PMI", "Intel MPI", "MVAPICH2", "SLURM", or "plain" for a program that
-  /// nobody launched.
+  /// was not launched.
   std::string source = "plain";
 
   /// `NODESxRANKS`, as in "2x4"; the bare number of ranks where nodes differ in size.
@@ -53,9 +53,9 @@ struct Placement {
 /// as under `srun torchrun`, are passed over. Local.
 /// MASTER_ADDR defaults to this machine where it is known to run all ranks, and to the first host
 /// of a Slurm step; MASTER_PORT to 29500, and to a number made from the job's under Slurm.
-/// Errors: InvalidArgument naming every variable involved: text that is no number, an index outside
-///         its count, a rank without a number of ranks, launchers that contradict one another, a
-///         missing or malformed address.
+/// Errors: InvalidArgument naming every variable involved: text that is not a number, an index
+///         outside its count, a rank without a number of ranks, launchers that contradict one
+///         another, a missing or malformed address.
 absl::StatusOr<Placement> placement_from_environment(const Environment& environment);
 
 /// The placement's topology alone; says nothing of a missing address.

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// A clean slate: the variables of whoever runs the test must not leak in.
+// A clean slate: the variables of the test's own environment must not leak in.
 Environment with(const Variables& variables) {
   Environment environment;
   for (const char* name : {"RANK",

@@ -115,8 +115,8 @@ c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
                                              std::move(watch));
 }
 
-// Where nothing says where ranks meet, and whoever started them can carry a word from rank 0 to the
-// others, rank 0 chooses: no address then.
+// Without a configured rendezvous, and if the launcher can pass a value from rank 0 to the other
+// ranks, rank 0 chooses: the placement then has no address.
 absl::StatusOr<Placement> place(const Environment& environment) {
   if (environment.get_or(env::kMasterAddr, "").empty() &&
       environment.get_or(env::kMasterPort, "").empty()) {
@@ -266,7 +266,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
       std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());
   backend_options.size = static_cast<int>(ranks.size());
   backend_options.timeout = absl::ToChronoMilliseconds(resolved.timeout);
-  // Where nobody told of nodes, they may be several; an address of this machine alone is a word.
+  // Without word of nodes there may be several, unless the address is this machine's own.
   backend_options.single_node =
       topology().world_size == 1 || (topology().num_nodes == 1 && is_loopback(master_addr_));
   leave_patience_ = std::max(leave_patience_, backend_options.timeout);

@@ -22,7 +22,7 @@ struct ProfileEvent {
 
   std::string name;
   Kind kind = Kind::kOperator;
-  /// Of kDevice and kMemory; otherwise the CPU.
+  /// The device of kDevice and kMemory events; otherwise the CPU.
   c10::DeviceType device_type = c10::DeviceType::CPU;
   int device_index = 0;
   /// A thread of the process; of kDevice the stream.
@@ -41,7 +41,7 @@ struct ProfileEvent {
   std::vector<std::vector<int64_t>> shapes = {};
   std::vector<std::string> types = {};
   uint64_t flops = 0;
-  /// Of kMemory: the bytes allocated, negative if freed.
+  /// For kMemory, the bytes allocated, negative if freed.
   int64_t bytes = 0;
   /// Name of the module whose parameter an operator uses, in forward and backward pass; or empty.
   std::string module = {};

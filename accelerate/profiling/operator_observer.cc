@@ -67,7 +67,7 @@ std::string name_of(void* address) {
 struct CallStack {
   static constexpr size_t kMaxDepth = 128;
 
-  /// Of the caller, innermost first.
+  /// The caller's stack, innermost function first.
   static CallStack here();
 
   std::vector<void*> addresses;
@@ -223,8 +223,8 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
                             .parent = work.from_operator ? innermost() : std::nullopt});
   }
 
-  // LibTorch's table of host allocations is the process's: it may hold what was freed while nobody
-  // was profiled, so whether it tells of a free of older memory depends on addresses.
+  // LibTorch's table of host allocations is the process's: it may hold what was freed while no
+  // rank was profiled, so whether it tells of a free of older memory depends on addresses.
   bool is_own_host_memory(void* pointer, int64_t bytes) {
     if (bytes < 0) return host_memory_.erase(pointer) == 1;
     host_memory_.insert(pointer);

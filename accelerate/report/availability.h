@@ -33,12 +33,13 @@ bool is_neuron_available(bool check_device = false, const Runtime& runtime = Run
 bool is_hpu_available(bool init_hccl = false, const Runtime& runtime = Runtime::current());
 /// The first generation of Gaudi, which has no fp16.
 bool is_habana_gaudi1(const Runtime& runtime = Runtime::current());
-/// And LibTorch is of `min_version` or newer. Errors: c10::ValueError for text that is no version.
+/// And LibTorch is of `min_version` or newer.
+/// Errors: c10::ValueError for text that is not a version.
 bool is_mps_available(const std::string& min_version = "1.12",
                       const Runtime& runtime = Runtime::current());
 /// A TPU, with `check_is_gpu` rather a GPU driven through XLA, which does not exist here. False
 /// under USE_TORCH_XLA=false.
-/// Errors: c10::ValueError with both arguments true, and for a USE_TORCH_XLA that is no boolean.
+/// Errors: c10::ValueError with both arguments true, and for a USE_TORCH_XLA that is not a boolean.
 bool is_torch_xla_available(bool check_is_tpu = false, bool check_is_gpu = false,
                             const Runtime& runtime = Runtime::current());
 /// Intel's collective library is the default backend of its GPUs.

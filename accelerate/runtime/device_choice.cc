@@ -56,8 +56,8 @@ absl::StatusOr<c10::Device> named_device(const std::string& text, int local_rank
   try {
     device.emplace(text);
   } catch (const c10::Error& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kTorchDevice, "=\"", text, "\" is no device; present: ", describe(present)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        kTorchDevice, "=\"", text, "\" is not a device; present: ", describe(present)));
   }
   if (device->is_cpu()) return c10::Device(c10::kCPU);
   auto kind = std::find_if(present.begin(), present.end(), [&](const DeviceKind& candidate) {

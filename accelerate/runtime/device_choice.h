@@ -33,8 +33,8 @@ std::vector<DeviceKind> present_devices();
 /// ACCELERATE_TORCH_DEVICE, as in "cuda:1" or "npu", overrides all; then ACCELERATE_USE_CPU; then
 /// the best of the present kinds, and the CPU where there is none. Where no index is given it is
 /// that of the rank on its node, modulo the number of devices. "mps" is for a rank alone.
-/// Errors: InvalidArgument naming the variable, for text that is no device and for a device that is
-///         not present.
+/// Errors: InvalidArgument naming the variable, for text that is not a device and for a device that
+///         is not present.
 absl::StatusOr<c10::Device> choose_device(const Environment& environment, const Topology& topology,
                                           const std::vector<DeviceKind>& present);
 

@@ -51,9 +51,9 @@ TEST(DeviceChoice, ObeysTheEnvironment) {
 }
 
 TEST(DeviceChoice, NamesTheVariableThatAsksForTheImpossible) {
-  EXPECT_THAT(
-      choose({{"ACCELERATE_TORCH_DEVICE", "toaster"}}, 0, {kGpus}),
-      AllOf(HasSubstr("ACCELERATE_TORCH_DEVICE=\"toaster\" is no device"), HasSubstr("4 x cuda")));
+  EXPECT_THAT(choose({{"ACCELERATE_TORCH_DEVICE", "toaster"}}, 0, {kGpus}),
+              AllOf(HasSubstr("ACCELERATE_TORCH_DEVICE=\"toaster\" is not a device"),
+                    HasSubstr("4 x cuda")));
   EXPECT_THAT(choose({{"ACCELERATE_TORCH_DEVICE", "cuda:4"}}, 0, {kGpus}),
               HasSubstr("ACCELERATE_TORCH_DEVICE=\"cuda:4\" is not on this machine"));
   EXPECT_THAT(choose({{"ACCELERATE_TORCH_DEVICE", "cuda"}}, 0, {}),

@@ -46,7 +46,7 @@ Machine read(const Layout& layout) {
   for (hwloc_obj_t node = nullptr;
        (node = hwloc_get_next_obj_by_type(layout.get(), HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
     NumaDomain domain{static_cast<int>(node->os_index), to_list(node->cpuset)};
-    // Memory without CPUs, or a second memory of the same CPUs, is no place for a rank.
+    // Memory without CPUs, or a second memory of the same CPUs, cannot hold a rank.
     const bool known = std::any_of(machine.domains.begin(), machine.domains.end(),
                                    [&](const NumaDomain& d) { return d.cpus == domain.cpus; });
     if (!domain.cpus.empty() && !known) machine.domains.push_back(std::move(domain));

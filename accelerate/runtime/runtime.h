@@ -110,8 +110,8 @@ class Runtime {
   /// The use of the device's memory; absent if it is not counted.
   virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
 
-  /// Gives memory back that an allocator of the device keeps for reuse and nobody uses. Nothing to
-  /// do where none does so, as on a simulated device.
+  /// Gives unused memory back that an allocator of the device keeps for reuse. Does nothing where
+  /// no allocator does so, as on a simulated device.
   virtual void empty_device_cache() {}
 
   /// Tells `observer` of all work that this rank gives to its device from now on, when it gives it;
@@ -122,9 +122,9 @@ class Runtime {
   virtual void synchronize_device() {}
 
   /// Says that these tensors are replicas, of which there are so many: each has the same names, and
-  /// by now the same values. Whoever can tell that they differ throws c10::Error naming the first
-  /// that does and the ranks; the default believes it. Local: ranks call it in the same order, each
-  /// at its own time; `what` names the tensors as a whole.
+  /// by now the same values. A Runtime that can tell that they differ throws c10::Error naming the
+  /// first that does and the ranks; the default believes it. Local: ranks call it in the same
+  /// order, each at its own time; `what` names the tensors as a whole.
   virtual void check_replicas(const std::string& what, int num_replicas,
                               const std::vector<std::pair<std::string, at::Tensor>>& tensors) {}
 
@@ -151,8 +151,8 @@ class Runtime {
   virtual c10::intrusive_ptr<c10d::Store> store() = 0;
 
   /// Makes a process group. Collective over its members; others need not call.
-  /// Errors: c10::ValueError for a bad rank list, an unknown backend, or when this rank is no
-  ///         member; c10::DistBackendError when a member does not come.
+  /// Errors: c10::ValueError for a bad rank list, an unknown backend, or when this rank is not
+  ///         a member; c10::DistBackendError when a member does not come.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) = 0;
 
   /// The T that everything on this Runtime shares; made by `make` on first use.

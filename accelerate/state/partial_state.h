@@ -1,8 +1,8 @@
 /// Where this rank is and how it reaches the others: everything an Accelerator needs that does not
 /// depend on how it trains, and the means to let some ranks do what others do not.
 ///
-/// All users of one Runtime share one PartialState. Whoever needs process control and no training
-/// gets it by PartialState::get().
+/// All users of one Runtime share one PartialState. PartialState::get() serves
+/// programs that need process control and no training.
 ///
 /// Errors:  whatever is asked between reset() and the next get() is a c10::ValueError that says so.
 /// Mirrors: accelerate state.py, PartialState.

@@ -167,7 +167,7 @@ TEST_F(FindExecutableBatchSize, PassesTheSameArgumentsToEachTry) {
   EXPECT_EQ(count, 3);
 }
 
-// What the peer finds out when the function is called does not compile here.
+// What HF Accelerate finds out when the function is called does not compile here.
 int plain_function(int batch_size) { return batch_size; }
 struct TwoParameters {
   int operator()(size_t batch_size, double x) const { return static_cast<int>(x) + batch_size; }

@@ -46,7 +46,7 @@ class PortableWriter {
 
 class PortableReader {
  public:
-  /// Of the bytes that a writer wrote; the tensors come by themselves.
+  /// Reads the bytes that a writer wrote; the tensors are transferred separately.
   explicit PortableReader(std::string bytes) : bytes_(std::move(bytes)) {}
 
   void read_bytes(void* data, size_t size);

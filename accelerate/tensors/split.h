@@ -1,7 +1,7 @@
 /// A rank's contiguous share of something that all ranks have: prompts, rows, files, a dataset.
 ///
-/// Of n entries the first n mod size ranks get one more than the others. Local: a function of rank
-/// and size. The argument is never changed.
+/// With n entries, the first n mod size ranks get one more than the others. Local: a function of
+/// rank and size. The argument is never changed.
 /// Errors: c10::ValueError for a value without a length, members of different lengths, and padding
 ///         where there is no last entry.
 /// Threads: functions of their arguments.
@@ -47,7 +47,8 @@ class DatasetShare {
 
   size_t size() const { return static_cast<size_t>(share_.length); }
   decltype(auto) get(size_t index) { return dataset_.get(source_index(index)); }
-  /// Of the whole dataset, what `get(index)` reads. Errors: c10::IndexError beyond the share.
+  /// The index in the whole dataset that `get(index)` reads.
+  /// Errors: c10::IndexError beyond the share.
   size_t source_index(size_t index) const {
     TORCH_CHECK_INDEX(index < size(), "entry ", index, " of a share of ", size());
     const int64_t own = share_.begin + static_cast<int64_t>(index);

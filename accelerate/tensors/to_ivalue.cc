@@ -16,7 +16,7 @@ c10::IValue numbers_of(const at::Tensor& tensor) {
   return list;
 }
 
-// Of a contiguous tensor of doubles, longs, booleans or complex doubles on the CPU.
+// `tensor` must be a contiguous CPU tensor of doubles, longs, booleans or complex doubles.
 c10::IValue list_of(const at::Tensor& tensor) {
   if (tensor.dim() > 1) {
     c10::impl::GenericList rows(c10::AnyType::get());

@@ -95,8 +95,9 @@ TEST_F(RegistryTest, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
 
 TEST_F(RegistryTest, WhatCannotBeUsedIsLeftOutAndSaid) {
   EXPECT_THAT(filter({"mlflow", "wandb", "aim"}), ElementsAre("wandb"));
-  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("mlflow is left out: no server is known"),
-                                     HasSubstr("aim is left out: no tracker of that name is linked")));
+  EXPECT_THAT(warnings_,
+              ElementsAre(HasSubstr("mlflow is left out: no server is known"),
+                          HasSubstr("aim is left out: no tracker of that name is linked")));
   EXPECT_THAT(get_available_trackers(registry_, services_), ElementsAre("tensorboard", "wandb"));
 }
 

@@ -38,7 +38,7 @@ TEST(ConvertFileSizeToInt, RefusesEverythingElse) {
 template <typename T>
 concept IsSize = requires(T size) { convert_file_size_to_int(size); };
 static_assert(IsSize<int> && IsSize<const char*> && IsSize<std::string>);
-static_assert(!IsSize<double>, "half a byte is no size");
+static_assert(!IsSize<double>, "half a byte is not a size");
 
 TEST(ConvertFileSizeToInt, TakesPlainNumbersAsBytes) {
   EXPECT_EQ(convert_file_size_to_int(0), 0);

@@ -15,7 +15,7 @@ std::string exception_text(const std::exception_ptr& error) {
   } catch (const std::exception& known) {
     return exception_text(known);
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 

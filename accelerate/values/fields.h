@@ -136,7 +136,7 @@ inline std::string json_excerpt(const nlohmann::ordered_json& value) {
 inline const nlohmann::ordered_json& json_member(const nlohmann::ordered_json& object,
                                                  const char* name, const std::string& where) {
   TORCH_CHECK_VALUE(object.is_object(), where, " is ", json_excerpt(object),
-                    ", which is no object");
+                    ", which is not an object");
   const auto found = object.find(name);
   TORCH_CHECK_VALUE(found != object.end(), where, " has no \"", name, "\"");
   return *found;

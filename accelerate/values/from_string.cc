@@ -11,7 +11,7 @@ namespace accelerate::internal {
 
 void throw_unknown_text(const char* name, const char* const* texts, size_t count,
                         std::string_view text) {
-  TORCH_CHECK_VALUE(false, "\"", std::string(text), "\" is no ", name, "; there are ",
+  TORCH_CHECK_VALUE(false, "unknown ", name, " \"", std::string(text), "\"; there are ",
                     absl::StrJoin(absl::MakeConstSpan(texts, count), ", "));
 }
 

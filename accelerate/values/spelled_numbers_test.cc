@@ -91,7 +91,7 @@ TEST(Numbers, AreNotWrittenWhereTheyCouldNotBeRead) {
   EXPECT_EQ(spell_numbers(deepest), deepest);
   EXPECT_THROW(wrap_numbers(nested(kMaxJsonDepth + 1, 1)), c10::ValueError);
   EXPECT_THROW(spell_numbers(nested(kMaxJsonDepth + 1, 1)), c10::ValueError);
-  // Of the last level it makes two.
+  // Wrapping turns a number at the last level into one more level.
   EXPECT_THROW(wrap_numbers(nested(kMaxJsonDepth, kInfinity)), c10::ValueError);
   EXPECT_NO_THROW(wrap_numbers(nested(kMaxJsonDepth - 1, kInfinity)));
 }

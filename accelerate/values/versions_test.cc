@@ -72,7 +72,7 @@ TEST(IsTorchVersion, ComparesLibTorchsRelease) {
   EXPECT_TRUE(is_torch_version(">=", "2.6"));
   EXPECT_FALSE(is_torch_version("<", "2.6"));
   EXPECT_TRUE(is_torch_version("<", "1000"));
-  // Of a build of 2.6.0+cpu or 2.6.0a0 the release is 2.6.0.
+  // The release of a build of 2.6.0+cpu or 2.6.0a0 is 2.6.0.
   EXPECT_TRUE(is_torch_version("==", std::string(TORCH_VERSION).substr(0, 5)));
 }
 

@@ -124,7 +124,8 @@ TEST_P(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
     Accelerator accelerator;
     const auto trained = accelerator.prepare_model(torch::nn::Linear(1, 1));
     EXPECT_EQ(find_stage<DistributedDataParallel>(trained) != nullptr, world_size() > 1);
-    EXPECT_EQ(find_stage<DistributedDataParallel>(accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})),
+    EXPECT_EQ(find_stage<DistributedDataParallel>(
+                  accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})),
               nullptr);
     EXPECT_EQ(frozen_ddp(accelerator) != nullptr, world_size() > 1 && !has_devices());
   });

@@ -91,7 +91,7 @@ struct Sweep {
   bool in_resumed_run = false;
   int64_t total_limit = 1;
   bool asynchronous = false;
-  // Of all operations, every so many-th fails.
+  // The fault is tried at every stride-th operation.
   int64_t stride = 1;
   // Saves replace each other, in a folder where a file of the user's lies.
   bool replaces = false;

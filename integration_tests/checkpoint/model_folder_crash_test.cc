@@ -251,7 +251,7 @@ TEST(CheckpointFolder, KeepsForeignFilesWhereverASaveDies) {
   }
 }
 
-// Of several nodes only some have replaced theirs: it is taken back there.
+// If only some of several nodes have replaced their folder, those nodes put the old one back.
 TEST(CheckpointFolder, TheReplacedOneIsPutBackWhateverDies) {
   for (const bool can_exchange : {true, false}) {
     for (const bool has_own_name : {false, true}) {

@@ -235,7 +235,7 @@ double ask(const std::string& program, const std::string& what, const std::strin
 int measure(const std::string& program, const std::string& folder, int pairs) {
   std::filesystem::create_directories(folder);
   std::printf(
-      "| measured | alone, s | here, s | result | wanted | the peer |\n"
+      "| measured | alone, s | here, s | result | wanted | HF Accelerate |\n"
       "| --- | ---: | ---: | ---: | --- | --- |\n");
   measure_saves(folder, pairs);
   std::vector<double> floors, loads, shares;

@@ -143,7 +143,7 @@ TEST(SaveState, AHookThatThrowsFailsTheSaveOnAllRanks) {
                     },
                     {.asynchronous = asynchronous}),
                 Each(AllOf(StartsWith("CheckpointError: "),
-                           HasSubstr("rank 1: an exception that is no std::exception"))));
+                           HasSubstr("rank 1: an exception that is not a std::exception"))));
   }
 }
 
@@ -173,7 +173,7 @@ TEST(LoadState, AHookThatThrowsFailsTheLoadOnAllRanks) {
                     accelerator.load_state(kFolder);
                   }),
               Each(AllOf(StartsWith("ValueError: load_state: "),
-                         HasSubstr("rank 1: an exception that is no std::exception"))));
+                         HasSubstr("rank 1: an exception that is not a std::exception"))));
 }
 
 TEST(SaveState, WhatHooksWriteIsPartOfTheCheckpoint) {
@@ -409,7 +409,7 @@ TEST(SaveState, OfNodesThatASaveLeftApartAllGoBackToWhatAllHave) {
     EXPECT_THAT(nodes.load(), Each(1));
     for (const auto& disk : nodes.disks) EXPECT_TRUE(verify_checkpoint(*disk, kFolder).ok());
     nodes.replace_on(node);
-    // Also where nobody loads before the next save, which dies.
+    // Also without a load before the next save, which dies.
     Cluster cluster("2x2", {.node_disks = nodes.disks});
     EXPECT_ANY_THROW(cluster.run_on_every_rank([&](Rank&) {
       Accelerator accelerator({.project_config = {.save_on_each_node = true}});
@@ -431,7 +431,7 @@ TEST(SaveState, OfNodesThatASaveLeftApartAllGoBackToWhatAllHave) {
 
 class GuardedFiles final : public FilesOnDisk {
  public:
-  // Nobody may read what ends so.
+  // Files with this suffix cannot be read.
   std::string guarded = "nothing";
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
     if (path.ends_with(guarded)) return absl::PermissionDeniedError("cannot open " + path);

@@ -129,7 +129,7 @@ class StatefulStream : public CountingStream {
   std::shared_ptr<int64_t> reads_ = std::make_shared<int64_t>(0);
 };
 
-/// As torch::data's StreamDataset: whoever reads minds the size.
+/// Like torch::data's StreamDataset: the reader must mind the size.
 class BlockStream {
  public:
   explicit BlockStream(int64_t count) : count_(count) {}

@@ -127,7 +127,7 @@ void BM_PreparedCollated(benchmark::State& state) {
   compare_share(state, list_of_numbers(), {.batch_size = kBatchSize});
 }
 
-// Of 0, 1, 2, ..., which every rank reads as a whole.
+// A stream of 0, 1, 2, ..., which every rank reads as a whole.
 struct Counter {
   int64_t count = 0;
   void reset() { count = 0; }

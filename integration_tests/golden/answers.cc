@@ -29,7 +29,7 @@ json current_error() {
   } catch (const std::exception& error) {
     return error_answer(false, error.what());
   } catch (...) {
-    return error_answer(false, "something that is no std::exception");
+    return error_answer(false, "something that is not a std::exception");
   }
 }
 

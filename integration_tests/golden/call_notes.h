@@ -1,4 +1,4 @@
-/// Calls of a function by the peer's find_executable_batch_size, written as in Python:
+/// Calls of a function by HF Accelerate's find_executable_batch_size, written as in Python:
 /// "train(batch_size, a, b=0, *args) called with (1, b=2)", "train() without parameters".
 ///
 /// Threads: the rank's thread.

@@ -136,7 +136,7 @@ json run_save_model(const json& in) {
   try {
     save_model(files, state_dict_of(in), folder.path(), options_of(in));
   } catch (const c10::ValueError& error) {
-    // How the peer would have named it.
+    // How HF Accelerate would have named it.
     const std::string text = error.what_without_backtrace();
     const bool is_overflow = absl::StrContains(text, "infinity");
     out["error"] = {{"type", is_overflow ? "OverflowError" : "ValueError"},
@@ -153,7 +153,7 @@ json run_size_parse(const json& in) {
 
 // ---- safetensors
 
-// Of equal contents one tensor under both names: such a case does not say which are shared.
+// Equal contents become one tensor under both names: such a case does not say which are shared.
 NamedTensors tensors_of_bytes(const json& in) {
   NamedTensors tensors;
   std::map<std::string, at::Tensor> by_contents;

@@ -119,7 +119,7 @@ std::optional<double> limit_of(const json& size) {
   return std::trunc(value);
 }
 
-// Of tensors that are the same view the first.
+// Keeps the first of the tensors that are the same view.
 std::vector<StoredTensor> distinct(const std::vector<StoredTensor>& tensors) {
   std::set<std::tuple<std::string, int64_t, std::vector<int64_t>>> seen;
   std::vector<StoredTensor> kept;

@@ -1,5 +1,5 @@
 /// What files with weights look like, worked out from a case by the rules of the format and of
-/// save_model, without the library: what is expected where we differ from the peer.
+/// save_model, without the library: what is expected where we differ from HF Accelerate.
 ///
 /// Errors:  CaseError for what the family does not describe.
 /// Threads: pure functions.
@@ -20,7 +20,7 @@ struct StoredTensor {
   /// As cases say it: "float32", ...
   std::string dtype;
   std::vector<int64_t> shape;
-  /// Of a save_model case: whose storage it is in, and from which element.
+  /// In a save_model case: the tensor that owns the storage, and the first element in it.
   std::string owner;
   int64_t offset = 0;
   /// Row by row, little endian.

@@ -26,8 +26,8 @@ bool asks_for_pickle(const json& in) {
   return is_kind(in, "save_model") && !bool_field(in, "safe_serialization");
 }
 
-// Tensors of one storage that are not the same view, and empty ones, of which the peer knows no
-// storage.
+// Tensors of one storage that are not the same view, and empty ones, of which HF Accelerate knows
+// no storage.
 bool has_views_or_empty_tensors(const json& in) {
   if (!is_kind(in, "save_model")) return false;
   std::map<std::string, std::set<std::pair<int64_t, std::vector<int64_t>>>> views;
@@ -157,20 +157,20 @@ void refuse(const json& /*in*/, json& out) {
 std::vector<Decision> checkpoint_sharding_rules() {
   return {
       {"checkpoint_sharding", "pickle",
-       "the peer writes pickled files when it is told to; ours are safetensors always, so that "
-       "nobody has to execute a file to read it",
+       "HF Accelerate writes pickled files when it is told to; ours are safetensors always, so "
+       "that reading a file never executes it",
        &asks_for_pickle, &expect_our_folder},
       {"checkpoint_sharding", "views and empty tensors",
-       "the peer saves the first view of a storage and the first empty tensor only; ours drops "
-       "what is identical and saves the rest",
+       "HF Accelerate saves the first view of a storage and the first empty tensor only; ours "
+       "drops what is identical and saves the rest",
        &has_views_or_empty_tensors, &expect_our_folder},
       {"checkpoint_sharding", "files of earlier saves",
-       "the peer leaves the safetensors of earlier saves beside the new ones, where readers may "
-       "take them for weights; ours removes them",
+       "HF Accelerate leaves the safetensors of earlier saves beside the new ones, where readers "
+       "may take them for weights; ours removes them",
        &finds_earlier_files, &expect_our_folder},
       {"checkpoint_sharding", "models without tensors",
-       "the peer writes no file; ours writes an empty one, which can be loaded", &has_no_tensors,
-       &expect_our_folder},
+       "HF Accelerate writes no file; ours writes an empty one, which can be loaded",
+       &has_no_tensors, &expect_our_folder},
       {"checkpoint_sharding", "order of metadata",
        "the reference writer's metadata come in a random order; ours are sorted",
        &has_several_metadata, &sort_metadata},

@@ -135,24 +135,24 @@ void begin_with_epoch_0(const json& in, json& out) {
 std::vector<Decision> make_decisions() {
   std::vector<Decision> decisions = {
       {"batch_sampler_shard", "length of an uneven split",
-       "the peer reports wrong lengths when it splits batches unevenly; `size()` is the number of "
-       "batches really given",
+       "HF Accelerate reports wrong lengths when it splits batches unevenly; `size()` is the "
+       "number of batches really given",
        &splits_unevenly, &count_batches},
       {"batch_sampler_shard", "batches of other sizes than promised",
-       "the peer loses batches that do not have the batch size their sampler promises; ranks take "
-       "whole batches in turn, as if none were promised",
+       "HF Accelerate loses batches that do not have the batch size their sampler promises; ranks "
+       "take whole batches in turn, as if none were promised",
        &breaks_its_batch_size, &give_whole_batches},
       {"iterable_dataset_shard", "splits that do not divide",
-       "the peer lets batch size 1 be split over several ranks, which then get nothing; that is an "
-       "error, as with every batch size that the ranks do not divide",
+       "HF Accelerate lets batch size 1 be split over several ranks, which then get nothing; that "
+       "is an error, as with every batch size that the ranks do not divide",
        &splits_indivisibly, &refuse},
       {"iterable_dataset_shard", "length of a split",
-       "the peer's length of a split stream is wrong; `size()` is the number of samples really "
-       "given",
+       "HF Accelerate's length of a split stream is wrong; `size()` is the number of samples "
+       "really given",
        &splits, &count_split_samples},
       {"iterable_dataset_shard", "passes before set_epoch",
-       "the peer's share of a stream with a generator fails until it is told an epoch; ours begins "
-       "with epoch 0",
+       "HF Accelerate's share of a stream with a generator fails until it is told an epoch; ours "
+       "begins with epoch 0",
        &starts_without_epoch, &begin_with_epoch_0},
   };
   for (const auto& rules :

@@ -1,4 +1,4 @@
-/// Where we differ from the peer on purpose.
+/// Where we differ from HF Accelerate on purpose.
 ///
 /// A decision says which cases it is about (a rule on the case's `in`, never a list of cases) and
 /// turns the recorded answer into the one we promise instead. Rules apply in the order of the
@@ -16,7 +16,7 @@ namespace accelerate::golden {
 struct Decision {
   const char* family;
   const char* name;
-  /// One sentence: what the peer does, and what we do instead.
+  /// One sentence: what HF Accelerate does, and what we do instead.
   const char* reason;
   bool (*applies)(const nlohmann::json& in);
   /// Must leave alone what is as promised already.

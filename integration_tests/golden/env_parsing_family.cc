@@ -75,7 +75,7 @@ json run_parse_flag(const json& in) {
   const Environment environment = environment_field(in);
   const std::string key = text_argument(in, 0);
   if (field(in, "args").size() == 1) return value_of(parse_flag_from_env(key, false, environment));
-  // The peer reads what it is given by default as text.
+  // HF Accelerate reads what it is given by default as text.
   const bool is_set = environment.get(key).has_value();
   const bool default_value = !is_set && str_to_bool(environment_value(argument(in, 1)).text());
   return value_of(parse_flag_from_env(key, default_value, environment));
@@ -276,8 +276,8 @@ std::string peer_text(const PeerError& error) {
   return list.empty() ? "" : "(" + list + ")";
 }
 
-// How the peer would have named what a call threw: what its function raises comes through as it is.
-// Behind the peer's own words we say why the last try failed.
+// How HF Accelerate would have named what a call threw: what its function raises comes through as
+// it is. Behind HF Accelerate's own words we say why the last try failed.
 json call_error(const PeerError& raised, const c10::Error& error) {
   static const std::string kZero = "No executable batch size found, reached zero.";
   const std::string text = error.what_without_backtrace();

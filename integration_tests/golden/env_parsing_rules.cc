@@ -141,30 +141,31 @@ void refuse_beyond_64_bits(const json& /*in*/, json& out) {
 std::vector<Decision> env_parsing_rules() {
   return {
       {"env_parsing", "reduce function of a factory",
-       "the peer forgets the reduce function where the decorator is made without the function; "
-       "here it is always asked",
+       "HF Accelerate forgets the reduce function where the decorator is made without the "
+       "function; here it is always asked",
        &forgets_the_reduce_function, &try_positive_batch_sizes},
       {"env_parsing", "batch sizes below zero",
-       "the peer goes on with negative batch sizes where reducing skips zero; that is the end here",
+       "HF Accelerate goes on with negative batch sizes where reducing skips zero; that is the end "
+       "here",
        &may_pass_zero, &try_positive_batch_sizes},
       {"env_parsing", "functions with any number of parameters",
-       "the peer counts *args as one parameter and takes a second argument for the batch size; "
-       "here all are passed",
+       "HF Accelerate counts *args as one parameter and takes a second argument for the batch "
+       "size; here all are passed",
        &takes_any_number, &pass_all_arguments},
       {"env_parsing", "out-of-memory errors with other texts",
-       "the peer goes by an error's text alone; here an out-of-memory error is one by its type",
+       "HF Accelerate goes by an error's text alone; here an out-of-memory error is one by its "
+       "type",
        &is_out_of_memory_by_type, &reduce_it},
       {"env_parsing", "elements that share a byte",
-       "the peer reads a type's size from its name and finds none for those that share a byte; "
-       "here "
-       "they count a fraction",
+       "HF Accelerate reads a type's size from its name and finds none for those that share a "
+       "byte; here they count a fraction",
        &shares_a_byte, &count_a_fraction},
       {"env_parsing", "a variable named twice",
-       "the peer restores a variable that is given in both cases to the first of its new values; "
-       "here it gets its old one",
+       "HF Accelerate restores a variable that is given in both cases to the first of its new "
+       "values; here it gets its old one",
        &names_a_variable_twice, &restore_all},
       {"env_parsing", "sizes beyond 64 bits",
-       "the peer's sizes have no limit; here more than 2^63 - 1 bytes are an error", &is_size,
+       "HF Accelerate's sizes have no limit; here more than 2^63 - 1 bytes are an error", &is_size,
        &refuse_beyond_64_bits},
   };
 }

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of [w0, w1, b].
+// One number each for w0, w1 and b.
 using Numbers = std::array<double, 3>;
 
 Setting setting_of(const json& in) {

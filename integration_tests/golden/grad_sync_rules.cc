@@ -21,7 +21,7 @@ constexpr char kFamily[] = "grad_sync";
 std::vector<Decision> grad_sync_rules() {
   return {
       {kFamily, "adjust_scheduler",
-       "the peer accepts adjust_scheduler, which never takes effect; schedulers advance in "
+       "HF Accelerate accepts adjust_scheduler, which never takes effect; schedulers advance in "
        "micro-steps that do not synchronise as well",
        &adjusts_scheduler, &train_with_adjusted_scheduler},
   };

@@ -39,7 +39,8 @@ class LaunchFacts {
 
   int64_t gpus() const { return gpus_; }
   int64_t machines() const { return number("num_machines", 1); }
-  /// How many ranks we start; the peer counts devices even for the CPU, and no device as no rank.
+  /// How many ranks we start; HF Accelerate counts devices even for the CPU, and 0 ranks
+  /// without a device.
   int64_t ranks() const;
 
  private:

@@ -564,7 +564,7 @@ void list_keys(const json& /*in*/, json& out) {
 
 bool is_parser_flags(const json& in) { return in.at("kind") == "parser_flags"; }
 
-// One row a setting; strict booleans and choices where the peer takes any text.
+// One row a setting; strict booleans and choices where HF Accelerate takes any text.
 void list_flags_by_setting(const json& /*in*/, json& out) {
   json result = json::object();
   for (const json& flag : out["flags"]) {
@@ -602,82 +602,85 @@ std::vector<Decision> launch_env_rules() {
   static constexpr char kFamily[] = "launch_env";
   return {
       {kFamily, "programs_not_scripts",
-       "The peer starts Python with a script; we start a program, or load a shared object.",
+       "HF Accelerate starts Python with a script; we start a program, or load a shared object.",
        &is_launch, &start_programs_as_they_are},
       {kFamily, "zero_without_deepspeed",
-       "The peer needs DeepSpeed installed; our ZeRO engine is our own.", &uses_deepspeed,
+       "HF Accelerate needs DeepSpeed installed; our ZeRO engine is our own.", &uses_deepspeed,
        &start_zero_without_deepspeed},
       {kFamily, "defaults_in_one_note",
-       "The peer logs a warning of several lines; we tell the same in one note.", &is_launch,
+       "HF Accelerate logs a warning of several lines; we tell the same in one note.", &is_launch,
        &tell_defaults_in_one_note},
       {kFamily, "zero_is_told_the_same",
-       "The peer does not tell DeepSpeed runs about the compiler, devices without peer access and "
-       "NVMe paths; we tell all runs the same, and do not set PYTHONPATH.",
+       "HF Accelerate does not tell DeepSpeed runs about the compiler, devices without peer access "
+       "and NVMe paths; we tell all runs the same, and do not set PYTHONPATH.",
        &uses_deepspeed, &tell_zero_what_others_are_told},
       {kFamily, "as_many_ranks_as_asked",
-       "The peer starts one process where no accelerator is, however many are asked for; we start "
-       "as many CPU ranks.",
+       "HF Accelerate starts one process where no accelerator is, however many are asked for; we "
+       "start as many CPU ranks.",
        &is_launch, &start_as_many_ranks_as_asked},
       {kFamily, "one_place_to_meet",
-       "The peer takes port 29500 on one machine; we take any free one that nobody can take away, "
-       "and call the place where machines meet by one name.",
+       "HF Accelerate takes port 29500 on one machine; we take any free one and keep it, and call "
+       "the place where machines meet by one name.",
        &is_launch, &meet_at_one_place},
       {kFamily, "shares_of_cores",
-       "The peer sets OMP_NUM_THREADS=1 for a single process; we limit threads only where ranks "
-       "share a machine.",
+       "HF Accelerate sets OMP_NUM_THREADS=1 for a single process; we limit threads only where "
+       "ranks share a machine.",
        &is_launch, &give_each_rank_its_share_of_cores},
       {kFamily, "mpirun_hands_variables_on",
-       "The peer's variables do not reach other machines under Open MPI; we name them with -x.",
+       "HF Accelerate's variables do not reach other machines under Open MPI; we name them with "
+       "-x.",
        &is_launch, &hand_variables_on_with_mpirun},
       {kFamily, "megatron_is_told_all",
-       "The peer reads any text as true; we hand on all options that have a value, as it was "
+       "HF Accelerate reads any text as true; we hand on all options that have a value, as it was "
        "meant.",
        &uses_megatron, &tell_megatron_all_that_is_set},
       {kFamily, "truth_values_alike",
-       "The peer writes truth values in several ways, and reads any text as true; we write each "
-       "variable in one way, as it was meant.",
+       "HF Accelerate writes truth values in several ways, and reads any text as true; we write "
+       "each variable in one way, as it was meant.",
        &is_launch, &write_truth_values_alike},
       {kFamily, "ranks_on_tpus",
-       "The peer spawns a Python function on each core; we start ranks, or the worker's line.",
+       "HF Accelerate spawns a Python function on each core; we start ranks, or the worker's line.",
        &is_tpu, &start_ranks_on_tpus},
       {kFamily, "sagemaker_job",
-       "The peer needs its Python SDK, and refuses files with distributed_type NO; we write the "
-       "job, for which a container image has to be named.",
+       "HF Accelerate needs its Python SDK, and refuses files with distributed_type NO; we write "
+       "the job, for which a container image has to be named.",
        &is_sagemaker, &write_the_job_of_sagemaker},
-      {kFamily, "values_are_checked", "The peer hands on any text; we refuse what means nothing.",
-       &has_a_bad_value, &refuse},
+      {kFamily, "values_are_checked",
+       "HF Accelerate hands on any text; we refuse what means nothing.", &has_a_bad_value, &refuse},
       {kFamily, "ranks_spread_evenly",
-       "The peer loses the remainder of ranks over machines; we refuse it.", &cannot_be_spread,
+       "HF Accelerate loses the remainder of ranks over machines; we refuse it.", &cannot_be_spread,
        &refuse},
       {kFamily, "machines_know_where_to_meet",
-       "The peer starts machines that cannot find one another; we refuse and say what to give.",
+       "HF Accelerate starts machines that cannot find one another; we refuse and say what to "
+       "give.",
        &does_not_say_where_machines_meet, &refuse},
       {kFamily, "a_mesh_needs_fsdp2",
-       "The peer compares the version as text, so version 1 passes; we compare numbers.",
+       "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
        &has_a_mesh_without_fsdp2, &refuse},
       {kFamily, "weights_of_one_rank_are_shared",
-       "The peer takes the text false for true; we see that the weights would reach nobody.",
+       "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
        &loads_on_one_rank_only, &refuse},
       {kFamily, "precision_is_checked",
-       "The peer checks bfloat16 only beside a configuration file; we always do.",
+       "HF Accelerate checks bfloat16 only beside a configuration file; we always do.",
        &lacks_the_precision, &refuse},
       {kFamily, "devices_are_checked",
-       "The peer checks the number of device ids only beside a configuration file; we always do.",
+       "HF Accelerate checks the number of device ids only beside a configuration file; we always "
+       "do.",
        &names_one_device_for_many, &refuse},
-      {kFamily, "known_rendezvous", "The peer hands any name on; we have static and c10d.",
+      {kFamily, "known_rendezvous", "HF Accelerate hands any name on; we have static and c10d.",
        &has_an_unknown_rendezvous, &refuse},
       {kFamily, "unquoted_no", "YAML reads an unquoted NO as false; we take it for the word.",
        &has_unquoted_no, &take_it_for_the_word},
       {kFamily, "precision_in_files_is_checked",
-       "The peer loads a precision that there is not; we refuse it.", &has_a_bad_precision,
+       "HF Accelerate loads a precision that there is not; we refuse it.", &has_a_bad_precision,
        &refuse},
       {kFamily, "yaml_in_yaml_files",
-       "The peer writes JSON into a .yaml file; we write YAML, with the same fields.",
+       "HF Accelerate writes JSON into a .yaml file; we write YAML, with the same fields.",
        &is_write_basic_config, &write_yaml_into_yaml},
-      {kFamily, "keys_by_name", "Meanings are the peer's words; the keys are the same.",
+      {kFamily, "keys_by_name", "Meanings are HF Accelerate's words; the keys are the same.",
        &is_config_keys, &list_keys},
       {kFamily, "flags_by_setting",
-       "The peer takes any text for truth values and some choices; we name the choices.",
+       "HF Accelerate takes any text for truth values and some choices; we name the choices.",
        &is_parser_flags, &list_flags_by_setting},
   };
 }

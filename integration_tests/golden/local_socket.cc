@@ -76,7 +76,7 @@ bool is_ipv4(Address address) { return address == Address::kLoopback || address 
 LocalSocket::LocalSocket(const std::string& name) {
   const State& state = find(name);
   fd_ = socket(is_ipv4(state.address) ? AF_INET : AF_INET6, SOCK_STREAM, 0);
-  // A machine without IPv6 has nobody listening there either.
+  // On a machine without IPv6 nothing listens there either.
   if (fd_ < 0 || (port_ = bind_to(fd_, state.address)) == 0) {
     if (state.address == Address::kIpv6Loopback) {
       if (fd_ >= 0) close(fd_);

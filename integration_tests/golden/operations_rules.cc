@@ -347,33 +347,33 @@ void refuse_to_join(const json& in, json& out) {
 std::vector<Decision> operations_rules() {
   return {
       {"operations", "splitting leaves its input alone",
-       "the peer puts a rank's share into the caller's dicts; ours are never changed", &splits,
+       "HF Accelerate puts a rank's share into the caller's dicts; ours are never changed", &splits,
        &keep_inputs},
       {"operations", "splitting tuples with padding",
-       "the peer cannot pad tuples, and fails; ours are padded like lists", &pads_tuples,
+       "HF Accelerate cannot pad tuples, and fails; ours are padded like lists", &pads_tuples,
        &split_by_members},
       {"operations", "splitting nested dicts",
-       "the peer splits a dict in a dict by the number of its keys, and loses entries; ours by the "
-       "length of its members",
+       "HF Accelerate splits a dict in a dict by the number of its keys, and loses entries; ours "
+       "by the length of its members",
        &splits_nested_dicts, &split_by_members},
       {"operations", "padding keeps the dtype",
-       "the peer's padded tensors take the dtype of tensor + pad_index on those ranks that are "
-       "padded; ours keep theirs, and a pad_index that is no value of it is an error",
+       "HF Accelerate's padded tensors take the dtype of tensor + pad_index on those ranks that "
+       "are padded; ours keep theirs, and a pad_index that is not a value of it is an error",
        &pads, &keep_dtypes},
       {"operations", "filling up batches",
-       "the peer's pad_input_tensors adds zeros, and not always up to a multiple of the "
+       "HF Accelerate's pad_input_tensors adds zeros, and not always up to a multiple of the "
        "processes; ours repeats the last row until there is one, as its documentation says",
        &fills_batches, &repeat_last_rows},
       {"operations", "the first tensor with rows",
-       "the peer looks for the batch size in the first leaf only; ours is that of the first "
+       "HF Accelerate looks for the batch size in the first leaf only; ours is that of the first "
        "tensor that has rows",
        &finds_batch_size, &find_first_rows},
       {"operations", "gathering dicts as objects",
-       "the peer gathers the keys of a dict that is an object; ours are gathered member by member "
-       "for metrics, and refused as objects",
+       "HF Accelerate gathers the keys of a dict that is an object; ours are gathered member by "
+       "member for metrics, and refused as objects",
        &gathers_dicts, &gather_members},
       {"operations", "joining different structures",
-       "the peer drops what only later values have; ours must have one structure",
+       "HF Accelerate drops what only later values have; ours must have one structure",
        &joins_different_structures, &refuse_to_join},
   };
 }

@@ -237,7 +237,7 @@ json run_case(const json& in) {
   expect_fields(in, {"num_processes", "dataset", "batch", "n", "batch_size", "shuffle", "drop_last",
                      "seed", "device_specific", "generator_seed", "force_multi_device", "script",
                      "config", "gather"});
-  // It lets the peer join uneven inputs on CPUs; we always do.
+  // It lets HF Accelerate join uneven inputs on CPUs; we always do.
   bool_field(in, "force_multi_device");
   return {{"ranks", ask_ranks(ranks_field(in, "num_processes"),
                               [&](int /*rank*/) { return rank_answer(in); })}};

@@ -50,7 +50,7 @@ struct Setting {
 
   /// Whether order() tells what a pass visits.
   bool order_is_known() const { return !shuffle || seedable; }
-  /// Of the pass with this number; `offset` is added to the seed.
+  /// The order of pass `epoch`; `offset` is added to the seed.
   std::vector<int64_t> order(int64_t epoch, int64_t offset = 0) const;
 };
 
@@ -72,7 +72,7 @@ std::vector<nlohmann::json> joined_gradients(const std::vector<Batches>& batches
 /// The records in a log entry; null if it has none.
 nlohmann::json* records_of(nlohmann::json& entry);
 
-/// One pass over the loader in a rank's log, and the number it has in the peer and here.
+/// One pass over the loader in a rank's log, and the number it has in HF Accelerate and here.
 struct Pass {
   const nlohmann::json& step;
   nlohmann::json& entry;

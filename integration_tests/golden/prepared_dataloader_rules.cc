@@ -19,7 +19,7 @@ constexpr char kOverrideWarning[] =
     "UserWarning: join_uneven_inputs: even_batches can only be set for map-style data that is not "
     "dispatched; other prepared loaders keep theirs";
 
-// Of the ranks whose loader could be prepared.
+// Visits the ranks whose loader could be prepared.
 void for_each_rank(json& out, const std::function<void(json& rank, int64_t index)>& visit) {
   json& ranks = out.at("ranks");
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -177,9 +177,9 @@ void skip_rounds(const json& in, json& out) {
       const bool failed = is_error(entry);
       // Without anything to skip it is an ordinary pass, which may fail.
       if (failed && count == 0) return;
-      // The peer fails if its one underlying loader has nothing left.
+      // HF Accelerate fails if its one underlying loader has nothing left.
       if (failed) entry = {{"len", 0}, {"total_batch_size", 0}};
-      // A stream is skipped by rounds in the peer, too.
+      // A stream is skipped by rounds in HF Accelerate, too.
       if (!failed && !setting.map) return;
       entry["batches"] = dispatch_records(setting, setting.order(pass.peer_epoch), index, count);
     });
@@ -323,7 +323,7 @@ void join_what_is_even(const json& in, json& out) {
   for_each_rank(out, [&](json& rank, int64_t /*index*/) {
     rank["final"]["iteration"] = for_each_pass(setting, rank, [&](const Pass& pass) {
       if (pass.step.at(0) != "join") return;
-      // The peer fails where a stream that is not dispatched has no even_batches to override.
+      // HF Accelerate fails where a stream that is not dispatched has no even_batches to override.
       if (is_error(pass.entry) && setting.dispatches) return;
       if (is_error(pass.entry)) {
         join_shares(setting, setting.order(pass.epoch), /*even=*/true, ranks, pass.index);
@@ -364,62 +364,64 @@ constexpr char kFamily[] = "prepared_dataloader";
 std::vector<Decision> prepared_dataloader_rules() {
   return {
       {kFamily, "splits that do not divide",
-       "the peer lets batch size 1 be split over several ranks, which then get nothing; that is an "
-       "error, as with every batch size that the ranks do not divide",
+       "HF Accelerate lets batch size 1 be split over several ranks, which then get nothing; that "
+       "is an error, as with every batch size that the ranks do not divide",
        &splits_indivisibly, &refuse},
       {kFamily, "one order for all ranks",
-       "with device-specific seeds the peer's seedable samplers shuffle differently on each rank, "
-       "so samples come twice or never; all ranks follow rank 0's seed",
+       "with device-specific seeds HF Accelerate's seedable samplers shuffle differently on each "
+       "rank, so samples come twice or never; all ranks follow rank 0's seed",
        &ranks_shuffle_apart, &follow_rank_0},
       {kFamily, "sizes of a shared stream",
-       "the peer takes a rank's share of a stream for the whole, so lengths are too small and "
+       "HF Accelerate takes a rank's share of a stream for the whole, so lengths are too small and "
        "metrics count filling; sizes and remainder are those of the stream",
        &shares_a_stream, &count_shared_stream},
       {kFamily, "length of an uneven split",
-       "the peer reports wrong lengths when it splits batches unevenly; `size()` is the number of "
-       "batches really given",
+       "HF Accelerate reports wrong lengths when it splits batches unevenly; `size()` is the "
+       "number of batches really given",
        &splits_unevenly, &count_uneven_split},
       {kFamily, "total batch size of a dispatcher",
-       "the peer's dispatched loaders have no total_batch_size; ours know it like all others",
+       "HF Accelerate's dispatched loaders have no total_batch_size; ours know it like all others",
        &dispatches, &know_total_batch_size},
       {kFamily, "skipping dispatched rounds",
-       "of a dispatched map-style dataset the peer skips that many of rank 0's batches, and fails "
-       "if "
-       "none is left; here they are always those of each rank, and nothing may be left",
+       "of a dispatched map-style dataset HF Accelerate skips that many of rank 0's batches, and "
+       "fails if none is left; here they are always those of each rank, and nothing may be left",
        &skips_dispatched, &skip_rounds},
       {kFamily, "counts of a skipped pass",
-       "the peer's loader without its first batches forgets total batch size and remainder, so "
-       "metrics count filling, and its length is wrong or an error; ours keeps them",
+       "HF Accelerate's loader without its first batches forgets total batch size and remainder, "
+       "so metrics count filling, and its length is wrong or an error; ours keeps them",
        &skips, &count_like_the_original},
       {kFamily, "a skipped pass completes the epoch",
-       "the peer repeats an epoch after the rest of it was read; the rest completes the epoch, so "
-       "the next pass has the next order",
+       "HF Accelerate repeats an epoch after the rest of it was read; the rest completes the "
+       "epoch, so the next pass has the next order",
        &skips, &complete_the_epoch},
       {kFamily, "leaving a loop early",
-       "the peer's loader stays registered as active after a break; it leaves with its iterator",
+       "HF Accelerate's loader stays registered as active after a break; it leaves with its "
+       "iterator",
        &breaks, &leave_with_the_loop},
       {kFamily, "joining on CPUs",
-       "the peer ignores join_uneven_inputs on CPUs, with a warning; it works on every device",
+       "HF Accelerate ignores join_uneven_inputs on CPUs, with a warning; it works on every device",
        &joins_shares, &join_on_cpus},
       {kFamily, "joining what is always even",
-       "the peer warns that joining is unsupported on CPUs, and fails on a shared stream whose "
-       "even_batches is overridden; loaders that are always even are left as they are, with a "
-       "warning if even_batches was to be overridden",
+       "HF Accelerate warns that joining is unsupported on CPUs, and fails on a shared stream "
+       "whose even_batches is overridden; loaders that are always even are left as they are, with "
+       "a warning if even_batches was to be overridden",
        &joins_others, &join_what_is_even},
       {kFamily, "even_batches of every loader",
-       "the peer's loaders have no even_batches where nothing is sharded, and it warns of joining "
-       "in one process; ours answer what was configured, and one process has nothing to join",
+       "HF Accelerate's loaders have no even_batches where nothing is sharded, and it warns of "
+       "joining in one process; ours answer what was configured, and one process has nothing to "
+       "join",
        &joins_unsharded, &answer_even_batches},
       {kFamily, "epochs of ranks without a batch",
-       "in the peer a rank whose share of an uneven pass is empty stays in its epoch, and later "
-       "shuffles otherwise than the others; here it counts the pass as they do",
+       "in HF Accelerate a rank whose share of an uneven pass is empty stays in its epoch, and "
+       "later shuffles otherwise than the others; here it counts the pass as they do",
        &may_leave_ranks_empty, &count_every_pass},
       {kFamily, "active after a dispatcher's error",
-       "a dispatcher without a batch fails in both; in the peer its loader stays active afterwards",
+       "a dispatcher without a batch fails in both; in HF Accelerate its loader stays active "
+       "afterwards",
        &dispatches_nothing, &leave_after_error},
       {kFamily, "too few samples to dispatch",
-       "where a dispatcher has less than half a sample per rank, the peer gives the last ranks "
-       "empty batches; ours are filled up round and round",
+       "where a dispatcher has less than half a sample per rank, HF Accelerate gives the last "
+       "ranks empty batches; ours are filled up round and round",
        &dispatches_too_little, &fill_all_ranks},
   };
 }

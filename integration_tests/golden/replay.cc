@@ -24,15 +24,15 @@ constexpr int kCannotRun = 2;
 
 absl::Status check_case(const json& one, size_t index, std::set<std::string>& ids) {
   const std::string place = absl::StrCat("case ", index, " ");
-  if (!one.is_object()) return absl::InvalidArgumentError(place + "is no object");
+  if (!one.is_object()) return absl::InvalidArgumentError(place + "is not an object");
   for (const char* key : {"id", "in", "out"}) {
     if (!one.contains(key)) return absl::InvalidArgumentError(absl::StrCat(place, "has no ", key));
   }
   if (!one["id"].is_string())
-    return absl::InvalidArgumentError(place + "has an id that is no text");
+    return absl::InvalidArgumentError(place + "has an id that is not a string");
   const auto id = one["id"].get<std::string>();
   if (!one["in"].is_object())
-    return absl::InvalidArgumentError(id + " has an in that is no object");
+    return absl::InvalidArgumentError(id + " has an in that is not an object");
   if (!ids.insert(id).second) return absl::InvalidArgumentError("two cases have the id " + id);
   return absl::OkStatus();
 }

@@ -40,7 +40,8 @@ struct GoldenFile {
   nlohmann::json cases;
 };
 
-/// Errors: not found; invalid argument for what is no golden file, or of an unknown family.
+/// Errors: not found; invalid argument for a file that is not a golden file, or of an unknown
+/// family.
 absl::StatusOr<GoldenFile> load_file(const std::string& path);
 absl::StatusOr<GoldenFile> parse_file(const std::string& path, const std::string& text);
 

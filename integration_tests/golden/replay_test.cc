@@ -241,7 +241,8 @@ TEST(Decisions, DoNotExcuseOtherDifferences) {
   EXPECT_EQ(replay("batch_sampler_shard", {falsified}).totals, (Totals{.failed = 1}));
 }
 
-// One sample in a batch split over two ranks: the second gets nothing. As the peer would have it.
+// One sample in a batch split over two ranks: the second gets nothing. As HF Accelerate would have
+// it.
 json prepared_uneven_split() {
   return json::parse(R"({"id": "by-hand", "in": {
     "num_processes": 2, "dataset": "map", "batch": "tensor", "n": 1, "batch_size": 2,
@@ -266,7 +267,7 @@ TEST(Decisions, OfAPreparedLoaderThatSplitsUnevenly) {
   EXPECT_EQ(expectation.out["ranks"][1]["final"]["iteration"], 1);
 }
 
-// What the recorded cases of operations do not show. As the peer would have it.
+// What the recorded cases of operations do not show. As HF Accelerate would have it.
 std::vector<json> operations_by_hand() {
   return json::parse(R"([
     {"id": "rows-by-hand",
@@ -556,13 +557,13 @@ TEST(Program, RefusesMalformedFiles) {
       {"[]", "no golden file"},
       {R"({"family": "batch_sampler_shard"})", "no golden file"},
       {R"({"family": 3, "cases": []})", "no golden file"},
-      {R"({"family": "batch_sampler_shard", "cases": [7]})", "case 0 is no object"},
+      {R"({"family": "batch_sampler_shard", "cases": [7]})", "case 0 is not an object"},
       {R"({"family": "batch_sampler_shard", "cases": [{"id": "a", "in": {}}]})",
        "case 0 has no out"},
       {R"({"family": "batch_sampler_shard", "cases": [{"id": 1, "in": {}, "out": {}}]})",
-       "case 0 has an id that is no text"},
+       "case 0 has an id that is not a string"},
       {R"({"family": "batch_sampler_shard", "cases": [{"id": "a", "in": 1, "out": {}}]})",
-       "a has an in that is no object"},
+       "a has an in that is not an object"},
       {R"({"family": "batch_sampler_shard", "cases": [{"id": "a", "in": {}, "out": {}},
                                                       {"id": "a", "in": {}, "out": {}}]})",
        "two cases have the id a"}};

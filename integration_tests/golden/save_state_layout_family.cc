@@ -1,7 +1,7 @@
 // Checkpoints of the whole training: the files of one, the rotation of many, and mistakes.
 //
 // Files are written to a disk in memory, which outlives the ranks: what loads is another run. Of a
-// file's contents is told what the peer's has as well.
+// file's contents is told what HF Accelerate's has as well.
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
@@ -101,7 +101,7 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
   const std::string path = join_path(folder, name);
   const bool is_json = absl::EndsWith(name, ".json");
   json file = {{"format", is_json ? "json" : "safetensors"}};
-  // Of these the peer has none.
+  // HF Accelerate has none of these files.
   for (const char* own : {"manifest", "dl_state_dict", "gradients", "replica_state"}) {
     if (absl::StartsWith(name, own)) return file;
   }
@@ -330,7 +330,7 @@ bool change_number(LayoutObjects& objects, absl::string_view kind, int64_t numbe
   return true;
 }
 
-// Removes what the peer calls so.
+// Removes what HF Accelerate calls so.
 void remove_file(SimDisk& disk, const std::string& theirs) {
   for (const bool has_tensors : {false, true}) {
     const std::string path = join_path(kCheckpoint, our_file_name(theirs, has_tensors));
@@ -393,7 +393,7 @@ Script script_of(const std::string& action) {
   return script;
 }
 
-// The compiler says what the peer says when it runs.
+// The compiler says what HF Accelerate says when it runs.
 json refused_registration(const std::string& what) {
   struct OnlySaves {
     StateDict state_dict() const { return {}; }

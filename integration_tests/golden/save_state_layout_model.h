@@ -12,10 +12,10 @@
 
 namespace accelerate::golden {
 
-/// A name without what comes after its last dot; the peer's pytorch_model is model.
+/// A name without what comes after its last dot; HF Accelerate's pytorch_model is model.
 std::string stem_of(const std::string& file);
 
-/// How we call a file of the peer's, which holds tensors or does not.
+/// How we call a file of HF Accelerate, which holds tensors or does not.
 std::string our_file_name(const std::string& file, bool has_tensors);
 
 /// Whether a described value has a tensor in it.

@@ -47,7 +47,7 @@ size_t number_of(const json& in, const char* list) { return field(in, list).size
 // ---- Files
 
 json our_weights(const json& in, const std::string& stem, const json& state_dict) {
-  // Of tied tensors the first.
+  // Only the first of tied tensors is written.
   size_t index = 0;
   absl::SimpleAtoi(absl::StripPrefix(stem, "model_"), &index);
   const bool is_tied = field(in, "models").at(index) == "tied";
@@ -269,7 +269,7 @@ bool begins_again_with_a_limit(const json& in) {
 void expect_our_trace(const json& in, json& out) {
   if (!out.contains("trace")) return;
   json trace = expected_trace(in);
-  // How the peer puts errors does not matter.
+  // How HF Accelerate puts errors does not matter.
   for (size_t i = 0; i < trace.size(); ++i) {
     const json& recorded = out["trace"].at(i);
     if (trace[i].contains("error") && recorded.contains("error")) {
@@ -301,44 +301,44 @@ void refuse(const json& /*in*/, json& out) {
 std::vector<Decision> save_state_layout_rules() {
   return {
       {"save_state_layout", "no pickle",
-       "the peer pickles everything but weights, and weights as well when it is told to; ours are "
-       "safetensors where there are tensors, else JSON, under the same names",
+       "HF Accelerate pickles everything but weights, and weights as well when it is told to; ours "
+       "are safetensors where there are tensors, else JSON, under the same names",
        &lists_files, &expect_our_formats},
       {"save_state_layout", "more files",
-       "the peer saves neither the place in the data, nor what DDP keeps, nor gradients of a "
-       "window "
-       "that is not complete, and no list of files; ours does",
+       "HF Accelerate saves neither the place in the data, nor what DDP keeps, nor gradients of a "
+       "window that is not complete, and no list of files; ours does",
        &lists_files, &expect_more_files},
       {"save_state_layout", "options of PyTorch's implementation",
-       "the peer's optimizers have options that say how PyTorch computes; LibTorch's have none",
+       "HF Accelerate's optimizers have options that say how PyTorch computes; LibTorch's have "
+       "none",
        &is_layout, &leave_out_options_of_pytorch},
       {"save_state_layout", "step counters",
-       "the peer's optimizers count their steps in float32 tensors; LibTorch's in integers",
+       "HF Accelerate's optimizers count their steps in float32 tensors; LibTorch's in integers",
        &is_layout, &count_steps_in_integers},
       {"save_state_layout", "arguments of schedules",
-       "the peer's schedulers leave arguments in the optimizer's groups; ours keep them",
+       "HF Accelerate's schedulers leave arguments in the optimizer's groups; ours keep them",
        &is_layout, &move_schedules},
       {"save_state_layout", "random numbers of Python and NumPy",
-       "the peer saves the states of their generators; there are none", &is_layout,
+       "HF Accelerate saves the states of their generators; there are none", &is_layout,
        &leave_out_random_numbers_of_python},
       {"save_state_layout", "growth of the loss scale",
-       "in these cases the peer's scaler was attached by hand and used by nobody; ours comes with "
-       "fp16 and counts the steps that were made",
+       "in these cases HF Accelerate's scaler was attached by hand and used by nobody; ours comes "
+       "with fp16 and counts the steps that were made",
        &has_scaler, &count_growth},
       {"save_state_layout", "iteration after loading",
-       "the peer leaves `iteration` as it was, and the next save fails; ours goes on after the "
-       "highest number",
+       "HF Accelerate leaves `iteration` as it was, and the next save fails; ours goes on after "
+       "the highest number",
        &loads, &go_on_after_loading},
       {"save_state_layout", "other entries among the checkpoints",
-       "the peer counts, removes and loads whatever is there, and fails where it cannot; ours only "
-       "looks at checkpoints that are complete",
+       "HF Accelerate counts, removes and loads whatever is there, and fails where it cannot; ours "
+       "only looks at checkpoints that are complete",
        &has_foreign_entries, &expect_our_trace},
       {"save_state_layout", "rotation after the save",
-       "the peer removes old checkpoints before it knows that it can save; ours afterwards",
+       "HF Accelerate removes old checkpoints before it knows that it can save; ours afterwards",
        &begins_again_with_a_limit, &expect_our_trace},
       {"save_state_layout", "missing random states",
-       "the peer goes on without them; that is an error, as with every file", &loses_random_states,
-       &refuse},
+       "HF Accelerate goes on without them; that is an error, as with every file",
+       &loses_random_states, &refuse},
   };
 }
 

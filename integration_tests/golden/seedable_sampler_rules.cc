@@ -77,7 +77,7 @@ void count_the_process(const json& in, json& out) {
 
 std::vector<Decision> seedable_sampler_rules() {
   return {{"seedable_sampler", "device-specific seeds",
-           "the peer's processes do not know their number before they form a group, so their "
+           "HF Accelerate's processes do not know their number before they form a group, so their "
            "device-specific seeds are equal; here a rank always adds its number",
            &seeds_by_process, &count_the_process}};
 }

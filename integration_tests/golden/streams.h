@@ -11,7 +11,7 @@
 
 namespace accelerate::golden {
 
-/// 0, 1, ..., n - 1, of which nobody knows how many there are.
+/// 0, 1, ..., n - 1, as a stream that does not tell its length.
 class UnsizedRange {
  public:
   explicit UnsizedRange(int64_t n) : n_(n) {}

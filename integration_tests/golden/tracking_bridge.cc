@@ -157,7 +157,7 @@ json number_call(const std::string& tracker, const std::string& name, const json
 }
 
 // Cases log one value a step where it is NumPy's. The recorded calls of such a step lack one at
-// their end, unless the peer took it (a float64 is a float).
+// their end, unless HF Accelerate took it (a float64 is a float).
 void keep_numpy_numbers(const json& in, json& out) {
   plain_numbers(out["calls"]);
   const std::string tracker = in.at("tracker");
@@ -257,7 +257,7 @@ bool logs_several_images(const json& in) {
   return false;
 }
 
-// The images in what the peer gave to the vendor as one.
+// The images in what HF Accelerate gave to the vendor as one.
 std::vector<json> images_in(const json& value) {
   std::vector<json> images;
   if (value.is_array()) {
@@ -313,14 +313,15 @@ json replay_swanlab(const json& in) { return replay<trackers::SwanLabTracker>(in
 std::vector<Decision> bridge_tracking_rules() {
   return {
       {"tracking", "NumPy numbers of Python trackers",
-       "the peer drops NumPy's numbers but float64 for Comet and ClearML; here they are numbers",
+       "HF Accelerate drops NumPy's numbers but float64 for Comet and ClearML; here they are "
+       "numbers",
        &logs_numpy_numbers, &keep_numpy_numbers},
       {"tracking", "NumPy arrays of Python trackers",
        "arrays are tensors here, and a warning shows them as such", &logs_arrays,
        &keep_arrays_as_tensors},
       {"tracking", "several images of one name",
-       "the peer gives a list of images to calls of ClearML and Aim that take one; here each is "
-       "one of its own",
+       "HF Accelerate gives a list of images to calls of ClearML and Aim that take one; here each "
+       "is one of its own",
        &logs_several_images, &give_images_one_by_one},
   };
 }

@@ -146,12 +146,13 @@ std::vector<Decision> dvclive_tracking_rules() {
   return {
       {.family = "tracking",
        .name = "dvclive: Python objects",
-       .reason = "the peer warns that it drops a Python object; C++ has none to log",
+       .reason = "HF Accelerate warns that it drops a Python object; C++ has none to log",
        .applies = [](const json& in) { return any_value(in, "$object"); },
        .rewrite = forget_objects},
       {.family = "tracking",
        .name = "dvclive: NumPy",
-       .reason = "the peer tells NumPy's numbers and arrays apart; they are numbers and tensors",
+       .reason =
+           "HF Accelerate tells NumPy's numbers and arrays apart; they are numbers and tensors",
        .applies = [](const json& in) { return any_value(in, "$np") || any_value(in, "$ndarray"); },
        .rewrite = forget_numpy},
   };

@@ -79,7 +79,7 @@ class Recorder final : public trackers::MlflowClient {
 
 bool is_object(const json& value) { return value.is_object() && value.contains("$object"); }
 bool is_array(const json& value) { return value.is_object() && value.contains("$ndarray"); }
-// NumPy's float64 is a Python float; its others are no numbers to the peer.
+// NumPy's float64 is a Python float; its others are no numbers to HF Accelerate.
 bool is_dropped_number(const json& value) {
   return value.is_object() && value.contains("$np") && value.value("type", "") != "float64";
 }
@@ -259,13 +259,13 @@ json replay_mlflow(const json& in) {
 std::vector<Decision> mlflow_tracking_rules() {
   return {
       {"tracking", "MLflow keeps NumPy's numbers",
-       "the peer drops NumPy's numbers but float64; in C++ they are numbers like others",
+       "HF Accelerate drops NumPy's numbers but float64; in C++ they are numbers like others",
        &logs_numbers, &keep_numbers},
       {"tracking", "MLflow's arrays are tensors",
-       "the peer's warning shows an array of NumPy; here it is a tensor", &logs_arrays,
+       "HF Accelerate's warning shows an array of NumPy; here it is a tensor", &logs_arrays,
        &warn_of_tensors},
       {"tracking", "MLflow's params are no values of NumPy",
-       "the peer hands on what NumPy made; here these are numbers and tensors",
+       "HF Accelerate hands on what NumPy made; here these are numbers and tensors",
        &has_params_of_numpy, &take_params_as_they_are_here},
       {"tracking", "MLflow's params in the order of their names",
        "a case that is read here has lost the order that says which hundred params go together",

@@ -46,12 +46,12 @@ void leave_out_those_with_folders(const json& /*in*/, json& out) {
 std::vector<Decision> tracking_rules() {
   std::vector<Decision> rules = {
       {"tracking", "values that are none",
-       "the peer takes any Python object as a value and drops it or writes its address; in C++ it "
-       "does not compile",
+       "HF Accelerate takes any Python object as a value and drops it or writes its address; in "
+       "C++ it does not compile",
        &logs_an_object, &refuse},
       {"tracking", "all, without a folder",
-       "the peer's \"all\" takes trackers that need a logging_dir even where there is none, and "
-       "fails when they start; ours leaves them out and says so",
+       "HF Accelerate's \"all\" takes trackers that need a logging_dir even where there is none, "
+       "and fails when they start; ours leaves them out and says so",
        &asks_for_all_without_folder, &leave_out_those_with_folders},
   };
   for (const auto& vendor : {bridge_tracking_rules(), dvclive_tracking_rules(),

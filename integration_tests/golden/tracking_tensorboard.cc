@@ -200,7 +200,7 @@ json without_numpy(const json& value) {
   return result;
 }
 
-// What the peer drops since it is no int or float of Python's.
+// Values that HF Accelerate drops because they are not a Python int or float.
 bool is_number_of_numpy(const json& value) {
   if (!value.is_object()) return false;
   return value.contains("$np") || (value.contains("$ndarray") && value["$ndarray"].empty());
@@ -265,18 +265,19 @@ std::vector<Decision> tensorboard_tracking_rules() {
   return {
       {.family = "tracking",
        .name = "tensorboard: Python objects",
-       .reason = "the peer hands on or drops a Python object; C++ has none to log",
+       .reason = "HF Accelerate hands on or drops a Python object; C++ has none to log",
        .applies = has_objects,
        .rewrite = forget_objects},
       {.family = "tracking",
        .name = "tensorboard: NumPy",
        .reason =
-           "the peer drops NumPy's numbers that are no Python floats; here numbers are logged",
+           "HF Accelerate drops NumPy's numbers that are no Python floats; here numbers are logged",
        .applies = has_numpy,
        .rewrite = keep_numbers_of_numpy},
       {.family = "tracking",
        .name = "tensorboard: tensors among the hyperparameters",
-       .reason = "the peer's hparams.yml has Python's pickle of a tensor; ours has its elements",
+       .reason =
+           "HF Accelerate's hparams.yml has Python's pickle of a tensor; ours has its elements",
        .applies = stores_tensors,
        .rewrite = store_elements},
   };

@@ -36,7 +36,7 @@ class Recorder final : public trackers::TrackioRun {
     replay_.call("trackio.init().log", json::array({tracking_answer(values)}), std::move(kwargs));
   }
 
-  // The peer has none of these.
+  // HF Accelerate has none of these.
   void log_images(const TrackerImages& /*images*/, const TrackerStep& /*step*/) override {
     throw CaseError("images are not replayed");
   }

@@ -58,7 +58,7 @@ std::vector<std::string> failures(const std::string& spec,
   return messages;
 }
 
-// Of three ranks each has a part; the messages name them.
+// Each of the three ranks has a part of its own; the messages name them.
 TOPOLOGY_SUITE(JoinErrors, .also = {"1x3", "1x3:h100"}, .min_ranks = 3, .max_ranks = 3,
                .hardware = simulator::Hardware::kNoTpu);
 
@@ -125,7 +125,7 @@ TEST_P(JoinErrors, OtherModelsRunByThoseThatTrain) {
                     find_stage<DistributedDataParallel>(my.second)},
                    true);
     my.train(my.first, 1);
-    if (my.rank.index() == 0) return;  // It follows, and hears the same.
+    if (my.rank.index() == 0) return;  // It follows, and gets the same error.
     my.train(my.rank.index() == 1 ? my.first : my.second, 1);
   });
   for (const std::string& message : messages) {

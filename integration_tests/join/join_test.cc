@@ -20,7 +20,7 @@ using simulator::Cluster;
 using simulator::Rank;
 using torch::Tensor;
 
-// ---- The figures of the peer's documentation of join_uneven_inputs' gradients.
+// ---- The figures of HF Accelerate's documentation of join_uneven_inputs' gradients.
 
 struct Figures {
   const char* spec;
@@ -295,7 +295,8 @@ TEST_P(JoinScopes, NobodyCatchesUpIfAllTrainedEquallyLong) {
     torch::nn::Linear line(4, 1);
     auto model = accelerator.prepare(line);
     for (int count : {0, 3}) {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true, [](int) { FAIL() << "nobody is ahead"; });
+      JoinScope join({find_stage<DistributedDataParallel>(model)}, true,
+                     [](int) { FAIL() << "nobody is ahead"; });
       const Tensor x = torch::ones({2, 4}).to(accelerator.device());
       for (int number = 0; number < count; ++number) model(x).sum().backward();
     }

@@ -192,7 +192,7 @@ TEST(ExecutableBatchSize, DataParallelTrainingRetriesOnAllRanksAlike) {
   EXPECT_TRUE(std::isfinite(losses[0]));
 }
 
-// What cannot be helped ends in an error that names the ranks; nobody hangs.
+// What cannot be helped ends in an error that names the ranks; no rank hangs.
 TEST(ExecutableBatchSize, ARankThatFailsAloneInsideCollectivesIsFound) {
   Cluster cluster("1x2:h100,mem=2MiB");
   try {

@@ -1,4 +1,4 @@
-// What a simulated rank hears of its place and of its devices.
+// What a simulated rank is told of its place and of its devices.
 // One shape each: what is reported of a kind of hardware.
 #include <string>
 

@@ -99,7 +99,7 @@ TEST_P(AccumulationOnRanks, SynchronisingEachBatchGivesTheSame) {
     make_cluster().run_on_every_rank([&](Rank&) {
       Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
                                    .num_steps = 2, .sync_each_batch = each}});
-      // Of W ranks, each step takes 2 W numbers in turn.
+      // With W ranks, each step takes the next 2 W numbers.
       const float ranks = static_cast<float>(accelerator.num_processes());
       EXPECT_EQ(gradients_of_steps(accelerator, 4),
                 (std::vector<float>{ranks + 0.5f, 3 * ranks + 0.5f}));

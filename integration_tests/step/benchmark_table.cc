@@ -7,7 +7,7 @@
 namespace accelerate::step_benchmark {
 
 void print_header() {
-  std::puts("| measured | alone, us | here, us | result | wanted | the peer |");
+  std::puts("| measured | alone, us | here, us | result | wanted | HF Accelerate |");
   std::puts("| --- | ---: | ---: | --- | --- | --- |");
 }
 

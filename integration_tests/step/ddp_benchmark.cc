@@ -37,7 +37,7 @@ torch::nn::Sequential made_net() {
 // A model with options of its own.
 struct Replica {
   const char* name;
-  bool is_peers;  // whether the peer's figure is of these options
+  bool is_peers;  // whether HF Accelerate's figure is of these options
   PreparedModel<torch::nn::SequentialImpl> model;
   std::vector<double> micros = {};
 };

@@ -65,7 +65,7 @@ struct Training {
   bool loss_of_both = true;
   int accumulate = 1;
   int steps = 4;
-  // Forward passes before the first step that nobody differentiates.
+  // Forward passes before the first step that are not differentiated.
   int idle_passes = 0;
 };
 
@@ -273,7 +273,7 @@ TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
     for (int step = 0; step < 3; ++step) {
       std::get<0>(model(input_of(accelerator, step), false)).sum().backward();
     }
-    // Nobody used it: its gradient is left alone.
+    // No rank used it: its gradient is left alone.
     EXPECT_FALSE(net->second->weight.grad().defined());
     EXPECT_FALSE(net->sometimes->weight.grad().defined());
     EXPECT_TRUE(net->first->weight.grad().defined());

@@ -62,7 +62,7 @@ void train(Rank& rank, const Training& setup) {
     const Tensor x = torch::sin(torch::arange(12.).view({3, 4}) * (1 + rank.index()) + step)
                          .to(accelerator.device());
     auto scope = accelerator.accumulate(model);
-    // One rank leaves a layer out, and nobody uses another.
+    // One rank leaves a layer out, and no rank uses another.
     accelerator.backward(model(x, rank.index() == 0).square().mean());
     if (setup.clips) norms.push_back(accelerator.clip_grad_norm_(model, 0.1).item<double>());
     optimizer.step();

@@ -11,8 +11,8 @@ namespace accelerate::testing {
 /// (step, value), in the order of the file.
 using Curve = std::vector<std::pair<int64_t, double>>;
 
-/// `name` in the folder's metrics.jsonl. Throws for a line that is no object, but for a last one
-/// without an end.
+/// `name` in the folder's metrics.jsonl. Throws for a line that is not an object, but for a last
+/// one without an end.
 Curve jsonl_curve(const std::string& folder, const std::string& name);
 
 /// `tag` in the folder's event files.

@@ -197,7 +197,7 @@ TEST_F(Config, AnswersToDeepSpeedGetToItsSection) {
   EXPECT_EQ(section["deepspeed_inclusion_filter"], "h1:0");
 }
 
-// The peer's questionnaire writes keys that its launcher does not read.
+// HF Accelerate's questionnaire writes keys that its launcher does not read.
 TEST_F(Config, AnswersToFp8AreTheOnesThatLaunchReads) {
   const Json config = answered({"0", "0", "", "", "", "all", "fp8", "te", "yes", "", "", "", "E4M3",
                                 "16", "max", "yes", "yes", "no", "yes"});

@@ -83,7 +83,7 @@ class EstimateMemory : public ::testing::Test {
   CommandInput input_;
 };
 
-// The peer prints these figures for the model of this name.
+// HF Accelerate prints these figures for the model of this name.
 TEST_F(EstimateMemory, PrintsThePeersTableForBert) {
   write("b.json", kBert);
   const CommandResult result = run({"b.json"});

@@ -107,7 +107,7 @@ std::string agent_text(const AgentOptions& options) {
     if (options.node_rank) absl::StrAppend(&text, "this machine: ", *options.node_rank, "\n");
     absl::StrAppend(&text, "run: ", options.run_id, "\n");
   }
-  absl::StrAppend(&text, "meeting at: ", options.endpoint_host, ", port ",
+  absl::StrAppend(&text, "rendezvous at: ", options.endpoint_host, ", port ",
                   options.endpoint_port == 0 ? "any" : absl::StrCat(options.endpoint_port), "\n");
   if (options.max_restarts > 0) absl::StrAppend(&text, "restarts: ", options.max_restarts, "\n");
   if (!options.log_dir.empty()) absl::StrAppend(&text, "logs: ", options.log_dir, "\n");

@@ -98,7 +98,7 @@ TEST(AgentPlan, IsStandaloneOnOneMachine) {
               StartsWith("kind: ranks of this machine\n"
                          "program: train --lr 0.1\n"
                          "ranks on this machine: 2\n"
-                         "meeting at: 127.0.0.1, port any\n"));
+                         "rendezvous at: 127.0.0.1, port any\n"));
 }
 
 TEST(AgentPlan, TakesAFreePortForOneThatIsInUse) {
@@ -152,7 +152,7 @@ TEST(AgentPlan, ChecksThePortOnlyOnMachineZero) {
                          "machines: 2\n"
                          "this machine: 1\n"
                          "run: none\n"
-                         "meeting at: 10.0.0.1, port 29500\n"));
+                         "rendezvous at: 10.0.0.1, port 29500\n"));
 }
 
 TEST(AgentPlan, AsksForWhatSeveralMachinesNeed) {
@@ -184,7 +184,7 @@ TEST(AgentPlan, MayBeElastic) {
                          "ranks on this machine: 2\n"
                          "machines: 2 to 4\n"
                          "run: r1\n"
-                         "meeting at: ::1, port 77\n"
+                         "rendezvous at: ::1, port 77\n"
                          "restarts: 3\n"
                          "logs: logs\n"
                          "to console and files: 0,0:3,1:1\n"));
@@ -289,7 +289,7 @@ TEST(SrunPlan, StartsLaunchersWhereTheyHaveWorkToDo) {
                     .first_host = "n1",
                     .port = 20001};
   EXPECT_THAT(text_of({.typed = {{"num_processes", {"8"}}}, .job = task}),
-              HasSubstr("this machine: 1\nrun: none\nmeeting at: n1, port 20001\n"));
+              HasSubstr("this machine: 1\nrun: none\nrendezvous at: n1, port 20001\n"));
 }
 
 TEST(SrunPlan, ATaskOfManyBecomesTheProgram) {

@@ -1,7 +1,7 @@
 /// YAML as configuration files have it, to JSON values and back.
 ///
-/// Plain words are read as YAML 1.1 reads them (`no` is false, `0x10` is 16), which is how the
-/// peer's files are meant, and written so that either version of YAML reads them back.
+/// Plain words are read as YAML 1.1 reads them (`no` is false, `0x10` is 16), as HF
+/// Accelerate does, and written so that either version of YAML reads them back.
 /// Errors:  InvalidArgument, `NAME:LINE:COLUMN: what is wrong`.
 /// Threads: any.
 #pragma once

@@ -305,7 +305,7 @@ TEST(Launch, StopsRanksWhenNobodyReadsItsOutput) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
-// Nobody reads, so the launcher cannot write; it must answer all the same.
+// Its output is not read, so the launcher cannot write; it must answer all the same.
 TEST(Launch, AnswersSignalsWhileItsReaderSleeps) {
   Launcher launcher = ranks(2, "echo ready; yes", {"--kill_grace=0"});
   launcher.wait_for_lines("ready", 1);

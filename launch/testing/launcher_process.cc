@@ -71,7 +71,7 @@ LauncherProcess::LauncherProcess(std::vector<std::string> argv, const LauncherSe
     dup2(stderr_.write_end.get(), 2);
     dup2(go_.read_end.get(), kGoFd);
     dup2(alive_.write_end.get(), kAliveFd);
-    // Whoever runs the test may ignore some of these.
+    // The test's parent process may ignore some of these.
     for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE}) {
       ::signal(signal, SIG_DFL);
     }

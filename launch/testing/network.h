@@ -31,7 +31,7 @@ class Network {
   /// Moves the calling process onto the machine. Async-signal-safe, for use after fork.
   void enter(int machine) const;
 
-  /// Pulls the machine's cable: nothing arrives any more, and nobody is told.
+  /// Pulls the machine's cable: nothing arrives any more, without notice.
   void cut(int machine);
 
  private:

@@ -35,7 +35,7 @@ install(FILES "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake"
   "${CMAKE_BINARY_DIR}/AccelerateConfigVersion.cmake" DESTINATION "${package_dir}")
 
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-# The commands under the peer's names, as links to the one program. It knows them by the name that it
+# The commands under HF Accelerate's names, as links to the one program. It knows them by the name that it
 # is called by; launch/commands/arguments.cc has their list.
 file(STRINGS launch/commands/arguments.cc lines REGEX "\"accelerate-[a-z-]+\"")
 string(REGEX MATCHALL "accelerate-[a-z]+(-[a-z]+)*" links "${lines}")

@@ -1,6 +1,7 @@
 #include "tools/lint/tidy.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <format>
 #include <limits>
@@ -31,6 +32,12 @@ const std::vector<std::string> kMarkers = without_gaps({"TO|DO", "FIX|ME", "XX|X
 const std::vector<std::string> kSkips = without_gaps({"GTEST_|SKIP", "DIS|ABLED_"});
 const std::string kMissingPart = without_gap("not imp|lemented");
 const std::vector<std::string> kMachinePaths = without_gaps({"/wo|rk/", "/ro|ot/", "/ho|me/"});
+const std::string kIsNo = without_gap("is n|o");
+const std::vector<std::string> kOddWords = without_gaps({"hea|rs", "says a wo|rd", "say a wo|rd"});
+// Behind "is no", what makes it plain English: a comparison, or a phrase.
+constexpr std::array<std::string_view, 11> kPlainAfterIsNo = {"longer", "more",    "less",  "fewer",
+                                                              "larger", "smaller", "later", "older",
+                                                              "newer",  "such",    "better"};
 const std::vector<std::string> kSleeps = {"sleep",     "usleep",      "nanosleep",
                                           "sleep_for", "sleep_until", "SleepFor"};
 
@@ -94,6 +101,35 @@ int columns(std::string_view line) {
   return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
+bool starts_with_any(std::string_view text, const auto& prefixes) {
+  return std::any_of(std::begin(prefixes), std::end(prefixes),
+                     [&](std::string_view prefix) { return text.starts_with(prefix); });
+}
+
+// Whether a line in lower case has "is no" before a noun. A line may continue the "there" of the
+// one before it, so the words at its start do not count.
+bool denies_a_noun(std::string_view line) {
+  for (size_t at : places_of_word(line, kIsNo)) {
+    const std::string_view after = line.substr(at + kIsNo.size());
+    if (after.size() < 2 || after[0] != ' ' || !is_word_character(after[1])) continue;
+    if (starts_with_any(after.substr(1), kPlainAfterIsNo)) continue;
+    const std::string_view before = line.substr(0, at);
+    const bool starts_line = before.find_first_not_of(" /#*") == before.npos;
+    if (!starts_line && !before.ends_with("there ")) return true;
+  }
+  return false;
+}
+
+// Whether the line has a comment, of this sign, whose first word is "Of".
+bool has_comment_of(std::string_view line, std::string_view sign) {
+  for (size_t at = line.find(sign); at != line.npos; at = line.find(sign, at + 1)) {
+    const std::string_view comment = line.substr(at);
+    const size_t text = comment.find_first_not_of("/#<");
+    if (text != comment.npos && comment.substr(text).starts_with(" Of ")) return true;
+  }
+  return false;
+}
+
 // One URL, perhaps behind a comment sign or a list's dash.
 bool is_url(std::string_view line) {
   line = without_leading_blanks(line);
@@ -107,11 +143,6 @@ int max_columns(std::string_view path) {
   if (is_markdown(path) || is_build_file(path)) return std::numeric_limits<int>::max();
   if (path.ends_with(".bzl")) return kBzlColumns;
   return is_cpp(path) ? kColumns : kScriptColumns;
-}
-
-bool starts_with_any(std::string_view text, const auto& prefixes) {
-  return std::any_of(std::begin(prefixes), std::end(prefixes),
-                     [&](std::string_view prefix) { return text.starts_with(prefix); });
 }
 
 // From an opening parenthesis to behind the closing one. Strings and comments are skipped.
@@ -209,6 +240,23 @@ Findings check_machine_paths(const File& file) {
         }
         return "path of one machine, below " + path;
       }
+    }
+    return "";
+  });
+}
+
+Findings check_wording(const File& file) {
+  const bool is_script = file.path.ends_with(".sh") || file.path.ends_with(".py");
+  if (!is_cpp(file.path) && !is_markdown(file.path) && !is_script) return {};
+  if (file.path.starts_with("integration_tests/golden/data/")) return {};
+  return for_each_line(file, [&](std::string_view line) -> std::string {
+    const std::string text = in_lower_case(line);
+    if (denies_a_noun(text)) return "\"" + kIsNo + "\" before a noun: say \"is not a\"";
+    if (!is_markdown(file.path) && has_comment_of(line, is_script ? "#" : "//")) {
+      return "a comment that begins with \"Of\": write a sentence";
+    }
+    for (const std::string& words : kOddWords) {
+      if (!places_of_word(text, words).empty()) return "odd wording: " + words;
     }
     return "";
   });
@@ -325,9 +373,9 @@ Findings check_top_level(const std::vector<File>& files) {
 }
 
 Findings check_tree(const std::vector<File>& files) {
-  constexpr std::array kTextRules = {check_line_length,   check_blanks,    check_leftovers,
-                                     check_machine_paths, check_header,    check_number_of_lines,
-                                     check_sleeps,        check_test_sizes};
+  constexpr std::array kTextRules = {check_line_length,     check_blanks,  check_leftovers,
+                                     check_machine_paths,   check_wording, check_header,
+                                     check_number_of_lines, check_sleeps,  check_test_sizes};
   Findings findings;
   auto add = [&](Findings more) { findings.insert(findings.end(), more.begin(), more.end()); };
   for (const File& file : files) {

@@ -44,6 +44,10 @@ Findings check_blanks(const File& file);
 Findings check_leftovers(const File& file);
 /// No absolute path of somebody's machine.
 Findings check_machine_paths(const File& file);
+/// Plain English in C++, Markdown, shell and Python, golden vectors aside. Finds "is no" before a
+/// noun ("is not a" is plain; "there is no" and "is no longer" may stay), comments that begin with
+/// "Of", and ranks or parts that hear or say words.
+Findings check_wording(const File& file);
 /// At most 1 MiB, unless it is data.
 Findings check_size(const File& file);
 

@@ -100,6 +100,49 @@ TEST(MachinePaths, AreFoundUnlessTheyAreTails) {
   }
 }
 
+TEST(Wording, FindsANounBehindIsNo) {
+  const File file = file_without_gaps(
+      "a.cc", "// It is n|o text.\nfail(\"x is n|o rank\");\nfail(name, \" is n|o dtype\");\n");
+  EXPECT_THAT(texts(check_wording(file)),
+              ElementsAre("a.cc:1: \"is no\" before a noun: say \"is not a\"",
+                          HasSubstr("a.cc:2: "), HasSubstr("a.cc:3: ")));
+  for (const char* path : {"a.h", "a.md", "a.sh", "a.py"}) {
+    EXPECT_THAT(check_wording({path, file.contents}).size(), 3) << path;
+  }
+  for (const char* line : {"// There is no rank.", "fail(\"there is no rank\")", "it is no longer",
+                           "it is no more than 3", "it is no such key", "/// is n|o rank",
+                           "  # is n|o rank", "this is now", "analysis no x", "say \"is no\""}) {
+    EXPECT_THAT(check_wording(file_without_gaps("a.cc", line)), IsEmpty()) << line;
+  }
+}
+
+TEST(Wording, FindsCommentsThatBeginWithOf) {
+  for (const char* line : {"// O|f a rank.", "  /// O|f a rank.", "int a;  ///< O|f a rank."}) {
+    EXPECT_THAT(texts(check_wording(file_without_gaps("a.h", line))),
+                ElementsAre("a.h:1: a comment that begins with \"Of\": write a sentence"))
+        << line;
+  }
+  EXPECT_THAT(check_wording(file_without_gaps("a.sh", "x  # O|f a rank.")).size(), 1);
+  for (const char* line : {"// Often.", "// The rank. Of", "a(\"# Of a file\")", "Of(// a)"}) {
+    EXPECT_THAT(check_wording({"a.cc", line}), IsEmpty()) << line;
+  }
+  EXPECT_THAT(check_wording({"a.md", "# Of ranks"}), IsEmpty());
+}
+
+TEST(Wording, FindsRanksThatHear) {
+  EXPECT_THAT(texts(check_wording(file_without_gaps("a.md", "A rank\nhea|rs all.\n"))),
+              ElementsAre(HasSubstr("a.md:2: odd wording: ")));
+  EXPECT_THAT(check_wording(file_without_gaps("a.cc", "// Each says a wo|rd.")).size(), 1);
+  EXPECT_THAT(check_wording({"a.cc", "// Shears and words."}), IsEmpty());
+}
+
+TEST(Wording, LeavesDataAndOtherFilesAlone) {
+  const File file = file_without_gaps("a.cc", "// It is n|o text.\n");
+  for (const char* path : {"integration_tests/golden/data/a.md", "a/BUILD", "a.txt", "a.json"}) {
+    EXPECT_THAT(check_wording({path, file.contents}), IsEmpty()) << path;
+  }
+}
+
 TEST(Size, IsOneMebibyteUnlessItIsData) {
   const std::string most = repeated("x", 1 << 20);
   EXPECT_THAT(check_size({"a.txt", most}), IsEmpty());

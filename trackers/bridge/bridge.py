@@ -172,7 +172,7 @@ def watch_parent(parent, requests):
 
 
 def main():
-    # Whoever started this process says when it ends: a terminal's Ctrl-C comes too early.
+    # The parent process says when this one ends: a terminal's Ctrl-C comes too early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Packages print, and start programs: neither may touch the pipe.

@@ -206,7 +206,7 @@ TEST_F(MlflowServerTest, AServerThatFailsAndRecoversGetsEverythingOnce) {
   const std::string error = error_of([&] { tracker->flush(); });
   EXPECT_THAT(error, HasSubstr("503"));
   EXPECT_THAT(error, HasSubstr(server.url()));
-  // While the gate is closed, nobody is asked.
+  // While the gate is closed, the server is not asked.
   const size_t asked = server.requests().size();
   tracker->log({{"loss", 2}}, world_.step(2));
   tracker->flush();

@@ -125,7 +125,7 @@ class RestStore final : public MlflowStore {
  public:
   // `environment`: MLFLOW_TRACKING_USERNAME, _PASSWORD, _TOKEN, _INSECURE_TLS, _SERVER_CERT_PATH;
   // credentials in the URI come after these. `files`: for artifacts in a folder.
-  // Errors: std::invalid_argument for what is no URL.
+  // Errors: std::invalid_argument for text that is not a URL.
 
   RestStore(const std::string& tracking_uri, const Environment& environment, FileSystem& files)
       : url_(parse_http_url(tracking_uri)), files_(files), http_(options_of(url_, environment)) {}

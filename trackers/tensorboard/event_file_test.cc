@@ -44,7 +44,7 @@ std::string only_file(TrackerWorld& world) {
   return join_path(kFolder, names.at(0));
 }
 
-// Of all whole records but the files' versions.
+// The steps of all whole records but the files' versions.
 std::vector<int64_t> steps(TrackerWorld& world) {
   std::vector<int64_t> result;
   for (const EventRecord& record : read_events(world.disk, kFolder)) {

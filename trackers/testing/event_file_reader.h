@@ -5,7 +5,8 @@
 ///
 /// Every checksum is checked. A file ends where its records end, or before the first one that is
 /// torn or damaged, as for TensorBoard.
-/// Errors:  std::runtime_error for what cannot be read, and for a whole record that is no event.
+/// Errors:  std::runtime_error for what cannot be read, and for a whole record that is not an
+///          event.
 /// Threads: pure functions.
 #pragma once
 
@@ -44,7 +45,7 @@ struct EventValue {
   std::string tag;
   std::string plugin;
   std::string plugin_content;
-  /// Of a value of any style.
+  /// One of them is set, whatever the style of the value.
   std::optional<double> scalar;
   std::optional<std::string> text;
   std::optional<Image> image;
@@ -86,9 +87,9 @@ std::map<std::string, TrackerValue> parse_hparams(std::string_view plugin_conten
 /// A field of a serialised protocol buffer.
 struct ProtoField {
   int number = 0;
-  /// Of a varint, or of 4 or 8 bytes.
+  /// The value of a varint, or of a field of 4 or 8 bytes.
   uint64_t bits = 0;
-  /// Of what has a length.
+  /// The contents of a field with a length.
   std::string_view bytes;
 };
 

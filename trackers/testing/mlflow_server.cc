@@ -173,7 +173,7 @@ HttpServerAnswer MlflowServer::dispatch(const HttpServerRequest& request) {
   }
   if (request.method != "POST") throw Invalid("no such method");
   if (!absl::StartsWith(request.headers.at("content-type"), "application/json")) {
-    throw Invalid("the content is no JSON");
+    throw Invalid("the content is not JSON");
   }
   const json body = json::parse(request.body);
   if (name == "experiments/create") return create_experiment(body);

@@ -63,7 +63,7 @@ void read_items(const WireMessage& message, WireItems& items) {
 std::vector<std::string> read_log(std::string_view bytes) {
   // 0xbee1, and version 0.
   if (bytes.substr(0, 7) != std::string_view(":W&B\xe1\xbe\0", 7)) {
-    throw std::runtime_error("this is no transaction log of W&B");
+    throw std::runtime_error("this is not a transaction log of W&B");
   }
   std::vector<std::string> records;
   std::string record;

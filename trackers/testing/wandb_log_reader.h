@@ -1,7 +1,7 @@
 /// Reads W&B's transaction logs as their format is described, for tests: it shares no code with
 /// what writes them, and knows nothing of protobuf but its bytes.
 ///
-/// Errors:  std::runtime_error for a file that is no such log or a record that is no message.
+/// Errors:  std::runtime_error for a file that is not such a log or a record that is not a message.
 /// Threads: pure functions.
 #pragma once
 
@@ -44,7 +44,7 @@ struct WireRun {
   WireItems config;
   std::vector<std::string> files;
   bool has_exit = false;
-  /// Of the records, in their order: the number of the field that has it.
+  /// For each record, in order, the number of the field that it is in.
   std::vector<int> kinds;
 };
 

@@ -237,7 +237,7 @@ TEST_F(TrackioTrackerTest, IsNotInASimulation) {
 
 TEST_F(TrackioTrackerTest, NamesWhatIsWrongWithTheFile) {
   std::filesystem::create_directories(folder_ + "/made");
-  std::ofstream(path()) << "this is no database, and long enough to be told from an empty one";
+  std::ofstream(path()) << "this is not a database, and long enough to be told from an empty one";
   auto tracker = make();
   EXPECT_THAT(start_error(*tracker), AllOf(HasSubstr(path()), HasSubstr("26")));
 }

@@ -69,7 +69,7 @@ class WandbTrackerTest : public ::testing::Test {
   }
   WireRun run() { return read_run(file("run-abcd1234.wandb")); }
 
-  // Of one step, without what is stamped on all.
+  // The values of one step, without the stamps that every step has.
   static WireItems values(const WireHistory& history) {
     WireItems items = history.items;
     for (const char* stamp : {"_step", "_runtime", "_timestamp"}) {
@@ -392,7 +392,7 @@ TEST_F(WandbTrackerTest, GoesOnWhenTheDiskHasRoomAgain) {
   EXPECT_TRUE(written.has_exit);
 }
 
-// So much waits then that more of it is lost; that is no reason to lose the rest.
+// So much waits then that more of it is lost; the rest must not be lost as well.
 TEST_F(WandbTrackerTest, GoesOnAfterADiskThatWasFullForLong) {
   constexpr int kCapacity = 80 << 20;
   simulator::SimDisk disk({.capacity = kCapacity});

@@ -137,7 +137,7 @@ TEST_F(CheckpointFolder, TheLatestCompleteOneIsFound) {
   write("checkpoint_99", "a file");
   ASSERT_TRUE(files_.make_directories(path("checkpoint_5")).ok());
   EXPECT_EQ(latest(), "checkpoint_10");
-  // Older ones that are not complete are nobody's business.
+  // Older ones that are not complete are not reported.
   ASSERT_EQ(skipped_.size(), 2u);
   EXPECT_EQ(skipped_[0].path, path("checkpoint_11"));
   EXPECT_THAT(std::string(skipped_[0].why.message()), HasSubstr("no manifest.json"));

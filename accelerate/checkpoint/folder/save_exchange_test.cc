@@ -96,7 +96,7 @@ TEST(StoreExchange, AllRanksLearnWhichRankFailedAndWhy) {
   ranks[1]->publish(0, {.status = RankStatus::kFailed, .text = "disk full"});
   ranks[2]->publish(0, {.status = RankStatus::kFailed, .text = "\xff"});
   EXPECT_EQ(text_of(ranks[0]->collect(0)), "+fine -disk full -\xff ");
-  // What is no text arrives as text.
+  // Bytes that are not text arrive as text.
   EXPECT_EQ(text_of(ranks[1]->collect(0)), "+ -disk full -\xef\xbf\xbd ");
   EXPECT_EQ(text_of(ranks[2]->collect(0)), text_of(ranks[1]->collect(0)));
 }
@@ -124,7 +124,7 @@ TEST(StoreExchange, ForgetEmptiesTheStore) {
   ranks[0]->forget();
   EXPECT_EQ(store->getNumKeys(), before);
   EXPECT_TRUE(others[0]->collect(0));
-  // Of a save that ended before its second round, and twice.
+  // A save that ended before its second round is forgotten, and again without effect.
   others[0]->forget();
   others[0]->forget();
   EXPECT_EQ(store->getNumKeys(), 0);

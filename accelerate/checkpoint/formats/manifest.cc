@@ -32,20 +32,20 @@ uint32_t checksum(const Json& json) { return internal::crc32c(json.dump()); }
 class Members {
  public:
   Members(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json_.is_object()) fail("is no object");
+    if (!json_.is_object()) fail("is not an object");
   }
 
   std::string text(const char* name) {
     const Json* value = find(name);
     if (value == nullptr) return "";
-    if (!value->is_string()) fail(absl::StrCat("has a \"", name, "\" that is no text"));
+    if (!value->is_string()) fail(absl::StrCat("has a \"", name, "\" that is not a string"));
     return value->is_string() ? value->get<std::string>() : "";
   }
 
   bool flag(const char* name) {
     const Json* value = find(name);
     if (value == nullptr) return false;
-    if (!value->is_boolean()) fail(absl::StrCat("has a \"", name, "\" that is no flag"));
+    if (!value->is_boolean()) fail(absl::StrCat("has a \"", name, "\" that is not a boolean"));
     return value->is_boolean() && value->get<bool>();
   }
 
@@ -53,7 +53,7 @@ class Members {
     const Json* value = find(name);
     if (value == nullptr) return 0;
     const bool fits = value->is_number_unsigned() && value->get<uint64_t>() <= kMaxCount;
-    if (!fits) fail(absl::StrCat("has a \"", name, "\" that is no count"));
+    if (!fits) fail(absl::StrCat("has a \"", name, "\" that is not a count"));
     return fits ? value->get<int64_t>() : 0;
   }
 
@@ -75,7 +75,8 @@ class Members {
   void each(const char* name, Fn&& fn) {
     const Json* value = find(name);
     if (value == nullptr) return;
-    if (!value->is_object()) return fail(absl::StrCat("has a \"", name, "\" that is no object"));
+    if (!value->is_object())
+      return fail(absl::StrCat("has a \"", name, "\" that is not an object"));
     for (const auto& [key, member] : value->items()) fn(key, member);
   }
 
@@ -129,7 +130,7 @@ Json files_json(const std::map<std::string, ManifestFile>& files) {
 absl::StatusOr<std::map<std::string, ManifestFile>> files_of(const Json& json) {
   std::map<std::string, ManifestFile> files;
   for (const auto& [name, entry] : json.items()) {
-    if (!is_plain(name)) return bad(absl::StrCat("\"", name, "\" is no name of a file in it"));
+    if (!is_plain(name)) return bad(absl::StrCat("\"", name, "\" is not the name of a file in it"));
     Members members(entry, absl::StrCat("the entry of \"", name, "\""));
     ManifestFile& file = files[name];
     file.size = members.count("size");
@@ -163,7 +164,7 @@ absl::StatusOr<Json> parse(absl::string_view text) {
   if (internal::is_text_too_deep(text)) return bad("it is nested too deeply");
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return bad("it is not JSON");
-  if (!json.is_object()) return bad("it is no JSON object");
+  if (!json.is_object()) return bad("it is not a JSON object");
   return json;
 }
 
@@ -201,7 +202,7 @@ absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
   manifest.iteration = members.count("iteration");
   manifest.step = members.count("step");
   members.each("versions", [&](const std::string& name, const Json& value) {
-    if (!value.is_string()) return members.fail("has a version that is no text");
+    if (!value.is_string()) return members.fail("has a version that is not a string");
     manifest.versions[name] = value.get<std::string>();
   });
   members.each("counts", [&](const std::string& name, const Json& value) {

@@ -60,7 +60,7 @@ TEST(Manifest, EveryTruncationIsSeen) {
 
 TEST(Manifest, WhatIsNoneIsRefused) {
   EXPECT_THAT(error_of(""), HasSubstr("not JSON"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(error_of("{}"), HasSubstr("format"));
   const std::string opened(200'000, '['), closed(200'000, ']');
   EXPECT_THAT(error_of(opened), HasSubstr("nested too deeply"));
@@ -70,7 +70,7 @@ TEST(Manifest, WhatIsNoneIsRefused) {
               HasSubstr("version 2"));
   EXPECT_THAT(error_of(R"({"format": "accelerate-checkpoint", "version": -1,
                            "checksum": "00000000"})"),
-              HasSubstr("\"version\" that is no count"));
+              HasSubstr("\"version\" that is not a count"));
   EXPECT_THAT(error_of(R"({"format": "accelerate-checkpoint", "version": 1,
                            "checksum": "zz"})"),
               HasSubstr("\"checksum\" that is none"));
@@ -80,7 +80,7 @@ TEST(Manifest, NamesStayInTheFolder) {
   for (const char* name : {"../x", "/etc/x", "a//b", "a/../../b", "", ".", "a/."}) {
     Manifest manifest = example();
     manifest.files[name] = {};
-    EXPECT_THAT(error_of(manifest_text(manifest)), HasSubstr("no name of a file")) << name;
+    EXPECT_THAT(error_of(manifest_text(manifest)), HasSubstr("not the name of a file")) << name;
   }
 }
 

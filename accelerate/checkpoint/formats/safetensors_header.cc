@@ -48,7 +48,7 @@ constexpr std::array<Dtype, 15> kDtypes = {{{"BOOL", 1},
                                             {"I64", 8},
                                             {"U64", 8}}};
 
-// Of newer versions of the format, and of other writers.
+// These dtypes appear in newer versions of the format, and in files of other writers.
 constexpr std::array<absl::string_view, 8> kNewerDtypes = {
     "C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C128"};
 
@@ -316,7 +316,7 @@ absl::Status place_tensors(std::vector<SafetensorsEntry>& tensors) {
   for (const SafetensorsEntry& entry : tensors) {
     if (safetensors_dtype_size(entry.dtype) == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(in_quotes(entry.name), ": ", in_quotes(entry.dtype), " is no dtype"));
+          absl::StrCat(in_quotes(entry.name), ": ", in_quotes(entry.dtype), " is not a dtype"));
     }
   }
   std::sort(tensors.begin(), tensors.end(), [](const auto& left, const auto& right) {

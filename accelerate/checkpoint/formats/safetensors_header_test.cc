@@ -262,7 +262,7 @@ TEST(SafetensorsHeader, IsNotLaidOutForWhatCannotBeWritten) {
   EXPECT_THAT(error({{.name = "x", .dtype = "U8"}, {.name = "x", .dtype = "F32"}}),
               HasSubstr("'x' comes twice"));
   EXPECT_THAT(error({{.name = "__metadata__", .dtype = "U8"}}), HasSubstr("__metadata__"));
-  EXPECT_THAT(error({{.name = "x", .dtype = "C64"}}), HasSubstr("'C64' is no dtype"));
+  EXPECT_THAT(error({{.name = "x", .dtype = "C64"}}), HasSubstr("'C64' is not a dtype"));
   EXPECT_THAT(error({{.name = "\xFF", .dtype = "U8"}}), HasSubstr("not UTF-8"));
   EXPECT_THAT(error({}, SafetensorsMetadata{{"a", "\xFF"}}), HasSubstr("not UTF-8"));
   EXPECT_THAT(error({{.name = "x", .dtype = "U8", .shape = {-1}}}), HasSubstr("'x'"));

@@ -79,7 +79,7 @@ std::string text_of(const std::vector<int64_t>& sizes) {
 absl::Status check_box(const std::string& name, const ShardedTensor& tensor,
                        const TensorShard& shard) {
   if (!internal::is_plain_file_name(shard.file)) {
-    return wrong(name, absl::StrCat("are in \"", shard.file, "\", which is no plain file name"));
+    return wrong(name, absl::StrCat("are in \"", shard.file, "\", which is not a plain file name"));
   }
   bool is_inside =
       shard.offsets.size() == tensor.shape.size() && shard.lengths.size() == tensor.shape.size();
@@ -132,7 +132,7 @@ ShardedTensor tensor_of(const json& value) {
   ShardedTensor tensor{.dtype = value.at("dtype").get<std::string>(),
                        .shape = internal::integers_of(value.at("shape"))};
   const json& shards = value.at("shards");
-  if (!shards.is_array()) throw std::invalid_argument("shards is no list");
+  if (!shards.is_array()) throw std::invalid_argument("shards is not a list");
   for (const json& shard : shards) tensor.shards.push_back(shard_of(shard));
   return tensor;
 }
@@ -150,7 +150,7 @@ absl::StatusOr<ShardedMetadata> metadata_of(const json& value) {
                            .root = value.value("root", "")};
   if (metadata.world_size < 1) return absl::DataLossError("its world_size is below 1");
   const json& tensors = value.at("tensors");
-  if (!tensors.is_object()) return absl::DataLossError("its tensors are no object");
+  if (!tensors.is_object()) return absl::DataLossError("its tensors are not an object");
   for (const auto& [name, tensor] : tensors.items()) metadata.tensors[name] = tensor_of(tensor);
   return metadata;
 }
@@ -189,7 +189,7 @@ absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text) {
   try {
     metadata = metadata_of(*value);
   } catch (const std::exception& error) {
-    return absl::DataLossError(absl::StrCat("it is no metadata of shards: ", error.what()));
+    return absl::DataLossError(absl::StrCat("it is not the metadata of shards: ", error.what()));
   }
   if (!metadata.ok()) return metadata;
   const absl::Status checked = check_sharded_metadata(*metadata);

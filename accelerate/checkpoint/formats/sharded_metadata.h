@@ -34,7 +34,7 @@ struct TensorShard {
   std::string file;
   /// Its name there.
   std::string key;
-  /// Of each dim, where the box begins and how long it is.
+  /// The box's first index and its length, per dim.
   std::vector<int64_t> offsets;
   std::vector<int64_t> lengths;
 };

@@ -1,4 +1,4 @@
-// Any bytes are either refused, or a pickle of a value that whoever walks through it is done with.
+// Any bytes are either refused, or a pickle of a value that can be walked through to its end.
 #include <cstddef>
 #include <cstdint>
 #include <string>

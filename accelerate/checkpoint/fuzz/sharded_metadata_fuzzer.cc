@@ -27,7 +27,7 @@ int times_covered(const ShardedTensor& tensor, const std::vector<int64_t>& eleme
   return times;
 }
 
-// Of small tensors every element.
+// Checks that each element of a small tensor is covered once; large tensors are skipped.
 void check(const ShardedTensor& tensor) {
   int64_t count = 1;
   for (const int64_t size : tensor.shape) {

@@ -114,14 +114,14 @@ TEST_F(GradientStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   const StateDict saved = filed(gradient_state_dict(*net_));
   StateDict bad = saved;
   bad.tensors.emplace_back("nothing", torch::ones({1}));
-  EXPECT_THAT(error_with(bad), HasSubstr("\"nothing\", which is no parameter"));
+  EXPECT_THAT(error_with(bad), HasSubstr("\"nothing\", which is not a parameter"));
   bad = saved;
   bad.tensors[0].second = torch::ones({3, 2});
   EXPECT_THAT(error_with(bad), HasSubstr("\"tied\" has shape [3, 2]"));
   bad.tensors[0].second = torch::ones({3, 3}, torch::kLong);
   EXPECT_THAT(error_with(bad), HasSubstr("\"tied\" has shape [3, 3] and dtype Long"));
   bad.tensors[0].second = Tensor();
-  EXPECT_THAT(error_with(bad), HasSubstr("\"tied\" is no dense tensor"));
+  EXPECT_THAT(error_with(bad), HasSubstr("\"tied\" is not a dense tensor"));
   bad = saved;
   bad.tensors.push_back(bad.tensors[0]);
   EXPECT_THAT(error_with(bad), HasSubstr("two \"tied\""));
@@ -142,9 +142,9 @@ TEST_F(GradientStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   bad.values = {{"sparse", {{"table.weight", {{"is_coalesced", 1}}}}}};
   EXPECT_THAT(error_with(bad), HasSubstr("\"is_coalesced\" is 1"));
   bad.values = {{"sparse", 3}};
-  EXPECT_THAT(error_with(bad), HasSubstr("no object"));
+  EXPECT_THAT(error_with(bad), HasSubstr("not an object"));
   bad.values = nullptr;
-  EXPECT_THAT(error_with(bad), HasSubstr("which is no parameter"));
+  EXPECT_THAT(error_with(bad), HasSubstr("which is not a parameter"));
 }
 
 }  // namespace

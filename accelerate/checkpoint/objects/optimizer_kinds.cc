@@ -163,7 +163,7 @@ struct StateReader {
     constexpr int64_t kMax = 1 << 20;
     const auto size = field_of<int64_t>(values, field, where);
     TORCH_CHECK_VALUE(size >= 0 && size <= kMax, where, ": \"", field, "\" is ", size,
-                      ", which is no length of a list");
+                      ", which is not a length of a list");
     for (int64_t i = 0; i < size; ++i) list.push_back(take(absl::StrCat(field, ".", i)));
   }
   void operator()(const char* field, std::deque<at::Tensor>& list) const {
@@ -218,7 +218,7 @@ class KindOf final : public OptimizerKind {
                                                   const std::string& where, const StateOwner& owner,
                                                   const TakeTensor& take) const override {
     TORCH_CHECK_VALUE(values.is_object(), where, " is ", json_excerpt(values),
-                      ", which is no object");
+                      ", which is not an object");
     auto state = std::make_unique<State>();
     const std::function<at::Tensor(const std::string&)> take_field = [&](const std::string& field) {
       return take(field, rule_of(std::type_identity<State>(), field, owner));

@@ -94,7 +94,7 @@ template <typename T>
 std::vector<T> list_of(const ordered_json& values, const char* name, const std::string& where) {
   const ordered_json& list = json_member(values, name, where);
   TORCH_CHECK_VALUE(list.is_array(), where, ": \"", name, "\" is ", json_excerpt(list),
-                    ", which is no list");
+                    ", which is not a list");
   std::vector<T> result;
   for (const ordered_json& item : list) {
     TORCH_CHECK_VALUE(internal::json_to(item, result.emplace_back()), where, ": \"", name,
@@ -106,7 +106,7 @@ std::vector<T> list_of(const ordered_json& values, const char* name, const std::
 std::vector<SavedGroup> saved_groups(const ordered_json& values, const std::string& where) {
   const ordered_json& list = json_member(values, "param_groups", where);
   TORCH_CHECK_VALUE(list.is_array(), where, ": \"param_groups\" is ", json_excerpt(list),
-                    ", which is no list");
+                    ", which is not a list");
   std::vector<SavedGroup> groups;
   for (const ordered_json& item : list) {
     SavedGroup group{.values = &item,
@@ -246,7 +246,7 @@ class StateLoader {
       : kind_(kind), where_(where), tensors_(std::move(tensors), where), wide_(wide_moments) {
     const ordered_json& states = json_member(values, "state", where);
     TORCH_CHECK_VALUE(states.is_object(), where, ": \"state\" is ", json_excerpt(states),
-                      ", which is no object");
+                      ", which is not an object");
     for (const auto& [number, state] : states.items()) saved_.emplace(number, &state);
   }
 
@@ -271,7 +271,7 @@ class StateLoader {
       }
     }
     TORCH_CHECK_VALUE(saved_.empty(), where_, ": \"state\" has \"", saved_.begin()->first,
-                      "\", which is no parameter of a group");
+                      "\", which is not a parameter of a group");
     tensors_.check_all_taken(where_);
     return states;
   }
@@ -309,7 +309,7 @@ void load_archive(Optimizer& optimizer, NamedTensors tensors, const std::string&
   const at::Tensor archive = by_name.take(kArchive);
   TORCH_CHECK_VALUE(archive.defined(), where, " has no \"", kArchive, "\"");
   TORCH_CHECK_VALUE(archive.scalar_type() == at::kByte && archive.dim() == 1, where, ": \"",
-                    kArchive, "\" is no vector of bytes");
+                    kArchive, "\" is not a vector of bytes");
   by_name.check_all_taken(where);
   internal::load_optimizer_archive(optimizer, archive.cpu().contiguous());
 }

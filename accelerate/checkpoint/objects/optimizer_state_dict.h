@@ -43,8 +43,8 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer,
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, StateDict state,
                                const OptimizerStateDictOptions& options = {});
 
-/// Of a prepared optimizer. Moments that are kept in few bits (Fp8Moments) are float32 here, in
-/// tensors of the StateDict's own, and lose nothing by it.
+/// The state of a prepared optimizer. Moments that are kept in few bits (Fp8Moments) are float32
+/// here, in tensors of the StateDict's own; the conversion is exact.
 StateDict accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimizer,
                                            const OptimizerStateDictOptions& options = {});
 void load_accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimizer, StateDict state,

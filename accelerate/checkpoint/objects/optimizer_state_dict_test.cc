@@ -436,7 +436,7 @@ TEST_F(AdamStateDict, SaysWhatIsWrongAndChangesNothing) {
   EXPECT_THAT(error_with("/param_groups/0/lr", true), HasSubstr("\"lr\" is true"));
   EXPECT_THAT(error_with("/param_groups/2/betas", {0.9}), HasSubstr("param_groups[2]"));
   EXPECT_THAT(error_with("/param_groups/0/amsgrad", 0), HasSubstr("\"amsgrad\" is 0"));
-  EXPECT_THAT(load_error({}), HasSubstr("which is no object"));
+  EXPECT_THAT(load_error({}), HasSubstr("which is not an object"));
   EXPECT_THAT(error_with([](StateDict& state) { state.values["param_groups"][0].erase("eps"); }),
               HasSubstr("has no \"eps\""));
   EXPECT_THAT(error_with([](StateDict& state) { state.values.erase("state"); }),
@@ -547,7 +547,7 @@ TEST(OptimizerStateDictTest, OwnOptimizersAreArchives) {
   };
   EXPECT_THAT(error_with(at::zeros({100}, at::kByte)), HasSubstr("cannot be loaded"));
   EXPECT_THAT(error_with(at::zeros({0}, at::kByte)), HasSubstr("cannot be loaded"));
-  EXPECT_THAT(error_with(at::zeros({4})), HasSubstr("no vector of bytes"));
+  EXPECT_THAT(error_with(at::zeros({4})), HasSubstr("not a vector of bytes"));
   EXPECT_THAT(value_error_of([&] { load_optimizer_state_dict(own, {{}, saved.values}); }),
               HasSubstr("has no \"archive\""));
   Forgetful forgetful(parameters);

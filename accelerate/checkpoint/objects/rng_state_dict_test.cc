@@ -47,9 +47,9 @@ TEST_F(RngStateDictTest, DrawsTheSameAgain) {
 
 TEST_F(RngStateDictTest, RefusesWhatIsNoState) {
   EXPECT_THAT(value_error_of([] { rng_state_of({{{"torch", at::zeros({5056})}}, {}}); }),
-              HasSubstr("generator \"torch\" is no vector of bytes"));
+              HasSubstr("generator \"torch\" is not a vector of bytes"));
   EXPECT_THAT(value_error_of([] { rng_state_of({{{"torch", at::Tensor()}}, {}}); }),
-              HasSubstr("no vector of bytes"));
+              HasSubstr("not a vector of bytes"));
   const at::Tensor bytes = at::zeros({4}, at::kByte);
   EXPECT_THAT(value_error_of([&] { rng_state_of({{{"a", bytes}, {"a", bytes}}, {}}); }),
               HasSubstr("two states of generator \"a\""));

@@ -177,11 +177,11 @@ TEST(SchedulerStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   EXPECT_THAT(error_with("/accelerate/steps", -1), HasSubstr("\"steps\" is -1"));
   EXPECT_THAT(error_with("/accelerate/asked_steps", 2), HasSubstr("\"asked_steps\" 2"));
   EXPECT_THAT(error_with("/accelerate/steps", "3"), HasSubstr("another type"));
-  EXPECT_THAT(error_with("/accelerate", 3), HasSubstr("no object"));
+  EXPECT_THAT(error_with("/accelerate", 3), HasSubstr("not an object"));
   EXPECT_THAT(error_with("/last_epoch", 1.5), HasSubstr("last_epoch"));
   EXPECT_THAT(error_with("/base_lrs", {1, 2}), HasSubstr("parameter groups"));
   EXPECT_THAT(value_error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), {}); }),
-              HasSubstr("no object"));
+              HasSubstr("not an object"));
   EXPECT_THAT(value_error_of([&] {
                 load_scheduler_state_dict(*run.scheduler.shared(),
                                           {{{"more", at::zeros({1})}}, saved.values});

@@ -155,7 +155,7 @@ class Tensors {
   explicit Tensors(NamedTensors tensors) {
     for (auto& [name, tensor] : tensors) {
       TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, kWhere, ": \"", name,
-                        "\" is no dense tensor");
+                        "\" is not a dense tensor");
       TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, kWhere, " has two \"",
                         name, "\"");
     }
@@ -170,7 +170,7 @@ class Tensors {
   }
   void check_all_taken() const {
     TORCH_CHECK_VALUE(tensors_.empty(), kWhere, " has \"", tensors_.begin()->first,
-                      "\", which is no parameter of this model");
+                      "\", which is not a parameter of this model");
   }
 
  private:
@@ -250,7 +250,7 @@ uint64_t seed_for(const at::Tensor& state, int rank) {
 
 void check_bytes(const std::string& name, const at::Tensor& bytes) {
   TORCH_CHECK_VALUE(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.dim() == 1,
-                    "the state of generator \"", name, "\" is no vector of bytes");
+                    "the state of generator \"", name, "\" is not a vector of bytes");
 }
 
 constexpr char kOurs[] = "accelerate";
@@ -296,7 +296,7 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
   ordered_json sparse_ones = ordered_json::object();
   if (!state.values.is_null()) {
     sparse_ones = internal::json_member(state.values, kSparse, kWhere);
-    TORCH_CHECK_VALUE(sparse_ones.is_object(), kWhere, ": \"", kSparse, "\" is no object");
+    TORCH_CHECK_VALUE(sparse_ones.is_object(), kWhere, ": \"", kSparse, "\" is not an object");
   }
   Tensors tensors(std::move(state.tensors));
   const NamedTensors parameters = parameters_of(module);
@@ -368,7 +368,7 @@ RngState rng_state_of(const StateDict& state) {
 
 RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators& generators,
                           const Runtime& runtime) {
-  TORCH_CHECK_VALUE(rank >= 0, "rank ", rank, " is no rank");
+  TORCH_CHECK_VALUE(rank >= 0, "rank ", rank, " does not exist");
   RngState derived;
   for (const auto& [name, own] : all_generators(generators, runtime)) {
     auto found = rank0.states.find(name);
@@ -391,10 +391,10 @@ PeerRandomStates read_peer_random_states(const c10::IValue& file) {
     const std::string& name = entry.key().toStringRef();
     if (name == "step") {
       TORCH_CHECK_VALUE(entry.value().isInt() && entry.value().toInt() >= 0,
-                        "random states: \"step\" is no number of steps");
+                        "random states: \"step\" is not a number of steps");
       states.step = entry.value().toInt();
     } else if (name == "torch_manual_seed") {
-      TORCH_CHECK_VALUE(entry.value().isTensor(), "random states: \"", name, "\" is no tensor");
+      TORCH_CHECK_VALUE(entry.value().isTensor(), "random states: \"", name, "\" is not a tensor");
       const at::Tensor& bytes = entry.value().toTensor();
       check_bytes("torch", bytes);
       states.torch = bytes.cpu().contiguous();

@@ -45,7 +45,7 @@ namespace internal {
 /// Errors: c10::ValueError inside join_uneven_inputs, whose other half are the other ranks.
 StateDict training_state_dict(const TrainingState& training, const GradientState& gradients);
 
-/// Of fewer models and optimizers than were saved, the first ones.
+/// If fewer models and optimizers are prepared than were saved, loads the first ones.
 /// Errors: c10::ValueError naming the field that is missing, of another type or out of range, and
 ///         if more optimizers were prepared; nothing has changed then.
 void load_training_state_dict(TrainingState& training, GradientState& gradients,
@@ -109,7 +109,7 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
 struct PeerRandomStates {
   /// Accelerator's count of micro-steps.
   std::optional<int64_t> step;
-  /// Of LibTorch's default CPU generator ("torch" in an RngState); undefined if it is not there.
+  /// The state of LibTorch's default CPU generator ("torch" in an RngState); undefined if absent.
   at::Tensor torch;
 };
 

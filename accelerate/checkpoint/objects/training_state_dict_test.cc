@@ -74,12 +74,12 @@ TEST_F(TrainingStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   EXPECT_THAT(error_with("/step", -1), HasSubstr("\"step\" is -1"));
   EXPECT_THAT(error_with("/step", 1.5), HasSubstr("\"step\" is 1.5"));
   EXPECT_THAT(error_with("/sync_gradients", 0), HasSubstr("\"sync_gradients\" is 0"));
-  EXPECT_THAT(error_with("/window", nullptr), HasSubstr("no object"));
+  EXPECT_THAT(error_with("/window", nullptr), HasSubstr("not an object"));
   EXPECT_THAT(error_with("/window/tokens", -2), HasSubstr("\"tokens\" is -2"));
   EXPECT_THAT(error_with("/window/models", {-1}), HasSubstr("has model -1"));
-  EXPECT_THAT(error_with("/optimizers", {1}), HasSubstr("no object"));
+  EXPECT_THAT(error_with("/optimizers", {1}), HasSubstr("not an object"));
   EXPECT_THAT(error_with("/optimizers", 0), HasSubstr("of 1 optimizers, prepared were 0"));
-  EXPECT_THAT(load_error(training_, nullptr), HasSubstr("no object"));
+  EXPECT_THAT(load_error(training_, nullptr), HasSubstr("not an object"));
 }
 
 TEST_F(TrainingStateDictTest, GivesFewerModelsWhatIsTheirs) {

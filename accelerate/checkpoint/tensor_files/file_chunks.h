@@ -28,7 +28,7 @@ struct FileChunk {
     size_t piece = 0;
     int64_t begin = 0;
     int64_t end = 0;
-    /// Of these bytes: CRC-32C, where it was computed.
+    /// CRC-32C of these bytes, where it was computed.
     uint32_t crc32c = 0;
   };
 

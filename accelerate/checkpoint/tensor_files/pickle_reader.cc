@@ -119,7 +119,7 @@ class Machine {
   void append(PickleKind kind, const std::vector<PickleId>& items) {
     PickleNode& container = values_.at(top());
     if (container.kind != kind || (kind == PickleKind::kDict && items.size() % 2 != 0)) {
-      throw PickleError("it appends to what is no container");
+      throw PickleError("it appends to a value that is not a container");
     }
     container.items.insert(container.items.end(), items.begin(), items.end());
   }

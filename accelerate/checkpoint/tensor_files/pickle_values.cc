@@ -160,7 +160,7 @@ PickleId PickleValues::persistent(PickleId id) {
   // ('storage', type, key, device, number of elements)
   const std::vector<PickleId>& parts = arguments_of(id, 5, "a storage");
   if (at(expect(parts[0], PickleKind::kString, "a storage's tag")).text != "storage") {
-    throw PickleError("it refers to something that is no storage");
+    throw PickleError("it refers to a value that is not a storage");
   }
   const std::string& type = at(expect(parts[1], PickleKind::kGlobal, "a storage's type")).text;
   const std::optional<at::ScalarType> dtype = find_type(kStorages, type);
@@ -201,7 +201,7 @@ PickleId PickleValues::call_container(const std::string& name,
     if (has_argument) {
       const PickleKind kind = at(arguments[0]).kind;
       if (kind != PickleKind::kList && kind != PickleKind::kTuple) {
-        throw PickleError(absl::StrCat(name, " is made from no list"));
+        throw PickleError(absl::StrCat(name, " is made from a value that is not a list"));
       }
       node.items = at(arguments[0]).items;
     }
@@ -221,7 +221,7 @@ PickleId PickleValues::call_container(const std::string& name,
       node.items.insert(node.items.end(), pair.items.begin(), pair.items.end());
     }
   } else {
-    throw PickleError("a dict is made from what is no dict");
+    throw PickleError("a dict is made from a value that is not a dict");
   }
   return add(std::move(node));
 }

@@ -100,8 +100,8 @@ class PickleValues {
   size_t budget_;
   std::deque<PickleNode> nodes_;
   std::map<std::string, c10::Storage> storages_;
-  // Containers. Whoever walks through the result comes to one that is shared once for each place
-  // where it is, and pays for all that is in it.
+  // Containers. Walking through the result visits a shared container, with all that is in it, once
+  // for each place where it is.
   struct Converted {
     c10::IValue value;
     size_t price = 0;

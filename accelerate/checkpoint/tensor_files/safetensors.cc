@@ -262,7 +262,7 @@ class Writer {
   const int threads_;
   SafetensorsHeader header_;
   std::string start_;
-  // Of the header, then of each tensor.
+  // The header's piece, then one per tensor.
   std::vector<FilePiece> pieces_;
   std::vector<at::Tensor> tensors_;
   std::vector<bool> plain_;
@@ -282,7 +282,7 @@ absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dty
   for (const DtypeName& known : kDtypeNames) {
     if (known.name == safetensors_dtype) return known.type;
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", safetensors_dtype, "' is no dtype"));
+  return absl::InvalidArgumentError(absl::StrCat("'", safetensors_dtype, "' is not a dtype"));
 }
 
 absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::string& path,

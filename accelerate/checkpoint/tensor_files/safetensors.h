@@ -39,14 +39,14 @@ namespace accelerate {
 
 /// CRC-32C.
 struct SafetensorsChecksums {
-  /// Of all that comes before the data.
+  /// Covers all bytes before the data.
   uint32_t header = 0;
   std::map<std::string, uint32_t> tensors;
 };
 
 struct WrittenFile {
   int64_t size = 0;
-  /// Of the whole file.
+  /// Covers the whole file.
   uint32_t crc32c = 0;
   SafetensorsChecksums checksums;
 };

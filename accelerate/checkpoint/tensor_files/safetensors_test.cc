@@ -544,7 +544,7 @@ TEST(Safetensors, ThatAreDamagedAreReportedByNameAndChecksums) {
   EXPECT_THAT(status.message(), HasSubstr(absl::StrFormat("not %08x", expected)));
   // What is whole can be read.
   EXPECT_TRUE(file.read_into({{"a", at::zeros({3})}}).ok());
-  // Nobody asked.
+  // Without checksums, nothing is compared.
   EXPECT_TRUE(open(files, std::nullopt).read_all().ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(open(files, std::nullopt).verify()));
   // Cut short behind the reader's back.

@@ -31,7 +31,7 @@ TEST(StateDictFile, ReadsWhatMayBeWritten) {
 }
 
 TEST(StateDictFile, IsNotTrusted) {
-  // Whoever walks through a value of that depth comes to the end of the stack.
+  // Walking through a value of that depth would overflow the stack.
   for (const std::string& text :
        {lists(kMaxJsonDepth + 1), lists(1000000), std::string(1000000, '['),
         R"({"a":")" + std::string(300, '[') + "\"," + R"("b":)" + lists(kMaxJsonDepth) + "}"}) {

@@ -130,8 +130,8 @@ absl::StatusOr<c10::IValue> read_file_value(FileSystem& files, const std::string
   try {
     value = read_value(bytes);
   } catch (const c10::Error& error) {
-    value = absl::DataLossError(
-        absl::StrCat("it is no zip that torch.save wrote: ", error.what_without_backtrace()));
+    value = absl::DataLossError(absl::StrCat("it is not a zip file that torch.save wrote: ",
+                                             error.what_without_backtrace()));
   } catch (const std::exception& error) {
     value = absl::DataLossError(error.what());
   }
@@ -149,7 +149,8 @@ c10::IValue read_torch_file(FileSystem& files, const std::string& path) {
 
 NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path) {
   c10::IValue value = read_torch_file(files, path);
-  if (!value.isGenericDict()) throw CheckpointError(absl::StrCat(path, ": it holds no dict"));
+  if (!value.isGenericDict())
+    throw CheckpointError(absl::StrCat(path, ": its value is not a dict"));
   for (const char* key : {"state_dict", "model"}) {
     const auto dict = value.toGenericDict();
     const auto inner = dict.find(c10::IValue(key));

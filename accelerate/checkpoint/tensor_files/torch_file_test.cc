@@ -223,7 +223,7 @@ TEST_F(TorchFile, IsNotTrusted) {
   EXPECT_THAT(error_of("(0"), HasSubstr("has not put"));
   EXPECT_THAT(error_of("h\x07"), HasSubstr("remember"));
   EXPECT_THAT(error_of("X\xff\xff\xff\xff"), HasSubstr("too early"));
-  EXPECT_THAT(error_of("}(K\x01u"), HasSubstr("no container"));
+  EXPECT_THAT(error_of("}(K\x01u"), HasSubstr("not a container"));
   EXPECT_THAT(error_of("\x8a\x09" + std::string(9, '\x7f')), HasSubstr("64 bits"));
   EXPECT_THAT(error_of("P0\n"), HasSubstr("0x50"));
   EXPECT_THAT(error_of("}(]K\x01u"), HasSubstr("hash"));
@@ -325,7 +325,7 @@ TEST_F(TorchFile, SaysWhatIsNoStateDict) {
                 read("K\x05");
                 read_torch_state_dict(files_, path_);
               }),
-              HasSubstr("no dict"));
+              HasSubstr("not a dict"));
   EXPECT_THAT(error_of([&] {
                 read("}" + text("epoch") + "K\x05s");
                 read_torch_state_dict(files_, path_);
@@ -356,7 +356,7 @@ TEST_F(TorchFile, SurvivesDamageAnywhere) {
             }),
             "");
   EXPECT_NE(error_of([&] {
-              write("this is no zip");
+              write("this is not a zip");
               read_torch_file(files_, path_);
             }),
             "");

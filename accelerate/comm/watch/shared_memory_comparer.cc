@@ -138,7 +138,7 @@ CallComparer::Entry SharedMemoryComparer::enter(uint64_t hash, std::chrono::mill
     if (member != member_) wait_for(slots_[member], entry.round - kAhead + 2, timeout);
   }
   mine.hashes[entry.round % kAhead].store(hash);
-  // Of two members that come at the same time, at least one sees the other below.
+  // If two members come at the same time, at least one sees the other below.
   mine.calls.store(entry.round + 1);
   mine.wake();
   for (int member = 0; member < members_; ++member) {

@@ -83,7 +83,7 @@ TEST(SharedMemoryComparer, EndWhenAMemberIsGone) {
   on_members(2, [](int member, std::unique_ptr<SharedMemoryComparer> words) {
     if (member == 1) return;
     const auto entry = words->enter(1, kPatience);
-    EXPECT_TRUE(entry.agrees) << "with whoever has come";
+    EXPECT_TRUE(entry.agrees) << "with the members that have come";
     EXPECT_THAT(error_of([&] { words->settle(entry.round, kPatience); }), HasSubstr("has closed"));
   });
 }

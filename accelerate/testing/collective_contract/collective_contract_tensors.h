@@ -29,7 +29,7 @@ inline at::Tensor ones(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat)
 inline at::Tensor full(at::IntArrayRef shape, const at::Scalar& value, at::ScalarType dtype) {
   return at::full(shape, value, on_test_device(dtype));
 }
-/// Of the value's own dtype, as at::full.
+/// The result has the value's own dtype, as with at::full.
 inline at::Tensor full(at::IntArrayRef shape, const at::Scalar& value) {
   return at::full(shape, value, at::TensorOptions(test_device()));
 }

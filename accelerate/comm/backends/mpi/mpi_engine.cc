@@ -141,7 +141,7 @@ void MpiEngine::free_group(MpiGroup& group) {
   const std::lock_guard lock(mutex_);
   int finalized = 0;
   MPI_Finalized(&finalized);
-  // What failed, or nobody has waited for, may still have messages under way.
+  // Work that failed, or was not waited for, may still have messages under way.
   const bool busy = std::any_of(active_.begin(), active_.end(),
                                 [&](const WorkPtr& work) { return work->group_.get() == &group; });
   if (finalized != 0 || group.failure || busy) return;

@@ -53,7 +53,7 @@ class MpiEngine {
   std::string publish(const std::string& text, std::chrono::milliseconds timeout);
 
   /// Collective over `members`, ranks of the job, all of whom have called already or are about to:
-  /// nobody else is waited for.
+  /// no other rank is waited for.
   std::shared_ptr<MpiGroup> make_group(std::vector<int> members, std::chrono::milliseconds timeout);
   /// Local.
   void free_group(MpiGroup& group);

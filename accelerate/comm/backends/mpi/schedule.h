@@ -86,7 +86,7 @@ struct Schedule::promise_type {
   promise_type* root = this;  // the outermost schedule
   Handle parent;
   std::exception_ptr error;
-  // Of the root:
+  // Used in the root only:
   Transfers* awaited = nullptr;
   Handle innermost;
 };

@@ -29,7 +29,7 @@ void add_few(char* total, const char* value, int64_t numel) {
   for (int64_t i = 0; i < numel; ++i) sum[i] += term[i];
 }
 
-// What is no larger goes to everybody at once, by the fewest messages one after the other; what is
+// Tensors up to this size go to all ranks at once, in the fewest consecutive messages; what is
 // larger is cut, so that every rank sends and adds up its share only.
 constexpr size_t kSmall = size_t{32} << 10;
 // All ranks' small parts together.
