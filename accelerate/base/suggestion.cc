@@ -32,26 +32,33 @@ size_t edit_distance(absl::string_view a, absl::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-}  // namespace
-
-std::vector<std::string> nearest_names(absl::string_view word,
-                                       absl::Span<const std::string> names) {
+// The names that are near, the nearest first. `max_distance` is a function of the name.
+template <typename MaxDistance>
+std::vector<std::string> names_near(absl::string_view word, absl::Span<const std::string> names,
+                                    const MaxDistance& max_distance) {
   if (word.size() > kMaxWord) return {};
   const std::string lower = absl::AsciiStrToLower(word);
-  const size_t most = std::max<size_t>(2, word.size() / 3);
   std::vector<std::pair<size_t, size_t>> ranked;  // distance, index
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string name = absl::AsciiStrToLower(names[i]);
     // A beginning is as good as one wrong letter.
     const bool is_beginning = word.size() > 3 && absl::StartsWith(name, lower);
     const size_t distance = is_beginning ? 1 : edit_distance(lower, name);
-    if (distance <= most) ranked.emplace_back(distance, i);
+    if (distance <= max_distance(name)) ranked.emplace_back(distance, i);
   }
   std::sort(ranked.begin(), ranked.end());
   if (ranked.size() > kMaxSuggestions) ranked.resize(kMaxSuggestions);
   std::vector<std::string> nearest;
   for (const auto& [distance, index] : ranked) nearest.push_back(names[index]);
   return nearest;
+}
+
+}  // namespace
+
+std::vector<std::string> nearest_names(absl::string_view word,
+                                       absl::Span<const std::string> names) {
+  const size_t most = std::max<size_t>(2, word.size() / 3);
+  return names_near(word, names, [most](const std::string& /*name*/) { return most; });
 }
 
 std::string did_you_mean(absl::string_view word, absl::Span<const std::string> names,
@@ -61,7 +68,9 @@ std::string did_you_mean(absl::string_view word, absl::Span<const std::string> n
 }
 
 std::string suggestion(absl::string_view word, absl::Span<const std::string> names) {
-  const std::vector<std::string> nearest = nearest_names(word, names);
+  // Without a near name all names follow, so a distant one is better than none.
+  const std::vector<std::string> nearest = names_near(
+      word, names, [&](const std::string& name) { return std::max(word.size(), name.size()) / 2; });
   if (nearest.empty()) return absl::StrCat("one of ", absl::StrJoin(names, ", "));
   return absl::StrCat("did you mean \"", absl::StrJoin(nearest, "\" or \""), "\"?");
 }

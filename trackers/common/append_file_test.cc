@@ -135,7 +135,7 @@ TEST(AppendFileTest, WhatWaitsIsBounded) {
   AppendFile file(disk, kPath, {.capacity = 10});
   file.append("12345678\n");
   EXPECT_NE(error_of([&] { file.flush(); }), "");
-  EXPECT_THAT(error_of([&] { file.append("9\n"); }), HasSubstr("is lost"));
+  EXPECT_THAT(error_of([&] { file.append("9\n"); }), HasSubstr("are lost"));
   EXPECT_THAT(error_of([&] { file.finish(); }), HasSubstr("2 records are lost"));
 }
 
