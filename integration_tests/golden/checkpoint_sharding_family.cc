@@ -28,7 +28,6 @@
 namespace accelerate::golden {
 namespace {
 
-using internal::value_or_throw;
 using nlohmann::json;
 
 constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
@@ -106,8 +105,9 @@ NamedTensors state_dict_of(const json& in) {
 
 json list_folder(FileSystem& files, const TemporaryFolder& folder) {
   json listed = json::object();
-  for (const std::string& name : value_or_throw(files.list(folder.path()))) {
-    listed[name] = description_of(name, value_or_throw(read_file(files, folder.path(name))));
+  for (const std::string& name : internal::value_or_throw(files.list(folder.path()))) {
+    listed[name] =
+        description_of(name, internal::value_or_throw(read_file(files, folder.path(name))));
   }
   return listed;
 }
@@ -148,7 +148,7 @@ json run_save_model(const json& in) {
 
 json run_size_parse(const json& in) {
   expect_fields(in, {"kind", "text"});
-  return {{"bytes", value_or_throw(parse_shard_size(string_field(in, "text")))}};
+  return {{"bytes", internal::value_or_throw(parse_shard_size(string_field(in, "text")))}};
 }
 
 // ---- safetensors
@@ -181,8 +181,8 @@ json run_safetensors_file(const json& in) {
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string path = folder.path("x.safetensors");
-  value_or_throw(write_safetensors(files, path, tensors_of_bytes(in), metadata));
-  return {{"base64", absl::Base64Escape(value_or_throw(read_file(files, path)))}};
+  internal::value_or_throw(write_safetensors(files, path, tensors_of_bytes(in), metadata));
+  return {{"base64", absl::Base64Escape(internal::value_or_throw(read_file(files, path)))}};
 }
 
 // As nested lists of numbers, or a number.
@@ -205,9 +205,9 @@ json run_safetensors_bad(const json& in) {
   const TemporaryFolder folder;
   const std::string path = folder.path("x.safetensors");
   internal::check_ok(write_file(files, path, bytes));
-  const SafetensorsFile file = value_or_throw(SafetensorsFile::open(files, path));
+  const SafetensorsFile file = internal::value_or_throw(SafetensorsFile::open(files, path));
   json tensors = json::object();
-  for (const auto& [name, tensor] : value_or_throw(file.read_all())) {
+  for (const auto& [name, tensor] : internal::value_or_throw(file.read_all())) {
     tensors[name] = {name_of(tensor.scalar_type()), tensor.sizes().vec(), values_of(tensor)};
   }
   json metadata;

@@ -33,7 +33,6 @@
 namespace accelerate::golden {
 namespace {
 
-using internal::value_or_throw;
 using nlohmann::json;
 using simulator::SimDisk;
 
@@ -80,7 +79,7 @@ json described_weights(const SafetensorsFile& file) {
 // Values and tensors in one tree.
 json described_state(const SafetensorsFile& file) {
   json value = json::parse(file.header().metadata.value().at("values"));
-  for (const auto& [name, tensor] : value_or_throw(file.read_all())) {
+  for (const auto& [name, tensor] : internal::value_or_throw(file.read_all())) {
     json* place = &value;
     for (const absl::string_view key : absl::StrSplit(name, '.'))
       place = &(*place)[std::string(key)];
@@ -106,9 +105,9 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
     if (absl::StartsWith(name, own)) return file;
   }
   if (is_json) {
-    file["value"] = json::parse(value_or_throw(read_file(disk, path)));
+    file["value"] = json::parse(internal::value_or_throw(read_file(disk, path)));
   } else {
-    const auto tensors = value_or_throw(SafetensorsFile::open(disk, path));
+    const auto tensors = internal::value_or_throw(SafetensorsFile::open(disk, path));
     if (absl::StartsWith(name, "model")) return described_weights(tensors);
     file["value"] = described_state(tensors);
   }
@@ -126,7 +125,7 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
 
 json described_folder(SimDisk& disk, const std::string& folder) {
   json described = json::object();
-  for (const std::string& name : value_or_throw(disk.list(folder))) {
+  for (const std::string& name : internal::value_or_throw(disk.list(folder))) {
     described[name] = described_file(disk, folder, name);
   }
   return described;
@@ -433,7 +432,7 @@ json run_error(const json& in) {
   });
   if (out.contains("error")) return out;
   if (!script.loads) {
-    out["files"] = value_or_throw(disk->list(kCheckpoint));
+    out["files"] = internal::value_or_throw(disk->list(kCheckpoint));
     return out;
   }
   script.between(*disk);

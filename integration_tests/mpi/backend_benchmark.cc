@@ -137,13 +137,14 @@ int run(int argc, char** argv) {
   const torch::Tensor x = torch::randn({kBatch, kWidth});
   Replica over_mpi(mpi);
   Replica over_gloo(gloo);
-  std::vector<Subject> steps{{"DDP step, not synchronised",
-                              [&] {
-                                const NoSyncScope no_sync({over_mpi.ddp->no_sync_count()});
-                                over_mpi.step(x);
-                              }},
-                             {"DDP step, mpi", [&] { over_mpi.step(x); }},
-                             {"DDP step, gloo", [&] { over_gloo.step(x); }}};
+  std::vector<Subject> steps{
+      {"DDP step, not synchronised",
+       [&] {
+         const accelerate::NoSyncScope no_sync({over_mpi.ddp->no_sync_count()});
+         over_mpi.step(x);
+       }},
+      {"DDP step, mpi", [&] { over_mpi.step(x); }},
+      {"DDP step, gloo", [&] { over_gloo.step(x); }}};
   measure(steps, mpi, 30, /*together=*/true);
   print(steps, 1000, "ms");
   if (runtime.topology().rank == 0) {
