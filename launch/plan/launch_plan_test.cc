@@ -127,7 +127,8 @@ TEST(AgentPlan, RefusesRanksAndKeysThatThereAreNot) {
   const std::pair<TypedFlags, const char*> wrong[] = {
       {{{"num_processes", {"2"}}, {"local_ranks_filter", {"7"}}}, "no local rank 7"},
       {{{"num_processes", {"2"}}, {"tee", {"2:3"}}}, "--tee: this machine has no local rank 2"},
-      {{{"rdzv_conf", {"speed=5"}}}, "--rdzv_conf has no speed; there are close_timeout, is_host"},
+      {{{"rdzv_conf", {"speed=5"}}},
+       "--rdzv_conf: unknown key speed; known keys: close_timeout, is_host"},
       {{{"rdzv_conf", {"join_timeout=soon"}}}, "join_timeout=soon is not a number of seconds"}};
   for (const auto& [typed, reason] : wrong) {
     EXPECT_THAT(error_of({.typed = typed}), HasSubstr(reason));
