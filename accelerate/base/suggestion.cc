@@ -43,7 +43,8 @@ std::vector<std::string> names_near(absl::string_view word, absl::Span<const std
     const std::string name = absl::AsciiStrToLower(names[i]);
     // A beginning is as good as one wrong letter.
     const bool is_beginning = word.size() > 3 && absl::StartsWith(name, lower);
-    const size_t distance = is_beginning ? 1 : edit_distance(lower, name);
+    size_t distance = edit_distance(lower, name);
+    if (is_beginning) distance = std::min<size_t>(distance, 1);
     if (distance <= max_distance(name)) ranked.emplace_back(distance, i);
   }
   std::sort(ranked.begin(), ranked.end());

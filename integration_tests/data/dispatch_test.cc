@@ -253,7 +253,7 @@ TEST(Dispatch, RefusesBatchesThatCannotTravel) {
                         Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
                         accelerator.prepare(DataLoader(std::vector<Handle>(4)));
                       }),
-      Each(HasSubstr("cannot travel")));
+      Each(HasSubstr("cannot be sent between ranks")));
 }
 
 // ---- What is handed out

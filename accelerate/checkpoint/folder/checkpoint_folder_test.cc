@@ -142,7 +142,7 @@ TEST_F(CheckpointFolder, TheLatestCompleteOneIsFound) {
   EXPECT_EQ(skipped_[0].path, path("checkpoint_11"));
   EXPECT_THAT(std::string(skipped_[0].why.message()), HasSubstr("no manifest.json"));
   EXPECT_THAT(std::string(skipped_[1].why.message()),
-              HasSubstr("checkpoint_12.tmp was left by a save that died"));
+              HasSubstr("checkpoint_12.tmp was left by a save that crashed"));
 }
 
 TEST_F(CheckpointFolder, TheOldestGoWhenThereAreTooMany) {
