@@ -188,7 +188,7 @@ TEST_F(PrometheusTrackerTest, SaysOnceWhatIsNoNumber) {
       world_.warnings,
       ElementsAre(
           "tracker prometheus: `text` is of type str, which is not a number; it is left out",
-          "tracker prometheus: `list` is of type list and no number; it is left out"));
+          "tracker prometheus: `list` is of type list, which is not a number; it is left out"));
 }
 
 TEST(PrometheusTextfileTest, IsReplacedAsAWhole) {
