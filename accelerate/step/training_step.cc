@@ -7,8 +7,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"

@@ -39,8 +39,8 @@ using namespace launch::agent;
 using namespace launch::plan;
 using namespace launch::settings;
 // NOLINTEND
-using launch::process::EnvironmentOverlay;
 using launch::process::environment_value;
+using launch::process::EnvironmentOverlay;
 using launch::process::find_in_environment;
 
 // The port that is free on the recorded machine.

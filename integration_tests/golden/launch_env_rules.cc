@@ -124,7 +124,7 @@ void start_as_many_ranks_as_asked(const json& in, json& out) {
   if (starts(out, "process")) {
     words = out["cmd"];
   } else {
-    words = {out["torchrun"]["training_script"]};
+    words = json::array({out["torchrun"]["training_script"]});
     for (const json& word : out["torchrun"]["training_script_args"]) words.push_back(word);
   }
   if (ranks == 1) {

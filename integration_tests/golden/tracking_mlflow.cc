@@ -53,13 +53,13 @@ class Recorder final : public trackers::MlflowClient {
   void log_metrics(const TrackerDict& metrics, const TrackerStep& step) override {
     json kwargs = tracking_answer(step.kwargs);
     kwargs["step"] = step.step ? json(*step.step) : json();
-    replay_.call("mlflow.log_metrics", {tracking_answer(metrics)}, kwargs);
+    replay_.call("mlflow.log_metrics", json::array({tracking_answer(metrics)}), kwargs);
   }
   void log_params(const TrackerDict& params) override {
-    replay_.call("mlflow.log_params", {tracking_answer(params)});
+    replay_.call("mlflow.log_params", json::array({tracking_answer(params)}));
   }
   void set_tags(const TrackerDict& tags) override {
-    replay_.call("mlflow.set_tags", {tracking_answer(tags)});
+    replay_.call("mlflow.set_tags", json::array({tracking_answer(tags)}));
   }
   void log_image(const TrackerImage& /*image*/, const std::string& artifact_file) override {
     replay_.call("mlflow.log_figure", json::array(), {{"artifact_file", artifact_file}});
@@ -195,13 +195,15 @@ void order_params(const json& /*in*/, json& out) {
     for (const auto& [name, value] : params.items()) {
       chunk[name] = value;
       if (chunk.size() < 100) continue;
-      calls.push_back(
-          {{"call", "mlflow.log_params"}, {"args", {chunk}}, {"kwargs", json::object()}});
+      calls.push_back({{"call", "mlflow.log_params"},
+                       {"args", json::array({chunk})},
+                       {"kwargs", json::object()}});
       chunk = json::object();
     }
     if (!chunk.empty()) {
-      calls.push_back(
-          {{"call", "mlflow.log_params"}, {"args", {chunk}}, {"kwargs", json::object()}});
+      calls.push_back({{"call", "mlflow.log_params"},
+                       {"args", json::array({chunk})},
+                       {"kwargs", json::object()}});
     }
     params = json::object();
   };

@@ -7,9 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/platform/temporary_folder.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
-#include "accelerate/platform/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {

@@ -12,9 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
-#include "accelerate/platform/temporary_folder.h"
 #include "trackers/testing/wandb_log_reader.h"
 
 namespace accelerate::testing {
