@@ -65,10 +65,6 @@ std::string folder_of_rank(const std::string& folder, int rank) {
   return rank == 0 ? folder : join_path(folder, absl::StrCat("rank_", rank));
 }
 
-void throw_if_error(const absl::Status& status) {
-  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
-}
-
 std::string safe_path(std::string_view name) {
   std::string path;
   while (!name.empty()) {

@@ -6,11 +6,9 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "accelerate/base/status.h"
 #include "accelerate/tracking/tracker.h"
 
 namespace accelerate::trackers {
@@ -29,16 +27,6 @@ FileOptions file_options(std::string_view tracker, const TrackerSetup& setup);
 /// A rank's own folder in a folder that is the same for all ranks: FOLDER itself for rank 0,
 /// FOLDER/rank_3 for rank 3.
 std::string folder_of_rank(const std::string& folder, int rank);
-
-/// Throws std::runtime_error with the status's message, which names the path.
-void throw_if_error(const absl::Status& status);
-
-/// The value. Errors: as throw_if_error.
-template <typename T>
-T value_or_throw(absl::StatusOr<T> result) {
-  throw_if_error(result.status());
-  return *std::move(result);
-}
 
 /// The bytes of a text, as files take them.
 inline absl::Span<const std::byte> as_bytes(std::string_view text) {
