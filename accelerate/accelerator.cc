@@ -11,7 +11,7 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/report/os_kernel.h"
+#include "accelerate/report/environment_report.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/values/fields.h"
 

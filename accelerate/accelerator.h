@@ -48,7 +48,6 @@
 #include "accelerate/preparable.h"
 #include "accelerate/profiling/profiler.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/memory.h"
 #include "accelerate/state/partial_state.h"

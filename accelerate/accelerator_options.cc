@@ -8,7 +8,7 @@
 #include "accelerate/report/availability.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/accelerator_state.h"
+#include "accelerate/state/partial_state.h"
 #include "accelerate/values/from_string.h"
 
 namespace accelerate {

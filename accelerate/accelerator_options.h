@@ -8,7 +8,6 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/config/project_configuration.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/tracking/registry.h"

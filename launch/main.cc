@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/launch.h"

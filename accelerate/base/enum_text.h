@@ -2,59 +2,51 @@
 ///
 ///   to_string(PrecisionType::kBf16)       "bf16"
 ///   contains<PrecisionType>("int3")       false
-///   values<PrecisionType>()               all members, in the table's order
+///   values<PrecisionType>()               all members, in their order
 ///   from_string<PrecisionType>("bf16")    PrecisionType::kBf16 (accelerate/values/from_string.h)
 ///
 /// A specialisation of EnumTable makes an enumeration one of these.
 #pragma once
 
-#include <array>
 #include <cstddef>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
 namespace accelerate {
 
-template <typename E>
-struct EnumMember {
-  E value;
-  const char* text;
-};
-
-/// For E: `kName`, which errors call it; `kMembers`, a std::array of EnumMember<E>; `kAnyCase`,
-/// whether a text may be given in any case.
+/// For E, whose members count from 0: `kName`, which errors call it; `kTexts`, an array of the
+/// members' texts in their order; and `kAnyCase` where a text may be given in any case.
 template <typename E>
 struct EnumTable;
 
 template <typename E>
-concept EnumWithText = requires { EnumTable<E>::kMembers; };
+concept EnumWithText = requires { EnumTable<E>::kTexts; };
 
 namespace internal {
 
-// The text's place in a list of texts, -1 if it has none.
-int index_of_text(const char* const* texts, size_t count, std::string_view text, bool any_case);
-
-template <EnumWithText E>
-constexpr auto kTexts = [] {
-  constexpr auto& kMembers = EnumTable<E>::kMembers;
-  std::array<const char*, kMembers.size()> texts{};
-  for (size_t i = 0; i < texts.size(); ++i) texts[i] = kMembers[i].text;
-  return texts;
-}();
-
+// The text's place in the table, -1 if it has none.
 template <EnumWithText E>
 int index_of_text(std::string_view text) {
-  return index_of_text(kTexts<E>.data(), kTexts<E>.size(), text, EnumTable<E>::kAnyCase);
+  const absl::string_view wanted(text.data(), text.size());
+  int index = 0;
+  for (const absl::string_view known : EnumTable<E>::kTexts) {
+    constexpr bool kAnyCase = requires { EnumTable<E>::kAnyCase; };
+    if (kAnyCase ? absl::EqualsIgnoreCase(known, wanted) : known == wanted) return index;
+    ++index;
+  }
+  return -1;
 }
 
 }  // namespace internal
 
 template <EnumWithText E>
 constexpr const char* to_string(E value) {
-  for (const auto& member : EnumTable<E>::kMembers) {
-    if (member.value == value) return member.text;
-  }
-  return "";
+  const auto index = static_cast<size_t>(value);
+  return index < std::size(EnumTable<E>::kTexts) ? EnumTable<E>::kTexts[index] : "";
 }
 
 template <EnumWithText E>
@@ -65,7 +57,7 @@ bool contains(std::string_view text) {
 template <EnumWithText E>
 std::vector<E> values() {
   std::vector<E> values;
-  for (const auto& member : EnumTable<E>::kMembers) values.push_back(member.value);
+  for (size_t i = 0; i < std::size(EnumTable<E>::kTexts); ++i) values.push_back(static_cast<E>(i));
   return values;
 }
 

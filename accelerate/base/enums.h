@@ -6,8 +6,6 @@
 /// utils/dataclasses.py, its enumerations.
 #pragma once
 
-#include <array>
-
 #include "accelerate/base/enum_text.h"
 
 namespace accelerate {
@@ -20,13 +18,8 @@ enum class ComputeEnvironment {
 
 template <>
 struct EnumTable<ComputeEnvironment> {
-  using E = ComputeEnvironment;
   static constexpr char kName[] = "ComputeEnvironment";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kLocalMachine, "LOCAL_MACHINE"},
-      {E::kAmazonSageMaker, "AMAZON_SAGEMAKER"},
-  });
+  static constexpr const char* kTexts[] = {"LOCAL_MACHINE", "AMAZON_SAGEMAKER"};
 };
 
 /// What the ranks compute on, or which plug-in spreads the training over them.
@@ -49,25 +42,11 @@ enum class DistributedType {
 
 template <>
 struct EnumTable<DistributedType> {
-  using E = DistributedType;
   static constexpr char kName[] = "DistributedType";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kNo, "NO"},
-      {E::kMultiCpu, "MULTI_CPU"},
-      {E::kMultiGpu, "MULTI_GPU"},
-      {E::kMultiNpu, "MULTI_NPU"},
-      {E::kMultiMlu, "MULTI_MLU"},
-      {E::kMultiSdaa, "MULTI_SDAA"},
-      {E::kMultiMusa, "MULTI_MUSA"},
-      {E::kMultiXpu, "MULTI_XPU"},
-      {E::kMultiHpu, "MULTI_HPU"},
-      {E::kMultiNeuron, "MULTI_NEURON"},
-      {E::kDeepSpeed, "DEEPSPEED"},
-      {E::kFsdp, "FSDP"},
-      {E::kXla, "XLA"},
-      {E::kMegatronLm, "MEGATRON_LM"},
-  });
+  static constexpr const char* kTexts[] = {"NO",        "MULTI_CPU",    "MULTI_GPU",  "MULTI_NPU",
+                                           "MULTI_MLU", "MULTI_SDAA",   "MULTI_MUSA", "MULTI_XPU",
+                                           "MULTI_HPU", "MULTI_NEURON", "DEEPSPEED",  "FSDP",
+                                           "XLA",       "MEGATRON_LM"};
 };
 
 /// Experiment trackers.
@@ -86,21 +65,10 @@ enum class LoggerType {
 
 template <>
 struct EnumTable<LoggerType> {
-  using E = LoggerType;
   static constexpr char kName[] = "LoggerType";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kAll, "all"},
-      {E::kAim, "aim"},
-      {E::kTensorBoard, "tensorboard"},
-      {E::kWandb, "wandb"},
-      {E::kTrackio, "trackio"},
-      {E::kCometMl, "comet_ml"},
-      {E::kMlflow, "mlflow"},
-      {E::kClearMl, "clearml"},
-      {E::kDvcLive, "dvclive"},
-      {E::kSwanLab, "swanlab"},
-  });
+  static constexpr const char* kTexts[] = {"all",     "aim",      "tensorboard", "wandb",
+                                           "trackio", "comet_ml", "mlflow",      "clearml",
+                                           "dvclive", "swanlab"};
 };
 
 /// What mixed precision computes in.
@@ -113,15 +81,8 @@ enum class PrecisionType {
 
 template <>
 struct EnumTable<PrecisionType> {
-  using E = PrecisionType;
   static constexpr char kName[] = "PrecisionType";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kNo, "no"},
-      {E::kFp8, "fp8"},
-      {E::kFp16, "fp16"},
-      {E::kBf16, "bf16"},
-  });
+  static constexpr const char* kTexts[] = {"no", "fp8", "fp16", "bf16"};
 };
 
 /// A generator whose state ranks can be made to share. A kind of device stands for the default
@@ -143,23 +104,9 @@ enum class RNGType {
 
 template <>
 struct EnumTable<RNGType> {
-  using E = RNGType;
   static constexpr char kName[] = "RNGType";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kTorch, "torch"},
-      {E::kCuda, "cuda"},
-      {E::kMlu, "mlu"},
-      {E::kSdaa, "sdaa"},
-      {E::kMusa, "musa"},
-      {E::kNpu, "npu"},
-      {E::kXla, "xla"},
-      {E::kXpu, "xpu"},
-      {E::kHpu, "hpu"},
-      {E::kNeuron, "neuron"},
-      {E::kDevice, "device"},
-      {E::kGenerator, "generator"},
-  });
+  static constexpr const char* kTexts[] = {"torch", "cuda", "mlu", "sdaa",   "musa",   "npu",
+                                           "xla",   "xpu",  "hpu", "neuron", "device", "generator"};
 };
 
 /// How Amazon SageMaker spreads a training.
@@ -171,14 +118,8 @@ enum class SageMakerDistributedType {
 
 template <>
 struct EnumTable<SageMakerDistributedType> {
-  using E = SageMakerDistributedType;
   static constexpr char kName[] = "SageMakerDistributedType";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kNo, "NO"},
-      {E::kDataParallel, "DATA_PARALLEL"},
-      {E::kModelParallel, "MODEL_PARALLEL"},
-  });
+  static constexpr const char* kTexts[] = {"NO", "DATA_PARALLEL", "MODEL_PARALLEL"};
 };
 
 /// The implementation of 8-bit floating point.
@@ -191,15 +132,9 @@ enum class FP8BackendType {
 
 template <>
 struct EnumTable<FP8BackendType> {
-  using E = FP8BackendType;
   static constexpr char kName[] = "FP8BackendType";
   static constexpr bool kAnyCase = true;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kNo, "NO"},
-      {E::kTe, "TE"},
-      {E::kMsamp, "MSAMP"},
-      {E::kAo, "AO"},
-  });
+  static constexpr const char* kTexts[] = {"NO", "TE", "MSAMP", "AO"};
 };
 
 /// What compiles a model.
@@ -225,28 +160,25 @@ enum class DynamoBackend {
 
 template <>
 struct EnumTable<DynamoBackend> {
-  using E = DynamoBackend;
   static constexpr char kName[] = "DynamoBackend";
   static constexpr bool kAnyCase = true;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kNo, "NO"},
-      {E::kEager, "EAGER"},
-      {E::kAotEager, "AOT_EAGER"},
-      {E::kInductor, "INDUCTOR"},
-      {E::kAotTsNvfuser, "AOT_TS_NVFUSER"},
-      {E::kNvprimsNvfuser, "NVPRIMS_NVFUSER"},
-      {E::kCudagraphs, "CUDAGRAPHS"},
-      {E::kOfi, "OFI"},
-      {E::kFx2trt, "FX2TRT"},
-      {E::kOnnxrt, "ONNXRT"},
-      {E::kTensorrt, "TENSORRT"},
-      {E::kAotTorchxlaTraceOnce, "AOT_TORCHXLA_TRACE_ONCE"},
-      {E::kTorchxlaTraceOnce, "TORCHXLA_TRACE_ONCE"},
-      {E::kIpex, "IPEX"},
-      {E::kTvm, "TVM"},
-      {E::kHpuBackend, "HPU_BACKEND"},
-      {E::kNeuron, "NEURON"},
-  });
+  static constexpr const char* kTexts[] = {"NO",
+                                           "EAGER",
+                                           "AOT_EAGER",
+                                           "INDUCTOR",
+                                           "AOT_TS_NVFUSER",
+                                           "NVPRIMS_NVFUSER",
+                                           "CUDAGRAPHS",
+                                           "OFI",
+                                           "FX2TRT",
+                                           "ONNXRT",
+                                           "TENSORRT",
+                                           "AOT_TORCHXLA_TRACE_ONCE",
+                                           "TORCHXLA_TRACE_ONCE",
+                                           "IPEX",
+                                           "TVM",
+                                           "HPU_BACKEND",
+                                           "NEURON"};
 };
 
 /// What becomes of a bucket of gradients on its way to the other ranks.
@@ -260,16 +192,8 @@ enum class DDPCommunicationHookType {
 
 template <>
 struct EnumTable<DDPCommunicationHookType> {
-  using E = DDPCommunicationHookType;
   static constexpr char kName[] = "DDPCommunicationHookType";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kNo, "no"},
-      {E::kFp16, "fp16"},
-      {E::kBf16, "bf16"},
-      {E::kPowerSgd, "power_sgd"},
-      {E::kBatchedPowerSgd, "batched_power_sgd"},
-  });
+  static constexpr const char* kTexts[] = {"no", "fp16", "bf16", "power_sgd", "batched_power_sgd"};
 };
 
 /// Element types that LibTorch does not have; they only have a size.
@@ -281,14 +205,8 @@ enum class CustomDtype {
 
 template <>
 struct EnumTable<CustomDtype> {
-  using E = CustomDtype;
   static constexpr char kName[] = "CustomDtype";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kFp8, "fp8"},
-      {E::kInt4, "int4"},
-      {E::kInt2, "int2"},
-  });
+  static constexpr const char* kTexts[] = {"fp8", "int4", "int2"};
 };
 
 }  // namespace accelerate

@@ -2,10 +2,14 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <initializer_list>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace accelerate {
 namespace {
@@ -23,6 +27,17 @@ std::optional<std::string> without_underscores(std::string_view text) {
     }
   }
   return result;
+}
+
+// Bytes in the largest of the units, each 1024 times the one before, that leaves 1 at least.
+std::pair<double, const char*> in_units(double bytes, std::initializer_list<const char*> units) {
+  const char* unit = "bytes";
+  for (const char* next : units) {
+    if (bytes < 1024) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  return {bytes, unit};
 }
 
 }  // namespace
@@ -54,6 +69,22 @@ std::string float_text(double value) {
   std::string text(buffer, end.ptr);
   if (plain && text.find('.') == std::string::npos) absl::StrAppend(&text, ".0");
   return text;
+}
+
+std::string byte_text(int64_t bytes) {
+  return bytes < 1024 ? absl::StrCat(bytes, " bytes") : byte_text(static_cast<double>(bytes));
+}
+
+std::string byte_text(double bytes) {
+  const auto [value, unit] = in_units(bytes, {"KB", "MB", "GB", "TB", "PB"});
+  const std::string two_decimals = absl::StrFormat("%.2f", value);
+  return absl::StrCat(float_text(std::strtod(two_decimals.c_str(), nullptr)), " ", unit);
+}
+
+std::string binary_byte_text(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " bytes");
+  const auto [value, unit] = in_units(static_cast<double>(bytes), {"KiB", "MiB", "GiB", "TiB"});
+  return absl::StrFormat("%.2f %s", value, unit);
 }
 
 }  // namespace accelerate

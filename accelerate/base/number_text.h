@@ -1,8 +1,9 @@
-/// Numbers in the spelling of HF Accelerate's configuration files and environment variables.
+/// Numbers in the spelling of HF Accelerate's configuration files and environment variables, and
+/// amounts of memory.
 ///
-/// White space around a number, a leading plus and single underscores between digits are allowed.
-/// Threads: pure functions.
-/// Mirrors: Python's int(text), float(text) and repr(float).
+/// In what is parsed, white space around a number, a leading plus and single underscores between
+/// digits are allowed. Threads: pure functions. Mirrors: Python's int(text), float(text) and
+/// repr(float).
 #pragma once
 
 #include <cstdint>
@@ -21,5 +22,13 @@ std::optional<double> parse_float(std::string_view text);
 /// The shortest text that reads back as the same number, with a point or an exponent: "1.0",
 /// "0.1", "1e-05", "inf".
 std::string float_text(double value);
+
+/// "413.18 MB", "1.0 KB", "512 bytes": units in steps of 1024 up to PB, two decimals at most.
+/// Mirrors: accelerate utils/other.py, convert_bytes, for an int and for a float ("512.0 bytes").
+std::string byte_text(int64_t bytes);
+std::string byte_text(double bytes);
+
+/// "1.50 GiB", "512 bytes": as LibTorch's allocators write it.
+std::string binary_byte_text(int64_t bytes);
 
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "accelerate/config/fp8_kwargs.h"
+#include "accelerate/config/kwargs_handlers.h"
 
 #include <string>
 #include <utility>

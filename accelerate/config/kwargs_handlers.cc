@@ -2,12 +2,17 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
 #include "absl/functional/overload.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/platform/env.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/from_string.h"
 
 namespace accelerate {
 namespace {
@@ -29,6 +34,70 @@ constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
     "FP8RecipeKwargs",
 };
 
+constexpr char kPrefix[] = "ACCELERATE_FP8_";
+constexpr char kBackend[] = "ACCELERATE_FP8_BACKEND";
+constexpr int64_t kDefaultHistory = 1024;
+
+std::string variable(const char* name) { return absl::StrCat(kPrefix, name); }
+
+void fill(std::optional<bool>& field, const char* name, bool fallback,
+          const Environment& environment) {
+  if (!field) field = parse_flag_from_env(variable(name), fallback, environment);
+}
+void fill(std::optional<int64_t>& field, const char* name, int64_t fallback,
+          const Environment& environment) {
+  if (!field) field = parse_int_from_env(variable(name), environment).value_or(fallback);
+}
+void fill(std::optional<std::string>& field, const char* name, const char* fallback,
+          const Environment& environment) {
+  if (!field) field = parse_choice_from_env(variable(name), fallback, environment);
+}
+
+void check_at_least(const char* field, int64_t value, int64_t least) {
+  TORCH_CHECK_VALUE(value >= least, "TERecipeKwargs: ", field, " is ", value, ", less than ",
+                    least);
+}
+
+FP8BackendType backend_of(const std::string& text, const char* source) {
+  TORCH_CHECK_VALUE(contains<FP8BackendType>(text), source, "=\"", text,
+                    "\" is none of AO, TE, MSAMP");
+  return from_string<FP8BackendType>(text);
+}
+
+// What the deprecated handler stands for.
+Fp8Plan plan_of(const FP8RecipeKwargs& kwargs, const Environment& environment) {
+  const bool given = kwargs.backend.has_value();
+  std::optional<std::string> backend = given ? kwargs.backend : environment.get(kBackend);
+  if (!backend) backend = kwargs.opt_level ? "MSAMP" : "TE";
+  switch (backend_of(*backend, given ? "FP8RecipeKwargs: backend" : kBackend)) {
+    case FP8BackendType::kTe:
+      return {resolve(TERecipeKwargs{.use_autocast_during_eval = kwargs.use_autocast_during_eval,
+                                     .margin = kwargs.margin,
+                                     .interval = kwargs.interval,
+                                     .fp8_format = kwargs.fp8_format,
+                                     .amax_history_len = kwargs.amax_history_len,
+                                     .amax_compute_algo = kwargs.amax_compute_algo,
+                                     .override_linear_precision = kwargs.override_linear_precision,
+                                     .use_mxfp8_block_scaling = kwargs.use_mxfp8_block_scaling},
+                      environment)};
+    case FP8BackendType::kMsamp:
+      return {resolve(MSAMPRecipeKwargs{.opt_level = kwargs.opt_level}, environment)};
+    case FP8BackendType::kAo:
+    case FP8BackendType::kNo: break;
+  }
+  TORCH_CHECK_VALUE(false, "FP8RecipeKwargs: its backend is TE or MSAMP, not \"", *backend, "\"",
+                    given ? "" : absl::StrCat(", which ", kBackend, " says"));
+}
+
+std::vector<std::string> names(const Fp8Handlers& handlers) {
+  std::vector<std::string> names;
+  if (handlers.recipe) names.push_back("FP8RecipeKwargs");
+  if (handlers.ao) names.push_back("AORecipeKwargs");
+  if (handlers.te) names.push_back("TERecipeKwargs");
+  if (handlers.msamp) names.push_back("MSAMPRecipeKwargs");
+  return names;
+}
+
 }  // namespace
 
 absl::Duration InitProcessGroupKwargs::effective_timeout() const {
@@ -48,6 +117,102 @@ void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& 
                     "the address that ",
                     env::kMasterAddr, " and ", env::kMasterPort, " say",
                     host.empty() && port.empty() ? "" : absl::StrCat(" (\"", address, "\")"));
+}
+
+void check(const ProfileKwargs& kwargs) {
+  static const std::set<std::string> kActivities = {"cpu", "cuda", "hpu", "mtia", "xpu"};
+  for (const std::string& activity : kwargs.activities) {
+    TORCH_CHECK_VALUE(kActivities.contains(activity), "Invalid profiler activity: \"", activity,
+                      "\". Must be one of ", absl::StrJoin(kActivities, ", "));
+  }
+  if (!kwargs.schedule_option) return;
+  visit_fields(*kwargs.schedule_option, [](const char* name, int64_t value) {
+    TORCH_CHECK_VALUE(value >= 0, "Invalid profiler schedule: ", name, "=", value,
+                      " is less than 0");
+  });
+  TORCH_CHECK_VALUE(kwargs.schedule_option->active > 0,
+                    "Invalid profiler schedule: active=0 records nothing; it must be at least 1");
+}
+
+FP8BackendType Fp8Plan::backend() const {
+  return std::visit(absl::Overload{[](const TERecipeKwargs&) { return FP8BackendType::kTe; },
+                                   [](const MSAMPRecipeKwargs&) { return FP8BackendType::kMsamp; },
+                                   [](const AORecipeKwargs&) { return FP8BackendType::kAo; }},
+                    recipe);
+}
+
+TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
+  fill(kwargs.use_autocast_during_eval, "USE_AUTOCAST_DURING_EVAL", false, environment);
+  fill(kwargs.margin, "MARGIN", 0, environment);
+  fill(kwargs.interval, "INTERVAL", 1, environment);
+  fill(kwargs.fp8_format, "FORMAT", "HYBRID", environment);
+  fill(kwargs.amax_history_len, "AMAX_HISTORY_LEN", kDefaultHistory, environment);
+  fill(kwargs.amax_compute_algo, "AMAX_COMPUTE_ALGO", "most_recent", environment);
+  fill(kwargs.use_mxfp8_block_scaling, "USE_MXFP8_BLOCK_SCALING", false, environment);
+  if (!kwargs.override_linear_precision) {
+    kwargs.override_linear_precision = {
+        parse_flag_from_env(variable("OVERRIDE_FPROP"), false, environment),
+        parse_flag_from_env(variable("OVERRIDE_DGRAD"), false, environment),
+        parse_flag_from_env(variable("OVERRIDE_WGRAD"), false, environment)};
+  }
+  absl::AsciiStrToUpper(&*kwargs.fp8_format);
+  absl::AsciiStrToLower(&*kwargs.amax_compute_algo);
+  TORCH_CHECK_VALUE(*kwargs.fp8_format != "E5M2",
+                    "TERecipeKwargs: fp8_format E5M2 in both directions is not for training: no "
+                    "device multiplies E5M2 by E5M2. Use HYBRID or E4M3");
+  TORCH_CHECK_VALUE(*kwargs.fp8_format == "HYBRID" || *kwargs.fp8_format == "E4M3",
+                    "TERecipeKwargs: fp8_format \"", *kwargs.fp8_format,
+                    "\" is neither HYBRID nor E4M3");
+  TORCH_CHECK_VALUE(
+      *kwargs.amax_compute_algo == "max" || *kwargs.amax_compute_algo == "most_recent",
+      "TERecipeKwargs: amax_compute_algo \"", *kwargs.amax_compute_algo,
+      "\" is neither max nor most_recent");
+  check_at_least("margin", *kwargs.margin, 0);
+  check_at_least("interval", *kwargs.interval, 1);
+  check_at_least("amax_history_len", *kwargs.amax_history_len, 1);
+  return kwargs;
+}
+
+MSAMPRecipeKwargs resolve(MSAMPRecipeKwargs kwargs, const Environment& environment) {
+  fill(kwargs.opt_level, "OPT_LEVEL", "O2", environment);
+  TORCH_CHECK_VALUE(*kwargs.opt_level == "O1" || *kwargs.opt_level == "O2",
+                    "MSAMPRecipeKwargs: opt_level \"", *kwargs.opt_level,
+                    "\" is neither O1 nor O2");
+  return kwargs;
+}
+
+AORecipeKwargs resolve(AORecipeKwargs kwargs, const Environment& environment) {
+  fill(kwargs.pad_inner_dim, "PAD_INNER_DIM", true, environment);
+  fill(kwargs.enable_fsdp_float8_all_gather, "ENABLE_FSDP_FLOAT8_ALL_GATHER", true, environment);
+  return kwargs;
+}
+
+Fp8Plan resolve_fp8(const Fp8Handlers& handlers, const Environment& environment) {
+  const std::vector<std::string> given = names(handlers);
+  TORCH_CHECK_VALUE(given.size() <= 1,
+                    "kwargs_handlers: only one way to compute in fp8 can be "
+                    "given, not ",
+                    absl::StrJoin(given, " and "));
+  if (handlers.recipe) return plan_of(*handlers.recipe, environment);
+  if (handlers.ao) return {resolve(*handlers.ao, environment)};
+  if (handlers.te) return {resolve(*handlers.te, environment)};
+  if (handlers.msamp) return {resolve(*handlers.msamp, environment)};
+  const std::optional<std::string> text = environment.get(kBackend);
+  // "NO" is the launcher's way of saying nothing.
+  switch (text ? backend_of(*text, kBackend) : FP8BackendType::kNo) {
+    case FP8BackendType::kTe: return {resolve(TERecipeKwargs{}, environment)};
+    case FP8BackendType::kMsamp: return {resolve(MSAMPRecipeKwargs{}, environment)};
+    case FP8BackendType::kAo:
+    case FP8BackendType::kNo: break;
+  }
+  return {resolve(AORecipeKwargs{}, environment)};
+}
+
+void check_fp8_handlers(const Fp8Handlers& handlers, PrecisionType precision) {
+  if (precision == PrecisionType::kFp8) return;
+  const std::vector<std::string> given = names(handlers);
+  TORCH_CHECK_VALUE(given.empty(), "kwargs_handlers: ", absl::StrJoin(given, " and "),
+                    " needs mixed_precision \"fp8\", which is \"", to_string(precision), "\"");
 }
 
 KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list) {

@@ -5,8 +5,11 @@
 /// most one of each.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,11 +17,15 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
-#include "accelerate/config/fp8_kwargs.h"
-#include "accelerate/config/profile_kwargs.h"
 #include "accelerate/platform/environment.h"
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace accelerate {
+
+class Profiler;
 
 /// How PowerSGD compresses a bucket of gradients into two thin matrices.
 /// Source: Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019. The fields are those of
@@ -125,6 +132,176 @@ ACCELERATE_FIELDS(InitProcessGroupKwargs, backend, init_method, timeout)
 /// Errors: c10::ValueError for anything else, naming what is accepted.
 void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& environment);
 
+/// Which steps are recorded: none of the first `skip_first`; then cycles of `wait` steps that are
+/// not recorded, `warmup` steps in which the profiler is made ready, and `active` steps that are
+/// recorded; `repeat` cycles, or until the end if that is 0.
+struct ProfileSchedule {
+  int64_t skip_first = 0;
+  int64_t wait = 0;
+  int64_t warmup = 0;
+  /// At least 1; there is no default.
+  int64_t active = 0;
+  int64_t repeat = 0;
+
+  bool operator==(const ProfileSchedule&) const = default;
+};
+
+/// What `Accelerator::profile` records, when, and what becomes of it. Mirrors:
+/// torch.profiler.schedule. Differs: `activities` holds each name once, in no order.
+struct ProfileKwargs {
+  /// "cpu", "cuda", "xpu", "mtia", "hpu". Empty: the CPU and the rank's device.
+  /// "hpu" is any device that LibTorch knows as PrivateUse1.
+  std::set<std::string> activities = {};
+  /// Absent: everything is recorded.
+  std::optional<ProfileSchedule> schedule_option = std::nullopt;
+  /// Called at the end of each recording, with the profiler that holds it.
+  std::function<void(Profiler&)> on_trace_ready = nullptr;
+  /// Shapes and types of what operators are given.
+  bool record_shapes = false;
+  /// What operators allocate and release.
+  bool profile_memory = false;
+  /// The user's C++ functions that led to an operator.
+  bool with_stack = false;
+  /// Floating-point operations of matrix products, convolutions, additions and multiplications.
+  bool with_flops = false;
+  /// The prepared model's module whose parameters an operator uses.
+  bool with_modules = false;
+  /// Each rank writes its last recording there as "profile_{rank}.json", in Chrome's trace format.
+  std::optional<std::string> output_trace_dir = std::nullopt;
+};
+
+/// Errors: c10::ValueError naming the activity that does not exist or the number that is not
+///         allowed.
+void check(const ProfileKwargs& kwargs);
+
+ACCELERATE_FIELDS(ProfileSchedule, skip_first, wait, warmup, active, repeat)
+
+/// Functions cannot be compared: of `on_trace_ready` visitors learn whether there is one.
+template <typename Visitor>
+void visit_fields(const ProfileKwargs& kwargs, Visitor&& visit) {
+  visit("activities", kwargs.activities);
+  visit("schedule_option", kwargs.schedule_option);
+  visit("on_trace_ready", static_cast<bool>(kwargs.on_trace_ready));
+  visit("record_shapes", kwargs.record_shapes);
+  visit("profile_memory", kwargs.profile_memory);
+  visit("with_stack", kwargs.with_stack);
+  visit("with_flops", kwargs.with_flops);
+  visit("with_modules", kwargs.with_modules);
+  visit("output_trace_dir", kwargs.output_trace_dir);
+}
+
+// ---- How 8-bit floating point is computed.
+//
+// The options of the three ways that HF Accelerate knows, and which of them a job uses.
+// An absent field takes the value of its environment variable, or the default named beside it; the
+// variables are called ACCELERATE_FP8 and what the field's comment ends with. Giving one of these
+// without mixed_precision fp8 is an error, and so is giving two of them.
+// Errors: c10::ValueError naming the field, or the variable and its text.
+// Mirrors: also accelerator.py, fp8_backend.
+
+/// Scales that follow the largest values of past steps (delayed scaling), or blocks of 32 values
+/// with a scale each.
+struct TERecipeKwargs {
+  /// fp8 in evaluation too: false. _USE_AUTOCAST_DURING_EVAL
+  std::optional<bool> use_autocast_during_eval = std::nullopt;
+  /// The scale leaves room for values 2^margin times as large: 0. _MARGIN
+  std::optional<int64_t> margin = std::nullopt;
+  /// Steps between two computations of the scale: 1. _INTERVAL
+  std::optional<int64_t> interval = std::nullopt;
+  /// "E4M3" in both directions, or "HYBRID", which has E5M2 for gradients: HYBRID. _FORMAT
+  std::optional<std::string> fp8_format = std::nullopt;
+  /// How many steps are looked back: 1024. _AMAX_HISTORY_LEN
+  std::optional<int64_t> amax_history_len = std::nullopt;
+  /// "max" of the history, or "most_recent": most_recent. _AMAX_COMPUTE_ALGO
+  std::optional<std::string> amax_compute_algo = std::nullopt;
+  /// Which of the products forward, gradient of the input and gradient of the weight stay in high
+  /// precision: none. _OVERRIDE_FPROP, _OVERRIDE_DGRAD, _OVERRIDE_WGRAD
+  std::optional<std::array<bool, 3>> override_linear_precision = std::nullopt;
+  /// A power of two as scale for each 32 values: false. _USE_MXFP8_BLOCK_SCALING
+  std::optional<bool> use_mxfp8_block_scaling = std::nullopt;
+  /// The first and the last Linear layer stay in high precision. Only here, without a variable.
+  bool keep_first_and_last = false;
+
+  bool operator==(const TERecipeKwargs&) const = default;
+};
+ACCELERATE_FIELDS(TERecipeKwargs, use_autocast_during_eval, margin, interval, fp8_format,
+                  amax_history_len, amax_compute_algo, override_linear_precision,
+                  use_mxfp8_block_scaling, keep_first_and_last)
+
+/// Gradients (O1) and the optimizer's moments (O2) in few bits.
+struct MSAMPRecipeKwargs {
+  /// "O1" or "O2": O2. _OPT_LEVEL
+  std::optional<std::string> opt_level = std::nullopt;
+
+  bool operator==(const MSAMPRecipeKwargs&) const = default;
+};
+ACCELERATE_FIELDS(MSAMPRecipeKwargs, opt_level)
+
+/// One scale per tensor, computed from the tensor itself.
+struct AORecipeKwargs {
+  /// Whether a Linear layer, by its name, is computed in fp8. Absent: all but the first and the
+  /// last one.
+  std::function<bool(const torch::nn::Module& module, const std::string& name)> module_filter_func =
+      {};
+  /// Fill up dimensions that are no multiple of 16, where the filter chooses such a layer: true.
+  /// _PAD_INNER_DIM
+  std::optional<bool> pad_inner_dim = std::nullopt;
+  /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER
+  std::optional<bool> enable_fsdp_float8_all_gather = std::nullopt;
+};
+ACCELERATE_FIELDS(AORecipeKwargs, module_filter_func, pad_inner_dim, enable_fsdp_float8_all_gather)
+
+/// Deprecated: TERecipeKwargs or MSAMPRecipeKwargs, as `backend` says, with the fields of both.
+struct FP8RecipeKwargs {
+  /// "TE" or "MSAMP". Absent: ACCELERATE_FP8_BACKEND, else MSAMP where opt_level is given, else TE.
+  std::optional<std::string> backend = std::nullopt;
+  std::optional<std::string> opt_level = std::nullopt;
+  std::optional<bool> use_autocast_during_eval = std::nullopt;
+  std::optional<int64_t> margin = std::nullopt;
+  std::optional<int64_t> interval = std::nullopt;
+  std::optional<std::string> fp8_format = std::nullopt;
+  std::optional<int64_t> amax_history_len = std::nullopt;
+  std::optional<std::string> amax_compute_algo = std::nullopt;
+  std::optional<std::array<bool, 3>> override_linear_precision = std::nullopt;
+  std::optional<bool> use_mxfp8_block_scaling = std::nullopt;
+
+  bool operator==(const FP8RecipeKwargs&) const = default;
+};
+ACCELERATE_FIELDS(FP8RecipeKwargs, backend, opt_level, use_autocast_during_eval, margin, interval,
+                  fp8_format, amax_history_len, amax_compute_algo, override_linear_precision,
+                  use_mxfp8_block_scaling)
+
+/// The handlers that the user gave.
+struct Fp8Handlers {
+  std::optional<TERecipeKwargs> te;
+  std::optional<MSAMPRecipeKwargs> msamp;
+  std::optional<AORecipeKwargs> ao;
+  std::optional<FP8RecipeKwargs> recipe;
+
+  bool any() const { return te || msamp || ao || recipe; }
+};
+
+/// How a job computes in fp8: one of the three, all its fields given and right.
+struct Fp8Plan {
+  std::variant<TERecipeKwargs, MSAMPRecipeKwargs, AORecipeKwargs> recipe;
+
+  FP8BackendType backend() const;
+};
+
+/// With every absent field filled in, texts in their usual case, and values checked.
+TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment);
+MSAMPRecipeKwargs resolve(MSAMPRecipeKwargs kwargs, const Environment& environment);
+AORecipeKwargs resolve(AORecipeKwargs kwargs, const Environment& environment);
+
+/// The handler's, else that of ACCELERATE_FP8_BACKEND, else the first of AO, TE and MSAMP that this
+/// build has: AO, for it has all.
+Fp8Plan resolve_fp8(const Fp8Handlers& handlers, const Environment& environment);
+
+/// Refuses handlers in a job that computes in another precision.
+void check_fp8_handlers(const Fp8Handlers& handlers, PrecisionType precision);
+
+// ---- Options that are not handlers.
+
 /// How gradients accumulate over micro-steps.
 struct GradientAccumulationPlugin {
   /// Backward passes per optimizer step.
@@ -144,6 +321,35 @@ struct GradientAccumulationPlugin {
 };
 ACCELERATE_FIELDS(GradientAccumulationPlugin, num_steps, adjust_scheduler, sync_with_dataloader,
                   sync_each_batch, normalize_partial_window)
+
+/// Where a project's checkpoints and logs go, and how many checkpoints are kept.
+/// Differs: a checkpoint that is loaded restores `iteration`.
+struct ProjectConfiguration {
+  /// Holds `checkpoints/`. Absent: checkpoints need a folder of their own each time.
+  std::optional<std::string> project_dir = std::nullopt;
+  /// For trackers. Absent: project_dir.
+  std::optional<std::string> logging_dir = std::nullopt;
+  /// save_state() saves to project_dir/checkpoints/checkpoint_{iteration}, and load_state() finds
+  /// the latest complete one there.
+  bool automatic_checkpoint_naming = false;
+  /// How many automatically named checkpoints are kept; absent: all. What is over it is removed,
+  /// oldest first, after the new one is complete. The new one stays whatever the limit.
+  std::optional<int64_t> total_limit = std::nullopt;
+  /// Number of the next checkpoint.
+  int64_t iteration = 0;
+  /// Nodes share no disk: the first rank of each saves what otherwise rank 0 alone does.
+  bool save_on_each_node = false;
+
+  /// project_dir, and logging_dir where there is none.
+  void set_directories(std::optional<std::string> directory = std::nullopt) {
+    project_dir = directory;
+    if (!logging_dir) logging_dir = project_dir;
+  }
+
+  bool operator==(const ProjectConfiguration&) const = default;
+};
+ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_checkpoint_naming,
+                  total_limit, iteration, save_on_each_node)
 
 using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,
                                    ProfileKwargs, AutocastKwargs, GradScalerKwargs, TERecipeKwargs,

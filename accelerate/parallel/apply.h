@@ -7,7 +7,6 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/autocast.h"

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,10 +56,7 @@ class WritableFile {
 
   /// Advice: sync() will follow, and these bytes will not change before it, so that the disk may
   /// begin with them. Does not wait for it, unless its queue is full. sync() reports its errors.
-  virtual void begin_sync(int64_t offset, int64_t size) {
-    (void)offset;
-    (void)size;
-  }
+  virtual void begin_sync(int64_t /*offset*/, int64_t /*size*/) {}
 
   /// Returns when all that was written is durable.
   virtual absl::Status sync() = 0;
@@ -102,6 +100,73 @@ class FileSystem {
   /// How many threads profit from reading or writing at once; 1 where the order of operations is
   /// to be the same in each run.
   virtual int parallelism() const = 0;
+};
+
+/// Files that are another FileSystem's; what derives from it changes single operations. Threads:
+/// those of the files below.
+class ForwardingFiles : public FileSystem {
+ public:
+  /// `files` outlive this.
+  explicit ForwardingFiles(FileSystem& files) : files_(files) {}
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
+    return files_.open(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
+    return files_.create(path);
+  }
+  absl::StatusOr<FileInfo> info(const std::string& path) override { return files_.info(path); }
+  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override {
+    return files_.list(directory);
+  }
+  absl::Status make_directories(const std::string& path) override {
+    return files_.make_directories(path);
+  }
+  absl::Status rename(const std::string& from, const std::string& to) override {
+    return files_.rename(from, to);
+  }
+  absl::Status exchange(const std::string& first, const std::string& second) override {
+    return files_.exchange(first, second);
+  }
+  absl::Status remove(const std::string& path) override { return files_.remove(path); }
+  absl::Status sync_directory(const std::string& path) override {
+    return files_.sync_directory(path);
+  }
+  std::string temporary_name(const std::string& path) const override {
+    return files_.temporary_name(path);
+  }
+  int parallelism() const override { return files_.parallelism(); }
+
+ private:
+  FileSystem& files_;
+};
+
+/// Files that are not made durable: what a process wrote survives the process, but perhaps not the
+/// machine.
+class UnsyncedFiles final : public ForwardingFiles {
+ public:
+  using ForwardingFiles::ForwardingFiles;
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = ForwardingFiles::create(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(*std::move(file));
+  }
+  absl::Status sync_directory(const std::string&) override { return absl::OkStatus(); }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    explicit File(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
+    absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+      return file_->write_at(offset, data);
+    }
+    absl::Status sync() override { return absl::OkStatus(); }
+    absl::Status close() override { return file_->close(); }
+
+   private:
+    const std::unique_ptr<WritableFile> file_;
+  };
 };
 
 /// Local, like all below. Errors: as FileSystem's.

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <system_error>
@@ -17,6 +19,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate {
 namespace {
@@ -33,23 +36,16 @@ absl::Status error(int code, const std::string& what, const std::string& path) {
   }
 }
 
-// Some disks report a non-empty target folder with these codes.
-int not_empty(int code) { return code == EEXIST ? ENOTEMPTY : code; }
+// The outcome of a system call that returns 0 where it did what was asked.
+absl::Status outcome(int result, const std::string& what, const std::string& path) {
+  return result == 0 ? absl::OkStatus() : error(errno, what, path);
+}
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
+// The same for one that removes what is at `path`. Some disks report a non-empty folder as EEXIST.
+absl::Status outcome_of_removal(int result, const std::string& what, const std::string& path) {
+  if (result == 0) return absl::OkStatus();
+  return error(errno == EEXIST ? ENOTEMPTY : errno, what, path);
+}
 
 // A file's bytes in memory.
 struct Mapping {
@@ -94,7 +90,7 @@ class HostReadableFile final : public ReadableFile {
   }
 
  private:
-  const Descriptor fd_;
+  const UniqueFd fd_;
   const int64_t size_;
   const std::string path_;
 };
@@ -118,19 +114,15 @@ class HostWritableFile final : public WritableFile {
     ::sync_file_range(fd_.get(), offset, size, SYNC_FILE_RANGE_WRITE);
   }
 
-  absl::Status sync() override {
-    if (::fsync(fd_.get()) != 0) return error(errno, "sync", path_);
-    return absl::OkStatus();
-  }
+  absl::Status sync() override { return outcome(::fsync(fd_.get()), "sync", path_); }
 
   absl::Status close() override {
     // Linux frees the descriptor also where close fails.
-    if (::close(fd_.release()) != 0) return error(errno, "close", path_);
-    return absl::OkStatus();
+    return outcome(::close(fd_.release()), "close", path_);
   }
 
  private:
-  Descriptor fd_;
+  UniqueFd fd_;
   const std::string path_;
 };
 
@@ -141,7 +133,7 @@ HostFiles::HostFiles(int parallelism)
                                    : std::clamp<int>(std::thread::hardware_concurrency(), 1, 8)) {}
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> HostFiles::open(const std::string& path) {
-  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return error(errno, "open", path);
   struct stat about{};
   if (::fstat(fd.get(), &about) != 0) return error(errno, "look at", path);
@@ -152,7 +144,7 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> HostFiles::open(const std::string&
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> HostFiles::create(const std::string& path) {
-  Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (fd.get() < 0) return error(errno, "write", path);
   return std::make_unique<HostWritableFile>(fd.release(), path);
 }
@@ -191,10 +183,8 @@ absl::Status HostFiles::make_directories(const std::string& path) {
 }
 
 absl::Status HostFiles::rename(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) {
-    return error(not_empty(errno), absl::StrCat("rename ", from, " to"), to);
-  }
-  return absl::OkStatus();
+  return outcome_of_removal(std::rename(from.c_str(), to.c_str()),
+                            absl::StrCat("rename ", from, " to"), to);
 }
 
 absl::Status HostFiles::exchange(const std::string& first, const std::string& second) {
@@ -209,12 +199,11 @@ absl::Status HostFiles::exchange(const std::string& first, const std::string& se
 }
 
 absl::Status HostFiles::remove(const std::string& path) {
-  if (std::remove(path.c_str()) != 0) return error(not_empty(errno), "remove", path);
-  return absl::OkStatus();
+  return outcome_of_removal(std::remove(path.c_str()), "remove", path);
 }
 
 absl::Status HostFiles::sync_directory(const std::string& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return error(errno, "open", path);
   // Some network disks cannot sync folders and keep names durable by themselves.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) return error(errno, "sync", path);
@@ -225,6 +214,24 @@ std::string HostFiles::temporary_name(const std::string& path) const {
   // Containers that share a disk may all be process 1.
   static const uint32_t process = std::random_device()();
   return absl::StrCat(path, ".partial-", absl::Hex(process), "-", ::getpid());
+}
+
+absl::StatusOr<std::string> make_temporary_folder(absl::string_view prefix) {
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  std::string path = (parent / absl::StrCat(prefix, "XXXXXX")).string();
+  if (mkdtemp(path.data()) != nullptr) return path;
+  return absl::UnavailableError(
+      absl::StrCat("cannot make the folder ", path, ": ", std::strerror(errno)));
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TemporaryFolder::path(absl::string_view name) const {
+  return absl::StrCat(path_, "/", name);
 }
 
 }  // namespace accelerate

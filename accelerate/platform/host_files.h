@@ -1,8 +1,12 @@
-/// The machine's own files.
+/// The machine's own files, and temporary folders among them.
 ///
-/// Threads: any.
+/// Threads: any, unless stated.
 #pragma once
 
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/platform/file_system.h"
 
 namespace accelerate {
@@ -28,6 +32,28 @@ class HostFiles final : public FileSystem {
 
  private:
   const int parallelism_;
+};
+
+/// Makes a folder among the machine's temporary ones whose name begins with `prefix` and leaves it
+/// to the caller. Errors: Unavailable naming the folder and the system's reason.
+absl::StatusOr<std::string> make_temporary_folder(absl::string_view prefix);
+
+/// Such a folder, removed with its contents at the end of scope. Threads: one owner.
+class TemporaryFolder {
+ public:
+  /// Errors: absl::BadStatusOrAccess with the status of `make_temporary_folder`.
+  explicit TemporaryFolder(absl::string_view prefix = "accelerate_")
+      : path_(make_temporary_folder(prefix).value()) {}
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// The path of an entry.
+  std::string path(absl::string_view name) const;
+
+ private:
+  const std::string path_;
 };
 
 }  // namespace accelerate

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 
 #include <gmock/gmock.h>
 
@@ -128,6 +129,25 @@ TEST(HostFiles, HasTheParallelismItWasGiven) {
   EXPECT_EQ(HostFiles(3).parallelism(), 3);
   EXPECT_GE(HostFiles().parallelism(), 1);
   EXPECT_LE(HostFiles().parallelism(), 8);
+}
+
+TEST(TemporaryFolder, IsNewAndGoesWithItsContents) {
+  std::string path;
+  {
+    const TemporaryFolder folder("test_of_folders_"), other("test_of_folders_");
+    path = folder.path();
+    EXPECT_NE(path, other.path());
+    EXPECT_NE(path.find("/test_of_folders_"), std::string::npos);
+    std::ofstream(folder.path("file")) << "text";
+    EXPECT_TRUE(std::filesystem::exists(path + "/file"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(TemporaryFolder, IsNamedWhereItCannotBeMade) {
+  const absl::Status failed = make_temporary_folder("no/such/folder").status();
+  EXPECT_TRUE(absl::IsUnavailable(failed));
+  EXPECT_NE(failed.message().find("no/such/folder"), std::string::npos);
 }
 
 }  // namespace

@@ -72,9 +72,9 @@ bool has_nvml() { return open_nvml() != nullptr; }
 
 bool cuda_p2p_ib_supported(const NvidiaGpus& gpus) {
   const bool affected =
-      gpus.names.size() > 1 &&
-      std::any_of(gpus.names.begin(), gpus.names.end(),
-                  [](const std::string& name) { return absl::StrContains(name, "RTX 40"); });
+      gpus.names.size() > 1 && std::ranges::any_of(gpus.names, [](const auto& name) {
+        return absl::StrContains(name, "RTX 40");
+      });
   // A driver without a known version is taken for a good one.
   return !affected || gpus.driver_version.empty() ||
          parse_version(gpus.driver_version) >= kFirstDriverForRtx40;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/base/status.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
 
 namespace accelerate {
@@ -17,6 +19,12 @@ namespace {
 constexpr int kMaxWorldSize = 1 << 24;
 constexpr int kDefaultPort = 29500;
 constexpr char kLoopback[] = "127.0.0.1";
+
+// What the variables contradict, or lack; the public functions make a status of it.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw std::invalid_argument(absl::StrCat(parts...));
+}
 
 // The variables of one launcher; null where it has none for a quantity.
 struct Names {
@@ -64,37 +72,28 @@ struct Source {
 
 using MaybeFactOf = MaybeFact Source::*;
 
-absl::StatusOr<MaybeFact> read_count(const Environment& environment, const char* name) {
+MaybeFact read_count(const Environment& environment, const char* name) {
   const std::string text = name == nullptr ? "" : environment.get_or(name, "");
   if (text.empty()) return std::nullopt;
   int value = 0;
   if (!absl::SimpleAtoi(text, &value) || value > kMaxWorldSize) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, "=\"", text, "\" is not a number from 0 to ", kMaxWorldSize));
+    refuse(name, "=\"", text, "\" is not a number from 0 to ", kMaxWorldSize);
   }
   if (value < 0) return std::nullopt;
   return Fact{name, value};
 }
 
-struct Reading {
-  const char* name;
-  MaybeFact* fact;
-};
-
-absl::Status read_counts(const Environment& environment, std::initializer_list<Reading> readings) {
-  for (const Reading& reading : readings) {
-    if (*reading.fact) continue;
-    absl::StatusOr<MaybeFact> fact = read_count(environment, reading.name);
-    if (!fact.ok()) return fact.status();
-    *reading.fact = *std::move(fact);
+// Reads what is not there yet.
+void read_counts(const Environment& environment,
+                 std::initializer_list<std::pair<const char*, MaybeFact*>> readings) {
+  for (const auto& [name, fact] : readings) {
+    if (!*fact) *fact = read_count(environment, name);
   }
-  return absl::OkStatus();
 }
 
 // The tasks on this task's node. Slurm's lists of them may be those of the whole allocation rather
 // than of this step; then they do not add up.
-absl::StatusOr<MaybeFact> slurm_local_world_size(const Environment& environment,
-                                                 const Source& slurm) {
+MaybeFact slurm_local_world_size(const Environment& environment, const Source& slurm) {
   if (!slurm.world_size || !slurm.node_rank) return std::nullopt;
   const int world_size = slurm.world_size->value;
   const int64_t node = slurm.node_rank->value;
@@ -103,9 +102,7 @@ absl::StatusOr<MaybeFact> slurm_local_world_size(const Environment& environment,
     const std::string text = environment.get_or(name, "");
     if (text.empty()) continue;
     absl::StatusOr<std::vector<int>> counts = expand_slurm_counts(text);
-    if (!counts.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": ", counts.status().message()));
-    }
+    if (!counts.ok()) refuse(name, ": ", counts.status().message());
     int64_t sum = 0;
     for (int count : *counts) sum += count;
     if (sum == world_size && node < static_cast<int64_t>(counts->size())) {
@@ -124,48 +121,37 @@ absl::StatusOr<MaybeFact> slurm_local_world_size(const Environment& environment,
   return std::nullopt;
 }
 
-absl::StatusOr<Source> read_slurm(const Environment& environment) {
+Source read_slurm(const Environment& environment) {
   Source slurm{.name = "SLURM"};
   if (slurm_role(environment) != SlurmRole::kTask) return slurm;
-  if (absl::Status ok = read_counts(environment, {{"SLURM_PROCID", &slurm.rank},
-                                                  {"SLURM_STEP_NUM_TASKS", &slurm.world_size},
-                                                  {"SLURM_NTASKS", &slurm.world_size},
-                                                  {"SLURM_LOCALID", &slurm.local_rank},
-                                                  {"SLURM_NODEID", &slurm.node_rank},
-                                                  {"SLURM_STEP_NUM_NODES", &slurm.num_nodes},
-                                                  {"SLURM_NNODES", &slurm.num_nodes},
-                                                  {"SLURM_JOB_NUM_NODES", &slurm.num_nodes}});
-      !ok.ok()) {
-    return ok;
-  }
-  absl::StatusOr<MaybeFact> local_world_size = slurm_local_world_size(environment, slurm);
-  if (!local_world_size.ok()) return local_world_size.status();
-  slurm.local_world_size = *std::move(local_world_size);
+  read_counts(environment, {{"SLURM_PROCID", &slurm.rank},
+                            {"SLURM_STEP_NUM_TASKS", &slurm.world_size},
+                            {"SLURM_NTASKS", &slurm.world_size},
+                            {"SLURM_LOCALID", &slurm.local_rank},
+                            {"SLURM_NODEID", &slurm.node_rank},
+                            {"SLURM_STEP_NUM_NODES", &slurm.num_nodes},
+                            {"SLURM_NNODES", &slurm.num_nodes},
+                            {"SLURM_JOB_NUM_NODES", &slurm.num_nodes}});
+  slurm.local_world_size = slurm_local_world_size(environment, slurm);
   return slurm;
 }
 
-absl::StatusOr<std::vector<Source>> read_sources(const Environment& environment) {
+std::vector<Source> read_sources(const Environment& environment) {
   std::vector<Source> sources;
   for (const Names& names : kLaunchers) {
     Source& source = sources.emplace_back(Source{.name = names.source});
-    if (absl::Status ok =
-            read_counts(environment, {{names.rank, &source.rank},
-                                      {names.world_size, &source.world_size},
-                                      {names.local_rank, &source.local_rank},
-                                      {names.local_world_size, &source.local_world_size},
-                                      {names.node_rank, &source.node_rank}});
-        !ok.ok()) {
-      return ok;
-    }
+    read_counts(environment, {{names.rank, &source.rank},
+                              {names.world_size, &source.world_size},
+                              {names.local_rank, &source.local_rank},
+                              {names.local_world_size, &source.local_world_size},
+                              {names.node_rank, &source.node_rank}});
     // Intel MPI speaks PMI as well, and its mpirun leaves variables that MPICH's does not.
     if (source.name == "MPICH/PMI" && (environment.get("I_MPI_MPIRUN").has_value() ||
                                        environment.get("I_MPI_ROOT").has_value())) {
       source.name = "Intel MPI";
     }
   }
-  absl::StatusOr<Source> slurm = read_slurm(environment);
-  if (!slurm.ok()) return slurm.status();
-  sources.push_back(*std::move(slurm));
+  sources.push_back(read_slurm(environment));
   return sources;
 }
 
@@ -183,7 +169,7 @@ bool starts_launchers(const Source& torchrun, const Source& outer) {
 }
 
 // Leaves out the sources that do not speak of this job's ranks.
-absl::StatusOr<std::vector<Source>> leave_out_outer(std::vector<Source> sources) {
+std::vector<Source> leave_out_outer(std::vector<Source> sources) {
   std::vector<Source> kept;
   const Source* first = nullptr;
   kept.reserve(sources.size());  // `first` points into it.
@@ -194,9 +180,8 @@ absl::StatusOr<std::vector<Source>> leave_out_outer(std::vector<Source> sources)
       if (first->name == "torchrun" && starts_launchers(*first, source)) continue;
       // mpirun's daemons are tasks of Slurm's, and their ranks inherit the variables.
       if (first->name != "torchrun" && source.name == "SLURM") continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(first->text(), " (", first->name, ") and ", source.text(), " (", source.name,
-                       ") contradict each other; unset those that do not belong to this job"));
+      refuse(first->text(), " (", first->name, ") and ", source.text(), " (", source.name,
+             ") contradict each other; unset those that do not belong to this job");
     }
     kept.push_back(std::move(source));
     if (first == nullptr && kept.back().complete()) first = &kept.back();
@@ -216,44 +201,36 @@ Fact first_fact(const std::vector<Source>& sources, MaybeFactOf quantity, const 
   return source == nullptr ? otherwise : *(source->*quantity);
 }
 
-absl::Status check_index(const Fact& index, const Fact& count) {
-  if (count.value < 1) return absl::InvalidArgumentError(count.text() + ": must be positive");
-  if (index.value < count.value) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(index.text(), " is not below ", count.text()));
+void check_index(const Fact& index, const Fact& count) {
+  if (count.value < 1) refuse(count.text(), ": must be positive");
+  if (index.value >= count.value) refuse(index.text(), " is not below ", count.text());
 }
 
-absl::Status missing(const Environment& environment, const std::string& set, const char* unset) {
+[[noreturn]] void refuse_half(const Environment& environment, const std::string& set,
+                              const char* unset) {
   const std::string text = environment.get_or(unset, "");
-  return absl::InvalidArgumentError(absl::StrCat(
-      set, " is set but ", unset, " is not",
-      text.empty() ? "" : absl::StrCat(" (", unset, "=\"", text, "\" counts as unset)"),
-      "; set both or neither"));
+  refuse(set, " is set but ", unset, " is not",
+         text.empty() ? "" : absl::StrCat(" (", unset, "=\"", text, "\" counts as unset)"),
+         "; set both or neither");
 }
 
 // Rank and number of ranks may come from two sources, but then must fit together.
-absl::Status check_pair(const Environment& environment, const Source* with_rank,
-                        const Source* with_world_size) {
-  if (with_rank == nullptr && with_world_size == nullptr) return absl::OkStatus();
-  if (with_world_size == nullptr) {
-    return missing(environment, with_rank->rank->name, env::kWorldSize);
-  }
-  if (with_rank == nullptr) {
-    return missing(environment, with_world_size->world_size->name, env::kRank);
-  }
+void check_pair(const Environment& environment, const Source* with_rank,
+                const Source* with_world_size) {
+  if (with_rank == nullptr && with_world_size == nullptr) return;
+  if (with_world_size == nullptr) refuse_half(environment, with_rank->rank->name, env::kWorldSize);
+  if (with_rank == nullptr) refuse_half(environment, with_world_size->world_size->name, env::kRank);
   const Fact& rank = *with_rank->rank;
   const Fact& world_size = *with_world_size->world_size;
-  if (absl::Status ok = check_index(rank, world_size); !ok.ok()) return ok;
+  check_index(rank, world_size);
   if (with_rank->world_size && with_rank->world_size->value != world_size.value) {
-    return absl::InvalidArgumentError(absl::StrCat(rank.text(), " counts up to ",
-                                                   with_rank->world_size->text(), ", but ",
-                                                   world_size.text(), "; unset one of them"));
+    refuse(rank.text(), " counts up to ", with_rank->world_size->text(), ", but ",
+           world_size.text(), "; unset one of them");
   }
   if (with_world_size->rank && with_world_size->rank->value != rank.value) {
-    return absl::InvalidArgumentError(absl::StrCat(world_size.text(), " goes with ",
-                                                   with_world_size->rank->text(), ", but ",
-                                                   rank.text(), "; unset one of them"));
+    refuse(world_size.text(), " goes with ", with_world_size->rank->text(), ", but ", rank.text(),
+           "; unset one of them");
   }
-  return absl::OkStatus();
 }
 
 // Ranks fill nodes one after the other or, where the rank within the node says so, in turns.
@@ -272,32 +249,22 @@ struct Resolved {
   bool slurm_tasks = false;
 };
 
-absl::StatusOr<Resolved> resolve(const Environment& environment) {
-  absl::StatusOr<std::vector<Source>> all = read_sources(environment);
-  if (!all.ok()) return all.status();
-  absl::StatusOr<std::vector<Source>> kept = leave_out_outer(*std::move(all));
-  if (!kept.ok()) return kept.status();
-  const std::vector<Source>& sources = *kept;
-
+Resolved resolve(const Environment& environment) {
+  const std::vector<Source> sources = leave_out_outer(read_sources(environment));
   const Source* with_world_size = first_with(sources, &Source::world_size);
-  if (absl::Status ok =
-          check_pair(environment, first_with(sources, &Source::rank), with_world_size);
-      !ok.ok()) {
-    return ok;
-  }
+  check_pair(environment, first_with(sources, &Source::rank), with_world_size);
   const Fact rank = first_fact(sources, &Source::rank, {env::kRank, 0});
   const Fact world_size = first_fact(sources, &Source::world_size, {env::kWorldSize, 1});
   // Without any variable about nodes, all ranks share one.
   const Fact local_world_size =
       first_fact(sources, &Source::local_world_size, {env::kLocalWorldSize, world_size.value});
   if (local_world_size.value > world_size.value) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(local_world_size.text(), " is above ", world_size.text()));
+    refuse(local_world_size.text(), " is above ", world_size.text());
   }
   const int per_node = std::max(local_world_size.value, 1);
   const Fact local_rank =
       first_fact(sources, &Source::local_rank, {env::kLocalRank, rank.value % per_node});
-  if (absl::Status ok = check_index(local_rank, local_world_size); !ok.ok()) return ok;
+  check_index(local_rank, local_world_size);
 
   Resolved resolved;
   Topology& topology = resolved.topology;
@@ -315,42 +282,37 @@ absl::StatusOr<Resolved> resolve(const Environment& environment) {
   if (world_size.value % per_node != 0) {
     topology.num_nodes = std::max(topology.num_nodes, node_rank.value + 1);
   }
-  if (absl::Status ok = check_index(node_rank, {"the number of nodes", topology.num_nodes});
-      !ok.ok()) {
-    return ok;
-  }
+  check_index(node_rank, {"the number of nodes", topology.num_nodes});
   if (with_world_size != nullptr) topology.source = with_world_size->name;
   resolved.knows_node = first_with(sources, &Source::local_world_size) != nullptr;
   resolved.slurm_tasks = sources.back().name == "SLURM" && sources.back().complete();
   return resolved;
 }
 
-absl::StatusOr<std::string> find_address(const Environment& environment, const Resolved& resolved) {
+std::string find_address(const Environment& environment, const Resolved& resolved) {
   const Topology& topology = resolved.topology;
   if (std::string address = environment.get_or(env::kMasterAddr, ""); !address.empty()) {
     return address;
   }
   if (resolved.knows_node && topology.local_world_size == topology.world_size) return kLoopback;
   if (resolved.slurm_tasks) {
-    absl::StatusOr<std::optional<std::string>> host = slurm_first_host(environment);
-    if (!host.ok()) return host.status();
-    if (*host) return **std::move(host);
+    if (auto host = value_or_throw<std::invalid_argument>(slurm_first_host(environment))) {
+      return *std::move(host);
+    }
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      topology.world_size, " ranks (", topology.source, ") ",
-      resolved.knows_node ? absl::StrCat("of which ", topology.local_world_size, " on this node")
-                          : absl::StrCat("and nothing about nodes (", env::kLocalWorldSize, ")"),
-      ", but ", env::kMasterAddr, " is not set; set ", env::kMasterAddr,
-      " to the host of rank 0, or start the program with `accelerate launch`"));
+  refuse(topology.world_size, " ranks (", topology.source, ") ",
+         resolved.knows_node ? absl::StrCat("of which ", topology.local_world_size, " on this node")
+                             : absl::StrCat("and nothing about nodes (", env::kLocalWorldSize, ")"),
+         ", but ", env::kMasterAddr, " is not set; set ", env::kMasterAddr,
+         " to the host of rank 0, or start the program with `accelerate launch`");
 }
 
-absl::StatusOr<uint16_t> find_port(const Environment& environment, const Resolved& resolved) {
+uint16_t find_port(const Environment& environment, const Resolved& resolved) {
   const std::string text = environment.get_or(env::kMasterPort, "");
   int port = kDefaultPort;
   if (!text.empty()) {
     if (!absl::SimpleAtoi(text, &port) || port < 1 || port > 65535) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(env::kMasterPort, "=\"", text, "\" is not a port from 1 to 65535"));
+      refuse(env::kMasterPort, "=\"", text, "\" is not a port from 1 to 65535");
     }
   } else if (resolved.slurm_tasks) {
     port = slurm_port(environment).value_or(kDefaultPort);
@@ -389,26 +351,21 @@ Topology Topology::uniform(int rank, int num_nodes, int ranks_per_node) {
 }
 
 absl::StatusOr<Topology> topology_from_environment(const Environment& environment) {
-  absl::StatusOr<Resolved> resolved = resolve(environment);
-  if (!resolved.ok()) return resolved.status();
-  return std::move(resolved->topology);
+  return as_status(absl::StatusCode::kInvalidArgument,
+                   [&]() -> absl::StatusOr<Topology> { return resolve(environment).topology; });
 }
 
 absl::StatusOr<Placement> placement_from_environment(const Environment& environment) {
-  absl::StatusOr<Resolved> resolved = resolve(environment);
-  if (!resolved.ok()) return resolved.status();
-  Placement placement;
-  if (resolved->topology.world_size > 1) {
-    absl::StatusOr<std::string> address = find_address(environment, *resolved);
-    if (!address.ok()) return address.status();
-    absl::StatusOr<uint16_t> port = find_port(environment, *resolved);
-    if (!port.ok()) return port.status();
-    placement.master_addr = *std::move(address);
-    placement.master_port = *port;
-  }
-  placement.notice = find_notice(environment, resolved->topology);
-  placement.topology = std::move(resolved->topology);
-  return placement;
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<Placement> {
+    const Resolved resolved = resolve(environment);
+    Placement placement{.topology = resolved.topology};
+    if (placement.topology.world_size > 1) {
+      placement.master_addr = find_address(environment, resolved);
+      placement.master_port = find_port(environment, resolved);
+    }
+    placement.notice = find_notice(environment, placement.topology);
+    return placement;
+  });
 }
 
 void export_topology(const Topology& topology, Environment& environment) {

@@ -21,6 +21,8 @@ class UniqueFd {
 
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
+  /// The descriptor, which is the caller's to close from here on.
+  int release() { return std::exchange(fd_, -1); }
 
   void reset(int fd = -1) {
     // Linux frees the number even if close reports an error, so there is nothing to retry.

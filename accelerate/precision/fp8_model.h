@@ -45,7 +45,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include "accelerate/config/fp8_kwargs.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/operators/linear_mode.h"
 #include "accelerate/precision/fp8_linear.h"
 

@@ -26,10 +26,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/enum_text.h"
-#include "accelerate/platform/env.h"
-#include "accelerate/process/run_rank.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/topology.h"
+#include "accelerate/platform/unique_fd.h"
+#include "accelerate/process/run.h"
 #include "accelerate/runtime/device_choice.h"
-#include "accelerate/runtime/intra_op_threads.h"
+#include "accelerate/runtime/host.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -46,25 +48,6 @@ int count_threads() {
 // Those of BLAS libraries, which see to forks themselves.
 const int threads_at_start = count_threads();
 
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = std::exchange(other.fd_, -1);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
 void check_options(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.num_processes.value_or(1) >= 1, "launch: num_processes is ",
                     *options.num_processes);
@@ -77,8 +60,8 @@ void check_options(const LaunchOptions& options) {
 }
 
 // The socket of rank 0's store. Made here, so that no other process takes the port meanwhile.
-Descriptor listen(const LaunchOptions& options, uint16_t& port) {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+UniqueFd listen(const LaunchOptions& options, uint16_t& port) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   sockaddr_in address{};
@@ -115,8 +98,8 @@ TrainFunction train_of(const std::function<void()>& function) {
 struct Child {
   int rank = 0;
   pid_t pid = 0;
-  Descriptor ended;   // readable when it has
-  Descriptor reason;  // the text of its failure
+  UniqueFd ended;   // readable when it has
+  UniqueFd reason;  // the text of its failure
   std::string failure;
   bool has_ended = false;
 
@@ -163,8 +146,8 @@ struct Child {
 Child start(const std::function<void()>& function, Environment environment, int rank, int listens) {
   int pipe[2];
   TORCH_CHECK(::pipe2(pipe, O_CLOEXEC) == 0, "launch: no pipe: ", std::strerror(errno));
-  Child child{.rank = rank, .reason = Descriptor(pipe[0])};
-  const Descriptor writes(pipe[1]);
+  Child child{.rank = rank, .reason = UniqueFd(pipe[0])};
+  const UniqueFd writes(pipe[1]);
   const pid_t parent = ::getpid();
   std::fflush(nullptr);
   child.pid = ::fork();
@@ -172,7 +155,7 @@ Child start(const std::function<void()>& function, Environment environment, int 
   if (child.pid == 0) {
     be_rank(function, std::move(environment), parent, listens, writes.get());
   }
-  child.ended = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
+  child.ended = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
   if (child.ended.get() < 0) {
     const int error = errno;
     ::kill(child.pid, SIGKILL);
@@ -239,12 +222,9 @@ class Children {
 std::string attempt(const std::function<void()>& function, const LaunchOptions& options,
                     int num_processes) {
   uint16_t port = options.use_port;
-  Descriptor socket;
+  UniqueFd socket;
   if (options.node_rank == 0) socket = listen(options, port);
   Environment environment = environment_of(options);
-  environment.set(env::kWorldSize, absl::StrCat(num_processes * options.num_nodes));
-  environment.set(env::kLocalWorldSize, absl::StrCat(num_processes));
-  environment.set(env::kGroupRank, absl::StrCat(options.node_rank));
   environment.set(env::kMasterAddr, options.master_addr);
   environment.set(env::kMasterPort, absl::StrCat(port));
   environment.set("FORK_LAUNCHED", "1");
@@ -252,8 +232,7 @@ std::string attempt(const std::function<void()>& function, const LaunchOptions& 
   for (int local_rank = 0; local_rank < num_processes; ++local_rank) {
     const int rank = options.node_rank * num_processes + local_rank;
     Environment own = environment;
-    own.set(env::kRank, absl::StrCat(rank));
-    own.set(env::kLocalRank, absl::StrCat(local_rank));
+    export_topology(Topology::uniform(rank, options.num_nodes, num_processes), own);
     if (rank == 0) {
       own.set(env::kStoreListenFd, absl::StrCat(socket.get()));
     } else {
@@ -261,7 +240,7 @@ std::string attempt(const std::function<void()>& function, const LaunchOptions& 
     }
     children.all().push_back(start(function, std::move(own), rank, socket.get()));
   }
-  socket = Descriptor();  // rank 0's alone from here on
+  socket = UniqueFd();  // rank 0's alone from here on
   return children.wait();
 }
 

@@ -16,8 +16,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "accelerate/base/rank_text.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/comm/backends/backend_choice.h"
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
@@ -25,11 +24,10 @@
 #include "accelerate/comm/watch/job_watch.h"
 #include "accelerate/comm/watch/shared_memory_comparer.h"
 #include "accelerate/comm/watch/watched_backend.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/platform/nvidia.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/runtime/host.h"
 
 namespace accelerate {
 namespace {
@@ -41,6 +39,13 @@ constexpr auto kFarewell = std::chrono::seconds(3);
 constexpr char kEndedWell[] = "ended its program";
 
 std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); }
+
+// What the other ranks set when they leave.
+std::vector<std::string> left_keys(int world_size) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < world_size; ++rank) keys.push_back(left_key(rank));
+  return keys;
+}
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
@@ -168,23 +173,11 @@ RealRuntime::~RealRuntime() {
   if (watch_) watch_->stop();
 }
 
-void RealRuntime::empty_device_cache() { host::release_free_memory(); }
-
-absl::Time RealRuntime::now() { return absl::Now(); }
-
-void RealRuntime::sleep_for(absl::Duration duration) { absl::SleepFor(duration); }
-
 uint64_t RealRuntime::random_bits() {
   uint64_t bits = 0;
   ABSL_CHECK_EQ(getrandom(&bits, sizeof(bits), 0), static_cast<ssize_t>(sizeof(bits)));
   return bits;
 }
-
-void RealRuntime::write_console(ConsoleStream stream, std::string_view text) {
-  host::write_console(stream, text);
-}
-
-bool RealRuntime::is_terminal(ConsoleStream stream) const { return host::is_terminal(stream); }
 
 c10::intrusive_ptr<c10d::Store> RealRuntime::store() {
   if (store_) return store_;
@@ -309,10 +302,8 @@ void RealRuntime::leave() {
   if (!store_ || topology().world_size == 1) return;
   store_->set(left_key(topology().rank), kEndedWell);
   if (topology().rank != 0) return;
-  std::vector<std::string> keys;
-  for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
   try {
-    store_->wait(keys, leave_patience_);
+    store_->wait(left_keys(topology().world_size), leave_patience_);
   } catch (const std::exception&) {
     std::vector<int> missing;
     for (int rank = 1; rank < topology().world_size; ++rank) {
@@ -339,9 +330,7 @@ void RealRuntime::leave_failed(const std::string& what) {
     }
     store_->set(left_key(topology().rank), ending);
     if (topology().rank != 0) return;
-    std::vector<std::string> keys;
-    for (int rank = 1; rank < topology().world_size; ++rank) keys.push_back(left_key(rank));
-    store_->wait(keys, kFarewell);
+    store_->wait(left_keys(topology().world_size), kFarewell);
   } catch (const std::exception&) {
     // The other ranks notice when the connections of this process close.
   }

@@ -14,7 +14,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/runtime/host.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace c10d {
@@ -37,15 +39,17 @@ class RealRuntime final : public Runtime {
 
   c10::Device device() const override { return device_; }
   /// On a CPU: returns free pages of the heap to the system.
-  void empty_device_cache() override;
+  void empty_device_cache() override { host::release_free_memory(); }
   std::vector<std::string> accelerator_families() const override;
   bool owns_process() const override { return true; }
-  absl::Time now() override;
-  void sleep_for(absl::Duration duration) override;
+  absl::Time now() override { return absl::Now(); }
+  void sleep_for(absl::Duration duration) override { absl::SleepFor(duration); }
   uint64_t random_bits() override;
   FileSystem& files() override { return files_; }
-  void write_console(ConsoleStream stream, std::string_view text) override;
-  bool is_terminal(ConsoleStream stream) const override;
+  void write_console(ConsoleStream stream, std::string_view text) override {
+    host::write_console(stream, text);
+  }
+  bool is_terminal(ConsoleStream stream) const override { return host::is_terminal(stream); }
   c10::intrusive_ptr<c10d::Store> store() override;
   c10::intrusive_ptr<c10d::ProcessGroup> new_group(const GroupOptions& options) override;
 

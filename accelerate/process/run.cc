@@ -10,11 +10,10 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/platform/env.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/process/real_runtime.h"
-#include "accelerate/process/run_rank.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/runtime/intra_op_threads.h"
+#include "accelerate/runtime/host.h"
 #include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/values/exception_text.h"
 

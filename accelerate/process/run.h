@@ -13,6 +13,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "accelerate/platform/environment.h"
@@ -39,4 +40,18 @@ struct RunMode {
 /// Called from static initialisers. The value only serves those.
 bool register_run_mode(RunMode mode);
 
+namespace internal {
+
+// What `run` is made of, for what starts ranks by itself (accelerate/process/launchers.h).
+
+/// As `run` does it for one real rank, whatever modes there are. `on_failure` is told why the rank
+/// failed, at once.
+int run_real(int argc, char** argv, const TrainFunction& train, Environment environment,
+             const std::function<void(const std::string& what)>& on_failure);
+
+/// As `run` does it in the mode that a variable of `environment` asks for; nothing if none does.
+std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train,
+                               const Environment& environment);
+
+}  // namespace internal
 }  // namespace accelerate

@@ -16,7 +16,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/profiling/chrome_trace.h"
 #include "accelerate/profiling/operator_observer.h"
 

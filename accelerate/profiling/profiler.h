@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/config/profile_kwargs.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/profiling/averages.h"
 #include "accelerate/profiling/event.h"
 #include "accelerate/runtime/runtime.h"

@@ -1,16 +1,24 @@
 #include "accelerate/report/availability.h"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <sstream>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/tracking/registry.h"
 #include "accelerate/values/versions.h"
 
 namespace accelerate {
@@ -33,14 +41,6 @@ bool can_hold_a_tensor(c10::Device device) {
   }
 }
 
-bool has_family(const std::string& family, bool check_device, const Runtime& runtime) {
-  const std::vector<std::string> families = runtime.accelerator_families();
-  if (std::find(families.begin(), families.end(), family) == families.end()) return false;
-  if (!check_device) return true;
-  const std::optional<c10::Device> device = device_of(family, runtime);
-  return device && can_hold_a_tensor(*device);
-}
-
 bool has_context(c10::Device device) {
   try {
     return at::globalContext()
@@ -54,43 +54,163 @@ bool has_context(c10::Device device) {
 // AMD's models, as the simulator calls them.
 bool is_amd_model(const std::string& name) { return absl::StartsWith(name, "mi"); }
 
+constexpr char kVersion[] = "0.1.0";
+
+// Asked of the runtime, and of the feature's name.
+using Probe = bool (*)(const Runtime&, const char* name);
+
+bool yes(const Runtime&, const char*) { return true; }
+bool no(const Runtime&, const char*) { return false; }
+
+bool linked_tracker(const Runtime&, const char* name) {
+  return TrackerRegistry::linked().find(name) != nullptr;
+}
+
+bool can_load(const char* library) {
+  void* handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
+  if (handle != nullptr) dlclose(handle);
+  return handle != nullptr;
+}
+
+bool nvml(const Runtime& runtime, const char*) { return runtime.owns_process() && has_nvml(); }
+bool amdsmi(const Runtime& runtime, const char*) {
+  return runtime.owns_process() && can_load("libamd_smi.so");
+}
+
+// Whether `aws` is a program of the PATH.
+bool aws(const Runtime& runtime, const char*) {
+  if (!runtime.owns_process()) return false;
+  std::istringstream path(runtime.environment().get_or("PATH", ""));
+  for (std::string folder; std::getline(path, folder, ':');) {
+    if (!folder.empty() && access((folder + "/aws").c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+struct Entry {
+  const char* name;
+  FeatureKind kind;
+  Probe available;
+  const char* note;
+};
+
+constexpr char kPython[] = "a Python package; nothing here needs it";
+constexpr char kNoReplacement[] = "a Python package without a native replacement";
+constexpr char kNoEngine[] = "its native replacement is not in this build";
+constexpr char kFp8Engine[] = "layers in fp8 are computed natively";
+constexpr char kTracker[] = "there, if the program links //trackers or the one of that name";
+
+// Sorted by name.
+constexpr Entry kEntries[] = {
+    {"aim", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"amdsmi", FeatureKind::kLibrary, amdsmi, "AMD's management library, looked up at run time"},
+    {"bitsandbytes_4bit", FeatureKind::kEngine, no, kNoEngine},
+    {"bitsandbytes_8bit", FeatureKind::kEngine, no, kNoEngine},
+    {"bitsandbytes_multi_backend", FeatureKind::kEngine, no, kNoEngine},
+    {"bnb", FeatureKind::kEngine, no, kNoEngine},
+    {"boto3", FeatureKind::kPackage, aws, "the aws command, looked up in PATH, takes its place"},
+    {"clearml", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"comet_ml", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"datasets", FeatureKind::kPackage, no, kNoReplacement},
+    {"deepspeed", FeatureKind::kEngine, no, kNoEngine},
+    {"dvclive", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"hwloc", FeatureKind::kBuild, yes, "the machine's layout, linked in"},
+    {"import_timer", FeatureKind::kPackage, no, kPython},
+    {"ipex", FeatureKind::kBuild, no, "LibTorch for Intel's GPUs needs no extension any more"},
+    {"lomo", FeatureKind::kEngine, no, kNoEngine},
+    {"matplotlib", FeatureKind::kPackage, no, kPython},
+    {"megatron_lm", FeatureKind::kEngine, no, kNoEngine},
+    {"mlflow", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"msamp", FeatureKind::kEngine, yes, kFp8Engine},
+    {"numpy", FeatureKind::kPackage, no, "tensors take its place"},
+    {"pandas", FeatureKind::kPackage, no, kPython},
+    {"peft", FeatureKind::kPackage, no, kNoReplacement},
+    {"pippy", FeatureKind::kPackage, no, kNoReplacement},
+    {"pynvml", FeatureKind::kLibrary, nvml, "NVIDIA's management library, looked up at run time"},
+    {"pytest", FeatureKind::kPackage, no, "GoogleTest takes its place"},
+    {"rich", FeatureKind::kPackage, no, kPython},
+    {"sagemaker", FeatureKind::kPackage, aws,
+     "the aws command, looked up in PATH, takes its place"},
+    {"schedulefree", FeatureKind::kEngine, no, kNoEngine},
+    {"swanlab", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"tensorboard", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"timm", FeatureKind::kPackage, no, kNoReplacement},
+    {"torch_distributed", FeatureKind::kBuild, yes, "c10d is part of LibTorch"},
+    {"torchao", FeatureKind::kEngine, yes, kFp8Engine},
+    {"torchdata", FeatureKind::kPackage, yes, "loaders save and restore their position themselves"},
+    {"torchdata_stateful_dataloader", FeatureKind::kPackage, yes,
+     "loaders save and restore their position themselves"},
+    {"torchvision", FeatureKind::kPackage, no, kPython},
+    {"tqdm", FeatureKind::kPackage, yes, "ProgressBar takes its place"},
+    {"trackio", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"transformer_engine", FeatureKind::kEngine, yes, kFp8Engine},
+    {"transformer_engine_mxfp8", FeatureKind::kEngine, yes, kFp8Engine},
+    {"transformers", FeatureKind::kPackage, no, kNoReplacement},
+    {"triton", FeatureKind::kPackage, no, kPython},
+    {"wandb", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"weights_only", FeatureKind::kPackage, no, "nothing in this build reads pickled weights"},
+};
+
+constexpr bool before(const Entry& a, const Entry& b) {
+  return std::string_view(a.name) < std::string_view(b.name);
+}
+static_assert(std::is_sorted(std::begin(kEntries), std::end(kEntries), before));
+
+const Entry& find(std::string_view name) {
+  for (const Entry& entry : kEntries) {
+    if (entry.name == name) return entry;
+  }
+  const auto append_name = [](std::string* out, const Entry& entry) { *out += entry.name; };
+  TORCH_CHECK_VALUE(false, "no feature is called \"", std::string(name),
+                    "\"; known: ", absl::StrJoin(kEntries, ", ", append_name));
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#elif defined(__GNUC__)
+  return "gcc " __VERSION__;
+#else
+  return "unknown";
+#endif
+}
+
+std::string flags() {
+  std::string words;
+#ifdef __OPTIMIZE__
+  words += "optimised";
+#else
+  words += "not optimised";
+#endif
+#ifndef NDEBUG
+  words += ", assertions";
+#endif
+#ifdef __SANITIZE_ADDRESS__
+  words += ", address sanitizer";
+#endif
+#ifdef __SANITIZE_THREAD__
+  words += ", thread sanitizer";
+#endif
+  return words;
+}
+
 }  // namespace
 
-bool is_cuda_available(bool check_device, const Runtime& runtime) {
-  return has_family("gpu", check_device, runtime);
+bool internal::DeviceCheck::operator()(bool check_device, const Runtime& runtime) const {
+  const std::vector<std::string> families = runtime.accelerator_families();
+  if (std::find(families.begin(), families.end(), family) == families.end()) return false;
+  if (!check_device) return true;
+  const std::optional<c10::Device> device = device_of(family, runtime);
+  return device && can_hold_a_tensor(*device);
+}
+
+bool internal::FeatureCheck::operator()(const Runtime& runtime) const {
+  return is_feature_available(name, runtime);
 }
 
 bool is_rocm_available(bool check_device, const Runtime& runtime) {
   const bool amd = runtime.owns_process() ? at::hasHIP() : is_amd_model(runtime.device_name());
-  return amd && has_family("gpu", check_device, runtime);
-}
-
-bool is_xpu_available(bool check_device, const Runtime& runtime) {
-  return has_family("xpu", check_device, runtime);
-}
-
-bool is_npu_available(bool check_device, const Runtime& runtime) {
-  return has_family("npu", check_device, runtime);
-}
-
-bool is_mlu_available(bool check_device, const Runtime& runtime) {
-  return has_family("mlu", check_device, runtime);
-}
-
-bool is_musa_available(bool check_device, const Runtime& runtime) {
-  return has_family("musa", check_device, runtime);
-}
-
-bool is_sdaa_available(bool check_device, const Runtime& runtime) {
-  return has_family("sdaa", check_device, runtime);
-}
-
-bool is_neuron_available(bool check_device, const Runtime& runtime) {
-  return has_family("neuron", check_device, runtime);
-}
-
-bool is_hpu_available(bool init_hccl, const Runtime& runtime) {
-  return has_family("hpu", init_hccl, runtime);
+  return amd && is_cuda_available(check_device, runtime);
 }
 
 bool is_habana_gaudi1(const Runtime& runtime) {
@@ -99,7 +219,7 @@ bool is_habana_gaudi1(const Runtime& runtime) {
 }
 
 bool is_mps_available(const std::string& min_version, const Runtime& runtime) {
-  return is_torch_version(">=", min_version) && has_family("mps", false, runtime);
+  return is_torch_version(">=", min_version) && internal::DeviceCheck{"mps"}(false, runtime);
 }
 
 bool is_torch_xla_available(bool check_is_tpu, bool check_is_gpu, const Runtime& runtime) {
@@ -107,7 +227,7 @@ bool is_torch_xla_available(bool check_is_tpu, bool check_is_gpu, const Runtime&
                     "is_torch_xla_available: only one of check_is_tpu and check_is_gpu can be "
                     "true");
   if (!parse_flag_from_env("USE_TORCH_XLA", true, runtime.environment())) return false;
-  return !check_is_gpu && has_family("tpu", false, runtime);
+  return !check_is_gpu && internal::DeviceCheck{"tpu"}(false, runtime);
 }
 
 bool is_xccl_available(const Runtime& runtime) { return is_xpu_available(false, runtime); }
@@ -148,6 +268,29 @@ std::string get_driver_version(const Runtime& runtime) {
 
 bool check_cuda_p2p_ib_support(const Runtime& runtime) {
   return cuda_p2p_ib_supported(get_gpu_info(runtime));
+}
+
+BuildInfo build_info(const Runtime& runtime) {
+  BuildInfo info{.version = kVersion,
+                 .libtorch_version = TORCH_VERSION,
+                 .compiler = compiler(),
+                 .flags = flags()};
+  for (const Entry& entry : kEntries) {
+    info.features.push_back(
+        {entry.name, entry.kind, entry.available(runtime, entry.name), entry.note});
+  }
+  return info;
+}
+
+bool is_feature_available(std::string_view name, const Runtime& runtime) {
+  const Entry& entry = find(name);
+  return entry.available(runtime, entry.name);
+}
+
+void require_feature(std::string_view name, const Runtime& runtime) {
+  const Entry& entry = find(name);
+  TORCH_CHECK_NOT_IMPLEMENTED(entry.available(runtime, entry.name), "this needs ", entry.name,
+                              ", which is not available: ", entry.note);
 }
 
 }  // namespace accelerate

@@ -3,34 +3,49 @@
 /// Local. On a real rank the checks of devices answer for the machine, whatever the rank computes
 /// on; on a simulated rank for the simulated device. `check_device` also makes a tensor there.
 /// Errors:  none, unless stated: what cannot be asked is not available.
-/// Mirrors: utils/imports.py.
+/// Threads: any.
+/// Mirrors: utils/imports.py; torchao_required, deepspeed_required.
 /// Differs: what is a Python package there is a row of build_info() here.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <c10/core/Device.h>
 
 #include "accelerate/platform/nvidia.h"
-#include "accelerate/report/features.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 
+namespace internal {
+
+// Called like functions of these parameters.
+struct DeviceCheck {
+  const char* family;
+  bool operator()(bool check_device = false, const Runtime& runtime = Runtime::current()) const;
+};
+struct FeatureCheck {
+  const char* name;
+  bool operator()(const Runtime& runtime = Runtime::current()) const;
+};
+
+}  // namespace internal
+
 // ---- Devices.
 
-bool is_cuda_available(bool check_device = false, const Runtime& runtime = Runtime::current());
+inline constexpr internal::DeviceCheck is_cuda_available{"gpu"};
 /// AMD's GPUs, which are CUDA devices to LibTorch.
 bool is_rocm_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-bool is_xpu_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-bool is_npu_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-bool is_mlu_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-bool is_musa_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-bool is_sdaa_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-bool is_neuron_available(bool check_device = false, const Runtime& runtime = Runtime::current());
-/// `init_hccl`: checks the device as well, which is what loads its collective library.
-bool is_hpu_available(bool init_hccl = false, const Runtime& runtime = Runtime::current());
+inline constexpr internal::DeviceCheck is_xpu_available{"xpu"};
+inline constexpr internal::DeviceCheck is_npu_available{"npu"};
+inline constexpr internal::DeviceCheck is_mlu_available{"mlu"};
+inline constexpr internal::DeviceCheck is_musa_available{"musa"};
+inline constexpr internal::DeviceCheck is_sdaa_available{"sdaa"};
+inline constexpr internal::DeviceCheck is_neuron_available{"neuron"};
+/// `check_device`: checks the device as well, which is what loads its collective library.
+inline constexpr internal::DeviceCheck is_hpu_available{"hpu"};
 /// The first generation of Gaudi, which has no fp16.
 bool is_habana_gaudi1(const Runtime& runtime = Runtime::current());
 /// And LibTorch is of `min_version` or newer.
@@ -67,59 +82,93 @@ std::string get_driver_version(const Runtime& runtime = Runtime::current());
 /// cuda_p2p_ib_supported() of this machine.
 bool check_cuda_p2p_ib_support(const Runtime& runtime = Runtime::current());
 
+// ---- What this build can do, by name: one table that answers for what is a package to install in
+// ---- Python. Answers do not change while a program runs, but for tools that are looked up.
+
+/// What a feature's name is in Python.
+enum class FeatureKind {
+  kPackage,  ///< a package for which there is nothing to import in C++
+  kEngine,   ///< an engine with a native replacement here
+  kTracker,  ///< a service that records experiments
+  kLibrary,  ///< a system library that is looked up at run time
+  kBuild,    ///< part of LibTorch, or of this project
+};
+
+struct Feature {
+  std::string name;
+  FeatureKind kind;
+  bool available = false;
+  /// What takes its place here, or why nothing does.
+  std::string note;
+};
+
+/// The compiler's view of this build.
+struct BuildInfo {
+  std::string version;           ///< of this project
+  std::string libtorch_version;  ///< as compiled against
+  std::string compiler;
+  std::string flags;  ///< "optimised", "assertions", sanitizers
+  /// Sorted by name.
+  std::vector<Feature> features;
+};
+
+/// A simulated rank gets the same answers on every machine: what would be looked up is missing.
+BuildInfo build_info(const Runtime& runtime = Runtime::current());
+
+/// Errors: c10::ValueError listing the known names for an unknown one.
+bool is_feature_available(std::string_view name, const Runtime& runtime = Runtime::current());
+
+/// Errors: c10::NotImplementedError naming the feature and why it is missing; as above.
+void require_feature(std::string_view name, const Runtime& runtime = Runtime::current());
+
 // ---- Rows of build_info().
 
-#define ACCELERATE_FEATURE_CHECK(function, feature)                   \
-  inline bool function(const Runtime& runtime = Runtime::current()) { \
-    return is_feature_available(feature, runtime);                    \
-  }
-
-ACCELERATE_FEATURE_CHECK(is_4bit_bnb_available, "bitsandbytes_4bit")
-ACCELERATE_FEATURE_CHECK(is_8bit_bnb_available, "bitsandbytes_8bit")
-ACCELERATE_FEATURE_CHECK(is_aim_available, "aim")
-ACCELERATE_FEATURE_CHECK(is_amdsmi_available, "amdsmi")
-ACCELERATE_FEATURE_CHECK(is_bitsandbytes_multi_backend_available, "bitsandbytes_multi_backend")
-ACCELERATE_FEATURE_CHECK(is_bnb_available, "bnb")
-ACCELERATE_FEATURE_CHECK(is_boto3_available, "boto3")
-ACCELERATE_FEATURE_CHECK(is_clearml_available, "clearml")
-ACCELERATE_FEATURE_CHECK(is_comet_ml_available, "comet_ml")
-ACCELERATE_FEATURE_CHECK(is_datasets_available, "datasets")
-ACCELERATE_FEATURE_CHECK(is_deepspeed_available, "deepspeed")
-ACCELERATE_FEATURE_CHECK(is_dvclive_available, "dvclive")
-ACCELERATE_FEATURE_CHECK(is_import_timer_available, "import_timer")
-ACCELERATE_FEATURE_CHECK(is_ipex_available, "ipex")
-ACCELERATE_FEATURE_CHECK(is_lomo_available, "lomo")
-ACCELERATE_FEATURE_CHECK(is_matplotlib_available, "matplotlib")
-ACCELERATE_FEATURE_CHECK(is_megatron_lm_available, "megatron_lm")
-ACCELERATE_FEATURE_CHECK(is_mlflow_available, "mlflow")
-ACCELERATE_FEATURE_CHECK(is_msamp_available, "msamp")
-ACCELERATE_FEATURE_CHECK(is_numpy_available, "numpy")
-ACCELERATE_FEATURE_CHECK(is_pandas_available, "pandas")
-ACCELERATE_FEATURE_CHECK(is_peft_available, "peft")
-ACCELERATE_FEATURE_CHECK(is_pippy_available, "pippy")
-ACCELERATE_FEATURE_CHECK(is_pynvml_available, "pynvml")
-ACCELERATE_FEATURE_CHECK(is_pytest_available, "pytest")
-ACCELERATE_FEATURE_CHECK(is_rich_available, "rich")
-ACCELERATE_FEATURE_CHECK(is_sagemaker_available, "sagemaker")
-ACCELERATE_FEATURE_CHECK(is_schedulefree_available, "schedulefree")
-ACCELERATE_FEATURE_CHECK(is_swanlab_available, "swanlab")
-ACCELERATE_FEATURE_CHECK(is_tensorboard_available, "tensorboard")
-ACCELERATE_FEATURE_CHECK(is_timm_available, "timm")
-ACCELERATE_FEATURE_CHECK(is_torch_distributed_available, "torch_distributed")
-ACCELERATE_FEATURE_CHECK(is_torchao_available, "torchao")
-ACCELERATE_FEATURE_CHECK(is_torchdata_available, "torchdata")
-ACCELERATE_FEATURE_CHECK(is_torchdata_stateful_dataloader_available,
-                         "torchdata_stateful_dataloader")
-ACCELERATE_FEATURE_CHECK(is_torchvision_available, "torchvision")
-ACCELERATE_FEATURE_CHECK(is_tqdm_available, "tqdm")
-ACCELERATE_FEATURE_CHECK(is_trackio_available, "trackio")
-ACCELERATE_FEATURE_CHECK(is_transformer_engine_available, "transformer_engine")
-ACCELERATE_FEATURE_CHECK(is_transformer_engine_mxfp8_available, "transformer_engine_mxfp8")
-ACCELERATE_FEATURE_CHECK(is_transformers_available, "transformers")
-ACCELERATE_FEATURE_CHECK(is_triton_available, "triton")
-ACCELERATE_FEATURE_CHECK(is_wandb_available, "wandb")
-ACCELERATE_FEATURE_CHECK(is_weights_only_available, "weights_only")
-
-#undef ACCELERATE_FEATURE_CHECK
+inline constexpr internal::FeatureCheck is_4bit_bnb_available{"bitsandbytes_4bit"};
+inline constexpr internal::FeatureCheck is_8bit_bnb_available{"bitsandbytes_8bit"};
+inline constexpr internal::FeatureCheck is_aim_available{"aim"};
+inline constexpr internal::FeatureCheck is_amdsmi_available{"amdsmi"};
+inline constexpr internal::FeatureCheck is_bitsandbytes_multi_backend_available{
+    "bitsandbytes_multi_backend"};
+inline constexpr internal::FeatureCheck is_bnb_available{"bnb"};
+inline constexpr internal::FeatureCheck is_boto3_available{"boto3"};
+inline constexpr internal::FeatureCheck is_clearml_available{"clearml"};
+inline constexpr internal::FeatureCheck is_comet_ml_available{"comet_ml"};
+inline constexpr internal::FeatureCheck is_datasets_available{"datasets"};
+inline constexpr internal::FeatureCheck is_deepspeed_available{"deepspeed"};
+inline constexpr internal::FeatureCheck is_dvclive_available{"dvclive"};
+inline constexpr internal::FeatureCheck is_import_timer_available{"import_timer"};
+inline constexpr internal::FeatureCheck is_ipex_available{"ipex"};
+inline constexpr internal::FeatureCheck is_lomo_available{"lomo"};
+inline constexpr internal::FeatureCheck is_matplotlib_available{"matplotlib"};
+inline constexpr internal::FeatureCheck is_megatron_lm_available{"megatron_lm"};
+inline constexpr internal::FeatureCheck is_mlflow_available{"mlflow"};
+inline constexpr internal::FeatureCheck is_msamp_available{"msamp"};
+inline constexpr internal::FeatureCheck is_numpy_available{"numpy"};
+inline constexpr internal::FeatureCheck is_pandas_available{"pandas"};
+inline constexpr internal::FeatureCheck is_peft_available{"peft"};
+inline constexpr internal::FeatureCheck is_pippy_available{"pippy"};
+inline constexpr internal::FeatureCheck is_pynvml_available{"pynvml"};
+inline constexpr internal::FeatureCheck is_pytest_available{"pytest"};
+inline constexpr internal::FeatureCheck is_rich_available{"rich"};
+inline constexpr internal::FeatureCheck is_sagemaker_available{"sagemaker"};
+inline constexpr internal::FeatureCheck is_schedulefree_available{"schedulefree"};
+inline constexpr internal::FeatureCheck is_swanlab_available{"swanlab"};
+inline constexpr internal::FeatureCheck is_tensorboard_available{"tensorboard"};
+inline constexpr internal::FeatureCheck is_timm_available{"timm"};
+inline constexpr internal::FeatureCheck is_torch_distributed_available{"torch_distributed"};
+inline constexpr internal::FeatureCheck is_torchao_available{"torchao"};
+inline constexpr internal::FeatureCheck is_torchdata_available{"torchdata"};
+inline constexpr internal::FeatureCheck is_torchdata_stateful_dataloader_available{
+    "torchdata_stateful_dataloader"};
+inline constexpr internal::FeatureCheck is_torchvision_available{"torchvision"};
+inline constexpr internal::FeatureCheck is_tqdm_available{"tqdm"};
+inline constexpr internal::FeatureCheck is_trackio_available{"trackio"};
+inline constexpr internal::FeatureCheck is_transformer_engine_available{"transformer_engine"};
+inline constexpr internal::FeatureCheck is_transformer_engine_mxfp8_available{
+    "transformer_engine_mxfp8"};
+inline constexpr internal::FeatureCheck is_transformers_available{"transformers"};
+inline constexpr internal::FeatureCheck is_triton_available{"triton"};
+inline constexpr internal::FeatureCheck is_wandb_available{"wandb"};
+inline constexpr internal::FeatureCheck is_weights_only_available{"weights_only"};
 
 }  // namespace accelerate

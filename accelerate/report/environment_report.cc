@@ -4,15 +4,18 @@
 #include <unistd.h>
 
 #include <map>
+#include <regex>
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/report/availability.h"
-#include "accelerate/runtime/machine.h"
+#include "accelerate/runtime/numa_affinity.h"
+#include "accelerate/values/versions.h"
 
 namespace accelerate {
 namespace {
@@ -61,29 +64,33 @@ constexpr const char* kVariables[] = {
     "USE_TORCH_XLA",
 };
 
-struct DeviceCheck {
+struct Check {
   const char* name;
-  bool (*available)(bool check_device, const Runtime& runtime);
+  bool (*available)(const Runtime& runtime);
 };
 
-constexpr DeviceCheck kDevices[] = {
-    {"CUDA", is_cuda_available},
-    {"ROCm", is_rocm_available},
-    {"XPU", is_xpu_available},
-    {"NPU", is_npu_available},
-    {"MLU", is_mlu_available},
-    {"SDAA", is_sdaa_available},
-    {"MUSA", is_musa_available},
-    {"HPU", is_hpu_available},
-    {"NEURON", is_neuron_available},
-    {"MPS", [](bool, const Runtime& runtime) { return is_mps_available("1.12", runtime); }},
-    {"XLA",
-     [](bool, const Runtime& runtime) { return is_torch_xla_available(false, false, runtime); }},
+template <const auto& check>
+bool check_family(const Runtime& runtime) {
+  return check(false, runtime);
+}
+
+constexpr Check kChecks[] = {
+    {"CUDA", check_family<is_cuda_available>},
+    {"ROCm", [](const Runtime& runtime) { return is_rocm_available(false, runtime); }},
+    {"XPU", check_family<is_xpu_available>},
+    {"NPU", check_family<is_npu_available>},
+    {"MLU", check_family<is_mlu_available>},
+    {"SDAA", check_family<is_sdaa_available>},
+    {"MUSA", check_family<is_musa_available>},
+    {"HPU", check_family<is_hpu_available>},
+    {"NEURON", check_family<is_neuron_available>},
+    {"MPS", [](const Runtime& runtime) { return is_mps_available("1.12", runtime); }},
+    {"XLA", [](const Runtime& runtime) { return is_torch_xla_available(false, false, runtime); }},
 };
 
-std::string answer(const DeviceCheck& device, const Runtime& runtime) {
+std::string answer(const Check& check, const Runtime& runtime) {
   try {
-    return device.available(false, runtime) ? "True" : "False";
+    return check.available(runtime) ? "True" : "False";
   } catch (const c10::Error& error) {
     return absl::StrCat("unknown (", error.what_without_backtrace(), ")");
   }
@@ -104,12 +111,11 @@ std::string memory_text() {
   return absl::StrFormat("%.2f GB", bytes / (1 << 30));
 }
 
-class Writer {
- public:
-  explicit Writer(EnvironmentReport& report) : report_(report) {}
+struct Writer {
+  EnvironmentReport report;
 
   void add(const std::string& name, const std::string& value) {
-    if (!value.empty()) report_.facts.push_back({name, value});
+    if (!value.empty()) report.facts.push_back({name, value});
   }
 
   void add_build(const Runtime& runtime) {
@@ -142,8 +148,8 @@ class Writer {
   }
 
   void add_devices(const Runtime& runtime) {
-    for (const DeviceCheck& device : kDevices) {
-      add(absl::StrCat("LibTorch ", device.name, " available"), answer(device, runtime));
+    for (const Check& check : kChecks) {
+      add(absl::StrCat("LibTorch ", check.name, " available"), answer(check, runtime));
     }
     const NvidiaGpus gpus = get_gpu_info(runtime);
     add("GPU type", tally(gpus.names));
@@ -166,9 +172,6 @@ class Writer {
     }
     add("Environment", variables.empty() ? "nothing set" : absl::StrJoin(variables, " "));
   }
-
- private:
-  EnvironmentReport& report_;
 };
 
 }  // namespace
@@ -189,13 +192,32 @@ std::string EnvironmentReport::to_json() const {
 }
 
 EnvironmentReport environment_report(const Runtime& runtime) {
-  EnvironmentReport report;
-  Writer writer(report);
+  Writer writer;
   writer.add_build(runtime);
   writer.add_machine();
   writer.add_devices(runtime);
   writer.add_job(runtime);
-  return report;
+  return writer.report;
+}
+
+std::optional<std::string> internal::kernel_warning(std::string_view system,
+                                                    std::string_view release) {
+  constexpr char kMinimum[] = "5.5.0";
+  static const std::regex kVersion(R"(\d+\.\d+\.\d+)");
+  const std::string text(release);
+  std::smatch version;
+  if (system != "Linux" || !std::regex_search(text, version, kVersion)) return std::nullopt;
+  if (compare_versions(version.str(), ">=", kMinimum)) return std::nullopt;
+  return absl::StrCat("Linux ", version.str(), " is older than ", kMinimum,
+                      ", on which a process may hang; a newer kernel is recommended");
+}
+
+void check_os_kernel(const Runtime& runtime) {
+  utsname names;
+  if (runtime.topology().rank != 0 || uname(&names) != 0) return;
+  if (const auto warning = internal::kernel_warning(names.sysname, names.release)) {
+    TORCH_WARN(*warning);
+  }
 }
 
 }  // namespace accelerate

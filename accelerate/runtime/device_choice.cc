@@ -60,9 +60,7 @@ absl::StatusOr<c10::Device> named_device(const std::string& text, int local_rank
         kTorchDevice, "=\"", text, "\" is not a device; present: ", describe(present)));
   }
   if (device->is_cpu()) return c10::Device(c10::kCPU);
-  auto kind = std::find_if(present.begin(), present.end(), [&](const DeviceKind& candidate) {
-    return candidate.type == device->type();
-  });
+  const auto kind = std::ranges::find(present, device->type(), &DeviceKind::type);
   if (kind == present.end() || device->index() >= kind->count) {
     return absl::InvalidArgumentError(absl::StrCat(
         kTorchDevice, "=\"", text, "\" is not on this machine; present: ", describe(present)));
@@ -74,20 +72,19 @@ absl::StatusOr<c10::Device> named_device(const std::string& text, int local_rank
 
 std::vector<DeviceKind> present_devices() {
   std::vector<DeviceKind> present;
+  const auto add = [&present](const std::string& family, c10::DeviceType type) {
+    if (!c10::impl::hasDeviceGuardImpl(type)) return;
+    const int count = c10::impl::getDeviceGuardImpl(type)->deviceCount();
+    if (count > 0) present.push_back({family, type, count});
+  };
+  const std::string plug_in = c10::get_privateuse1_backend();
+  bool is_known = plug_in == kNoPlugIn;
   for (const Kind& kind : kKinds) {
-    if (kind.type == c10::kPrivateUse1 && c10::get_privateuse1_backend() != kind.family) continue;
-    if (!c10::impl::hasDeviceGuardImpl(kind.type)) continue;
-    const int count = c10::impl::getDeviceGuardImpl(kind.type)->deviceCount();
-    if (count > 0) present.push_back({kind.family, kind.type, count});
+    is_known = is_known || kind.family == plug_in;
+    if (kind.type != c10::kPrivateUse1 || kind.family == plug_in) add(kind.family, kind.type);
   }
   // A plug-in that the list does not know is a family by its own name.
-  const std::string plug_in = c10::get_privateuse1_backend();
-  const bool known = std::any_of(std::begin(kKinds), std::end(kKinds),
-                                 [&](const Kind& kind) { return kind.family == plug_in; });
-  if (!known && plug_in != kNoPlugIn && c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1)) {
-    const int count = c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->deviceCount();
-    if (count > 0) present.push_back({plug_in, c10::kPrivateUse1, count});
-  }
+  if (!is_known) add(plug_in, c10::kPrivateUse1);
   return present;
 }
 
@@ -109,8 +106,8 @@ absl::StatusOr<c10::Device> choose_device(const Environment& environment, const 
 }
 
 std::string default_backend(const std::string& family) {
-  auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                           [&](const Kind& candidate) { return candidate.family == family; });
+  const auto* kind =
+      std::ranges::find_if(kKinds, [&](const Kind& k) { return k.family == family; });
   return kind == std::end(kKinds) ? "gloo" : kind->backend;
 }
 

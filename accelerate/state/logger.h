@@ -20,7 +20,6 @@
 /// Mirrors: accelerate logging.py, get_logger and MultiProcessAdapter.
 #pragma once
 
-#include <array>
 #include <concepts>
 #include <memory>
 #include <string>
@@ -37,16 +36,9 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kCritical };
 
 template <>
 struct EnumTable<LogLevel> {
-  using E = LogLevel;
   static constexpr char kName[] = "log level";
   static constexpr bool kAnyCase = true;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kDebug, "DEBUG"},
-      {E::kInfo, "INFO"},
-      {E::kWarning, "WARNING"},
-      {E::kError, "ERROR"},
-      {E::kCritical, "CRITICAL"},
-  });
+  static constexpr const char* kTexts[] = {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"};
 };
 
 struct LogOptions {

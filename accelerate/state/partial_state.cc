@@ -1,37 +1,84 @@
 #include "accelerate/state/partial_state.h"
 
+#include <exception>
 #include <memory>
+#include <sstream>
 #include <string>
 
+#include <ATen/ops/full.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/platform/env.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/comm/objects.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/exception_text.h"
 #include "accelerate/values/fields.h"
+#include "accelerate/values/from_string.h"
 
 namespace accelerate {
 namespace {
 
 constexpr char kForkLaunched[] = "FORK_LAUNCHED";
+constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
 
 DistributedType distributed_type_of(const std::string& family, int world_size) {
   if (family == "tpu") return DistributedType::kXla;
   if (world_size == 1) return DistributedType::kNo;
-  if (family == "gpu") return DistributedType::kMultiGpu;
-  if (family == "npu") return DistributedType::kMultiNpu;
-  if (family == "mlu") return DistributedType::kMultiMlu;
-  if (family == "sdaa") return DistributedType::kMultiSdaa;
-  if (family == "musa") return DistributedType::kMultiMusa;
-  if (family == "xpu") return DistributedType::kMultiXpu;
-  if (family == "hpu") return DistributedType::kMultiHpu;
-  if (family == "neuron") return DistributedType::kMultiNeuron;
-  TORCH_CHECK_VALUE(family == "cpu", "no DistributedType for devices of family \"", family, "\"");
-  return DistributedType::kMultiCpu;
+  const std::string text = absl::StrCat("MULTI_", absl::AsciiStrToUpper(family));
+  TORCH_CHECK_VALUE(contains<DistributedType>(text), "no DistributedType for devices of family \"",
+                    family, "\"");
+  return from_string<DistributedType>(text);
+}
+
+constexpr int kNoRank = -1;
+
+// The first rank that failed, on every rank.
+int first_failed(const ProcessGroupPtr& group, bool failed) {
+  const int64_t ranks = group->getSize();
+  const at::Tensor own = at::full({1}, failed ? ranks - group->getRank() : 0, at::kLong);
+  const int64_t most = reduce_tensor(group, own, Reduction::kMax).item<int64_t>();
+  return most == 0 ? kNoRank : static_cast<int>(ranks - most);
 }
 
 }  // namespace
+
+// Ranks synchronise twice: when the first ones are through, and when all are.
+OrderedScope::OrderedScope(ProcessGroupPtr group, bool is_first, const char* name)
+    : group_(std::move(group)),
+      is_first_(is_first),
+      name_(name),
+      exceptions_(std::uncaught_exceptions()) {
+  if (group_ && !is_first_) synchronise(/*failed=*/false);
+}
+
+OrderedScope::~OrderedScope() noexcept(false) {
+  if (!group_) return;
+  const bool failed = std::uncaught_exceptions() > exceptions_;
+  try {
+    if (is_first_) synchronise(failed);
+    if (!is_first_ || !failed) synchronise(failed);
+  } catch (...) {
+    if (!failed) throw;
+  }
+}
+
+void OrderedScope::note_failure() { failure_ = exception_text(); }
+
+void OrderedScope::synchronise(bool failed) {
+  const int culprit = first_failed(group_, failed);
+  if (culprit == kNoRank) return;
+  const std::string text = broadcast_bytes(group_, failure_, culprit);
+  if (failed) return;
+  // The scope is over on all ranks: its end does not synchronise again.
+  group_ = nullptr;
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str("rank ", culprit, " left ", name_, " by ",
+                           text.starts_with("an exception") ? text : "an error: " + text));
+}
 
 PartialState& PartialState::get(Runtime& runtime, const PartialStateOptions& options) {
   auto& state = runtime.shared<PartialState>(
@@ -100,6 +147,64 @@ void PartialState::destroy_process_group(ProcessGroupPtr group) {
 
 void PartialState::wait_for_everyone() const {
   if (group()) group()->barrier()->wait();
+}
+
+std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment) {
+  const std::string text = environment.get_or(kMixedPrecision, "");
+  if (text.empty()) return std::nullopt;
+  TORCH_CHECK_VALUE(contains<PrecisionType>(text), kMixedPrecision, "=\"", text,
+                    "\" is none of no, fp8, fp16, bf16");
+  return from_string<PrecisionType>(text);
+}
+
+AcceleratorState& AcceleratorState::get(Runtime& runtime) {
+  auto* state = runtime.find_shared<AcceleratorState>();
+  TORCH_CHECK_VALUE(state != nullptr && state->initialized(),
+                    "there is no AcceleratorState: make an Accelerator first");
+  return *state;
+}
+
+void AcceleratorState::reset(Runtime& runtime, bool reset_partial_state) {
+  if (auto* state = runtime.find_shared<AcceleratorState>()) state->mixed_precision_.reset();
+  if (reset_partial_state) PartialState::reset(runtime);
+}
+
+AcceleratorState& AcceleratorState::initialize(Runtime& runtime,
+                                               const AcceleratorStateOptions& options) {
+  PartialState& partial_state =
+      PartialState::get(runtime, {.cpu = options.cpu, .init = options.init});
+  auto& state = runtime.shared<AcceleratorState>(
+      [&] { return std::unique_ptr<AcceleratorState>(new AcceleratorState(partial_state)); });
+  if (!state.mixed_precision_) {
+    const auto precision = options.mixed_precision
+                               ? options.mixed_precision
+                               : mixed_precision_from_env(runtime.environment());
+    ++state.generation_;
+    state.mixed_precision_ = precision.value_or(PrecisionType::kNo);
+  }
+  const PrecisionType precision = *state.mixed_precision_;
+  TORCH_CHECK_VALUE(options.mixed_precision.value_or(precision) == precision,
+                    "mixed_precision=", accelerate::to_string(*options.mixed_precision),
+                    " contradicts an earlier Accelerator of this rank, which set ",
+                    accelerate::to_string(precision));
+  return state;
+}
+
+PrecisionType AcceleratorState::mixed_precision() const {
+  TORCH_CHECK_VALUE(mixed_precision_,
+                    "the state of this rank's Accelerators was reset; make an Accelerator before "
+                    "it is asked");
+  return *mixed_precision_;
+}
+
+std::string AcceleratorState::to_string() const {
+  std::ostringstream text;
+  text << "Distributed environment: " << accelerate::to_string(distributed_type());
+  if (!backend().empty()) text << ", backend " << backend();
+  text << "\nNum processes: " << num_processes() << "\nProcess index: " << process_index()
+       << "\nLocal process index: " << local_process_index() << "\nDevice: " << device()
+       << "\nMixed precision type: " << accelerate::to_string(mixed_precision()) << '\n';
+  return text.str();
 }
 
 }  // namespace accelerate

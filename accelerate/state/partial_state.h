@@ -5,14 +5,16 @@
 /// programs that need process control and no training.
 ///
 /// Errors:  whatever is asked between reset() and the next get() is a c10::ValueError that says so.
-/// Mirrors: accelerate state.py, PartialState.
+/// Mirrors: accelerate state.py, PartialState and AcceleratorState.
 /// Threads: belongs to its rank's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <c10/core/Device.h>
@@ -20,12 +22,83 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/process_control.h"
 #include "accelerate/tensors/split.h"
 
 namespace accelerate {
+
+/// A scope that some ranks, the first ones, go through before the others enter it. It ends when all
+/// ranks have gone through it.
+///
+///   auto scope = accelerator.main_process_first();
+///   Dataset data = load_or_prepare();  // rank 0 prepares, the others find it done
+///
+/// An exception that leaves the scope on one rank reaches all: the others' constructor, or the end
+/// of their scope, throws c10::DistBackendError naming that rank. So no rank waits for one that
+/// does not come. How long ranks wait for the first ones is the process group's time-out.
+/// Collective at both ends; a null group stands for one rank alone.
+/// Differs: HF Accelerate's others hang if the main process throws, and it does not wait at the
+/// end.
+class OrderedScope {
+ public:
+  /// `is_first`: whether this rank goes first. `name` is for messages; a literal.
+  OrderedScope(ProcessGroupPtr group, bool is_first, const char* name);
+  /// Throws if another rank failed, unless this one is failing.
+  ~OrderedScope() noexcept(false);
+  OrderedScope(const OrderedScope&) = delete;
+  OrderedScope& operator=(const OrderedScope&) = delete;
+
+  /// Calls `body` as the rest of the scope.
+  template <typename Body>
+  auto run(Body&& body) && {
+    try {
+      return std::invoke(std::forward<Body>(body));
+    } catch (...) {
+      note_failure();
+      throw;
+    }
+  }
+
+ private:
+  // Keeps the text of the exception that is being handled.
+  void note_failure();
+  // Waits for all ranks; throws if another one failed and this one did not.
+  void synchronise(bool failed);
+
+  ProcessGroupPtr group_;
+  const bool is_first_;
+  const char* const name_;
+  const int exceptions_;  // that were under way when the scope began
+  std::string failure_ = "an exception";
+};
+
+/// A function that runs on some ranks only, and does nothing on the others.
+template <typename Function>
+class RestrictedFunction {
+ public:
+  RestrictedFunction(bool runs, Function function) : runs_(runs), function_(std::move(function)) {}
+
+  /// Whether calls run the function on this rank.
+  bool runs() const { return runs_; }
+
+  /// What the function returns, where it runs; otherwise nothing.
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    using Result = std::invoke_result_t<Function&, Args...>;
+    if constexpr (std::is_void_v<Result>) {
+      if (runs_) std::invoke(function_, std::forward<Args>(args)...);
+    } else {
+      using Optional = std::optional<std::remove_cvref_t<Result>>;
+      return runs_ ? Optional(std::invoke(function_, std::forward<Args>(args)...)) : Optional();
+    }
+  }
+
+ private:
+  bool runs_;
+  Function function_;
+};
 
 struct PartialStateOptions {
   /// Compute on the CPU whatever the Runtime offers.
@@ -192,5 +265,98 @@ class PartialState {
   Runtime& runtime_;
   std::optional<Record> record_;
 };
+
+struct AcceleratorStateOptions {
+  /// Absent: ACCELERATE_MIXED_PRECISION, or the precision of an earlier Accelerator, or none.
+  std::optional<PrecisionType> mixed_precision = std::nullopt;
+  /// Compute on the CPU even if the Runtime has accelerators.
+  bool cpu = false;
+  std::optional<InitProcessGroupKwargs> init = std::nullopt;
+};
+
+/// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
+/// makes it; other code may only read it.
+/// Errors: c10::ValueError for calls before the first Accelerator, and between reset() and the
+/// next.
+class AcceleratorState {
+ public:
+  /// The Runtime's state. Local. Errors: c10::ValueError before the first Accelerator.
+  static AcceleratorState& get(Runtime& runtime = Runtime::current());
+
+  /// Forgets the settings and, with `reset_partial_state`, the rank's place in the job. Every rank
+  /// calls it. Local.
+  static void reset(Runtime& runtime = Runtime::current(), bool reset_partial_state = false);
+
+  AcceleratorState(const AcceleratorState&) = delete;
+  AcceleratorState& operator=(const AcceleratorState&) = delete;
+
+  bool initialized() const { return mixed_precision_.has_value(); }
+
+  /// How often the state was made. When it changes, other state that Accelerators share is reset.
+  int generation() const { return generation_; }
+
+  /// What models compute in.
+  PrecisionType mixed_precision() const;
+
+  /// The rank's place in the job; the most used parts are repeated below.
+  PartialState& partial_state() const {
+    mixed_precision();  // which is there unless the state was reset
+    return partial_state_;
+  }
+  Runtime& runtime() const { return partial_state_.runtime(); }
+  c10::Device device() const { return partial_state().device(); }
+  DistributedType distributed_type() const { return partial_state().distributed_type(); }
+  const std::string& backend() const { return partial_state().backend(); }
+  bool debug() const { return partial_state().debug(); }
+  bool fork_launched() const { return partial_state().fork_launched(); }
+  int process_index() const { return partial_state().process_index(); }
+  int local_process_index() const { return partial_state().local_process_index(); }
+  int num_processes() const { return partial_state().num_processes(); }
+  bool is_main_process() const { return partial_state().is_main_process(); }
+  bool is_local_main_process() const { return partial_state().is_local_main_process(); }
+  bool is_last_process() const { return partial_state().is_last_process(); }
+  bool use_distributed() const { return partial_state().use_distributed(); }
+  const ProcessGroupPtr& group() const { return partial_state().group(); }
+
+  void wait_for_everyone() const { partial_state().wait_for_everyone(); }
+  [[nodiscard]] OrderedScope main_process_first() const {
+    return partial_state().main_process_first();
+  }
+  [[nodiscard]] OrderedScope local_main_process_first() const {
+    return partial_state().local_main_process_first();
+  }
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return partial_state().split_between_processes(std::move(inputs), apply_padding);
+  }
+  void destroy_process_group(ProcessGroupPtr group = nullptr) {
+    partial_state().destroy_process_group(std::move(group));
+  }
+  template <typename... Values>
+  void print(const Values&... values) const {
+    partial_state().print(values...);
+  }
+
+  /// Several lines for people: the rank's place in the job and the settings.
+  std::string to_string() const;
+
+ private:
+  friend class Accelerator;
+
+  // Makes the state, or checks that the options agree with it. Collective where it makes the
+  // process group. Errors: c10::ValueError naming the option that contradicts an earlier
+  // Accelerator's.
+  static AcceleratorState& initialize(Runtime& runtime, const AcceleratorStateOptions& options);
+
+  explicit AcceleratorState(PartialState& partial_state) : partial_state_(partial_state) {}
+
+  PartialState& partial_state_;
+  std::optional<PrecisionType> mixed_precision_;  // absent after a reset
+  int generation_ = 0;
+};
+
+/// The value of ACCELERATE_MIXED_PRECISION; absent if it is unset or empty. Local.
+/// Errors: c10::ValueError for an unknown precision.
+std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment);
 
 }  // namespace accelerate

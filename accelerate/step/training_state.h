@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/optim/accelerated_optimizer.h"

@@ -3,8 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/parallel/ddp.h"
-#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/training_step.h"
 

@@ -17,8 +17,8 @@ std::string reason_against(const TrackerClass& tracker_class, const TrackerServi
 
 // HF Accelerate's names in its order, then all others.
 std::string known_names(const TrackerRegistry& registry) {
-  std::vector<std::string> names;
-  for (const auto& member : EnumTable<LoggerType>::kMembers) names.emplace_back(member.text);
+  std::vector<std::string> names(std::begin(EnumTable<LoggerType>::kTexts),
+                                 std::end(EnumTable<LoggerType>::kTexts));
   for (const TrackerClass& tracker_class : registry.classes()) {
     if (std::find(names.begin(), names.end(), tracker_class.name) == names.end()) {
       names.push_back(tracker_class.name);
@@ -27,10 +27,7 @@ std::string known_names(const TrackerRegistry& registry) {
   return absl::StrCat("['", absl::StrJoin(names, "', '"), "']");
 }
 
-bool is_peers(std::string_view name) {
-  return std::any_of(EnumTable<LoggerType>::kMembers.begin(), EnumTable<LoggerType>::kMembers.end(),
-                     [&](const auto& member) { return member.text == name; });
-}
+bool is_peers(std::string_view name) { return contains<LoggerType>(name); }
 
 class Selection {
  public:

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/ascii.h"
-#include "accelerate/base/byte_text.h"
 #include "accelerate/base/number_text.h"
 
 namespace accelerate {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 #include <string_view>
 
 #include "accelerate/base/enum_text.h"
@@ -19,9 +20,9 @@ namespace internal {
 template <EnumWithText E>
 E from_string(std::string_view text) {
   const int index = internal::index_of_text<E>(text);
-  if (index >= 0) return EnumTable<E>::kMembers[static_cast<size_t>(index)].value;
-  internal::throw_unknown_text(EnumTable<E>::kName, internal::kTexts<E>.data(),
-                               internal::kTexts<E>.size(), text);
+  if (index >= 0) return static_cast<E>(index);
+  internal::throw_unknown_text(EnumTable<E>::kName, EnumTable<E>::kTexts,
+                               std::size(EnumTable<E>::kTexts), text);
 }
 
 }  // namespace accelerate

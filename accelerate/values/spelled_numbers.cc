@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate::internal {
 namespace {

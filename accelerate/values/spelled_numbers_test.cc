@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate::internal {
 namespace {

@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "accelerate/platform/file_system.h"
-#include "accelerate/platform/forwarding_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "simulator/disk/sim_disk.h"
 

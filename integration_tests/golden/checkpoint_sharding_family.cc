@@ -19,7 +19,6 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"
-#include "accelerate/platform/temporary_folder.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/checkpoint_sharding_model.h"
 #include "integration_tests/golden/family.h"

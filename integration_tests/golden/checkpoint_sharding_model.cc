@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "accelerate/base/sha256.h"
+#include "accelerate/base/checksum.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {

@@ -10,8 +10,7 @@
 
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/runtime/ports.h"
-#include "accelerate/state/environment_scope.h"
+#include "accelerate/runtime/host.h"
 #include "accelerate/state/memory.h"
 #include "accelerate/step/executable_batch_size.h"
 #include "accelerate/values/byte_sizes.h"

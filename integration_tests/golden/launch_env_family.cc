@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"

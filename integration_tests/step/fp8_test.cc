@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/config/fp8_kwargs.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/precision/fp8_model.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
 

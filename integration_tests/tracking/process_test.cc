@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/platform/host_files.h"
-#include "accelerate/platform/temporary_folder.h"
 #include "integration_tests/tracking/curves.h"
 #include "launch/testing/launcher_process.h"
 #include "trackers/testing/wandb_log_reader.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_link.h"

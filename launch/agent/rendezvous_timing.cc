@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 #include "launch/settings/value_text.h"
 
 namespace accelerate::launch::agent {

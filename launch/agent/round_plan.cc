@@ -1,7 +1,7 @@
 #include "launch/agent/round_plan.h"
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate::launch::agent {
 namespace {

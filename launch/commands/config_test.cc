@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/config_file.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/host_facts.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
 
 namespace accelerate::launch::commands {

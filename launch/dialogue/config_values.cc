@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 

@@ -16,7 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/formats/weight_files.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "accelerate/base/byte_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
 namespace accelerate::launch::estimate {

@@ -21,7 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 #include "launch/commands/command.h"
 #include "launch/module_loader/exported_symbols.h"
 

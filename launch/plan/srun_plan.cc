@@ -3,7 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/platform/environment.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/child_environment.h"

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/base/shell_words.h"
+#include "accelerate/base/message_text.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/child_environment.h"
 

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate::launch::process {
 

@@ -1,5 +1,5 @@
 #include "launch/process/replace_file.h"
-#include "accelerate/platform/temporary_folder.h"
+#include "accelerate/platform/host_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

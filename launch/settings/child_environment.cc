@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/platform/environment.h"
 #include "launch/process/environment_words.h"
 #include "launch/settings/devices.h"
 #include "launch/settings/value_text.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 #include "launch/process/environment_words.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"

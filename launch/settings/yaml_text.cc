@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "accelerate/base/yaml_text.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate::launch::settings {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/base/rank_text.h"
+#include "accelerate/base/message_text.h"
 #include "simulator/c10d/communicator.h"
 
 namespace accelerate::simulator {

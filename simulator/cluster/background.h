@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/platform/background_task.h"
+#include "accelerate/runtime/runtime.h"
 #include "simulator/core/random.h"
 #include "simulator/core/scheduler.h"
 

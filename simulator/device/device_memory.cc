@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/byte_text.h"
+#include "accelerate/base/number_text.h"
 
 namespace accelerate::simulator {
 namespace {

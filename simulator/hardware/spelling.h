@@ -1,7 +1,7 @@
 /// Suggestions for names that no preset or field has (accelerate/base/suggestion.h).
 #pragma once
 
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 
 namespace accelerate::simulator {
 

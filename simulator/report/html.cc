@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "accelerate/base/rank_text.h"
+#include "accelerate/base/message_text.h"
 #include "simulator/report/json_text.h"
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/base/shell_words.h"
-#include "accelerate/platform/env.h"
+#include "accelerate/base/message_text.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/process/run.h"
 #include "simulator/cluster/cluster.h"
 

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "absl/functional/overload.h"
-#include "accelerate/base/yaml_text.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate::trackers {
 namespace {

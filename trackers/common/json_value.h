@@ -32,7 +32,7 @@ std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 /// The text with U+FFFD in place of bytes that are not UTF-8.
 std::string valid_utf8(const std::string& text);
 
-/// A YAML document, see accelerate/base/yaml_text.h.
+/// A YAML document, see accelerate/base/json_text.h.
 std::string yaml_text(const TrackerDict& values);
 
 }  // namespace accelerate::trackers

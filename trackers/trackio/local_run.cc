@@ -19,7 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "accelerate/base/sha256.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/histogram.h"

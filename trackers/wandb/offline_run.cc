@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "accelerate/base/sha256.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/first_failure.h"

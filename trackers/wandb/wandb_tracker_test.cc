@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/sha256.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/tracking/registry.h"
 #include "simulator/disk/sim_disk.h"

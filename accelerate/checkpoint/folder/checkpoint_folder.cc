@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
-#include "accelerate/base/crc32c.h"
+#include "accelerate/base/checksum.h"
 
 namespace accelerate {
 namespace {

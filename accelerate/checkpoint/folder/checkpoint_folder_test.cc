@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/platform/forwarding_files.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
 
 namespace accelerate {

@@ -8,8 +8,8 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/crc32c.h"
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/folder/save_model.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/objects/optimizer_state_dict.h"

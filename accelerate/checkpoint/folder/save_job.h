@@ -24,7 +24,7 @@
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/comm/agree.h"
-#include "accelerate/platform/unsynced_files.h"
+#include "accelerate/platform/file_system.h"
 
 namespace accelerate {
 

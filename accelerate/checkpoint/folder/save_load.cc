@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/folder/save_model.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/checkpoint/tensor_files/torch_file.h"

@@ -18,7 +18,7 @@
 #include "accelerate/checkpoint/folder/save_model.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/report/features.h"
+#include "accelerate/report/availability.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/values/exception_text.h"

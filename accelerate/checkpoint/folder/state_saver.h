@@ -14,9 +14,9 @@
 #include "accelerate/checkpoint/folder/checkpoint_options.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
-#include "accelerate/config/project_configuration.h"
-#include "accelerate/platform/background_task.h"
-#include "accelerate/state/accelerator_state.h"
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/state/partial_state.h"
 
 namespace accelerate {
 

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "accelerate/base/crc32c.h"
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 namespace {

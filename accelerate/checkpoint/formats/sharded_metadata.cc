@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
 namespace accelerate {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 namespace {

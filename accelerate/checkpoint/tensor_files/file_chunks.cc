@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
-#include "accelerate/base/crc32c.h"
+#include "accelerate/base/checksum.h"
 
 namespace accelerate::internal {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
-#include "accelerate/base/crc32c.h"
+#include "accelerate/base/checksum.h"
 
 namespace accelerate::internal {
 namespace {

@@ -30,7 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "accelerate/base/crc32c.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"

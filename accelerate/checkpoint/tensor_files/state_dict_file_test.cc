@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/base/strict_json.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/checkpoint_error.h"
 
 namespace accelerate::internal {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/rank_text.h"
+#include "accelerate/base/message_text.h"
 
 namespace accelerate {
 namespace {

@@ -4,7 +4,6 @@
 /// Mirrors: torch.optim.lr_scheduler, the classes of these names.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -161,36 +160,20 @@ namespace accelerate {
 
 template <>
 struct EnumTable<optim::CyclicMode> {
-  using E = optim::CyclicMode;
   static constexpr char kName[] = "CyclicMode";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kTriangular, "triangular"},
-      {E::kTriangular2, "triangular2"},
-      {E::kExpRange, "exp_range"},
-  });
+  static constexpr const char* kTexts[] = {"triangular", "triangular2", "exp_range"};
 };
 
 template <>
 struct EnumTable<optim::CyclicScaleMode> {
-  using E = optim::CyclicScaleMode;
   static constexpr char kName[] = "CyclicScaleMode";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kCycle, "cycle"},
-      {E::kIterations, "iterations"},
-  });
+  static constexpr const char* kTexts[] = {"cycle", "iterations"};
 };
 
 template <>
 struct EnumTable<optim::AnnealStrategy> {
-  using E = optim::AnnealStrategy;
   static constexpr char kName[] = "AnnealStrategy";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kCos, "cos"},
-      {E::kLinear, "linear"},
-  });
+  static constexpr const char* kTexts[] = {"cos", "linear"};
 };
 
 }  // namespace accelerate

@@ -7,7 +7,6 @@
 /// Mirrors: torch.optim.lr_scheduler, ReduceLROnPlateau.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -70,24 +69,14 @@ namespace accelerate {
 
 template <>
 struct EnumTable<optim::PlateauMode> {
-  using E = optim::PlateauMode;
   static constexpr char kName[] = "PlateauMode";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kMin, "min"},
-      {E::kMax, "max"},
-  });
+  static constexpr const char* kTexts[] = {"min", "max"};
 };
 
 template <>
 struct EnumTable<optim::ThresholdMode> {
-  using E = optim::ThresholdMode;
   static constexpr char kName[] = "ThresholdMode";
-  static constexpr bool kAnyCase = false;
-  static constexpr auto kMembers = std::to_array<EnumMember<E>>({
-      {E::kRel, "rel"},
-      {E::kAbs, "abs"},
-  });
+  static constexpr const char* kTexts[] = {"rel", "abs"};
 };
 
 }  // namespace accelerate

@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/platform/file_system.h"
-#include "accelerate/platform/forwarding_files.h"
 
 namespace accelerate {
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/rank_text.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/joint_work.h"
 #include "accelerate/comm/backends/mpi/mpi_engine.h"

@@ -11,7 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/rank_text.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/values/exception_text.h"
 
 namespace accelerate::internal {

@@ -1,4 +1,4 @@
-#include "accelerate/state/environment_scope.h"
+#include "accelerate/runtime/env_parsing.h"
 
 #include <cstdlib>
 #include <map>

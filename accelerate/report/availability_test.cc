@@ -1,4 +1,3 @@
-#include "accelerate/report/features.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "accelerate/report/os_kernel.h"
+#include "accelerate/report/environment_report.h"
 
 #include <optional>
 

@@ -1,12 +1,13 @@
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 
 #include <algorithm>
-#include <utility>
+#include <unordered_map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 
 namespace accelerate {
 namespace {
@@ -55,6 +56,53 @@ std::vector<std::string> names_near(absl::string_view word, absl::Span<const std
 }
 
 }  // namespace
+
+std::string rank_ranges(absl::Span<const int> ranks, absl::string_view separator) {
+  std::string text;
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    absl::StrAppend(&text, first == 0 ? "" : separator, ranks[first]);
+    if (last > first) absl::StrAppend(&text, "-", ranks[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks, ", "));
+}
+
+std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::unordered_map<std::string, size_t> group_of;
+  for (const auto& [rank, text] : texts) {
+    if (text.empty()) continue;
+    auto [found, inserted] = group_of.try_emplace(text, groups.size());
+    if (inserted) groups.push_back({text, {}});
+    groups[found->second].second.push_back(rank);
+  }
+  std::string lines;
+  for (const auto& [text, ranks] : groups) {
+    absl::StrAppend(&lines, lines.empty() ? "" : "\n", "  ", rank_list(ranks), ": ", text);
+  }
+  return lines;
+}
+
+std::string shell_quoted(absl::string_view word) {
+  constexpr absl::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == absl::string_view::npos) {
+    return std::string(word);
+  }
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+std::string shell_line(absl::Span<const std::string> words) {
+  return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) {
+    absl::StrAppend(out, shell_quoted(word));
+  });
+}
 
 std::vector<std::string> nearest_names(absl::string_view word,
                                        absl::Span<const std::string> names) {

@@ -1,17 +1,25 @@
-/// CRC-32C at the speed of memory. Abseil's is the same function, and several times slower where it
-/// was built for processors of any age, as distributions do.
+/// Checksums of bytes.
 ///
-/// Threads: any.
+/// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::internal {
+namespace accelerate {
 
+/// SHA-256 (FIPS 180-4) in hexadecimal: a name for contents. For nothing that must be secret or
+/// fast.
+std::string sha256(const std::string& bytes);
+
+namespace internal {
+
+/// CRC-32C at the speed of memory. Abseil's is the same function, and several times slower where it
+/// was built for processors of any age, as distributions do.
 uint32_t crc32c(absl::Span<const std::byte> bytes);
 inline uint32_t crc32c(absl::string_view text) {
   return crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
@@ -21,4 +29,5 @@ inline uint32_t crc32c(absl::string_view text) {
 /// size of the second run in bytes.
 uint32_t concat_crc32c(uint32_t first, uint32_t second, int64_t second_size);
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate

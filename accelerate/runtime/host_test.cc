@@ -1,4 +1,4 @@
-#include "accelerate/runtime/ports.h"
+#include "accelerate/runtime/host.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,18 +1,35 @@
-/// Suggestions for a misspelt name, for error messages.
+/// Pieces of messages: lists of ranks, command lines, suggestions for misspelt names.
 ///
 /// A name is close to a word if few insertions, removals, replacements and swaps of neighbouring
 /// characters make one of the other (at most two, or a third of the word's length), or if it begins
 /// with the word. Case does not count.
-/// Threads: pure functions.
+/// Threads: functions of their arguments.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace accelerate {
+
+/// Runs of consecutive ranks, in the given order: "0-3,8".
+std::string rank_ranges(absl::Span<const int> ranks, absl::string_view separator = ",");
+
+/// "rank 3" or "ranks 0-2, 5".
+std::string rank_list(const std::vector<int>& ascending_ranks);
+
+/// One line per distinct text, led by the ranks that share it: "  ranks 0-1: text". Empty texts are
+/// left out.
+std::string lines_by_rank(const std::vector<std::pair<int, std::string>>& texts);
+
+/// `word` itself where every character is literal to a shell, else between single quotes.
+std::string shell_quoted(absl::string_view word);
+
+/// A command line as a POSIX shell reads it back: the quoted words with blanks between them.
+std::string shell_line(absl::Span<const std::string> words);
 
 /// Up to three names close to `word`, the closest first and ties in the given order.
 std::vector<std::string> nearest_names(absl::string_view word, absl::Span<const std::string> names);

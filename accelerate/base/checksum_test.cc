@@ -1,7 +1,8 @@
-#include "accelerate/base/crc32c.h"
+#include "accelerate/base/checksum.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,6 +53,16 @@ TEST(Crc32c, OfPartsGivesThatOfTheWhole) {
     const auto rest = all.subspan(cut);
     EXPECT_EQ(concat_crc32c(crc32c(all.first(cut)), crc32c(rest), rest.size()), crc32c(all));
   }
+}
+
+// The examples that the standard's authors published.
+TEST(Sha256, IsThatOfTheStandard) {
+  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256(std::string(1000000, 'a')),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include "accelerate/platform/background_task.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

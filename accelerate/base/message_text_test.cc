@@ -1,10 +1,27 @@
-#include "accelerate/base/suggestion.h"
+#include "accelerate/base/message_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace accelerate {
 namespace {
+
+TEST(RankRanges, JoinsNeighbours) {
+  EXPECT_EQ(rank_ranges({}), "");
+  EXPECT_EQ(rank_ranges({4}), "4");
+  EXPECT_EQ(rank_ranges({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+}
+
+TEST(RankRanges, KeepsTheOrder) { EXPECT_EQ(rank_ranges({3, 2, 0, 1}), "3,2,0-1"); }
+
+TEST(ShellWords, AreQuotedOnlyWhereTheyMustBe) {
+  EXPECT_EQ(shell_quoted("--lr=0.1"), "--lr=0.1");
+  EXPECT_EQ(shell_quoted("a b"), "'a b'");
+  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_quoted(""), "''");
+  const std::vector<std::string> words = {"echo", "$HOME", "~"};
+  EXPECT_EQ(shell_line(words), "echo '$HOME' '~'");
+}
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

@@ -1,0 +1,65 @@
+/// JSON from files that are not trusted, and JSON objects as YAML documents.
+///
+/// Functions that walk through a value are recursive, so a value deeper than kMaxJsonDepth could
+/// overflow a thread's stack: it is neither read nor written.
+///
+/// Errors:  absl::DataLoss for a text that is not JSON or has a key twice; integer_of and
+///          integers_of throw std::invalid_argument.
+/// Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace accelerate {
+
+/// Whether YAML 1.1 reads a plain word as a number, a truth value, a date or null.
+bool is_yaml_keyword(const std::string& word);
+
+struct YamlStyle {
+  /// A text is broken at the first single space behind this column.
+  size_t width = 80;
+  /// Whether characters outside of ASCII are written as they are; otherwise they are escaped.
+  bool unicode = false;
+  /// Whether a word needs quotes to be read as a text.
+  std::function<bool(const std::string&)> is_keyword = is_yaml_keyword;
+};
+
+/// `object`, which must be one, as a YAML document: block style, keys in the order of their bytes,
+/// texts in quotes where a reader would take them for something else. It ends with a newline.
+///
+///   yaml_text({{"lr", 0.1}, {"sizes", {2, 3}}})  // "lr: 0.1\nsizes:\n- 2\n- 3\n"
+///
+/// Numbers that are not finite are .nan, .inf and -.inf.
+/// Mirrors: PyYAML's `dump`, with the default style.
+/// Differs: texts with control characters, and long texts outside of ASCII, stay on one line.
+std::string yaml_text(const nlohmann::ordered_json& object, const YamlStyle& style = {});
+
+namespace internal {
+
+/// Levels of lists and objects; more than this library writes.
+inline constexpr size_t kMaxJsonDepth = 200;
+
+/// The check before parsing. The text need not be JSON.
+bool is_text_too_deep(absl::string_view text);
+bool is_value_too_deep(const nlohmann::ordered_json& value);
+
+absl::StatusOr<nlohmann::json> parse_strictly(absl::string_view text);
+
+/// Integers only, up to 2^63 - 1.
+int64_t integer_of(const nlohmann::json& value);
+std::vector<int64_t> integers_of(const nlohmann::json& value);
+
+/// Whether the name is a plain file name on any system, without a folder in it.
+bool is_plain_file_name(const std::string& file);
+
+}  // namespace internal
+}  // namespace accelerate
