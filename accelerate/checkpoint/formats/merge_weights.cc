@@ -133,8 +133,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
 }
 
 bool has_file(FileSystem& files, const std::string& folder, const char* name) {
-  const absl::StatusOr<bool> there = exists(files, join_path(folder, name));
-  return there.ok() && *there;
+  return exists(files, join_path(folder, name)).value_or(false);
 }
 
 // The folders that a save of a sharded model makes below or beside the named one.

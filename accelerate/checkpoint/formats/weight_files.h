@@ -68,7 +68,7 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text);
 absl::StatusOr<ShardIndex> read_shard_index(FileSystem& files, const std::string& path);
 
 /// A file that is written aside before it takes the place of `file`: "x.safetensors" is first
-/// "x.new.safetensors". An index may name it for a while; see save_model.h.
+/// "x.new.safetensors". An index may name it for a while; see replace_weights.
 std::string aside_name(const std::string& file);
 /// Empty for a file that is not written aside.
 std::string name_of_aside(const std::string& file);
