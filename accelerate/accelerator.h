@@ -32,8 +32,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/accelerator_options.h"
-#include "accelerate/checkpoint/folder/checkpoint_options.h"
-#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/random.h"
@@ -446,7 +445,7 @@ class Accelerator {
   }
 
   /// Writes only the model's weights, in shards if they are large, for other programs; see
-  /// accelerate/checkpoint/folder/save_model.h. Errors: as there, on all ranks.
+  /// accelerate/checkpoint/folder/save_load.h. Errors: as there, on all ranks.
   template <typename Module>
   void save_model(const PreparedModel<Module>& model, const std::string& save_directory,
                   const SaveModelOptions& options = {}) const {

@@ -14,7 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
-#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"

@@ -52,14 +52,22 @@ absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& 
   return read_through(files, path, [](int64_t, auto) { return absl::OkStatus(); });
 }
 
-absl::Status verify_file(FileSystem& files, const std::string& path, const ManifestFile& entry) {
-  absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
-  // The damage may have happened only in transit.
-  if (crc.ok() && *crc != entry.crc32c) crc = checksum_of_file(files, path);
-  if (!crc.ok() || *crc == entry.crc32c) return crc.status();
-  return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
-                                          checksum_text(*crc), " instead of ",
-                                          checksum_text(entry.crc32c)));
+// Verifies the checksums of a checkpoint's files, or of those alone that are not of tensors.
+absl::Status verify_files(FileSystem& files, const std::string& checkpoint,
+                          const Manifest& manifest, bool with_tensors) {
+  for (const auto& [name, entry] : manifest.files) {
+    if (entry.header && !with_tensors) continue;
+    const std::string path = join_path(checkpoint, name);
+    absl::StatusOr<uint32_t> crc = checksum_of_file(files, path);
+    // The damage may have happened only in transit.
+    if (crc.ok() && *crc != entry.crc32c) crc = checksum_of_file(files, path);
+    if (!crc.ok()) return crc.status();
+    if (*crc == entry.crc32c) continue;
+    return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum is ",
+                                            checksum_text(*crc), " instead of ",
+                                            checksum_text(entry.crc32c)));
+  }
+  return absl::OkStatus();
 }
 
 // Replaces a file that the user wrote by a durable copy. Returns its checksum.
@@ -142,15 +150,13 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
 // Reads a folder's manifest; `manifest` gets the errors of its text. Returns the errors of reading.
 absl::Status read_manifest(FileSystem& files, const std::string& folder,
                            absl::StatusOr<Manifest>& manifest) {
-  const std::string path = join_path(folder, kManifestName);
-  absl::StatusOr<std::string> text = read_file(files, path);
-  if (!text.ok()) return text.status();
-  manifest = parse_manifest(*text);
-  if (manifest.ok()) return absl::OkStatus();
-  // The damage may have happened only in transit.
-  text = read_file(files, path);
-  if (!text.ok()) return text.status();
-  manifest = parse_manifest(*text);
+  // Damage may have happened only in transit.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kManifestName));
+    if (!text.ok()) return text.status();
+    manifest = parse_manifest(*text);
+    if (manifest.ok()) break;
+  }
   return absl::OkStatus();
 }
 
@@ -205,17 +211,15 @@ absl::StatusOr<bool> is_ours(FileSystem& files, const std::string& folder) {
   return names->empty();
 }
 
-absl::Status not_ours(const std::string& folder) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(folder, " is in the way, and is not what a save left there; move it elsewhere"));
-}
-
 // Removes a folder that is_ours, the marks of that last.
 absl::Status remove_ours(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<bool> ours = is_ours(files, folder);
   if (absl::IsNotFound(ours.status())) return absl::OkStatus();
   if (!ours.ok()) return ours.status();
-  if (!*ours) return not_ours(folder);
+  if (!*ours) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " is in the way, and is not what a save left there; move it elsewhere"));
+  }
   const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
@@ -275,20 +279,15 @@ absl::Status replace(FileSystem& files, const std::string& staging, const std::s
   return status;
 }
 
-struct Replaced {
-  std::string path;
-  Manifest manifest;
-};
-
 // The complete checkpoint that another took the place of, while it is there.
-absl::StatusOr<std::optional<Replaced>> find_replaced(FileSystem& files,
-                                                      const std::string& checkpoint) {
+absl::StatusOr<std::optional<FoundCheckpoint>> find_replaced(FileSystem& files,
+                                                             const std::string& checkpoint) {
   for (const std::string& path : {staging_path(checkpoint), replaced_path(checkpoint)}) {
     const absl::StatusOr<bool> outdated = is_outdated(files, path);
     if (!outdated.ok()) return outdated.status();
     if (!*outdated) continue;
     absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
-    if (manifest.ok()) return Replaced{.path = path, .manifest = *std::move(manifest)};
+    if (manifest.ok()) return FoundCheckpoint{.path = path, .manifest = *std::move(manifest)};
     if (!absl::IsDataLoss(manifest.status())) return manifest.status();
   }
   return std::nullopt;
@@ -354,22 +353,20 @@ absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint
                                 Manifest manifest) {
   const std::string staging = staging_path(checkpoint);
   absl::Status status = finish(files, staging, std::move(manifest));
+  absl::StatusOr<bool> taken = false;
+  if (status.ok()) status = (taken = exists(files, checkpoint)).status();
+  if (status.ok() && *taken) status = put_mark(files, checkpoint, kOutdated, "");
   if (status.ok()) {
-    const absl::StatusOr<bool> taken = exists(files, checkpoint);
-    status = taken.status();
-    if (taken.ok() && *taken) status = put_mark(files, checkpoint, kOutdated, "");
-    if (status.ok()) {
-      status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
-    }
+    status = *taken ? replace(files, staging, checkpoint) : files.rename(staging, checkpoint);
   }
-  if (status.ok()) {
-    status = files.sync_directory(parent_path(checkpoint));
-    // It does no harm if it stays.
-    if (status.ok()) files.remove(join_path(checkpoint, kUnfinished)).IgnoreError();
+  if (!status.ok()) {
+    // The staging folder is still the new one.
+    remove_ours(files, staging).IgnoreError();
     return status;
   }
-  // The staging folder is still the new one.
-  remove_ours(files, staging).IgnoreError();
+  status = files.sync_directory(parent_path(checkpoint));
+  // It does no harm if it stays.
+  if (status.ok()) files.remove(join_path(checkpoint, kUnfinished)).IgnoreError();
   return status;
 }
 
@@ -432,33 +429,25 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
 absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint) {
   absl::StatusOr<Manifest> manifest = check_checkpoint(files, checkpoint);
   if (!manifest.ok()) return manifest;
-  for (const auto& [name, file] : manifest->files) {
-    absl::Status status = verify_file(files, join_path(checkpoint, name), file);
-    if (!status.ok()) return status;
-  }
+  absl::Status verified = verify_files(files, checkpoint, *manifest, /*with_tensors=*/true);
+  if (!verified.ok()) return verified;
   return manifest;
 }
 
 absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint,
                                 const Manifest& manifest) {
-  for (const auto& [name, file] : manifest.files) {
-    if (file.header) continue;
-    absl::Status status = verify_file(files, join_path(checkpoint, name), file);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return verify_files(files, checkpoint, manifest, /*with_tensors=*/false);
 }
 
 absl::StatusOr<std::optional<Manifest>> replaced_checkpoint(FileSystem& files,
                                                             const std::string& checkpoint) {
-  absl::StatusOr<std::optional<Replaced>> found = find_replaced(files, checkpoint);
+  absl::StatusOr<std::optional<FoundCheckpoint>> found = find_replaced(files, checkpoint);
   if (!found.ok()) return found.status();
-  if (!*found) return std::nullopt;
-  return std::optional<Manifest>((*std::move(found))->manifest);
+  return *found ? std::optional((*std::move(found))->manifest) : std::nullopt;
 }
 
 absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint) {
-  const absl::StatusOr<std::optional<Replaced>> found = find_replaced(files, checkpoint);
+  const absl::StatusOr<std::optional<FoundCheckpoint>> found = find_replaced(files, checkpoint);
   if (!found.ok()) return found.status();
   if (!*found) {
     return absl::NotFoundError(
@@ -514,8 +503,7 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
       found.skipped.push_back({path, *number, manifest.status()});
     }
   }
-  std::stable_sort(found.complete.begin(), found.complete.end(),
-                   [](const auto& a, const auto& b) { return a.number < b.number; });
+  std::ranges::stable_sort(found.complete, {}, &FoundCheckpoint::number);
   return found;
 }
 
@@ -551,8 +539,8 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
     if (!each.manifest.durable || damaged.contains(each.path)) continue;
     if (last_durable != newest || each.path == newest) last_durable = each.path;
   }
-  std::stable_partition(complete.begin(), complete.end(),
-                        [&](const FoundCheckpoint& each) { return damaged.contains(each.path); });
+  std::ranges::stable_partition(
+      complete, [&](const FoundCheckpoint& each) { return damaged.contains(each.path); });
   int64_t surplus = static_cast<int64_t>(complete.size()) - std::max<int64_t>(limit, 1);
   for (const FoundCheckpoint& each : complete) {
     if (surplus <= 0) break;

@@ -1,8 +1,5 @@
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 
-#include <algorithm>
-#include <utility>
-
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -10,13 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/json_text.h"
-#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/objects/optimizer_state_dict.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/rng_state.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/tensors/fresh_tensor.h"
 #include "accelerate/values/exception_text.h"
@@ -144,10 +140,10 @@ StateDict CheckpointReader::read(const std::string& name) const {
     return state;
   }
   const ManifestFile& entry = manifest_.files.at(name + kJson);
-  std::string text = internal::value_or_throw(read_file(files_, *path));
-  uint32_t crc = internal::crc32c(text);
-  if (crc != entry.crc32c) {
-    // The damage may have happened only in transit.
+  std::string text;
+  uint32_t crc = ~entry.crc32c;
+  // The damage may have happened only in transit.
+  for (int attempt = 0; attempt < 2 && crc != entry.crc32c; ++attempt) {
     text = internal::value_or_throw(read_file(files_, *path));
     crc = internal::crc32c(text);
   }
@@ -194,25 +190,28 @@ constexpr char kRandomStates[] = "random_states";
 constexpr char kGradients[] = "gradients";
 constexpr char kReplica[] = "replica_state";
 
-// The objects that still have a handle, in the order in which they were prepared.
-template <typename T>
-std::vector<std::shared_ptr<T>> alive(const std::vector<std::weak_ptr<T>>& known) {
-  std::vector<std::shared_ptr<T>> objects;
-  for (const std::weak_ptr<T>& each : known) {
-    if (auto object = each.lock()) objects.push_back(std::move(object));
-  }
-  return objects;
+// "model", "model_1", ...
+std::string indexed(const std::string& name, size_t index) {
+  return index == 0 ? name : absl::StrCat(name, "_", index);
 }
 
-std::string of_rank(const std::string& name, int rank) { return absl::StrCat(name, "_rank", rank); }
+// The part of a rank's own object.
+std::string of_rank(const std::string& name, size_t index, int rank) {
+  return absl::StrCat(indexed(name, index), "_rank", rank);
+}
 
-// Errors: c10::ValueError if more objects of a kind are prepared than the checkpoint has.
-void check_count(const CheckpointReader& reader, const std::string& kind, size_t prepared) {
-  const auto& counts = reader.manifest().counts;
-  const auto saved = counts.find(kind);
-  const size_t number = saved == counts.end() ? 0 : static_cast<size_t>(saved->second);
-  TORCH_CHECK_VALUE(prepared <= number, "load_state: ", prepared, " of kind \"", kind,
-                    "\" are prepared, but the checkpoint ", reader.folder(), " has ", number);
+int64_t count_of(const std::map<std::string, int64_t>& counts, const std::string& kind) {
+  const auto found = counts.find(kind);
+  return found == counts.end() ? 0 : found->second;
+}
+
+// The first of these parts that the checkpoint has, if any.
+std::optional<StateDict> read_first(const CheckpointReader& reader,
+                                    const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (reader.find(name)) return reader.read(name);
+  }
+  return std::nullopt;
 }
 
 // The first rank whose files exist: 0, or another rank on a node that has a disk of its own.
@@ -225,10 +224,6 @@ int first_rank(const CheckpointReader& reader) {
 }
 
 }  // namespace
-
-std::string indexed(const std::string& name, size_t index) {
-  return index == 0 ? name : absl::StrCat(name, "_", index);
-}
 
 std::map<std::string, int64_t> TrainingParts::counts() const {
   const auto count = [](const auto& objects) { return static_cast<int64_t>(objects.size()); };
@@ -293,31 +288,35 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   parts.push_back({absl::StrCat(kRandomStates, "_", rank), std::move(random)});
   size_t index = 0;
   for (const auto& loader : alive(training.loaders)) {
-    parts.push_back({of_rank(indexed(kLoader, index++), rank), {.values = loader->state_dict()}});
+    parts.push_back({of_rank(kLoader, index++, rank), {.values = loader->state_dict()}});
   }
   for (size_t i = 0; i < training.models.size(); ++i) {
     StateDict state = replica_state_dict(*training.models[i]);
     if (state.tensors.empty() && state.values.empty()) continue;
-    parts.push_back({of_rank(indexed(kReplica, i), rank), std::move(state)});
+    parts.push_back({of_rank(kReplica, i, rank), std::move(state)});
   }
   if (!is_inside_window(gradient_state)) return parts;
   for (size_t i = 0; i < training.models.size(); ++i) {
     StateDict state = gradient_state_dict(*training.models[i]->module());
     if (state.tensors.empty()) continue;
-    parts.push_back({of_rank(indexed(kGradients, i), rank), std::move(state)});
+    parts.push_back({of_rank(kGradients, i, rank), std::move(state)});
   }
   return parts;
 }
 
 void TrainingParts::check(const CheckpointReader& reader, const Modules& models) const {
-  check_count(reader, kModel, models.size());
-  check_count(reader, kOptimizer, alive(training.optimizers).size());
-  check_count(reader, kScheduler, alive(training.schedulers).size());
-  const auto customs = reader.manifest().counts.find(kCustom);
-  const int64_t saved = customs == reader.manifest().counts.end() ? 0 : customs->second;
-  TORCH_CHECK_VALUE(saved == static_cast<int64_t>(custom_objects.size()), "load_state: ", saved,
+  const auto& saved = reader.manifest().counts;
+  auto prepared = counts();
+  prepared[kModel] = static_cast<int64_t>(models.size());
+  for (const char* kind : {kModel, kOptimizer, kScheduler}) {
+    TORCH_CHECK_VALUE(prepared[kind] <= count_of(saved, kind), "load_state: ", prepared[kind],
+                      " of kind \"", kind, "\" are prepared, but the checkpoint ", reader.folder(),
+                      " has ", count_of(saved, kind));
+  }
+  TORCH_CHECK_VALUE(count_of(saved, kCustom) == prepared[kCustom],
+                    "load_state: ", count_of(saved, kCustom),
                     " custom objects are in the checkpoint ", reader.folder(), ", but ",
-                    custom_objects.size(), " are registered");
+                    prepared[kCustom], " are registered");
 }
 
 void TrainingParts::load_models(const CheckpointReader& reader, const Modules& models,
@@ -341,7 +340,7 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
 
 void TrainingParts::load(const CheckpointReader& reader) const {
   const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
-  const int rank = runtime.topology().rank;
+  const Topology& topology = runtime.topology();
   const auto optimizers = alive(training.optimizers);
   const auto schedulers = alive(training.schedulers);
   const auto loaders = alive(training.loaders);
@@ -360,13 +359,12 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   }
   // A rank that did not save takes rank 0's position in the data.
   for (size_t i = 0; i < loaders.size(); ++i) {
-    const std::string own = of_rank(indexed(kLoader, i), rank);
-    const std::string first = of_rank(indexed(kLoader, i), first_rank(reader));
-    const std::string name =
-        reader.manifest().world_size == runtime.topology().world_size && reader.find(own) ? own
-                                                                                          : first;
-    if (reader.find(name)) {
-      loaders[i]->load_state_dict(reader.read(name).values);
+    std::vector<std::string> names = {of_rank(kLoader, i, first_rank(reader))};
+    if (reader.manifest().world_size == topology.world_size) {
+      names.insert(names.begin(), of_rank(kLoader, i, topology.rank));
+    }
+    if (const auto state = read_first(reader, names)) {
+      loaders[i]->load_state_dict(state->values);
     } else {
       log.warning(absl::StrCat("the checkpoint ", reader.folder(), " has no state of loader ", i,
                                ", which begins anew"));
@@ -396,19 +394,14 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   }
   load_training_state_dict(training, gradient_state, {.values = state.values});
   for (size_t i = 0; i < training.models.size(); ++i) {
-    const std::string replica = indexed(kReplica, i);
-    const bool has_own = reader.find(of_rank(replica, rank)).has_value();
-    const std::string first = of_rank(replica, first_rank(reader));
-    if (has_own || reader.find(first)) {
-      load_replica_state_dict(*training.models[i],
-                              reader.read(has_own ? of_rank(replica, rank) : first),
-                              {.same_ranks = same_ranks});
+    if (const auto replica = read_first(
+            reader, {of_rank(kReplica, i, rank), of_rank(kReplica, i, first_rank(reader))})) {
+      load_replica_state_dict(*training.models[i], *replica, {.same_ranks = same_ranks});
     }
     // Without a file there were no gradients.
-    const std::string gradients = of_rank(indexed(kGradients, i), rank);
-    load_gradient_state_dict(*training.models[i]->module(), same_ranks && reader.find(gradients)
-                                                                ? reader.read(gradients)
-                                                                : StateDict());
+    auto gradients = same_ranks ? read_first(reader, {of_rank(kGradients, i, rank)}) : std::nullopt;
+    load_gradient_state_dict(*training.models[i]->module(),
+                             std::move(gradients).value_or(StateDict()));
   }
   load_rng(rng_state_of(state), is_known);
   if (same_ranks || !is_inside_window(gradient_state)) return;

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
@@ -132,8 +131,5 @@ struct TrainingParts {
   void load_own(const CheckpointReader& reader) const;
   void load_rng(const RngState& saved, bool is_own) const;
 };
-
-/// "model", "model_1", ...
-std::string indexed(const std::string& name, size_t index);
 
 }  // namespace accelerate::internal

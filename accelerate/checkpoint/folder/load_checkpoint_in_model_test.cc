@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/folder/load_checkpoint_in_model.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 
 #include <string>
 
@@ -10,7 +10,6 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/checkpoint/folder/save_model.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"

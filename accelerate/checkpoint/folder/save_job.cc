@@ -104,12 +104,6 @@ class StoreExchange final : public SaveExchange {
   const StoreExchangeOptions options_;
 };
 
-[[noreturn]] void throw_not_saved(const std::string& checkpoint, const std::string& failures,
-                                  const char* consequence) {
-  throw CheckpointError(absl::StrCat("the checkpoint ", checkpoint, " was not saved:\n  ", failures,
-                                     "\n", consequence));
-}
-
 }  // namespace
 
 std::unique_ptr<SaveExchange> make_group_exchange(ProcessGroupPtr group) {
@@ -128,37 +122,32 @@ SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, Save
       options_(std::move(options)) {}
 
 bool SaveJob::step() {
-  switch (stage_) {
-    case Stage::kWrite: {
-      exchange_->publish(kWritten, internal::outcome_of([&] { return write(); }));
-      stage_ = Stage::kCommit;
-      return false;
-    }
-    case Stage::kCommit: {
-      const auto outcomes = exchange_->collect(kWritten);
-      if (!outcomes) return false;
-      if (const std::string failed = internal::failures(*outcomes, "\n  "); !failed.empty()) {
-        if (options_.commits) abandon_checkpoint(files_, options_.checkpoint).IgnoreError();
-        throw_not_saved(options_.checkpoint, failed, "What was there before is unchanged.");
-      }
-      exchange_->publish(kCommitted, internal::outcome_of([&] { return commit(*outcomes); }));
-      stage_ = Stage::kAgree;
-      return false;
-    }
-    case Stage::kAgree: {
-      const auto outcomes = exchange_->collect(kCommitted);
-      if (!outcomes) return false;
-      if (const std::string failed = internal::failures(*outcomes, "\n  "); !failed.empty()) {
-        throw_not_saved(
-            options_.checkpoint, failed,
-            "It was written, but may not be complete, or not on every node. What was there before "
-            "is unchanged, unless the new one is in its place.");
-      }
-      clean_up();
-      return true;
-    }
+  if (stage_ == Stage::kWrite) {
+    exchange_->publish(kWritten, internal::outcome_of([&] { return write(); }));
+    stage_ = Stage::kCommit;
+    return false;
   }
-  return true;
+  const bool has_committed = stage_ == Stage::kAgree;
+  const auto outcomes = exchange_->collect(has_committed ? kCommitted : kWritten);
+  if (!outcomes) return false;
+  if (const std::string failed = internal::failures(*outcomes, "\n  "); !failed.empty()) {
+    const char* consequence =
+        "It was written, but may not be complete, or not on every node. What was there before "
+        "is unchanged, unless the new one is in its place.";
+    if (!has_committed) {
+      if (options_.commits) abandon_checkpoint(files_, options_.checkpoint).IgnoreError();
+      consequence = "What was there before is unchanged.";
+    }
+    throw CheckpointError(absl::StrCat("the checkpoint ", options_.checkpoint,
+                                       " was not saved:\n  ", failed, "\n", consequence));
+  }
+  if (has_committed) {
+    clean_up();
+    return true;
+  }
+  exchange_->publish(kCommitted, internal::outcome_of([&] { return commit(*outcomes); }));
+  stage_ = Stage::kAgree;
+  return false;
 }
 
 std::string SaveJob::write() {
@@ -170,7 +159,7 @@ std::string SaveJob::write() {
   FileSystem& data = options_.durable ? files_ : static_cast<FileSystem&>(unsynced_);
   auto written = write_parts(data, staging_path(options_.checkpoint), parts, options_.on_progress);
   if (absl::IsNotFound(written.status()) && !options_.commits) {
-    throw CheckpointError(absl::StrCat(std::string(written.status().message()),
+    throw CheckpointError(absl::StrCat(written.status().message(),
                                        " (if this node does not share the disk of rank 0, set "
                                        "ProjectConfiguration::save_on_each_node)"));
   }
@@ -201,8 +190,7 @@ void SaveJob::clean_up() {
                                      *options_.total_limit, options_.checkpoint, options_.damaged));
   }
   if (!status.ok()) {
-    warning_ =
-        absl::StrCat("an old checkpoint could not be removed: ", std::string(status.message()));
+    warning_ = absl::StrCat("an old checkpoint could not be removed: ", status.message());
   }
 }
 

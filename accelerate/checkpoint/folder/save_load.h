@@ -1,4 +1,5 @@
-/// Any object's tensors and values as one file, and back.
+/// A model's weights as files that others read, and any object's tensors and values as one file,
+/// and back.
 ///
 /// An object with tensors becomes a safetensors file, with its other values as JSON text under the
 /// metadata key "values"; an object without tensors becomes a JSON file. A file appears complete
@@ -7,15 +8,26 @@
 /// Errors:  c10::ValueError naming a value that cannot be saved; CheckpointError, naming the file,
 ///          if it is damaged or of an unknown format, and if the disk fails.
 /// Threads: any.
-/// Mirrors: accelerate utils/other.py, save and load.
-/// Differs: pickle is read, and never written.
+/// Mirrors: accelerate utils/other.py, save and load; Accelerator.save_model, save_torch_state_dict
+///          and clean_state_dict_for_safetensors; accelerate utils/modeling.py,
+///          load_checkpoint_in_model and load_state_dict.
+/// Differs: pickle is read, and never written; partial views and empty tensors are saved, with all
+///          that are not identical; a model without tensors is a file.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <variant>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/platform/file_system.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -44,5 +56,82 @@ StateDict load(FileSystem& files, const std::string& path);
 /// positions on the way to them, with dots between; in lists of the values null has their place,
 /// in dicts nothing. Local.
 StateDict state_dict_of(const c10::IValue& value);
+
+struct SaveModelOptions {
+  /// Bytes, or a text (see parse_shard_size).
+  std::variant<int64_t, std::string> max_shard_size = "10GB";
+  /// False has no effect but one warning: pickle is never written.
+  bool safe_serialization = true;
+};
+
+/// Writes `model.safetensors`, or shards with an index, if the weights are larger than
+/// `max_shard_size`. Local, for one rank. The folder is made where there is none.
+///
+/// A save may be interrupted anywhere: the folder then holds the old weights or the new ones,
+/// complete (see replace_weights). What is left of earlier saves is removed last. Other files, such
+/// as `pytorch_model.bin`, stay.
+/// Errors:  c10::ValueError for a directory that is a file, tensors on the meta device (naming
+///          them), and a size that cannot be parsed; CheckpointError if the disk fails.
+/// Threads: one at a time for a folder, without readers meanwhile.
+void save_model(FileSystem& files, const NamedTensors& state, const std::string& directory,
+                const SaveModelOptions& options = {});
+
+/// Keeps the first of those tensors that are the same elements of the same memory; a warning names
+/// the others. Local.
+NamedTensors clean_state_dict_for_safetensors(const NamedTensors& state);
+
+namespace internal {
+
+/// Warns once per Runtime that pickle is not written, if it was asked for.
+void warn_of_unsafe_serialization(bool safe_serialization);
+
+}  // namespace internal
+
+struct LoadCheckpointInModelOptions {
+  /// The new dtype of the module's floating tensors that are in the checkpoint.
+  std::optional<c10::ScalarType> dtype;
+  /// Whether missing and unexpected names are errors. Other sizes always are.
+  bool strict = false;
+  /// Only rank 0 reads; the others get each tensor from it, without more memory than their own.
+  /// All must have models of the same names, sizes and dtypes.
+  bool broadcast_from_rank0 = false;
+  /// The ranks of broadcast_from_rank0; null for one rank alone.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+};
+
+/// Loads weights from files straight into a module's tensors. Local; collective with
+/// broadcast_from_rank0, when all ranks throw an error of any rank.
+///
+/// A checkpoint is a file, an index or a folder (see find_weight_files); its files are safetensors
+/// or torch.save zips. All names and sizes are first compared with the index and the module; if
+/// that fails, the module is unchanged. Memory beyond the module's: a buffer with safetensors, a
+/// whole file with torch.save zips.
+/// Errors:  CheckpointError, naming the file, for a checkpoint that is damaged, incomplete or does
+///          not fit (see load_module_state_dict), and if the disk fails, when some tensors may have
+///          been read already; c10::ValueError for a name with nothing or several
+///          candidates to load, and for invalid options.
+/// Threads: the rank's thread.
+IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,
+                                          const std::string& checkpoint,
+                                          const LoadCheckpointInModelOptions& options = {});
+
+/// The tensors of one file, on the CPU. Local.
+NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file);
+
+struct MergeFsdpWeightsOptions {
+  /// False has no effect but one warning: pickle is never written.
+  bool safe_serialization = true;
+  /// Removes what was merged, once that is complete.
+  bool remove_checkpoint_dir = false;
+};
+
+/// Makes `output_path`/model.safetensors of a checkpoint in shards: the main process runs
+/// merge_weights, and all ranks return or throw together. Collective.
+/// Errors:  CheckpointError on all ranks; see merge_weights.h.
+/// Threads: the rank's thread.
+/// Mirrors: accelerate utils/fsdp_utils.py, merge_fsdp_weights.
+void merge_fsdp_weights(const std::string& checkpoint_dir, const std::string& output_path,
+                        const MergeFsdpWeightsOptions& options = {},
+                        Runtime& runtime = Runtime::current());
 
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 
 #include <cstdint>
 #include <string>

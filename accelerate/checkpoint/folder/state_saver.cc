@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -15,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_job.h"
-#include "accelerate/checkpoint/folder/save_model.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/report/availability.h"
@@ -29,6 +30,7 @@ using internal::agree;
 using internal::failures;
 using internal::RankOutcome;
 using internal::RankStatus;
+using Json = nlohmann::json;
 
 namespace {
 
@@ -63,19 +65,15 @@ std::map<std::string, std::string> versions(const Runtime& runtime) {
 }
 
 // The intersection of the ranks' non-empty lists, in the order of the first one.
-nlohmann::json intersection_of(const std::vector<RankOutcome>& ranks) {
-  using Json = nlohmann::json;
-  std::optional<Json> common;
+std::vector<Json> intersection_of(const std::vector<RankOutcome>& ranks) {
+  std::optional<std::vector<Json>> common;
   for (const RankOutcome& rank : ranks) {
     if (rank.text.empty()) continue;
-    const Json theirs = Json::parse(rank.text);
-    Json both = Json::array();
-    for (const Json& each : common.value_or(theirs)) {
-      if (std::find(theirs.begin(), theirs.end(), each) != theirs.end()) both.push_back(each);
-    }
-    common = std::move(both);
+    const auto theirs = Json::parse(rank.text).get<std::vector<Json>>();
+    if (!common) common = theirs;
+    std::erase_if(*common, [&](const Json& each) { return std::ranges::count(theirs, each) == 0; });
   }
-  return common.value_or(Json::array());
+  return common.value_or(std::vector<Json>());
 }
 
 int64_t bytes_of(const std::vector<CheckpointPart>& parts) {
@@ -184,7 +182,6 @@ void StateSaver::warn_of_later_checkpoints() {
 }
 
 void StateSaver::align_nodes(const std::string& folder) {
-  using Json = nlohmann::json;
   if (!configuration_.save_on_each_node || configuration_.automatic_checkpoint_naming) return;
   FileSystem& files = state_.runtime().files();
   std::string checkpoint, id;
@@ -204,7 +201,7 @@ void StateSaver::align_nodes(const std::string& folder) {
     if (replaced) ids.push_back(replaced->id);
     return ids.dump();
   });
-  const Json common = intersection_of(all);
+  const std::vector<Json> common = intersection_of(all);
   agree(state_.group(), kSave, [&] {
     const bool is_apart = writes_shared() && !common.empty() && common[0] != id;
     if (!is_apart) return "";
@@ -386,17 +383,17 @@ void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, ab
       return true;
     }
     if (!running.job->has_written()) return false;
-    if (!running.waits_since) running.waits_since = runtime.now();
-    if (runtime.now() - *running.waits_since > kTimeout) {
+    const absl::Time now = runtime.now();
+    if (now - running.waits_since.value_or(now) > kTimeout) {
       const int64_t beats = running.job->exchange()->beats();
-      if (beats != std::exchange(running.beats, beats)) {
-        running.waits_since = runtime.now();
-        return false;
+      if (beats == std::exchange(running.beats, beats)) {
+        throw CheckpointError(absl::StrCat(
+            "it is not known whether the checkpoint ", running.checkpoint,
+            " was saved: the other ranks did not report for ", absl::FormatDuration(kTimeout)));
       }
-      throw CheckpointError(absl::StrCat(
-          "it is not known whether the checkpoint ", running.checkpoint,
-          " was saved: the other ranks did not report for ", absl::FormatDuration(kTimeout)));
+      running.waits_since = now;
     }
+    if (!running.waits_since) running.waits_since = now;
     return false;
   });
   running_ = std::move(running);
@@ -414,7 +411,6 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
                                                 const LoadStateOptions& options) const {
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
-  using Json = nlohmann::json;
   // Ranks that write look for checkpoints; each is listed by its path and the id of its save.
   const std::vector<RankOutcome> all = agree(state_.group(), kLoad, [&]() -> std::string {
     if (options.map_location) {
@@ -451,13 +447,14 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     TORCH_CHECK_VALUE(!found.empty(), "load_state: there is no complete checkpoint in ", folder);
     return found.dump();
   });
-  const Json common = intersection_of(all);
+  const std::vector<Json> common = intersection_of(all);
   if (common.empty()) {
     throw CheckpointError("load_state: no checkpoint exists on all nodes");
   }
   std::vector<std::string> paths;
-  for (const Json& each : common) paths.push_back(each.at(0));
-  std::reverse(paths.begin(), paths.end());
+  for (const Json& each : common | std::views::reverse) {
+    paths.push_back(each.at(0).get<std::string>());
+  }
   return paths;
 }
 
@@ -484,8 +481,7 @@ int64_t StateSaver::next_iteration(int64_t loaded) const {
   if (!names.ok()) return next;
   for (const std::string& name : *names) {
     const auto number = checkpoint_number(name);
-    const bool is_exact = number && name == absl::StrCat(kPrefix, *number);
-    if (is_exact) next = std::max(next, *number + 1);
+    if (number && name == absl::StrCat(kPrefix, *number)) next = std::max(next, *number + 1);
   }
   return next;
 }

@@ -6,12 +6,10 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "accelerate/checkpoint/folder/checkpoint_options.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/config/kwargs_handlers.h"

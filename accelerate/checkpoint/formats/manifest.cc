@@ -1,16 +1,20 @@
 #include "accelerate/checkpoint/formats/manifest.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -22,95 +26,68 @@ constexpr uint64_t kMaxCount = uint64_t{1} << 53;
 
 using Json = nlohmann::json;
 
-absl::Status bad(const std::string& what) {
-  return absl::DataLossError(absl::StrCat("not a manifest: ", what));
+template <typename... Parts>
+[[noreturn]] void fail(const Parts&... what) {
+  throw std::invalid_argument(absl::StrCat("not a manifest: ", what...));
 }
 
 uint32_t checksum(const Json& json) { return internal::crc32c(json.dump()); }
 
-// Reads members of one JSON object; the first that is not as expected is the error.
+// The members of one JSON object, each of the type that it must have.
 class Members {
  public:
   Members(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json_.is_object()) fail("is not an object");
+    if (!json_.is_object()) fail(where_, " is not an object");
   }
 
-  std::string text(const char* name) {
-    const Json* value = find(name);
-    if (value == nullptr) return "";
-    if (!value->is_string()) fail(absl::StrCat("has a \"", name, "\" that is not a string"));
-    return value->is_string() ? value->get<std::string>() : "";
+  std::string text(const char* name) const {
+    return get(name, &Json::is_string, "a string").get<std::string>();
   }
+  bool flag(const char* name) const {
+    return get(name, &Json::is_boolean, "a boolean").get<bool>();
+  }
+  int64_t count(const char* name) const {
+    const Json& value = get(name, &Json::is_number_unsigned, "a count");
+    if (value.get<uint64_t>() > kMaxCount) wrong(name, "a count");
+    return value.get<int64_t>();
+  }
+  const Json& object(const char* name) const { return get(name, &Json::is_object, "an object"); }
 
-  bool flag(const char* name) {
-    const Json* value = find(name);
-    if (value == nullptr) return false;
-    if (!value->is_boolean()) fail(absl::StrCat("has a \"", name, "\" that is not a boolean"));
-    return value->is_boolean() && value->get<bool>();
-  }
-
-  int64_t count(const char* name) {
-    const Json* value = find(name);
-    if (value == nullptr) return 0;
-    const bool fits = value->is_number_unsigned() && value->get<uint64_t>() <= kMaxCount;
-    if (!fits) fail(absl::StrCat("has a \"", name, "\" that is not a count"));
-    return fits ? value->get<int64_t>() : 0;
-  }
-
-  uint32_t crc(const char* name) {
-    const Json* value = find(name);
-    return value == nullptr ? 0 : crc_of(*value, name);
-  }
-  uint32_t crc_of(const Json& value, const std::string& name) {
+  uint32_t crc(const char* name) const { return crc_of(find(name), name); }
+  uint32_t crc_of(const Json& value, const std::string& name) const {
     uint32_t crc = 0;
     if (!value.is_string() || value.get_ref<const std::string&>().size() != 8 ||
         !absl::SimpleHexAtoi(value.get_ref<const std::string&>(), &crc)) {
-      fail(absl::StrCat("has a checksum \"", name, "\" that is none"));
+      fail(where_, " has a checksum \"", name, "\" that is none");
     }
     return crc;
   }
 
-  // Each member of an object.
-  template <typename Fn>
-  void each(const char* name, Fn&& fn) {
-    const Json* value = find(name);
-    if (value == nullptr) return;
-    if (!value->is_object())
-      return fail(absl::StrCat("has a \"", name, "\" that is not an object"));
-    for (const auto& [key, member] : value->items()) fn(key, member);
-  }
-
-  bool has(const char* name) const { return json_.is_object() && json_.contains(name); }
-
-  void fail(const std::string& what) {
-    if (status_.ok()) status_ = bad(absl::StrCat(where_, " ", what));
-  }
-  const absl::Status& status() const { return status_; }
-
  private:
-  const Json* find(const char* name) {
-    if (!status_.ok()) return nullptr;
+  const Json& find(const char* name) const {
     const auto found = json_.find(name);
-    if (found != json_.end()) return &*found;
-    fail(absl::StrCat("has no \"", name, "\""));
-    return nullptr;
+    if (found == json_.end()) fail(where_, " has no \"", name, "\"");
+    return *found;
+  }
+  const Json& get(const char* name, bool (Json::*is)() const noexcept, const char* type) const {
+    const Json& value = find(name);
+    if (!(value.*is)()) wrong(name, type);
+    return value;
+  }
+  [[noreturn]] void wrong(const char* name, const char* type) const {
+    fail(where_, " has a \"", name, "\" that is not ", type);
   }
 
   const Json& json_;
   const std::string where_;
-  absl::Status status_;
 };
 
 // Relative, and below the folder.
 bool is_plain(const std::string& name) {
-  if (name.empty() || name.front() == '/' || name.find('\0') != std::string::npos) return false;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('/', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    if (part.empty() || part == "." || part == "..") return false;
-    begin = end + 1;
-  }
-  return true;
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
+  return !absl::StrContains(name, '\0') && std::ranges::none_of(parts, [](absl::string_view part) {
+    return part.empty() || part == "." || part == "..";
+  });
 }
 
 Json files_json(const std::map<std::string, ManifestFile>& files) {
@@ -127,21 +104,19 @@ Json files_json(const std::map<std::string, ManifestFile>& files) {
   return json;
 }
 
-absl::StatusOr<std::map<std::string, ManifestFile>> files_of(const Json& json) {
+std::map<std::string, ManifestFile> files_of(const Json& json) {
   std::map<std::string, ManifestFile> files;
   for (const auto& [name, entry] : json.items()) {
-    if (!is_plain(name)) return bad(absl::StrCat("\"", name, "\" is not the name of a file in it"));
-    Members members(entry, absl::StrCat("the entry of \"", name, "\""));
+    if (!is_plain(name)) fail("\"", name, "\" is not the name of a file in it");
+    const Members members(entry, absl::StrCat("the entry of \"", name, "\""));
     ManifestFile& file = files[name];
     file.size = members.count("size");
     file.crc32c = members.crc("crc32c");
-    if (members.has("header")) {
-      file.header = members.crc("header");
-      members.each("tensors", [&](const std::string& tensor, const Json& crc) {
-        file.tensors[tensor] = members.crc_of(crc, tensor);
-      });
+    if (!entry.contains("header")) continue;
+    file.header = members.crc("header");
+    for (const auto& [tensor, crc] : members.object("tensors").items()) {
+      file.tensors[tensor] = members.crc_of(crc, tensor);
     }
-    if (!members.status().ok()) return members.status();
   }
   return files;
 }
@@ -159,13 +134,44 @@ Json json_of(const Manifest& manifest) {
           {"files", files_json(manifest.files)}};
 }
 
-absl::StatusOr<Json> parse(absl::string_view text) {
+Json parse(absl::string_view text) {
   // Who walks through it calls itself.
-  if (internal::is_text_too_deep(text)) return bad("it is nested too deeply");
+  if (internal::is_text_too_deep(text)) fail("it is nested too deeply");
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return bad("it is not JSON");
-  if (!json.is_object()) return bad("it is not a JSON object");
+  if (json.is_discarded()) fail("it is not JSON");
+  if (!json.is_object()) fail("it is not a JSON object");
   return json;
+}
+
+Manifest manifest_of(const Json& json) {
+  const auto format = json.find("format");
+  if (format == json.end() || *format != kFormat) {
+    fail("its \"format\" is not \"", kFormat, "\"");
+  }
+  const Members members(json, "it");
+  const int64_t version = members.count("version");
+  const uint32_t own = members.crc("checksum");
+  if (version != kVersion) {
+    fail("it is of version ", version, ", and this software reads version ", kVersion);
+  }
+  Manifest manifest{.id = members.text("id"),
+                    .durable = members.flag("durable"),
+                    .world_size = members.count("world_size"),
+                    .iteration = members.count("iteration"),
+                    .step = members.count("step")};
+  for (const auto& [name, value] : members.object("versions").items()) {
+    if (!value.is_string()) fail("it has a version that is not a string");
+    manifest.versions[name] = value.get<std::string>();
+  }
+  for (const auto& [name, value] : members.object("counts").items()) {
+    if (!value.is_number_unsigned()) fail("it has a count that is none");
+    manifest.counts[name] = value.get<int64_t>();
+  }
+  manifest.files = files_of(members.object("files"));
+  if (checksum(json_of(manifest)) != own) {
+    fail("its own checksum does not match: it is damaged");
+  }
+  return manifest;
 }
 
 }  // namespace
@@ -180,44 +186,8 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
-  absl::StatusOr<Json> parsed = parse(text);
-  if (!parsed.ok()) return parsed.status();
-  const Json& json = *parsed;
-  const auto format = json.find("format");
-  if (format == json.end() || *format != kFormat) {
-    return bad(absl::StrCat("its \"format\" is not \"", kFormat, "\""));
-  }
-  Members members(json, "it");
-  const int64_t version = members.count("version");
-  const uint32_t own = members.crc("checksum");
-  if (!members.status().ok()) return members.status();
-  if (version != kVersion) {
-    return bad(
-        absl::StrCat("it is of version ", version, ", and this software reads version ", kVersion));
-  }
-  Manifest manifest;
-  manifest.id = members.text("id");
-  manifest.durable = members.flag("durable");
-  manifest.world_size = members.count("world_size");
-  manifest.iteration = members.count("iteration");
-  manifest.step = members.count("step");
-  members.each("versions", [&](const std::string& name, const Json& value) {
-    if (!value.is_string()) return members.fail("has a version that is not a string");
-    manifest.versions[name] = value.get<std::string>();
-  });
-  members.each("counts", [&](const std::string& name, const Json& value) {
-    if (!value.is_number_unsigned()) return members.fail("has a count that is none");
-    manifest.counts[name] = value.get<int64_t>();
-  });
-  members.each("files", [](const std::string&, const Json&) {});
-  if (!members.status().ok()) return members.status();
-  absl::StatusOr<std::map<std::string, ManifestFile>> files = files_of(json["files"]);
-  if (!files.ok()) return files.status();
-  manifest.files = *std::move(files);
-  if (checksum(json_of(manifest)) != own) {
-    return bad("its own checksum does not match: it is damaged");
-  }
-  return manifest;
+  return as_status(absl::StatusCode::kDataLoss,
+                   [&]() -> absl::StatusOr<Manifest> { return manifest_of(parse(text)); });
 }
 
 std::string manifest_files_text(const std::map<std::string, ManifestFile>& files) {
@@ -225,9 +195,9 @@ std::string manifest_files_text(const std::map<std::string, ManifestFile>& files
 }
 
 absl::StatusOr<std::map<std::string, ManifestFile>> parse_manifest_files(absl::string_view text) {
-  absl::StatusOr<Json> json = parse(text);
-  if (!json.ok()) return json.status();
-  return files_of(*json);
+  using Files = std::map<std::string, ManifestFile>;
+  return as_status(absl::StatusCode::kDataLoss,
+                   [&]() -> absl::StatusOr<Files> { return files_of(parse(text)); });
 }
 
 }  // namespace accelerate

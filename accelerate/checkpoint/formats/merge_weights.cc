@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,10 +19,6 @@ namespace accelerate {
 namespace {
 
 constexpr int64_t kBufferBytes = int64_t{8} << 20;
-
-absl::Status at_path(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
 
 // What torch.distributed.checkpoint leaves in a folder beside its *.distcp.
 constexpr char kDistributedMetadata[] = ".metadata";
@@ -92,7 +87,7 @@ absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& fol
   const absl::StatusOr<std::string> text = read_file(files, metadata_path);
   if (!text.ok()) return text.status();
   absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
-  if (!metadata.ok()) return at_path(metadata_path, metadata.status());
+  if (!metadata.ok()) return internal::in_file(metadata_path, metadata.status());
   Checkpoint checkpoint{.tensors = std::move(metadata->tensors), .paths = {metadata_path}};
   for (const auto& [name, tensor] : checkpoint.tensors) {
     for (const TensorShard& shard : tensor.shards) {
@@ -102,8 +97,7 @@ absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& fol
         checkpoint.paths.push_back(source->path);
         checkpoint.sources.emplace(shard.file, *std::move(source));
       }
-      const absl::Status checked =
-          check_shard(name, tensor, shard, checkpoint.sources.at(shard.file));
+      absl::Status checked = check_shard(name, tensor, shard, checkpoint.sources.at(shard.file));
       if (!checked.ok()) return checked;
     }
   }
@@ -130,8 +124,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
                       .lengths = entry.shape}}};
     }
     if (found->has_index) {
-      const absl::Status checked = check_weight_file(file, names);
-      if (!checked.ok()) return checked;
+      if (absl::Status checked = check_weight_file(file, names); !checked.ok()) return checked;
     }
     checkpoint.paths.push_back(file.path);
     checkpoint.sources.emplace(file.path, *std::move(source));
@@ -140,8 +133,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
 }
 
 bool has_file(FileSystem& files, const std::string& folder, const char* name) {
-  const absl::StatusOr<bool> there = exists(files, join_path(folder, name));
-  return there.ok() && *there;
+  return exists(files, join_path(folder, name)).value_or(false);
 }
 
 // The folders that a save of a sharded model makes below or beside the named one.
@@ -277,7 +269,7 @@ absl::Status remove_merged(FileSystem& files, const std::string& folder,
                            const Checkpoint& checkpoint, const std::vector<std::string>& written) {
   for (const std::string& path : checkpoint.paths) {
     const std::string name = std::filesystem::path(path).filename().string();
-    if (std::find(written.begin(), written.end(), name) != written.end()) continue;
+    if (std::ranges::count(written, name) > 0) continue;
     const absl::Status removed = files.remove(path);
     if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   }
@@ -310,10 +302,9 @@ absl::StatusOr<MergedWeights> merge_weights(FileSystem& files, const std::string
   std::vector<std::string> names;
   std::vector<int64_t> sizes;
   for (const auto& [name, tensor] : checkpoint->tensors) {
-    int64_t bytes = safetensors_dtype_size(tensor.dtype);
-    for (int64_t size : tensor.shape) bytes *= size;
     names.push_back(name);
-    sizes.push_back(bytes);
+    sizes.push_back(safetensors_dtype_size(tensor.dtype));
+    for (int64_t size : tensor.shape) sizes.back() *= size;
   }
   const ShardPlan plan =
       plan_shards(sizes, options.max_shard_size.value_or(std::numeric_limits<int64_t>::max()));

@@ -1,10 +1,11 @@
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <set>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -14,7 +15,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace accelerate {
@@ -32,29 +32,17 @@ struct Dtype {
   int64_t bytes;
 };
 // In the order of the reference writer's, which sorts by it.
-constexpr std::array<Dtype, 15> kDtypes = {{{"BOOL", 1},
-                                            {"U8", 1},
-                                            {"I8", 1},
-                                            {"F8_E5M2", 1},
-                                            {"F8_E4M3", 1},
-                                            {"I16", 2},
-                                            {"U16", 2},
-                                            {"F16", 2},
-                                            {"BF16", 2},
-                                            {"I32", 4},
-                                            {"U32", 4},
-                                            {"F32", 4},
-                                            {"F64", 8},
-                                            {"I64", 8},
-                                            {"U64", 8}}};
+constexpr Dtype kDtypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
+                             {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
+                             {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
 
 // These dtypes appear in newer versions of the format, and in files of other writers.
-constexpr std::array<absl::string_view, 8> kNewerDtypes = {
-    "C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C128"};
+constexpr absl::string_view kNewerDtypes[] = {"C64",     "F4",          "F6_E2M3",     "F6_E3M2",
+                                              "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C128"};
 
 // -1 for what is not there.
 int dtype_rank(absl::string_view name) {
-  for (size_t i = 0; i < kDtypes.size(); ++i) {
+  for (size_t i = 0; i < std::size(kDtypes); ++i) {
     if (name == kDtypes[i].name) return static_cast<int>(i);
   }
   return -1;
@@ -69,11 +57,8 @@ std::string in_quotes(absl::string_view text) {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   constexpr size_t kShown = 16;
-  std::string text;
-  for (size_t i = 0; i < std::min(shape.size(), kShown); ++i) {
-    absl::StrAppend(&text, i > 0 ? ", " : "", shape[i]);
-  }
-  return absl::StrCat("[", text, shape.size() > kShown ? ", ...]" : "]");
+  const auto shown = absl::MakeConstSpan(shape).subspan(0, kShown);
+  return absl::StrCat("[", absl::StrJoin(shown, ", "), shape.size() > kShown ? ", ...]" : "]");
 }
 
 // Bytes of a tensor, or -1 for more than there can be.
@@ -132,8 +117,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (depth_ != 2 || field_ != kDtype) return other_value("a string");
     if (safetensors_dtype_size(value) == 0) {
       const std::string text = absl::StrCat(where(), ": ", in_quotes(value), " is ");
-      const bool is_newer =
-          std::find(kNewerDtypes.begin(), kNewerDtypes.end(), value) != kNewerDtypes.end();
+      const bool is_newer = std::ranges::count(kNewerDtypes, value) > 0;
       return fail(is_newer ? absl::UnimplementedError(absl::StrCat(text, "not supported"))
                            : absl::DataLossError(absl::StrCat(text, "no dtype")));
     }
@@ -234,8 +218,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
 // Sorts the tensors, and checks that they fill the data.
 absl::Status check_positions(std::vector<SafetensorsEntry>& tensors, int64_t data_size) {
-  std::sort(tensors.begin(), tensors.end(), [](const auto& left, const auto& right) {
-    return std::tie(left.begin, left.end, left.name) < std::tie(right.begin, right.end, right.name);
+  std::ranges::sort(tensors, {}, [](const SafetensorsEntry& entry) {
+    return std::tie(entry.begin, entry.end, entry.name);
   });
   int64_t position = 0;
   for (const SafetensorsEntry& entry : tensors) {
@@ -286,72 +270,62 @@ absl::StatusOr<int64_t> header_length(absl::string_view start, int64_t file_size
   return static_cast<int64_t>(length);
 }
 
-absl::Status in_file(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+// What is wrong with tensors that are to be written.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... why) {
+  throw std::invalid_argument(absl::StrCat(why...));
 }
 
 // As JSON. Errors: not UTF-8.
-absl::StatusOr<std::string> json_text(const std::string& text) {
+std::string json_text(const std::string& text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
-    return absl::InvalidArgumentError(absl::StrCat("not UTF-8: ", in_quotes(text)));
+    refuse("not UTF-8: ", in_quotes(text));
   }
 }
 
-absl::Status append_metadata(const SafetensorsMetadata& metadata, std::string& out) {
-  absl::string_view before = "";
-  for (const auto& [key, value] : metadata) {
-    const absl::StatusOr<std::string> key_text = json_text(key);
-    if (!key_text.ok()) return key_text.status();
-    const absl::StatusOr<std::string> value_text = json_text(value);
-    if (!value_text.ok()) return value_text.status();
-    absl::StrAppend(&out, before, *key_text, ":", *value_text);
-    before = ",";
-  }
-  return absl::OkStatus();
-}
-
-absl::Status place_tensors(std::vector<SafetensorsEntry>& tensors) {
+void place_tensors(std::vector<SafetensorsEntry>& tensors) {
   for (const SafetensorsEntry& entry : tensors) {
-    if (safetensors_dtype_size(entry.dtype) == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(in_quotes(entry.name), ": ", in_quotes(entry.dtype), " is not a dtype"));
-    }
+    if (safetensors_dtype_size(entry.dtype) > 0) continue;
+    refuse(in_quotes(entry.name), ": ", in_quotes(entry.dtype), " is not a dtype");
   }
-  std::sort(tensors.begin(), tensors.end(), [](const auto& left, const auto& right) {
-    const int left_rank = dtype_rank(left.dtype);
-    const int right_rank = dtype_rank(right.dtype);
-    return left_rank != right_rank ? left_rank > right_rank : left.name < right.name;
+  std::ranges::sort(tensors, {}, [](const SafetensorsEntry& entry) {
+    return std::pair<int, const std::string&>(-dtype_rank(entry.dtype), entry.name);
   });
   int64_t position = 0;
   for (SafetensorsEntry& entry : tensors) {
     const int64_t bytes = byte_size(entry);
     entry.begin = position;
-    const bool negative =
-        std::any_of(entry.shape.begin(), entry.shape.end(), [](int64_t size) { return size < 0; });
+    const bool negative = std::ranges::any_of(entry.shape, [](int64_t size) { return size < 0; });
     if (negative || bytes < 0 || __builtin_add_overflow(position, bytes, &position)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(in_quotes(entry.name), ": no shape: ", shape_text(entry.shape)));
+      refuse(in_quotes(entry.name), ": no shape: ", shape_text(entry.shape));
     }
     entry.end = position;
   }
-  return absl::OkStatus();
 }
 
-absl::Status append_tensors(const std::vector<SafetensorsEntry>& tensors, std::string& out) {
-  std::set<std::string> names;
-  for (const SafetensorsEntry& entry : tensors) {
-    if (entry.name == "__metadata__" || !names.insert(entry.name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(in_quotes(entry.name), " comes twice"));
-    }
-    const absl::StatusOr<std::string> name = json_text(entry.name);
-    if (!name.ok()) return name.status();
-    absl::StrAppend(&out, out.size() > 1 ? "," : "", *name, ":{\"dtype\":\"", entry.dtype,
-                    "\",\"shape\":[", absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[",
-                    entry.begin, ",", entry.end, "]}");
+std::string text_of(const SafetensorsHeader& header) {
+  std::vector<std::string> members;
+  if (header.metadata) {
+    const auto append = [](std::string* out, const auto& member) {
+      absl::StrAppend(out, json_text(member.first), ":", json_text(member.second));
+    };
+    members.push_back(
+        absl::StrCat("\"__metadata__\":{", absl::StrJoin(*header.metadata, ",", append), "}"));
   }
-  return absl::OkStatus();
+  std::set<std::string> names;
+  for (const SafetensorsEntry& entry : header.tensors) {
+    if (entry.name == "__metadata__" || !names.insert(entry.name).second) {
+      refuse(in_quotes(entry.name), " comes twice");
+    }
+    members.push_back(absl::StrCat(json_text(entry.name), ":{\"dtype\":\"", entry.dtype,
+                                   "\",\"shape\":[", absl::StrJoin(entry.shape, ","),
+                                   "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}"));
+  }
+  std::string json = absl::StrCat("{", absl::StrJoin(members, ","), "}");
+  json.append((kAlignment - json.size() % kAlignment) % kAlignment, ' ');
+  return json;
 }
 
 }  // namespace
@@ -377,7 +351,7 @@ absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view fil
     return absl::Status(reader.status().code(),
                         absl::StrCat("its header is wrong: ", reader.status().message()));
   }
-  const absl::Status filled = check_positions(header.tensors, file_size - header.data_offset);
+  absl::Status filled = check_positions(header.tensors, file_size - header.data_offset);
   if (!filled.ok()) return filled;
   return header;
 }
@@ -394,7 +368,7 @@ absl::StatusOr<std::string> read_safetensors_start(const ReadableFile& file,
   const absl::StatusOr<std::string> start = read(std::min(kLengthBytes, file.size()));
   if (!start.ok()) return start.status();
   const absl::StatusOr<int64_t> length = header_length(*start, file.size());
-  if (!length.ok()) return in_file(path, length.status());
+  if (!length.ok()) return internal::in_file(path, length.status());
   return read(kLengthBytes + *length);
 }
 
@@ -403,22 +377,18 @@ absl::StatusOr<SafetensorsHeader> read_safetensors_header(const ReadableFile& fi
   const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
   if (!start.ok()) return start.status();
   absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
-  if (!header.ok()) return in_file(path, header.status());
+  if (!header.ok()) return internal::in_file(path, header.status());
   return header;
 }
 
 absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
-  absl::Status status = place_tensors(header.tensors);
-  std::string json = "{";
-  if (status.ok() && header.metadata) {
-    absl::StrAppend(&json, "\"__metadata__\":{");
-    status = append_metadata(*header.metadata, json);
-    absl::StrAppend(&json, "}");
+  std::string json;
+  try {
+    place_tensors(header.tensors);
+    json = text_of(header);
+  } catch (const std::invalid_argument& error) {
+    return absl::InvalidArgumentError(error.what());
   }
-  if (status.ok()) status = append_tensors(header.tensors, json);
-  if (!status.ok()) return status;
-  absl::StrAppend(&json, "}");
-  json.append((kAlignment - json.size() % kAlignment) % kAlignment, ' ');
   if (json.size() > kMaxHeaderBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a header of ", json.size(), " bytes is too long, at most ", kMaxHeaderBytes));
@@ -429,6 +399,10 @@ absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
     bytes += static_cast<char>(static_cast<uint64_t>(json.size()) >> (8 * i) & 0xFF);
   }
   return bytes + json;
+}
+
+absl::Status internal::in_file(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
 }  // namespace accelerate

@@ -78,13 +78,13 @@ TEST(PlanShards, NamesFiles) {
 }
 
 TEST(IsShardFileName, KnowsItsOwnOnly) {
-  EXPECT_TRUE(is_shard_file_name("model", "model-00001-of-00009.safetensors"));
+  EXPECT_TRUE(is_shard_file_name("model-00001-of-00009.safetensors"));
   for (const char* name :
        {"model-1-of-9.safetensors", "model-00001-of-00009.bin",
         "model_2-00001-of-00009.safetensors", "model-00001-of-00009.safetensors.tmp",
         "my-model-00001-of-00009.safetensors", "model-00001-of-00009",
         "model-0000a-of-00009.safetensors", "model.safetensors"}) {
-    EXPECT_FALSE(is_shard_file_name("model", name)) << name;
+    EXPECT_FALSE(is_shard_file_name(name)) << name;
   }
 }
 

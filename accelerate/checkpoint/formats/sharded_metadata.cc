@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -54,18 +53,13 @@ int64_t first_end(const TensorShard& shard) {
 
 // Goes along dim 0 and compares each box with those that reach into it.
 bool any_overlap(std::vector<const TensorShard*> shards) {
-  std::sort(shards.begin(), shards.end(), [](const TensorShard* a, const TensorShard* b) {
-    return first_offset(*a) < first_offset(*b);
-  });
+  std::ranges::sort(shards, {}, [](const TensorShard* shard) { return first_offset(*shard); });
   std::vector<const TensorShard*> open;
   for (const TensorShard* shard : shards) {
-    open.erase(std::remove_if(open.begin(), open.end(),
-                              [&](const TensorShard* other) {
-                                return first_end(*other) <= first_offset(*shard);
-                              }),
-               open.end());
-    for (const TensorShard* other : open) {
-      if (overlap(*other, *shard)) return true;
+    std::erase_if(
+        open, [&](const TensorShard* other) { return first_end(*other) <= first_offset(*shard); });
+    if (std::ranges::any_of(open, [&](const auto* other) { return overlap(*other, *shard); })) {
+      return true;
     }
     open.push_back(shard);
   }
@@ -98,16 +92,14 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor) 
   if (item_bytes == 0) {
     return wrong(name, absl::StrCat("have the unknown dtype ", tensor.dtype));
   }
-  const bool is_shape =
-      std::all_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t size) { return size >= 0; });
+  const bool is_shape = std::ranges::all_of(tensor.shape, [](int64_t size) { return size >= 0; });
   const std::optional<int64_t> bytes =
       is_shape ? volume_of(tensor.shape, item_bytes) : std::nullopt;
   if (!bytes) return wrong(name, absl::StrCat("have no possible shape: ", text_of(tensor.shape)));
   std::vector<const TensorShard*> boxes;
   int64_t covered = 0;
   for (const TensorShard& shard : tensor.shards) {
-    const absl::Status box = check_box(name, tensor, shard);
-    if (!box.ok()) return box;
+    if (absl::Status box = check_box(name, tensor, shard); !box.ok()) return box;
     const int64_t box_bytes = *volume_of(shard.lengths, item_bytes);
     if (box_bytes == 0) continue;
     if (box_bytes > *bytes - covered) return wrong(name, "overlap");
@@ -152,6 +144,7 @@ absl::StatusOr<ShardedMetadata> metadata_of(const json& value) {
   const json& tensors = value.at("tensors");
   if (!tensors.is_object()) return absl::DataLossError("its tensors are not an object");
   for (const auto& [name, tensor] : tensors.items()) metadata.tensors[name] = tensor_of(tensor);
+  if (absl::Status checked = check_sharded_metadata(metadata); !checked.ok()) return checked;
   return metadata;
 }
 
@@ -185,22 +178,16 @@ std::string sharded_metadata_text(const ShardedMetadata& metadata) {
 absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text) {
   const absl::StatusOr<json> value = internal::parse_strictly(text);
   if (!value.ok()) return value.status();
-  absl::StatusOr<ShardedMetadata> metadata = absl::UnknownError("");
   try {
-    metadata = metadata_of(*value);
+    return metadata_of(*value);
   } catch (const std::exception& error) {
     return absl::DataLossError(absl::StrCat("it is not the metadata of shards: ", error.what()));
   }
-  if (!metadata.ok()) return metadata;
-  const absl::Status checked = check_sharded_metadata(*metadata);
-  if (!checked.ok()) return checked;
-  return metadata;
 }
 
 absl::Status check_sharded_metadata(const ShardedMetadata& metadata) {
   for (const auto& [name, tensor] : metadata.tensors) {
-    const absl::Status checked = check_tensor(name, tensor);
-    if (!checked.ok()) return checked;
+    if (absl::Status checked = check_tensor(name, tensor); !checked.ok()) return checked;
   }
   return absl::OkStatus();
 }

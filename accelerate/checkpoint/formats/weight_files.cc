@@ -7,7 +7,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -16,11 +15,20 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
 
 namespace accelerate {
 namespace {
 
+using nlohmann::json;
+
 constexpr char kExtension[] = ".safetensors";
+constexpr char kAsideExtension[] = ".new.safetensors";
+constexpr char kIndexExtension[] = ".index.json";
+constexpr char kSafeIndexExtension[] = ".safetensors.index.json";
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr char kPickled[] = "pytorch_model.bin";
 
 // One past the largest int64_t.
 constexpr double kTooMany = 9223372036854775808.0;
@@ -58,13 +66,6 @@ bool takes_digits(absl::string_view& text, size_t count) {
   return true;
 }
 
-using nlohmann::json;
-
-constexpr char kAsideExtension[] = ".new.safetensors";
-constexpr char kPickled[] = "pytorch_model.bin";
-constexpr char kIndexExtension[] = ".index.json";
-constexpr char kSafeIndexExtension[] = ".safetensors.index.json";
-
 absl::StatusOr<WeightFiles> files_of_index(FileSystem& files, const std::string& path) {
   const absl::StatusOr<ShardIndex> index = read_shard_index(files, path);
   if (!index.ok()) return index.status();
@@ -100,26 +101,19 @@ absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string
       pickled.push_back(name);
     }
   }
-  const auto single = [&](const std::string& name) -> std::string {
-    return std::binary_search(names->begin(), names->end(), name) ? name : "";
-  };
-  struct Kind {
-    std::string file;
-    const std::vector<std::string>& indices;
-  };
-  for (const Kind& kind :
-       {Kind{single(single_file_name("model")), safe}, Kind{single(kPickled), pickled}}) {
-    if (!kind.file.empty()) return WeightFiles{.files = {{.path = join_path(folder, kind.file)}}};
-    if (kind.indices.size() == 1) return files_of_index(files, join_path(folder, kind.indices[0]));
-    if (kind.indices.size() > 1) {
+  for (const auto& [single, indices] :
+       {std::pair(kSingleFile, &safe), std::pair(kPickled, &pickled)}) {
+    if (std::ranges::binary_search(*names, single)) {
+      return WeightFiles{.files = {{.path = join_path(folder, single)}}};
+    }
+    if (indices->size() == 1) return files_of_index(files, join_path(folder, indices->front()));
+    if (indices->size() > 1) {
       return absl::InvalidArgumentError(absl::StrCat(
-          folder,
-          " has several indices, name the one to load: ", absl::StrJoin(kind.indices, ", ")));
+          folder, " has several indices, name the one to load: ", absl::StrJoin(*indices, ", ")));
     }
   }
-  return absl::NotFoundError(absl::StrCat(folder, " has nothing to load: no ",
-                                          single_file_name("model"), ", no ", kPickled,
-                                          " and no index (*", kIndexExtension, ")"));
+  return absl::NotFoundError(absl::StrCat(folder, " has nothing to load: no ", kSingleFile, ", no ",
+                                          kPickled, " and no index (*", kIndexExtension, ")"));
 }
 
 }  // namespace
@@ -149,8 +143,7 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
   return static_cast<int64_t>(value);
 }
 
-ShardPlan plan_shards(const std::vector<int64_t>& tensor_bytes, int64_t max_shard_bytes,
-                      const std::string& prefix) {
+ShardPlan plan_shards(const std::vector<int64_t>& tensor_bytes, int64_t max_shard_bytes) {
   ShardPlan plan;
   ShardPlan::Shard open;
   int64_t open_bytes = 0;
@@ -170,8 +163,9 @@ ShardPlan plan_shards(const std::vector<int64_t>& tensor_bytes, int64_t max_shar
   }
   if (!open.tensors.empty() || plan.shards.empty()) plan.shards.push_back(std::move(open));
   for (size_t i = 0; i < plan.shards.size(); ++i) {
-    plan.shards[i].file = plan.is_sharded() ? shard_file_name(prefix, i + 1, plan.shards.size())
-                                            : single_file_name(prefix);
+    plan.shards[i].file = plan.is_sharded() ? absl::StrFormat("model-%05d-of-%05d%s", i + 1,
+                                                              plan.shards.size(), kExtension)
+                                            : kSingleFile;
   }
   return plan;
 }
@@ -186,21 +180,9 @@ std::vector<std::string> ShardPlan::files() const {
   return files;
 }
 
-std::string single_file_name(const std::string& prefix) { return prefix + kExtension; }
-
-std::string index_file_name(const std::string& prefix) {
-  return absl::StrCat(prefix, kExtension, ".index.json");
-}
-
-std::string shard_file_name(const std::string& prefix, size_t number, size_t count) {
-  return absl::StrFormat("%s-%05d-of-%05d%s", prefix, number, count, kExtension);
-}
-
-bool is_shard_file_name(const std::string& prefix, const std::string& file) {
-  absl::string_view rest = file;
-  return absl::ConsumePrefix(&rest, prefix) && absl::ConsumePrefix(&rest, "-") &&
-         takes_digits(rest, 5) && absl::ConsumePrefix(&rest, "-of-") && takes_digits(rest, 5) &&
-         rest == kExtension;
+bool is_shard_file_name(absl::string_view file) {
+  return absl::ConsumePrefix(&file, "model-") && takes_digits(file, 5) &&
+         absl::ConsumePrefix(&file, "-of-") && takes_digits(file, 5) && file == kExtension;
 }
 
 std::string shard_index_text(const ShardIndex& index) {
@@ -221,12 +203,11 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
     if (!file.is_string()) {
       return absl::DataLossError(absl::StrCat("the index names no file for \"", name, "\""));
     }
-    if (!internal::is_plain_file_name(file.get_ref<const std::string&>())) {
-      return absl::DataLossError(absl::StrCat("the index has \"", name, "\" in \"",
-                                              file.get_ref<const std::string&>(),
+    const auto& in_index = index.weight_map[name] = file.get<std::string>();
+    if (!internal::is_plain_file_name(in_index)) {
+      return absl::DataLossError(absl::StrCat("the index has \"", name, "\" in \"", in_index,
                                               "\", which is not the name of a file beside it"));
     }
-    index.weight_map.emplace(name, file.get<std::string>());
   }
   const auto metadata = value.find("metadata");
   if (metadata != value.end() && metadata->is_object()) {
@@ -241,9 +222,7 @@ absl::StatusOr<ShardIndex> read_shard_index(FileSystem& files, const std::string
   const absl::StatusOr<std::string> text = read_file(files, path);
   if (!text.ok()) return text.status();
   absl::StatusOr<ShardIndex> index = parse_shard_index(*text);
-  if (!index.ok()) {
-    return absl::Status(index.status().code(), absl::StrCat(path, ": ", index.status().message()));
-  }
+  if (!index.ok()) return internal::in_file(path, index.status());
   return index;
 }
 
@@ -280,12 +259,8 @@ absl::Status check_weight_file(const WeightFile& file, const std::vector<std::st
       file.path, " does not hold what its index places there: ", absl::StrJoin(missing, ", ")));
 }
 
-}  // namespace accelerate
-
-namespace accelerate::internal {
+namespace internal {
 namespace {
-
-constexpr char kPrefix[] = "model";
 
 ShardIndex index_of(const ShardPlan& plan, const std::vector<std::string>& names) {
   ShardIndex index{.total_size = plan.total_bytes};
@@ -301,7 +276,7 @@ class ModelFolder {
 
   // An interrupted save has left the index that names files aside.
   absl::Status finish_interrupted_save() {
-    const absl::StatusOr<std::string> text = read_file(files_, path_of(index_name()));
+    const absl::StatusOr<std::string> text = read_file(files_, path_of(kIndexFile));
     if (absl::IsNotFound(text.status())) return absl::OkStatus();
     if (!text.ok()) return text.status();
     const absl::StatusOr<ShardIndex> index = parse_shard_index(*text);
@@ -343,19 +318,17 @@ class ModelFolder {
     if (*replaces) {
       ShardIndex aside = index;
       for (auto& [tensor, file] : aside.weight_map) file = aside_name(file);
-      const absl::Status written = write_index(aside);
-      if (!written.ok()) return written;
+      if (absl::Status written = write_index(aside); !written.ok()) return written;
     }
     const absl::Status named = take_names(index);
-    return named.ok() ? remove_names({single_file_name(kPrefix)}) : named;
+    return named.ok() ? remove_names({kSingleFile}) : named;
   }
 
   // All that a save may have left and `plan` does not have.
   absl::Status remove_stale(const ShardPlan& plan) {
     if (!plan.is_sharded()) {
       // First, for it may name some of the others.
-      const absl::Status removed = remove_names({index_name()});
-      if (!removed.ok()) return removed;
+      if (absl::Status removed = remove_names({kIndexFile}); !removed.ok()) return removed;
     }
     const absl::StatusOr<std::vector<std::string>> names = files_.list(path_);
     if (!names.ok()) return names.status();
@@ -363,26 +336,23 @@ class ModelFolder {
     for (const std::string& name : *names) {
       const std::string file = name_of_aside(name).empty() ? name : name_of_aside(name);
       const bool is_aside = file != name;
-      const bool is_ours =
-          is_shard_file_name(kPrefix, file) || (is_aside && file == single_file_name(kPrefix));
-      const bool is_new = std::any_of(plan.shards.begin(), plan.shards.end(),
-                                      [&](const auto& shard) { return shard.file == name; });
+      const bool is_ours = is_shard_file_name(file) || (is_aside && file == kSingleFile);
+      const bool is_new = std::ranges::count(plan.shards, name, &ShardPlan::Shard::file) > 0;
       if (is_ours && !is_new) stale.push_back(name);
     }
     return remove_names(stale);
   }
 
  private:
-  static std::string index_name() { return index_file_name(kPrefix); }
   std::string path_of(const std::string& name) const { return join_path(path_, name); }
 
   absl::Status write_index(const ShardIndex& index) {
-    return write_file(files_, path_of(index_name()), shard_index_text(index));
+    return write_file(files_, path_of(kIndexFile), shard_index_text(index));
   }
 
   // Whether the present index names files that will be replaced.
   absl::StatusOr<bool> replaces_shards(const ShardIndex& index) {
-    const absl::StatusOr<bool> has_index = exists(files_, path_of(index_name()));
+    const absl::StatusOr<bool> has_index = exists(files_, path_of(kIndexFile));
     if (!has_index.ok() || !*has_index) return has_index;
     for (const auto& [tensor, file] : index.weight_map) {
       const absl::StatusOr<bool> there = exists(files_, path_of(file));
@@ -393,10 +363,8 @@ class ModelFolder {
 
   // Files aside of this index get their names, if they have not, then the index its own.
   absl::Status take_names(const ShardIndex& index) {
-    std::vector<std::string> names;
-    for (const auto& [tensor, file] : index.weight_map) names.push_back(file);
-    std::sort(names.begin(), names.end());
-    names.erase(std::unique(names.begin(), names.end()), names.end());
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : index.weight_map) names.insert(file);
     for (const std::string& name : names) {
       const absl::StatusOr<bool> is_aside = exists(files_, path_of(aside_name(name)));
       if (!is_aside.ok()) return is_aside.status();
@@ -428,11 +396,9 @@ class ModelFolder {
 
 absl::Status replace_weights(FileSystem& files, const std::string& directory, const ShardPlan& plan,
                              const std::vector<std::string>& names, const WriteShard& write) {
-  const absl::Status made = make_directories_durably(files, directory);
-  if (!made.ok()) return made;
+  if (absl::Status made = make_directories_durably(files, directory); !made.ok()) return made;
   ModelFolder folder(files, directory);
-  const absl::Status finished = folder.finish_interrupted_save();
-  if (!finished.ok()) return finished;
+  if (absl::Status finished = folder.finish_interrupted_save(); !finished.ok()) return finished;
   const absl::Status written = folder.write_aside(plan, write);
   if (!written.ok()) {
     folder.remove_aside(plan);
@@ -443,4 +409,5 @@ absl::Status replace_weights(FileSystem& files, const std::string& directory, co
   return committed.ok() ? folder.remove_stale(plan) : committed;
 }
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate

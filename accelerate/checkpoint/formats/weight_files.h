@@ -48,17 +48,11 @@ struct ShardPlan {
 
 /// Fills files in the order of the tensors: what would make a file larger than `max_shard_bytes`
 /// begins the next one, and a tensor that is larger has a file to itself, before the one that is
-/// being filled. `prefix`: as in "model".
-ShardPlan plan_shards(const std::vector<int64_t>& tensor_bytes, int64_t max_shard_bytes,
-                      const std::string& prefix = "model");
+/// being filled.
+ShardPlan plan_shards(const std::vector<int64_t>& tensor_bytes, int64_t max_shard_bytes);
 
-/// "model.safetensors" and "model.safetensors.index.json".
-std::string single_file_name(const std::string& prefix);
-std::string index_file_name(const std::string& prefix);
-/// As in "model-00002-of-00003.safetensors", of which 2 is the `number`.
-std::string shard_file_name(const std::string& prefix, size_t number, size_t count);
 /// Whether a file is called as a shard is, of any number.
-bool is_shard_file_name(const std::string& prefix, const std::string& file);
+bool is_shard_file_name(absl::string_view file);
 
 struct ShardIndex {
   /// Bytes of all tensors; 0 where the index does not say.
@@ -74,7 +68,7 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text);
 absl::StatusOr<ShardIndex> read_shard_index(FileSystem& files, const std::string& path);
 
 /// A file that is written aside before it takes the place of `file`: "x.safetensors" is first
-/// "x.new.safetensors". An index may name it for a while; see save_model.h.
+/// "x.new.safetensors". An index may name it for a while; see replace_weights.
 std::string aside_name(const std::string& file);
 /// Empty for a file that is not written aside.
 std::string name_of_aside(const std::string& file);
@@ -104,9 +98,7 @@ absl::StatusOr<WeightFiles> find_weight_files(FileSystem& files, const std::stri
 /// Checks that a file holds exactly the tensors that the index lists. `in_file`: those that it has.
 absl::Status check_weight_file(const WeightFile& file, const std::vector<std::string>& in_file);
 
-}  // namespace accelerate
-
-namespace accelerate::internal {
+namespace internal {
 
 /// Writes a file with some of the tensors the plan was made for, and syncs it.
 using WriteShard =
@@ -129,4 +121,5 @@ using WriteShard =
 absl::Status replace_weights(FileSystem& files, const std::string& directory, const ShardPlan& plan,
                              const std::vector<std::string>& names, const WriteShard& write);
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate

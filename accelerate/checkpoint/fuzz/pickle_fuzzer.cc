@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/checkpoint/tensor_files/pickle_reader.h"
+#include "accelerate/checkpoint/tensor_files/torch_file.h"
 
 namespace {
 

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/checkpoint_error.h"
 
 namespace accelerate {
@@ -44,6 +45,13 @@ void check_memory(const std::string& class_name, const NamedTensors& tensors) {
   TORCH_CHECK_VALUE(
       names.empty(), "cannot load into ", class_name,
       ": these tensors are on the meta device and have no memory: ", absl::StrJoin(names, ", "));
+}
+
+// Whether two tensors are the same elements of the same memory, in the same order.
+bool are_identical_views(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.is_alias_of(b) && a.dtype() == b.dtype() &&
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 }  // namespace
@@ -123,10 +131,21 @@ IncompatibleKeys StateDictMatch::finish(bool strict) const {
   return keys;
 }
 
-bool are_identical_views(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.is_alias_of(b) && a.dtype() == b.dtype() &&
-         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+UntakenTensors::UntakenTensors(NamedTensors tensors, std::string where) : where_(std::move(where)) {
+  for (auto& [name, tensor] : tensors) {
+    TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, where_, " has two \"", name,
+                      "\"");
+  }
+}
+
+at::Tensor UntakenTensors::take(const std::string& name) {
+  auto taken = tensors_.extract(name);
+  return taken ? std::move(taken.mapped()) : at::Tensor();
+}
+
+void UntakenTensors::check_all_taken(const char* what) const {
+  TORCH_CHECK_VALUE(tensors_.empty(), where_, " has \"", tensors_.begin()->first, "\", which ",
+                    what);
 }
 
 std::vector<size_t> first_identical_views(const NamedTensors& tensors) {
@@ -146,6 +165,12 @@ std::vector<size_t> first_identical_views(const NamedTensors& tensors) {
     if (firsts[i] == i) others.push_back(i);
   }
   return firsts;
+}
+
+CheckpointedObject checkpointed(torch::nn::Module& module) {
+  return {.state_dict = [&module] { return StateDict{.tensors = module_state_dict(module)}; },
+          .load_state_dict =
+              [&module](const StateDict& state) { load_module_state_dict(module, state.tensors); }};
 }
 
 }  // namespace internal

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -72,8 +71,20 @@ class StateDictMatch {
   std::vector<std::string> other_sizes_;
 };
 
-/// Whether two tensors are the same elements of the same memory, in the same order.
-bool are_identical_views(const at::Tensor& a, const at::Tensor& b);
+/// The tensors of a state dict that messages call `where`, until they are taken.
+/// Errors: c10::ValueError for two of one name.
+class UntakenTensors {
+ public:
+  UntakenTensors(NamedTensors tensors, std::string where);
+  /// Undefined where there is none.
+  at::Tensor take(const std::string& name);
+  /// Errors: c10::ValueError naming a tensor that is left, and what is wrong with it.
+  void check_all_taken(const char* what) const;
+
+ private:
+  std::string where_;
+  std::map<std::string, at::Tensor> tensors_;
+};
 
 /// For each tensor the position of the first identical view; often its own.
 std::vector<size_t> first_identical_views(const NamedTensors& tensors);

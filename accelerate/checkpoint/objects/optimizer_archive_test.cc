@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/optimizer_kinds.h"
+#include "accelerate/checkpoint/objects/optimizer_archive.h"
 
 #include <cstdint>
 #include <memory>

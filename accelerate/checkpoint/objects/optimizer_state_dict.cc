@@ -1,9 +1,16 @@
 #include "accelerate/checkpoint/objects/optimizer_state_dict.h"
 
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <typeindex>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,10 +19,21 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/objects/optimizer_kinds.h"
+#include "accelerate/checkpoint/objects/checkpoint_objects.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/checkpoint/objects/optimizer_archive.h"
+#include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/optim/lomo.h"
 #include "accelerate/tensors/take_over.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/spelled_numbers.h"
@@ -26,11 +44,272 @@ namespace {
 using internal::field_of;
 using internal::json_excerpt;
 using internal::json_member;
-using internal::OptimizerKind;
 using nlohmann::ordered_json;
 using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
+
+// ---- How the options and state of an optimizer of LibTorch or of this library are saved.
+
+// The parameter that a state belongs to.
+struct StateOwner {
+  const at::Tensor& parameter;
+  // The number of elements of all parameters of its group.
+  int64_t group_numel;
+  // Whether moments are float32 at least, whatever the parameter is.
+  bool wide_moments = false;
+};
+
+// What a tensor of a state must be.
+struct StateTensorRule {
+  std::vector<int64_t> sizes;
+  // Absent: any.
+  std::optional<at::ScalarType> dtype;
+  // Whether it lies in memory as the parameter does.
+  bool like_parameter = false;
+  bool required = false;
+};
+
+// Returns the tensor of a saved state's field, converted as the rule demands; undefined if the
+// state has none.
+using TakeTensor = std::function<at::Tensor(const std::string& field, const StateTensorRule& rule)>;
+
+class OptimizerKind {
+ public:
+  explicit OptimizerKind(const char* name) : name_(name) {}
+  virtual ~OptimizerKind() = default;
+
+  const char* name() const { return name_; }
+
+  virtual ordered_json options(const OptimizerOptions& options) const = 0;
+  virtual std::unique_ptr<OptimizerOptions> read_options(const ordered_json& values,
+                                                         const std::string& where) const = 0;
+  // Both are of this kind.
+  virtual void assign(OptimizerOptions& options, OptimizerOptions& from) const = 0;
+
+  // Appends the tensors, named `prefix` + field, and returns the rest.
+  virtual ordered_json state(const OptimizerParamState& state, const std::string& prefix,
+                             NamedTensors& tensors) const = 0;
+  virtual std::unique_ptr<OptimizerParamState> read_state(const ordered_json& values,
+                                                          const std::string& where,
+                                                          const StateOwner& owner,
+                                                          const TakeTensor& take) const = 0;
+
+ private:
+  const char* const name_;
+};
+
+// The fields of LibTorch's options and states; the optimizers of this library list theirs.
+ACCELERATE_ARGUMENTS(torch::optim::AdamOptions, lr, betas, eps, weight_decay, amsgrad)
+ACCELERATE_ARGUMENTS(torch::optim::AdamWOptions, lr, betas, eps, weight_decay, amsgrad)
+ACCELERATE_ARGUMENTS(torch::optim::AdamParamState, step, exp_avg, exp_avg_sq, max_exp_avg_sq)
+ACCELERATE_ARGUMENTS(torch::optim::AdamWParamState, step, exp_avg, exp_avg_sq, max_exp_avg_sq)
+ACCELERATE_ARGUMENTS(torch::optim::SGDOptions, lr, momentum, dampening, weight_decay, nesterov)
+ACCELERATE_ARGUMENTS(torch::optim::SGDParamState, momentum_buffer)
+ACCELERATE_ARGUMENTS(torch::optim::AdagradOptions, lr, lr_decay, weight_decay,
+                     initial_accumulator_value, eps)
+ACCELERATE_ARGUMENTS(torch::optim::AdagradParamState, step, sum)
+ACCELERATE_ARGUMENTS(torch::optim::RMSpropOptions, lr, momentum, alpha, eps, centered, weight_decay)
+ACCELERATE_ARGUMENTS(torch::optim::RMSpropParamState, step, square_avg, momentum_buffer, grad_avg)
+ACCELERATE_ARGUMENTS(torch::optim::LBFGSOptions, lr, max_iter, max_eval, tolerance_grad,
+                     tolerance_change, history_size, line_search_fn)
+ACCELERATE_ARGUMENTS(torch::optim::LBFGSParamState, func_evals, n_iter, d, t, old_dirs, old_stps,
+                     ro, H_diag, prev_flat_grad, prev_loss, al)
+
+// What the tensors of a state must be. Those of most optimizers are like their parameters.
+at::ScalarType moment_dtype(const StateOwner& owner) {
+  const at::ScalarType dtype = owner.parameter.scalar_type();
+  return owner.wide_moments ? c10::promoteTypes(dtype, at::kFloat) : dtype;
+}
+
+StateTensorRule like_parameter(const StateOwner& owner, bool required) {
+  return {.sizes = owner.parameter.sizes().vec(),
+          .dtype = moment_dtype(owner),
+          .like_parameter = true,
+          .required = required};
+}
+
+template <typename State>
+StateTensorRule rule_of(std::type_identity<State>, const std::string& field,
+                        const StateOwner& owner) {
+  constexpr std::array kOptional = {"max_exp_avg_sq", "momentum_buffer", "grad_avg"};
+  const bool is_momentum = std::is_same_v<State, torch::optim::SGDParamState>;
+  return like_parameter(owner, std::ranges::count(kOptional, field) == 0 || is_momentum);
+}
+
+StateTensorRule rule_of(std::type_identity<optim::AdaLomoParamState>, const std::string& field,
+                        const StateOwner& owner) {
+  const bool is_factored = owner.parameter.dim() >= 2;
+  StateTensorRule rule = like_parameter(owner, (field != "exp_avg_sq") == is_factored);
+  rule.dtype = c10::promoteTypes(owner.parameter.scalar_type(), at::kFloat);
+  if (field == "exp_avg_sq") return rule;
+  rule.like_parameter = false;
+  if (is_factored) rule.sizes.erase(rule.sizes.end() - (field == "exp_avg_sq_row" ? 1 : 2));
+  return rule;
+}
+
+StateTensorRule rule_of(std::type_identity<torch::optim::LBFGSParamState>, const std::string& field,
+                        const StateOwner& owner) {
+  const bool is_scalar = field == "H_diag" || field.starts_with("ro.") || field.starts_with("al.");
+  StateTensorRule rule;
+  if (!is_scalar) rule.sizes = {owner.group_numel};
+  rule.required = field.find('.') != std::string::npos && !field.starts_with("al.");
+  return rule;
+}
+
+// A user can put options of any class into a group.
+template <typename To, typename From>
+To& as(From& from, const char* kind) {
+  auto* to = dynamic_cast<To*>(&from);
+  TORCH_CHECK_VALUE(to != nullptr, "an optimizer of type ", kind,
+                    " has options or state of another type");
+  return *to;
+}
+
+template <typename T>
+concept TensorList = std::same_as<typename T::value_type, at::Tensor>;
+
+struct StateWriter {
+  const std::string& prefix;
+  NamedTensors& tensors;
+  ordered_json values = ordered_json::object();
+
+  void operator()(const std::string& field, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const std::string name = prefix + field;
+    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "an optimizer's \"", name, "\" is ",
+                      tensor.layout(), ", which a checkpoint cannot hold");
+    tensors.emplace_back(name, tensor.detach());
+  }
+  template <TensorList List>
+  void operator()(const std::string& field, const List& list) {
+    values[field] = list.size();
+    for (size_t i = 0; i < list.size(); ++i) (*this)(absl::StrCat(field, ".", i), list[i]);
+  }
+  void operator()(const std::string& field, const std::optional<std::vector<at::Tensor>>& list) {
+    if (list) return (*this)(field, *list);
+    values[field] = nullptr;
+  }
+  template <typename T>
+  void operator()(const std::string& field, const T& value) {
+    values[field] = internal::to_json_value(value);
+  }
+};
+
+struct StateReader {
+  const ordered_json& values;
+  const std::string& where;
+  // That of a field by its full name.
+  const std::function<at::Tensor(const std::string& field)>& take;
+
+  void operator()(const char* field, at::Tensor& tensor) const { tensor = take(field); }
+  template <TensorList List>
+  void operator()(const char* field, List& list) const {
+    // More than any history holds, and than a hostile file may make us allocate.
+    constexpr int64_t kMax = 1 << 20;
+    const auto size = field_of<int64_t>(values, field, where);
+    TORCH_CHECK_VALUE(size >= 0 && size <= kMax, where, ": \"", field, "\" is ", size,
+                      ", which is not a length of a list");
+    list.clear();
+    for (int64_t i = 0; i < size; ++i) list.push_back(take(absl::StrCat(field, ".", i)));
+  }
+  void operator()(const char* field, std::optional<std::vector<at::Tensor>>& list) const {
+    list.reset();
+    if (!json_member(values, field, where).is_null()) (*this)(field, list.emplace());
+  }
+  template <typename T>
+  void operator()(const char* field, T& value) const {
+    internal::read_field(values, field, where, value);
+  }
+};
+
+template <typename Options, typename State>
+class KindOf final : public OptimizerKind {
+ public:
+  using OptimizerKind::OptimizerKind;
+
+  ordered_json options(const OptimizerOptions& options) const override {
+    ordered_json values = ordered_json::object();
+    visit_fields(as<const Options>(options, name()), [&](const char* field, const auto& value) {
+      values[field] = internal::to_json_value(value);
+    });
+    return values;
+  }
+
+  std::unique_ptr<OptimizerOptions> read_options(const ordered_json& values,
+                                                 const std::string& where) const override {
+    auto options = std::make_unique<Options>(0);
+    visit_fields(*options, [&](const char* field, auto& value) {
+      internal::read_field(values, field, where, value);
+    });
+    return options;
+  }
+
+  void assign(OptimizerOptions& options, OptimizerOptions& from) const override {
+    as<Options>(options, name()) = std::move(as<Options>(from, name()));
+  }
+
+  ordered_json state(const OptimizerParamState& state, const std::string& prefix,
+                     NamedTensors& tensors) const override {
+    StateWriter writer{prefix, tensors};
+    visit_fields(as<const State>(state, name()), writer);
+    return std::move(writer.values);
+  }
+
+  std::unique_ptr<OptimizerParamState> read_state(const ordered_json& values,
+                                                  const std::string& where, const StateOwner& owner,
+                                                  const TakeTensor& take) const override {
+    TORCH_CHECK_VALUE(values.is_object(), where, " is ", json_excerpt(values),
+                      ", which is not an object");
+    auto state = std::make_unique<State>();
+    const std::function<at::Tensor(const std::string&)> take_field = [&](const std::string& field) {
+      return take(field, rule_of(std::type_identity<State>(), field, owner));
+    };
+    visit_fields(*state, StateReader{values, where, take_field});
+    return state;
+  }
+};
+
+using namespace torch::optim;
+const KindOf<AdamOptions, AdamParamState> kAdam("Adam");
+const KindOf<AdamWOptions, AdamWParamState> kAdamW("AdamW");
+const KindOf<SGDOptions, SGDParamState> kSgd("SGD");
+const KindOf<AdagradOptions, AdagradParamState> kAdagrad("Adagrad");
+const KindOf<RMSpropOptions, RMSpropParamState> kRmsprop("RMSprop");
+const KindOf<LBFGSOptions, LBFGSParamState> kLbfgs("LBFGS");
+const KindOf<optim::LionOptions, optim::LionParamState> kLion("Lion");
+const KindOf<optim::LambOptions, optim::LambParamState> kLamb("Lamb");
+const KindOf<optim::ScheduleFreeAdamWOptions, optim::ScheduleFreeAdamWParamState> kScheduleFree(
+    "ScheduleFreeAdamW");
+const KindOf<optim::LomoOptions, optim::LomoParamState> kLomo("Lomo");
+const KindOf<optim::AdaLomoOptions, optim::AdaLomoParamState> kAdaLomo("AdaLomo");
+
+// Null for a class that is not exactly one of them: a derived class may add fields of its own.
+const OptimizerKind* find_optimizer_kind(const torch::optim::Optimizer& optimizer) {
+  const std::pair<std::type_index, const OptimizerKind*> kinds[] = {
+      {typeid(torch::optim::Adam), &kAdam},
+      {typeid(optim::Adam), &kAdam},
+      {typeid(torch::optim::AdamW), &kAdamW},
+      {typeid(optim::AdamW), &kAdamW},
+      {typeid(torch::optim::SGD), &kSgd},
+      {typeid(optim::SGD), &kSgd},
+      {typeid(torch::optim::Adagrad), &kAdagrad},
+      {typeid(torch::optim::RMSprop), &kRmsprop},
+      {typeid(torch::optim::LBFGS), &kLbfgs},
+      {typeid(optim::Lion), &kLion},
+      {typeid(optim::Lamb), &kLamb},
+      {typeid(optim::ScheduleFreeAdamW), &kScheduleFree},
+      {typeid(optim::Lomo), &kLomo},
+      {typeid(optim::AdaLomo), &kAdaLomo}};
+  const std::type_index type = typeid(optimizer);
+  for (const auto& [known, kind] : kinds) {
+    if (known == type) return kind;
+  }
+  return nullptr;
+}
+
+// ---- The state dict.
 
 constexpr char kArchive[] = "archive";
 
@@ -40,25 +319,19 @@ std::string type_of(const Optimizer& optimizer, const OptimizerKind* kind) {
 
 std::string state_prefix(int64_t parameter) { return absl::StrCat("state.", parameter, "."); }
 
-// The parameters' numbers: one that comes twice has the first.
-class Numbering {
- public:
-  explicit Numbering(const Optimizer& optimizer) {
-    int64_t next = 0;
-    for (const OptimizerParamGroup& group : optimizer.param_groups()) {
-      std::vector<int64_t>& numbers = groups_.emplace_back();
-      for (const at::Tensor& parameter : group.params()) {
-        const auto [found, is_new] = numbers_.emplace(parameter.unsafeGetTensorImpl(), next++);
-        numbers.push_back(found->second);
-      }
+// The parameters' numbers, by group: one that comes twice has the first.
+std::vector<std::vector<int64_t>> numbers_of(const Optimizer& optimizer) {
+  std::vector<std::vector<int64_t>> groups;
+  std::unordered_map<const at::TensorImpl*, int64_t> numbers;
+  int64_t next = 0;
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<int64_t>& of_group = groups.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      of_group.push_back(numbers.emplace(parameter.unsafeGetTensorImpl(), next++).first->second);
     }
   }
-  const std::vector<std::vector<int64_t>>& groups() const { return groups_; }
-
- private:
-  std::unordered_map<const at::TensorImpl*, int64_t> numbers_;
-  std::vector<std::vector<int64_t>> groups_;
-};
+  return groups;
+}
 
 using Names = std::vector<std::vector<std::string>>;  // by group
 
@@ -128,15 +401,6 @@ struct Match {
   std::vector<std::vector<int64_t>> params;
 };
 
-Match match_by_place(const std::vector<SavedGroup>& saved) {
-  Match match;
-  for (const SavedGroup& group : saved) {
-    match.groups.push_back(match.groups.size());
-    match.params.push_back(group.params);
-  }
-  return match;
-}
-
 Match match_by_name(const std::vector<SavedGroup>& saved, const Names& names,
                     const std::string& where) {
   std::unordered_map<std::string, std::pair<size_t, int64_t>> places;
@@ -179,50 +443,32 @@ Match match_groups(const Optimizer& optimizer, const std::vector<SavedGroup>& sa
   TORCH_CHECK_VALUE(saved.size() == groups.size(),
                     "loaded state dict has a different number of parameter groups: ", saved.size(),
                     ", the optimizer has ", groups.size());
-  bool has_names = true;
-  for (const SavedGroup& group : saved) {
-    has_names = has_names && group.names.size() == group.params.size();
-  }
+  const bool has_names = std::ranges::all_of(
+      saved, [](const SavedGroup& group) { return group.names.size() == group.params.size(); });
   const std::optional<Names> names = names_of(optimizer, options.parameters);
   if (names && has_names) return match_by_name(saved, *names, where);
+  Match match;
   for (size_t i = 0; i < groups.size(); ++i) {
     TORCH_CHECK_VALUE(saved[i].params.size() == groups[i].params().size(),
                       "loaded state dict contains a parameter group that doesn't match the size of "
                       "optimizer's group: group ",
                       i, " has ", saved[i].params.size(), " parameters, the optimizer's has ",
                       groups[i].params().size());
+    match.groups.push_back(i);
+    match.params.push_back(saved[i].params);
   }
-  return match_by_place(saved);
+  return match;
 }
 
-// The tensors of a state dict, until they are taken.
-class Tensors {
- public:
-  Tensors(NamedTensors tensors, const std::string& where) {
-    for (auto& [name, tensor] : tensors) {
-      TORCH_CHECK_VALUE(tensor.defined(), where, ": \"", name, "\" is undefined");
-      TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, where, " has two \"",
-                        name, "\"");
-    }
+internal::UntakenTensors untaken(NamedTensors tensors, const std::string& where) {
+  for (const auto& [name, tensor] : tensors) {
+    TORCH_CHECK_VALUE(tensor.defined(), where, ": \"", name, "\" is undefined");
   }
-  at::Tensor take(const std::string& name) {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) return {};
-    at::Tensor tensor = std::move(found->second);
-    tensors_.erase(found);
-    return tensor;
-  }
-  void check_all_taken(const std::string& where) const {
-    TORCH_CHECK_VALUE(tensors_.empty(), where, " has \"", tensors_.begin()->first,
-                      "\", which belongs to no state");
-  }
+  return {std::move(tensors), where};
+}
 
- private:
-  std::map<std::string, at::Tensor> tensors_;
-};
-
-void check_rule(const at::Tensor& tensor, const internal::StateTensorRule& rule,
-                const std::string& name, const std::string& where) {
+void check_rule(const at::Tensor& tensor, const StateTensorRule& rule, const std::string& name,
+                const std::string& where) {
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, where, ": \"", name, "\" is ",
                     tensor.layout());
   TORCH_CHECK_VALUE(tensor.sizes() == at::IntArrayRef(rule.sizes), where, ": \"", name,
@@ -234,24 +480,24 @@ void check_rule(const at::Tensor& tensor, const internal::StateTensorRule& rule,
                     ", which for its parameter would be ", *rule.dtype);
 }
 
-struct NewState {
-  at::TensorImpl* key;
-  std::unique_ptr<OptimizerParamState> state;
-};
+using NewStates = std::vector<std::pair<at::TensorImpl*, std::unique_ptr<OptimizerParamState>>>;
 
 class StateLoader {
  public:
   StateLoader(const OptimizerKind& kind, const ordered_json& values, NamedTensors tensors,
               const std::string& where, bool wide_moments)
-      : kind_(kind), where_(where), tensors_(std::move(tensors), where), wide_(wide_moments) {
+      : kind_(kind),
+        where_(where),
+        tensors_(untaken(std::move(tensors), where)),
+        wide_(wide_moments) {
     const ordered_json& states = json_member(values, "state", where);
     TORCH_CHECK_VALUE(states.is_object(), where, ": \"state\" is ", json_excerpt(states),
                       ", which is not an object");
     for (const auto& [number, state] : states.items()) saved_.emplace(number, &state);
   }
 
-  std::vector<NewState> load(const Optimizer& optimizer, const Match& match) {
-    std::vector<NewState> states;
+  NewStates load(const Optimizer& optimizer, const Match& match) {
+    NewStates states;
     std::unordered_map<const at::TensorImpl*, int64_t> loaded;
     for (size_t i = 0; i < match.params.size(); ++i) {
       const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
@@ -267,25 +513,23 @@ class StateLoader {
         TORCH_CHECK_VALUE(before == loaded.end(), where_, " has states ", before->second, " and ",
                           number, " for what is one parameter of the optimizer");
         loaded.emplace(key, number);
-        states.push_back({key, std::move(state)});
+        states.emplace_back(key, std::move(state));
       }
     }
     TORCH_CHECK_VALUE(saved_.empty(), where_, ": \"state\" has \"", saved_.begin()->first,
                       "\", which is not a parameter of a group");
-    tensors_.check_all_taken(where_);
+    tensors_.check_all_taken("belongs to no state");
     return states;
   }
 
  private:
-  std::unique_ptr<OptimizerParamState> load_one(int64_t number, const internal::StateOwner& owner) {
-    const auto found = saved_.find(std::to_string(number));
-    if (found == saved_.end()) return nullptr;
-    const ordered_json& values = *found->second;
-    saved_.erase(found);
+  std::unique_ptr<OptimizerParamState> load_one(int64_t number, const StateOwner& owner) {
+    const auto saved = saved_.extract(std::to_string(number));
+    if (!saved) return nullptr;
     const std::string prefix = state_prefix(number);
     return kind_.read_state(
-        values, absl::StrCat("state[", number, "] of ", where_), owner,
-        [&](const std::string& field, const internal::StateTensorRule& rule) {
+        *saved.mapped(), absl::StrCat("state[", number, "] of ", where_), owner,
+        [&](const std::string& field, const StateTensorRule& rule) {
           const std::string name = prefix + field;
           at::Tensor tensor = tensors_.take(name);
           TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where_, " has no \"", name, "\"");
@@ -299,24 +543,24 @@ class StateLoader {
 
   const OptimizerKind& kind_;
   const std::string& where_;
-  Tensors tensors_;
+  internal::UntakenTensors tensors_;
   bool wide_;
   std::map<std::string, const ordered_json*> saved_;
 };
 
 void load_archive(Optimizer& optimizer, NamedTensors tensors, const std::string& where) {
-  Tensors by_name(std::move(tensors), where);
+  internal::UntakenTensors by_name = untaken(std::move(tensors), where);
   const at::Tensor archive = by_name.take(kArchive);
   TORCH_CHECK_VALUE(archive.defined(), where, " has no \"", kArchive, "\"");
   TORCH_CHECK_VALUE(archive.scalar_type() == at::kByte && archive.dim() == 1, where, ": \"",
                     kArchive, "\" is not a vector of bytes");
-  by_name.check_all_taken(where);
+  by_name.check_all_taken("belongs to no state");
   internal::load_optimizer_archive(optimizer, archive.cpu().contiguous());
 }
 
 void load(Optimizer& optimizer, StateDict state, const OptimizerStateDictOptions& options,
           bool wide_moments) {
-  const OptimizerKind* kind = internal::find_optimizer_kind(optimizer);
+  const OptimizerKind* kind = find_optimizer_kind(optimizer);
   const std::string type = type_of(optimizer, kind);
   const std::string where = absl::StrCat("the state of an optimizer of type ", type);
   const ordered_json values = internal::read_numbers(std::move(state.values));
@@ -333,11 +577,10 @@ void load(Optimizer& optimizer, StateDict state, const OptimizerStateDictOptions
   for (const size_t group : match.groups) {
     group_options.push_back(kind->read_options(*saved[group].values, saved[group].where));
   }
-  std::vector<NewState> states =
-      StateLoader(*kind, values, std::move(state.tensors), where, wide_moments)
-          .load(optimizer, match);
+  NewStates states = StateLoader(*kind, values, std::move(state.tensors), where, wide_moments)
+                         .load(optimizer, match);
   optimizer.state().clear();
-  for (NewState& loaded : states) optimizer.state()[loaded.key] = std::move(loaded.state);
+  for (auto& [key, loaded] : states) optimizer.state()[key] = std::move(loaded);
   for (size_t i = 0; i < group_options.size(); ++i) {
     kind->assign(optimizer.param_groups()[i].options(), *group_options[i]);
   }
@@ -347,23 +590,23 @@ void load(Optimizer& optimizer, StateDict state, const OptimizerStateDictOptions
 
 StateDict optimizer_state_dict(const Optimizer& optimizer,
                                const OptimizerStateDictOptions& options) {
-  const OptimizerKind* kind = internal::find_optimizer_kind(optimizer);
-  const Numbering numbering(optimizer);
+  const OptimizerKind* kind = find_optimizer_kind(optimizer);
+  const std::vector<std::vector<int64_t>> numbers = numbers_of(optimizer);
   const std::optional<Names> names = names_of(optimizer, options.parameters);
   StateDict result;
   ordered_json::object_t states;
   std::unordered_set<int64_t> seen;
   auto groups = ordered_json::array();
-  for (size_t i = 0; i < numbering.groups().size(); ++i) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
     const OptimizerParamGroup& group = optimizer.param_groups()[i];
     ordered_json values = kind != nullptr ? kind->options(group.options()) : ordered_json::object();
-    values["params"] = numbering.groups()[i];
+    values["params"] = numbers[i];
     if (names) values["param_names"] = (*names)[i];
     groups.push_back(std::move(values));
     if (kind == nullptr) continue;
     for (size_t j = 0; j < group.params().size(); ++j) {
       const auto found = optimizer.state().find(group.params()[j].unsafeGetTensorImpl());
-      const int64_t number = numbering.groups()[i][j];
+      const int64_t number = numbers[i][j];
       if (found == optimizer.state().end() || found->second == nullptr) continue;
       if (!seen.insert(number).second) continue;
       states.emplace_back(std::to_string(number),
@@ -399,6 +642,13 @@ void load_accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimiz
                                            const OptimizerStateDictOptions& options) {
   load(*optimizer.optimizer, std::move(state), options, optimizer.moments != nullptr);
   if (optimizer.moments) optimizer.moments->pack();
+}
+
+CheckpointedObject internal::checkpointed(torch::optim::Optimizer& optimizer) {
+  return {
+      .state_dict = [&optimizer] { return optimizer_state_dict(optimizer); },
+      .load_state_dict =
+          [&optimizer](const StateDict& state) { load_optimizer_state_dict(optimizer, state); }};
 }
 
 }  // namespace accelerate

@@ -86,30 +86,5 @@ TEST_F(RngStateDictTest, DerivingChangesNoGenerator) {
   EXPECT_TRUE(at::equal(capture_rng_state().states.at("torch"), before.states.at("torch")));
 }
 
-TEST_F(RngStateDictTest, ReadsThePeersStates) {
-  const at::Tensor torch = capture_rng_state().states.at("torch");
-  c10::impl::GenericDict file(c10::AnyType::get(), c10::AnyType::get());
-  file.insert("step", 7);
-  file.insert("torch_manual_seed", torch);
-  file.insert("numpy_random_seed", "whatever");
-  file.insert(3, c10::IValue());
-  const PeerRandomStates states = read_peer_random_states(file);
-  EXPECT_EQ(states.step, 7);
-  EXPECT_TRUE(at::equal(states.torch, torch));
-  const double next = draw();
-  restore_rng_state({{{"torch", states.torch}}});
-  EXPECT_EQ(draw(), next);
-
-  c10::impl::GenericDict bare(c10::AnyType::get(), c10::AnyType::get());
-  EXPECT_EQ(read_peer_random_states(bare).step, std::nullopt);
-  EXPECT_FALSE(read_peer_random_states(bare).torch.defined());
-  bare.insert("step", -1);
-  EXPECT_THAT(value_error_of([&] { read_peer_random_states(bare); }), HasSubstr("\"step\""));
-  bare.insert_or_assign("step", 1);
-  bare.insert("torch_manual_seed", at::zeros({4}));
-  EXPECT_THAT(value_error_of([&] { read_peer_random_states(bare); }), HasSubstr("vector of bytes"));
-  EXPECT_THAT(value_error_of([] { read_peer_random_states(c10::IValue(3)); }), HasSubstr("Int"));
-}
-
 }  // namespace
 }  // namespace accelerate

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/precision_stages.h"
@@ -42,15 +42,6 @@ constexpr char kWhere[] = "the state of training";
 
 ACCELERATE_FIELDS(AccumulationWindow, steps, rescaled, divides_by_steps, divides_by_tokens, tokens,
                   token_unit, tokens_are_summed)
-
-std::vector<std::shared_ptr<AcceleratedOptimizer::Shared>> optimizers_of(
-    const TrainingState& training) {
-  std::vector<std::shared_ptr<AcceleratedOptimizer::Shared>> alive;
-  for (const auto& known : training.optimizers) {
-    if (auto optimizer = known.lock()) alive.push_back(std::move(optimizer));
-  }
-  return alive;
-}
 
 AccumulationWindow window_of(const ordered_json& values, const TrainingState& training) {
   const std::string where = "the window in " + std::string(kWhere);
@@ -76,9 +67,8 @@ StateDict training_state_dict(const TrainingState& training, const GradientState
                     "training cannot be saved inside join_uneven_inputs: nobody could go on there");
   std::vector<int64_t> models;
   for (const torch::nn::Module* module : gradients.window().models) {
-    const auto found =
-        std::find_if(training.models.begin(), training.models.end(),
-                     [module](const auto& known) { return known->module().get() == module; });
+    const auto found = std::ranges::find(training.models, module,
+                                         [](const auto& known) { return known->module().get(); });
     if (found != training.models.end()) models.push_back(found - training.models.begin());
   }
   ordered_json window;
@@ -86,17 +76,15 @@ StateDict training_state_dict(const TrainingState& training, const GradientState
                [&window](const char* name, const auto& field) { window[name] = field; });
   window["models"] = models;
   auto optimizers = ordered_json::array();
-  for (const auto& optimizer : optimizers_of(training)) {
+  for (const auto& optimizer : alive(training.optimizers)) {
     optimizers.push_back({{"step_was_skipped", optimizer->step_was_skipped},
                           {"are_averaged", optimizer->are_averaged}});
   }
-  StateDict state;
-  state.values = {{"step", gradients.step()},
-                  {"sync_gradients", gradients.sync_gradients()},
-                  {"is_xla_gradients_synced", gradients.is_xla_gradients_synced()},
-                  {"window", std::move(window)},
-                  {"optimizers", std::move(optimizers)}};
-  return state;
+  return {.values = {{"step", gradients.step()},
+                     {"sync_gradients", gradients.sync_gradients()},
+                     {"is_xla_gradients_synced", gradients.is_xla_gradients_synced()},
+                     {"window", std::move(window)},
+                     {"optimizers", std::move(optimizers)}}};
 }
 
 void load_training_state_dict(TrainingState& training, GradientState& gradients,
@@ -109,7 +97,7 @@ void load_training_state_dict(TrainingState& training, GradientState& gradients,
   const ordered_json saved_window = json_member(values, "window", kWhere);
   AccumulationWindow window = window_of(saved_window, training);
   const ordered_json saved = json_member(values, "optimizers", kWhere);
-  const auto optimizers = optimizers_of(training);
+  const auto optimizers = alive(training.optimizers);
   TORCH_CHECK_VALUE(saved.is_array() && saved.size() >= optimizers.size(), kWhere, " is of ",
                     saved.size(), " optimizers, prepared were ", optimizers.size());
   std::vector<std::pair<bool, bool>> flags;
@@ -150,33 +138,6 @@ NamedTensors parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
-class Tensors {
- public:
-  explicit Tensors(NamedTensors tensors) {
-    for (auto& [name, tensor] : tensors) {
-      TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, kWhere, ": \"", name,
-                        "\" is not a dense tensor");
-      TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, kWhere, " has two \"",
-                        name, "\"");
-    }
-  }
-  // Undefined where there is none.
-  at::Tensor take(const std::string& name) {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) return {};
-    at::Tensor tensor = std::move(found->second);
-    tensors_.erase(found);
-    return tensor;
-  }
-  void check_all_taken() const {
-    TORCH_CHECK_VALUE(tensors_.empty(), kWhere, " has \"", tensors_.begin()->first,
-                      "\", which is not a parameter of this model");
-  }
-
- private:
-  std::map<std::string, at::Tensor> tensors_;
-};
-
 void check(bool fits, const std::string& name, const at::Tensor& tensor,
            const at::Tensor& parameter) {
   TORCH_CHECK_VALUE(fits, kWhere, ": \"", name, "\" has shape ", tensor.sizes(), " and dtype ",
@@ -196,8 +157,8 @@ at::Tensor dense(at::Tensor tensor, const std::string& name, const at::Tensor& p
                              /*like_parameter=*/true);
 }
 
-at::Tensor sparse(const ordered_json& entry, Tensors& tensors, const std::string& name,
-                  const at::Tensor& parameter) {
+at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
+                  const std::string& name, const at::Tensor& parameter) {
   const auto is_coalesced = field_of<bool>(entry, kIsCoalesced, name + " in " + kWhere);
   at::Tensor indices = tensors.take(name + ".indices"), values = tensors.take(name + ".values");
   TORCH_CHECK_VALUE(indices.defined() && values.defined(), kWhere,
@@ -298,7 +259,11 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
     sparse_ones = internal::json_member(state.values, kSparse, kWhere);
     TORCH_CHECK_VALUE(sparse_ones.is_object(), kWhere, ": \"", kSparse, "\" is not an object");
   }
-  Tensors tensors(std::move(state.tensors));
+  for (const auto& [name, tensor] : state.tensors) {
+    TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, kWhere, ": \"", name,
+                      "\" is not a dense tensor");
+  }
+  internal::UntakenTensors tensors(std::move(state.tensors), kWhere);
   const NamedTensors parameters = parameters_of(module);
   std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameters) {
@@ -310,7 +275,7 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
     if (gradient.defined()) gradient = dense(std::move(gradient), name, parameter);
     gradients.push_back(std::move(gradient));
   }
-  tensors.check_all_taken();
+  tensors.check_all_taken("is not a parameter of this model");
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].second.mutable_grad() = std::move(gradients[i]);
   }
@@ -333,7 +298,7 @@ void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
   for (const auto& [name, tensor] : state.tensors) {
     const std::string_view stage = std::string_view(name).substr(0, name.find('.'));
-    TORCH_CHECK_VALUE(std::find(kStages.begin(), kStages.end(), stage) != kStages.end(),
+    TORCH_CHECK_VALUE(std::ranges::count(kStages, stage) > 0,
                       "the state of a model's replica has an unknown tensor \"", name, "\"");
   }
   // Innermost first: an error in the state of replication leaves that of fp8 loaded.
@@ -351,9 +316,7 @@ void load_replica_state_dict(ModelState& model, const StateDict& state,
 }
 
 StateDict rng_state_dict(const RngState& state) {
-  StateDict result;
-  for (const auto& [name, bytes] : state.states) result.tensors.emplace_back(name, bytes);
-  return result;
+  return {.tensors = {state.states.begin(), state.states.end()}};
 }
 
 RngState rng_state_of(const StateDict& state) {
@@ -381,26 +344,6 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
     derived.states.emplace(name, generator_state(generator));
   }
   return derived;
-}
-
-PeerRandomStates read_peer_random_states(const c10::IValue& file) {
-  TORCH_CHECK_VALUE(file.isGenericDict(), "random states are a dict, this is a ", file.tagKind());
-  PeerRandomStates states;
-  for (const auto& entry : file.toGenericDict()) {
-    if (!entry.key().isString()) continue;
-    const std::string& name = entry.key().toStringRef();
-    if (name == "step") {
-      TORCH_CHECK_VALUE(entry.value().isInt() && entry.value().toInt() >= 0,
-                        "random states: \"step\" is not a number of steps");
-      states.step = entry.value().toInt();
-    } else if (name == "torch_manual_seed") {
-      TORCH_CHECK_VALUE(entry.value().isTensor(), "random states: \"", name, "\" is not a tensor");
-      const at::Tensor& bytes = entry.value().toTensor();
-      check_bytes("torch", bytes);
-      states.torch = bytes.cpu().contiguous();
-    }
-  }
-  return states;
 }
 
 StateDict scheduler_state_dict(const AcceleratedScheduler::Shared& scheduler) {

@@ -6,11 +6,9 @@
 ///          neither gradients nor replica state, and of accumulation only "step".
 #pragma once
 
-#include <cstdint>
-#include <optional>
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "accelerate/comm/rng_state.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -30,6 +28,16 @@ namespace accelerate {
 class ModelState;
 
 namespace internal {
+
+/// The objects that still have a handle, in the order in which they were prepared.
+template <typename T>
+std::vector<std::shared_ptr<T>> alive(const std::vector<std::weak_ptr<T>>& known) {
+  std::vector<std::shared_ptr<T>> objects;
+  for (const std::weak_ptr<T>& each : known) {
+    if (auto object = each.lock()) objects.push_back(std::move(object));
+  }
+  return objects;
+}
 
 /// Where accumulation stands, without tensors: Accelerator::step, the window that is open, and
 /// whether its gradients are synchronised. Each rank has its own, because token counts differ.
@@ -104,17 +112,6 @@ RngState rng_state_of(const StateDict& state);
 /// Errors: c10::ValueError if rank 0's state has no "torch" either.
 RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators& generators = {},
                           const Runtime& runtime = Runtime::current());
-
-/// The usable parts of HF Accelerate's random_states_{rank}.pkl.
-struct PeerRandomStates {
-  /// Accelerator's count of micro-steps.
-  std::optional<int64_t> step;
-  /// The state of LibTorch's default CPU generator ("torch" in an RngState); undefined if absent.
-  at::Tensor torch;
-};
-
-/// `file` is the dict that the file holds. Errors: c10::ValueError for any other value.
-PeerRandomStates read_peer_random_states(const c10::IValue& file);
 
 /// A prepared scheduler's state as a StateDict without tensors, and back.
 ///

@@ -1,7 +1,5 @@
 #include "accelerate/checkpoint/tensor_files/deferred_copy.h"
 
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <exception>
 
@@ -13,12 +11,6 @@
 #endif
 
 namespace accelerate::internal {
-namespace {
-
-// The bytes that one thread copies at a time; measured.
-constexpr int64_t kCopyBytes = int64_t{4} << 20;
-
-}  // namespace
 
 #ifdef __SSE2__
 
@@ -81,6 +73,8 @@ void TensorCopies::copy(const FileChunk& chunk) const {
 }
 
 void TensorCopies::run(int threads) {
+  // The bytes that one thread copies at a time; measured.
+  constexpr int64_t kCopyBytes = int64_t{4} << 20;
   {
     absl::MutexLock lock(&mutex_);
     if (taken_ == nullptr) {

@@ -26,42 +26,38 @@ struct NamedType {
   at::ScalarType dtype;
 };
 
-constexpr NamedType kStorages[] = {
-    {"torch.FloatStorage", at::kFloat},
-    {"torch.DoubleStorage", at::kDouble},
-    {"torch.HalfStorage", at::kHalf},
-    {"torch.BFloat16Storage", at::kBFloat16},
-    {"torch.LongStorage", at::kLong},
-    {"torch.IntStorage", at::kInt},
-    {"torch.ShortStorage", at::kShort},
-    {"torch.CharStorage", at::kChar},
-    {"torch.ByteStorage", at::kByte},
-    {"torch.BoolStorage", at::kBool},
-    {"torch.ComplexFloatStorage", at::kComplexFloat},
-    {"torch.ComplexDoubleStorage", at::kComplexDouble},
-    {"torch.UntypedStorage", at::kByte},
-    {"torch.storage.UntypedStorage", at::kByte},
-};
+constexpr NamedType kStorages[] = {{"torch.FloatStorage", at::kFloat},
+                                   {"torch.DoubleStorage", at::kDouble},
+                                   {"torch.HalfStorage", at::kHalf},
+                                   {"torch.BFloat16Storage", at::kBFloat16},
+                                   {"torch.LongStorage", at::kLong},
+                                   {"torch.IntStorage", at::kInt},
+                                   {"torch.ShortStorage", at::kShort},
+                                   {"torch.CharStorage", at::kChar},
+                                   {"torch.ByteStorage", at::kByte},
+                                   {"torch.BoolStorage", at::kBool},
+                                   {"torch.ComplexFloatStorage", at::kComplexFloat},
+                                   {"torch.ComplexDoubleStorage", at::kComplexDouble},
+                                   {"torch.UntypedStorage", at::kByte},
+                                   {"torch.storage.UntypedStorage", at::kByte}};
 
-constexpr NamedType kDtypes[] = {
-    {"torch.float32", at::kFloat},
-    {"torch.float64", at::kDouble},
-    {"torch.float16", at::kHalf},
-    {"torch.bfloat16", at::kBFloat16},
-    {"torch.int64", at::kLong},
-    {"torch.int32", at::kInt},
-    {"torch.int16", at::kShort},
-    {"torch.int8", at::kChar},
-    {"torch.uint8", at::kByte},
-    {"torch.bool", at::kBool},
-    {"torch.uint16", at::kUInt16},
-    {"torch.uint32", at::kUInt32},
-    {"torch.uint64", at::kUInt64},
-    {"torch.complex64", at::kComplexFloat},
-    {"torch.complex128", at::kComplexDouble},
-    {"torch.float8_e4m3fn", at::kFloat8_e4m3fn},
-    {"torch.float8_e5m2", at::kFloat8_e5m2},
-};
+constexpr NamedType kDtypes[] = {{"torch.float32", at::kFloat},
+                                 {"torch.float64", at::kDouble},
+                                 {"torch.float16", at::kHalf},
+                                 {"torch.bfloat16", at::kBFloat16},
+                                 {"torch.int64", at::kLong},
+                                 {"torch.int32", at::kInt},
+                                 {"torch.int16", at::kShort},
+                                 {"torch.int8", at::kChar},
+                                 {"torch.uint8", at::kByte},
+                                 {"torch.bool", at::kBool},
+                                 {"torch.uint16", at::kUInt16},
+                                 {"torch.uint32", at::kUInt32},
+                                 {"torch.uint64", at::kUInt64},
+                                 {"torch.complex64", at::kComplexFloat},
+                                 {"torch.complex128", at::kComplexDouble},
+                                 {"torch.float8_e4m3fn", at::kFloat8_e4m3fn},
+                                 {"torch.float8_e5m2", at::kFloat8_e5m2}};
 
 constexpr NamedType kArrayTypes[] = {
     {"f2", at::kHalf},  {"f4", at::kFloat},  {"f8", at::kDouble}, {"i1", at::kChar},
@@ -110,8 +106,6 @@ std::optional<int64_t> bytes_needed(int64_t offset, const std::vector<int64_t>& 
   }
   return bytes;
 }
-
-bool is_numpy(const std::string& name) { return absl::StartsWith(name, "numpy."); }
 
 }  // namespace
 
@@ -264,7 +258,7 @@ PickleId PickleValues::call(PickleId function, PickleId tuple) {
     static const std::set<std::string> kKept = {"restore_type_tag", "build_intlist",
                                                 "build_doublelist", "build_boollist",
                                                 "build_tensorlist"};
-    if (kKept.count(function_name) == 0 || arguments.empty()) refuse_global(name);
+    if (!kKept.contains(function_name) || arguments.empty()) refuse_global(name);
     return arguments[0];
   }
   if (name == "torch._utils._rebuild_parameter" ||
@@ -279,11 +273,14 @@ PickleId PickleValues::call(PickleId function, PickleId tuple) {
     if (inner == name) refuse_global(name);
     return call(arguments[0], arguments[2]);
   }
-  if (name == "collections.OrderedDict" || name == "collections.defaultdict" ||
-      name == "collections.Counter" || name == "builtins.dict" || name == "builtins.set" ||
-      name == "builtins.frozenset" || name == "torch.Size") {
-    return call_container(name, arguments);
-  }
+  static const std::set<std::string> kContainers = {"collections.OrderedDict",
+                                                    "collections.defaultdict",
+                                                    "collections.Counter",
+                                                    "builtins.dict",
+                                                    "builtins.set",
+                                                    "builtins.frozenset",
+                                                    "torch.Size"};
+  if (kContainers.contains(name)) return call_container(name, arguments);
   if (name == "_codecs.encode" && !arguments.empty()) {
     // How Python writes bytes where a protocol has none: each as the letter of its number.
     std::string bytes;
@@ -315,7 +312,7 @@ PickleId PickleValues::call(PickleId function, PickleId tuple) {
     }
     return add(std::move(node));
   }
-  if (is_numpy(name)) return call_numpy(name, arguments);
+  if (absl::StartsWith(name, "numpy.")) return call_numpy(name, arguments);
   refuse_global(name);
 }
 

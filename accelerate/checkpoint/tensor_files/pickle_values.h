@@ -1,4 +1,5 @@
-/// What a pickle's instructions work on, and what those globals mean that may be called.
+/// What a pickle's instructions work on (see read_pickle), and what those globals mean that may be
+/// called.
 ///
 /// Values live in one arena and refer to each other by position: nothing is recursive until the
 /// whole is turned into a c10::IValue, with a limit.
@@ -19,7 +20,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "absl/status/status.h"
-#include "accelerate/checkpoint/tensor_files/pickle_reader.h"
+#include "accelerate/checkpoint/tensor_files/torch_file.h"
 
 namespace accelerate::internal {
 

@@ -1,10 +1,8 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <iterator>
-#include <map>
 #include <set>
 
 #include <ATen/MemoryOverlap.h>
@@ -39,21 +37,21 @@ struct DtypeName {
   at::ScalarType type;
   const char* name;
 };
-constexpr std::array<DtypeName, 15> kDtypeNames = {{{at::kBool, "BOOL"},
-                                                    {at::kByte, "U8"},
-                                                    {at::kChar, "I8"},
-                                                    {at::kFloat8_e5m2, "F8_E5M2"},
-                                                    {at::kFloat8_e4m3fn, "F8_E4M3"},
-                                                    {at::kShort, "I16"},
-                                                    {at::kUInt16, "U16"},
-                                                    {at::kHalf, "F16"},
-                                                    {at::kBFloat16, "BF16"},
-                                                    {at::kInt, "I32"},
-                                                    {at::kUInt32, "U32"},
-                                                    {at::kFloat, "F32"},
-                                                    {at::kDouble, "F64"},
-                                                    {at::kLong, "I64"},
-                                                    {at::kUInt64, "U64"}}};
+constexpr DtypeName kDtypeNames[] = {{at::kBool, "BOOL"},
+                                     {at::kByte, "U8"},
+                                     {at::kChar, "I8"},
+                                     {at::kFloat8_e5m2, "F8_E5M2"},
+                                     {at::kFloat8_e4m3fn, "F8_E4M3"},
+                                     {at::kShort, "I16"},
+                                     {at::kUInt16, "U16"},
+                                     {at::kHalf, "F16"},
+                                     {at::kBFloat16, "BF16"},
+                                     {at::kInt, "I32"},
+                                     {at::kUInt32, "U32"},
+                                     {at::kFloat, "F32"},
+                                     {at::kDouble, "F64"},
+                                     {at::kLong, "I64"},
+                                     {at::kUInt64, "U64"}};
 
 // Calls `take` with views that hold the elements first..first+count-1 together, and with the
 // number that each view's first one has among them.
@@ -108,10 +106,6 @@ absl::Status about(absl::StatusCode code, const std::string& path, const std::st
   return absl::Status(code, absl::StrCat(path, ": '", name, "': ", what));
 }
 
-absl::Status in_file(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 std::string shape_text(at::IntArrayRef shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -161,7 +155,7 @@ class Writer {
       header_.tensors.push_back({.name = name, .dtype = *dtype, .shape = tensor.sizes().vec()});
     }
     absl::StatusOr<std::string> start = lay_out_safetensors(header_);
-    if (!start.ok()) return in_file(path_, start.status());
+    if (!start.ok()) return internal::in_file(path_, start.status());
     start_ = *std::move(start);
     pieces_.push_back({.end = header_.data_offset});
     tensors_.emplace_back();
@@ -202,8 +196,7 @@ class Writer {
         });
     if (!written.ok()) return written;
     if (options.sync) {
-      const absl::Status synced = file.sync();
-      if (!synced.ok()) return synced;
+      if (absl::Status synced = file.sync(); !synced.ok()) return synced;
     }
     return result(chunks);
   }
@@ -290,8 +283,7 @@ absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::stri
                                               const std::optional<SafetensorsMetadata>& metadata,
                                               const WriteOptions& options) {
   Writer writer(path, files.parallelism());
-  const absl::Status planned = writer.plan(tensors, metadata);
-  if (!planned.ok()) return planned;
+  if (absl::Status planned = writer.plan(tensors, metadata); !planned.ok()) return planned;
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
   if (!file.ok()) return file.status();
   absl::StatusOr<WrittenFile> written = writer.write(**file, options);
@@ -301,52 +293,6 @@ absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::stri
 }
 
 // ---- Reading.
-
-struct SafetensorsFile::Contents {
-  // A tensor of the file and where it goes; nowhere if `tensor` is undefined.
-  struct Wanted {
-    const SafetensorsEntry* entry;
-    at::Tensor tensor;
-  };
-
-  absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
-    const auto found = by_name.find(name);
-    if (found != by_name.end()) return found->second;
-    return about(absl::StatusCode::kNotFound, path, name, "the file has no such tensor");
-  }
-
-  // The bytes of an entry, in memory.
-  absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> mapping() const {
-    absl::MutexLock lock(&mutex);
-    if (mapped == nullptr) {
-      auto result = file->map();
-      if (!result.ok()) return result.status();
-      mapped = *std::move(result);
-    }
-    return mapped;
-  }
-
-  // The entry's elements begin:end along `dim`.
-  absl::StatusOr<at::Tensor> map(const SafetensorsEntry& entry, int64_t dim, int64_t begin,
-                                 int64_t end) const;
-
-  absl::Status read(std::vector<Wanted> wanted) const;
-
-  // Reads once. Returns those whose checksum is wrong, and theirs.
-  using Damage = std::vector<std::pair<Wanted, uint32_t>>;
-  absl::StatusOr<Damage> read_once(const std::vector<Wanted>& wanted) const;
-  absl::Status fill(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
-                    std::vector<FileChunk>& chunks) const;
-
-  std::string path;
-  std::unique_ptr<ReadableFile> file;
-  int threads = 1;
-  std::optional<SafetensorsChecksums> expected;
-  SafetensorsHeader header;
-  std::map<std::string, const SafetensorsEntry*> by_name;
-  mutable absl::Mutex mutex;
-  mutable std::shared_ptr<const absl::Span<const std::byte>> mapped ABSL_GUARDED_BY(mutex);
-};
 
 namespace {
 
@@ -367,7 +313,7 @@ absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const st
     }
   }
   absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
-  if (!header.ok()) return in_file(path, header.status());
+  if (!header.ok()) return internal::in_file(path, header.status());
   return header;
 }
 
@@ -405,138 +351,172 @@ class TakenMemory {
 
 }  // namespace
 
-absl::StatusOr<at::Tensor> SafetensorsFile::Contents::map(const SafetensorsEntry& entry,
-                                                          int64_t dim, int64_t begin,
-                                                          int64_t end) const {
-  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
-  if (!dtype.ok()) return dtype.status();
-  const auto part = [&](const at::Tensor& whole) {
-    return entry.shape.empty() ? whole : whole.narrow(dim, begin, end - begin);
+struct SafetensorsFile::Contents {
+  // A tensor of the file and where it goes; nowhere if `tensor` is undefined.
+  struct Wanted {
+    const SafetensorsEntry* entry;
+    at::Tensor tensor;
   };
-  if (entry.begin == entry.end) return part(at::empty(entry.shape, *dtype));
-  const auto mapping = this->mapping();
-  if (!mapping.ok()) return mapping.status();
-  const int64_t offset = header.data_offset + entry.begin;
-  auto* data = const_cast<std::byte*>((*mapping)->data()) + offset;
-  const auto view = [&](const std::vector<int64_t>& shape, at::ScalarType type) {
-    return at::from_blob(data, shape, [kept = *mapping](void*) {}, type);
-  };
-  const auto bytes = static_cast<int64_t>(c10::elementSize(*dtype));
-  if (offset % bytes == 0) return part(view(entry.shape, *dtype));
-  std::vector<int64_t> shape = entry.shape;
-  shape.push_back(bytes);
-  return part(view(shape, at::kByte)).clone().view(*dtype).squeeze(-1);
-}
 
-absl::Status SafetensorsFile::Contents::read(std::vector<Wanted> wanted) const {
-  if (threads > 1) {
-    std::vector<at::Tensor> tensors;
-    for (const Wanted& want : wanted) {
-      if (want.tensor.defined()) tensors.push_back(want.tensor);
-    }
-    wait_for_devices(tensors);
+  absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
+    const auto found = by_name.find(name);
+    if (found != by_name.end()) return found->second;
+    return about(absl::StatusCode::kNotFound, path, name, "the file has no such tensor");
   }
-  while (!wanted.empty()) {
-    TakenMemory taken;
-    std::vector<Wanted> now;
-    std::vector<Wanted> later;
-    for (Wanted& want : wanted) {
-      const bool is_free = !want.tensor.defined() || taken.take(want.tensor);
-      (is_free ? now : later).push_back(std::move(want));
-    }
-    absl::StatusOr<Damage> damage = read_once(now);
-    if (!damage.ok()) return damage.status();
-    if (!damage->empty()) {
-      now.clear();
-      for (auto& [want, found] : *damage) now.push_back(want);
-      damage = read_once(now);
-      if (!damage.ok()) return damage.status();
-    }
-    if (!damage->empty()) {
-      const auto& [want, found] = damage->front();
-      const std::string& name = want.entry->name;
-      return about(absl::StatusCode::kDataLoss, path, name,
-                   mismatch_text(found, expected->tensors.at(name)));
-    }
-    wanted = std::move(later);
-  }
-  return absl::OkStatus();
-}
 
-absl::StatusOr<SafetensorsFile::Contents::Damage> SafetensorsFile::Contents::read_once(
-    const std::vector<Wanted>& unsorted) const {
-  std::vector<Wanted> wanted = unsorted;
-  std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
-    return left.entry->begin < right.entry->begin;
-  });
-  std::vector<FilePiece> pieces;
-  for (const Wanted& want : wanted) {
-    pieces.push_back({.begin = header.data_offset + want.entry->begin,
-                      .end = header.data_offset + want.entry->end,
-                      .element_size = safetensors_dtype_size(want.entry->dtype)});
-  }
-  std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
-  const absl::Status filled = fill(wanted, pieces, chunks);
-  if (!filled.ok()) return filled;
-  Damage damage;
-  if (!expected) return damage;
-  const std::vector<uint32_t> checksums = internal::piece_checksums(chunks, pieces.size());
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (checksums[i] != expected->tensors.at(wanted[i].entry->name)) {
-      damage.emplace_back(wanted[i], checksums[i]);
+  // The bytes of an entry, in memory.
+  absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> mapping() const {
+    absl::MutexLock lock(&mutex);
+    if (mapped == nullptr) {
+      auto result = file->map();
+      if (!result.ok()) return result.status();
+      mapped = *std::move(result);
     }
+    return mapped;
   }
-  return damage;
-}
 
-absl::Status SafetensorsFile::Contents::fill(const std::vector<Wanted>& wanted,
-                                             const std::vector<FilePiece>& pieces,
-                                             std::vector<FileChunk>& chunks) const {
-  // Where a tensor's bytes can go as they are; null otherwise.
-  std::vector<std::byte*> memory;
-  std::vector<at::ScalarType> dtypes;
-  for (const Wanted& want : wanted) {
-    const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(want.entry->dtype);
+  // The entry's elements begin:end along `dim`.
+  absl::StatusOr<at::Tensor> map(const SafetensorsEntry& entry, int64_t dim, int64_t begin,
+                                 int64_t end) const {
+    const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
     if (!dtype.ok()) return dtype.status();
-    const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
-                           is_plain_memory(want.tensor);
-    memory.push_back(is_direct ? static_cast<std::byte*>(want.tensor.data_ptr()) : nullptr);
-    dtypes.push_back(*dtype);
+    const auto part = [&](const at::Tensor& whole) {
+      return entry.shape.empty() ? whole : whole.narrow(dim, begin, end - begin);
+    };
+    if (entry.begin == entry.end) return part(at::empty(entry.shape, *dtype));
+    const auto mapping = this->mapping();
+    if (!mapping.ok()) return mapping.status();
+    const int64_t offset = header.data_offset + entry.begin;
+    auto* data = const_cast<std::byte*>((*mapping)->data()) + offset;
+    const auto view = [&](const std::vector<int64_t>& shape, at::ScalarType type) {
+      return at::from_blob(data, shape, [kept = *mapping](void*) {}, type);
+    };
+    const auto bytes = static_cast<int64_t>(c10::elementSize(*dtype));
+    if (offset % bytes == 0) return part(view(entry.shape, *dtype));
+    std::vector<int64_t> shape = entry.shape;
+    shape.push_back(bytes);
+    return part(view(shape, at::kByte)).clone().view(*dtype).squeeze(-1);
   }
-  return internal::run_chunks(
-      chunks, threads, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
-        const FileChunk::Part& first = chunk.parts.front();
-        const auto size = static_cast<size_t>(chunk.end() - chunk.begin());
-        std::byte* direct = memory[first.piece];
-        const bool is_direct = chunk.parts.size() == 1 && direct != nullptr;
-        const absl::Span<std::byte> bytes =
-            is_direct ? absl::MakeSpan(direct + (first.begin - pieces[first.piece].begin), size)
-                      : buffer.of_size(size);
-        const absl::Status status = file->read_at(chunk.begin(), bytes);
-        if (!status.ok()) return status;
-        for (FileChunk::Part& part : chunk.parts) {
-          const auto part_bytes = bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
-          if (expected) part.crc32c = crc32c(part_bytes);
-          const Wanted& want = wanted[part.piece];
-          if (is_direct || !want.tensor.defined()) continue;
-          const FilePiece& piece = pieces[part.piece];
-          if (memory[part.piece] != nullptr) {
-            std::copy(part_bytes.begin(), part_bytes.end(),
-                      memory[part.piece] + (part.begin - piece.begin));
-            continue;
+
+  absl::Status read(std::vector<Wanted> wanted) const {
+    if (threads > 1) {
+      std::vector<at::Tensor> tensors;
+      for (const Wanted& want : wanted) {
+        if (want.tensor.defined()) tensors.push_back(want.tensor);
+      }
+      wait_for_devices(tensors);
+    }
+    while (!wanted.empty()) {
+      TakenMemory taken;
+      std::vector<Wanted> now;
+      std::vector<Wanted> later;
+      for (Wanted& want : wanted) {
+        const bool is_free = !want.tensor.defined() || taken.take(want.tensor);
+        (is_free ? now : later).push_back(std::move(want));
+      }
+      absl::StatusOr<Damage> damage = read_once(now);
+      if (!damage.ok()) return damage.status();
+      if (!damage->empty()) {
+        now.clear();
+        for (auto& [want, found] : *damage) now.push_back(want);
+        damage = read_once(now);
+        if (!damage.ok()) return damage.status();
+      }
+      if (!damage->empty()) {
+        const auto& [want, found] = damage->front();
+        const std::string& name = want.entry->name;
+        return about(absl::StatusCode::kDataLoss, path, name,
+                     mismatch_text(found, expected->tensors.at(name)));
+      }
+      wanted = std::move(later);
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads once. Returns those whose checksum is wrong, and theirs.
+  using Damage = std::vector<std::pair<Wanted, uint32_t>>;
+  absl::StatusOr<Damage> read_once(const std::vector<Wanted>& unsorted) const {
+    std::vector<Wanted> wanted = unsorted;
+    std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
+      return left.entry->begin < right.entry->begin;
+    });
+    std::vector<FilePiece> pieces;
+    for (const Wanted& want : wanted) {
+      pieces.push_back({.begin = header.data_offset + want.entry->begin,
+                        .end = header.data_offset + want.entry->end,
+                        .element_size = safetensors_dtype_size(want.entry->dtype)});
+    }
+    std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
+    if (absl::Status filled = fill(wanted, pieces, chunks); !filled.ok()) return filled;
+    Damage damage;
+    if (!expected) return damage;
+    const std::vector<uint32_t> checksums = internal::piece_checksums(chunks, pieces.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (checksums[i] != expected->tensors.at(wanted[i].entry->name)) {
+        damage.emplace_back(wanted[i], checksums[i]);
+      }
+    }
+    return damage;
+  }
+
+  absl::Status fill(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
+                    std::vector<FileChunk>& chunks) const {
+    // Where a tensor's bytes can go as they are; null otherwise.
+    std::vector<std::byte*> memory;
+    std::vector<at::ScalarType> dtypes;
+    for (const Wanted& want : wanted) {
+      const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(want.entry->dtype);
+      if (!dtype.ok()) return dtype.status();
+      const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
+                             is_plain_memory(want.tensor);
+      memory.push_back(is_direct ? static_cast<std::byte*>(want.tensor.data_ptr()) : nullptr);
+      dtypes.push_back(*dtype);
+    }
+    return internal::run_chunks(
+        chunks, threads, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
+          const FileChunk::Part& first = chunk.parts.front();
+          const auto size = static_cast<size_t>(chunk.end() - chunk.begin());
+          std::byte* direct = memory[first.piece];
+          const bool is_direct = chunk.parts.size() == 1 && direct != nullptr;
+          const absl::Span<std::byte> bytes =
+              is_direct ? absl::MakeSpan(direct + (first.begin - pieces[first.piece].begin), size)
+                        : buffer.of_size(size);
+          if (absl::Status status = file->read_at(chunk.begin(), bytes); !status.ok())
+            return status;
+          for (FileChunk::Part& part : chunk.parts) {
+            const auto part_bytes =
+                bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
+            if (expected) part.crc32c = crc32c(part_bytes);
+            const Wanted& want = wanted[part.piece];
+            if (is_direct || !want.tensor.defined()) continue;
+            const FilePiece& piece = pieces[part.piece];
+            if (memory[part.piece] != nullptr) {
+              std::copy(part_bytes.begin(), part_bytes.end(),
+                        memory[part.piece] + (part.begin - piece.begin));
+              continue;
+            }
+            const c10::InferenceMode no_gradients;
+            try {
+              write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
+                          as_tensor(part_bytes, dtypes[part.piece]));
+            } catch (const c10::Error& error) {
+              return about(absl::StatusCode::kInvalidArgument, path, want.entry->name,
+                           error.what_without_backtrace());
+            }
           }
-          const c10::InferenceMode no_gradients;
-          try {
-            write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
-                        as_tensor(part_bytes, dtypes[part.piece]));
-          } catch (const c10::Error& error) {
-            return about(absl::StatusCode::kInvalidArgument, path, want.entry->name,
-                         error.what_without_backtrace());
-          }
-        }
-        return absl::OkStatus();
-      });
-}
+          return absl::OkStatus();
+        });
+  }
+
+  std::string path;
+  std::unique_ptr<ReadableFile> file;
+  int threads = 1;
+  std::optional<SafetensorsChecksums> expected;
+  SafetensorsHeader header;
+  std::map<std::string, const SafetensorsEntry*> by_name;
+  mutable absl::Mutex mutex;
+  mutable std::shared_ptr<const absl::Span<const std::byte>> mapped ABSL_GUARDED_BY(mutex);
+};
 
 SafetensorsFile::SafetensorsFile(std::shared_ptr<const Contents> contents)
     : contents_(std::move(contents)) {}
@@ -616,8 +596,7 @@ absl::StatusOr<NamedTensors> SafetensorsFile::read_all() const {
     tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, *dtype));
     wanted.push_back({.entry = &entry, .tensor = tensors.back().second});
   }
-  const absl::Status read = contents_->read(std::move(wanted));
-  if (!read.ok()) return read;
+  if (absl::Status read = contents_->read(std::move(wanted)); !read.ok()) return read;
   return tensors;
 }
 
@@ -633,14 +612,9 @@ absl::Status SafetensorsFile::verify() const {
   return contents_->read(std::move(wanted));
 }
 
-}  // namespace accelerate
+namespace internal {
 
-namespace accelerate::internal {
-namespace {
-
-constexpr char kValues[] = "values";
-
-}  // namespace
+static constexpr char kValues[] = "values";
 
 SafetensorsMetadata state_metadata(const std::string& values) {
   SafetensorsMetadata metadata = {{"format", "pt"}};
@@ -669,4 +643,5 @@ nlohmann::ordered_json parse_state_values(const std::string& text, const std::st
   return values;
 }
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate

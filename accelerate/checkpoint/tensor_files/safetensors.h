@@ -23,8 +23,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
@@ -109,9 +107,7 @@ class SafetensorsFile {
   std::shared_ptr<const Contents> contents_;
 };
 
-}  // namespace accelerate
-
-namespace accelerate::internal {
+namespace internal {
 
 /// A StateDict in one file: its tensors as safetensors, its values as JSON in the metadata.
 /// Errors: CheckpointError naming the file.
@@ -126,4 +122,5 @@ std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
 /// The values of a file without tensors.
 nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path);
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate
