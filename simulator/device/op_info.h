@@ -13,7 +13,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
-#include "simulator/hardware/device_model.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::simulator {
 

@@ -22,7 +22,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "simulator/device/device_memory.h"
-#include "simulator/hardware/device_model.h"
+#include "simulator/hardware/cluster_spec.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
