@@ -63,7 +63,6 @@ Preset v100() {
                            kPcie3),
           .aliases = {"v100-32"},
           .devices_per_node = 16,
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {150 * kGiga, kNodeLinkNs},
           .network_fabric = NetworkFabric::kFatTree,
           .nic = {gbps(100), kNicNs},
@@ -77,9 +76,7 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
   return {.device = device(name, "gpu", memory_bytes, memory_bytes_per_second,
                            {19.5, 19.5, 312, 312, 312, 624}, kPcie4),
           .aliases = std::move(aliases),
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {300 * kGiga, kNodeLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(200), kNicNs},
           .nics_per_node = 8};
 }
@@ -90,9 +87,7 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
 Preset hopper(const char* name, int64_t memory_bytes, double memory_bytes_per_second) {
   return {.device = device(name, "gpu", memory_bytes, memory_bytes_per_second,
                            {67, 67, 989.5, 989.5, 1979, 1979}, kPcie5),
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {450 * kGiga, kNodeLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
 }
@@ -102,9 +97,7 @@ Preset hopper(const char* name, int64_t memory_bytes, double memory_bytes_per_se
 Preset b200() {
   return {.device = device("b200", "gpu", 180 * kGiB, 8 * kTera, {37, 75, 2250, 2250, 4500, 4500},
                            kPcie5),
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {900 * kGiga, kNodeLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
 }
@@ -120,7 +113,6 @@ Preset mi300x() {
           .aliases = {"mi300"},
           .node_fabric = NodeFabric::kMesh,
           .node_link = {64 * kGiga, kMeshLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
 }
@@ -137,7 +129,6 @@ Preset ascend910b() {
           .aliases = {"910b", "ascend-910b", "ascend"},
           .node_fabric = NodeFabric::kMesh,
           .node_link = {28 * kGiga, kMeshLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(200), kNicNs},
           .nics_per_node = 8};
 }
@@ -154,7 +145,6 @@ Preset gaudi2() {
           .aliases = {"gaudi-2", "hpu"},
           .node_fabric = NodeFabric::kMesh,
           .node_link = {gbps(300), kMeshLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(300), kNicNs},
           .nics_per_node = 8};
 }
@@ -188,8 +178,6 @@ Preset tpu(const char* name, std::vector<std::string> aliases, int axes, int64_t
           .node_fabric = NodeFabric::kTorus,
           .node_link = {link, kChipLinkNs},
           .network_fabric = NetworkFabric::kEthernet,
-          .nic = {},
-          .nics_per_node = 1,
           .torus_axes = axes};
 }
 
@@ -199,7 +187,6 @@ Preset tpu(const char* name, std::vector<std::string> aliases, int axes, int64_t
 Preset generic(const char* family) {
   return {
       .device = device(family, family, 64 * kGiB, 1 * kTera, {5, 25, 200, 200, 200, 400}, kPcie4),
-      .node_fabric = NodeFabric::kSwitch,
       .node_link = {100 * kGiga, kNodeLinkNs},
       .network_fabric = NetworkFabric::kFatTree,
       .nic = {gbps(200), kNicNs},
@@ -223,11 +210,9 @@ Preset cpu() {
   return {.device = std::move(model),
           .aliases = {"xeon"},
           .devices_per_node = 2,
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {50 * kGiga, kNodeLinkNs},
           .network_fabric = NetworkFabric::kEthernet,
-          .nic = {gbps(100), kTcpNicNs},
-          .nics_per_node = 1};
+          .nic = {gbps(100), kTcpNicNs}};
 }
 
 // ---- Clusters.

@@ -14,6 +14,7 @@
 
 namespace accelerate::simulator {
 
+/// By default, eight devices behind a switch, and rails between the nodes.
 struct Preset {
   DeviceModel device;
   /// Other spellings of the device's name.

@@ -10,12 +10,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/rank_text.h"
-#include "simulator/report/json_text.h"
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 #include "simulator/report/template.h"
-#include "simulator/trace/memory_curve.h"
+#include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
 namespace {
