@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/backends/elementwise.h"
 #include "simulator/device/host_call.h"
-#include "simulator/device/host_memory.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {

@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_report.h"
@@ -46,6 +47,15 @@ void record_traffic(Recorder& recorder, OpType op, const std::vector<int>& ranks
   if (sent == 0) return;
   for (size_t member = 0; member < ranks.size(); ++member) {
     recorder.traffic(ranks[member], ranks[(member + 1) % ranks.size()], sent);
+  }
+}
+
+// The error that `run` returns or throws.
+std::optional<std::string> problem_in(absl::FunctionRef<std::optional<std::string>()> run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    return exception_text(error);
   }
 }
 
@@ -90,27 +100,16 @@ void Communicator::run_collective(Operation& operation) {
   // The arithmetic must not appear in the profile of the rank that joined last.
   const at::DisableRecordFunctionGuard unseen;
   if (std::optional<std::string> difference = mismatch(operation)) {
-    operation.failed = true;
-    complete(operation);
-    fail(*std::move(difference));
-    return;
+    return fail(operation, *std::move(difference));
   }
-  std::optional<std::string> problem;
-  try {
-    problem = time_collective(operation);
-    if (!problem) problem = run_calls(operation.calls);
-  } catch (const std::exception& error) {
-    // The call of every member failed, not only that of the member that joined last.
-    problem = exception_text(error);
-  }
-  std::string report;
-  if (problem) {
-    report = absl::StrCat(operation.calls[0].fingerprint.to_string(), " of group \"", name_,
-                          "\": ", *problem);
-    operation.failed = true;
-  }
-  complete(operation);
-  if (problem) fail(std::move(report));
+  // The call of every member failed, not only that of the member that joined last.
+  const std::optional<std::string> problem = problem_in([&] {
+    std::optional<std::string> late = time_collective(operation);
+    return late ? late : run_calls(operation.calls);
+  });
+  if (!problem) return complete(operation);
+  fail(operation, absl::StrCat(operation.calls[0].fingerprint.to_string(), " of group \"", name_,
+                               "\": ", *problem));
 }
 
 // Sets the operation's end and moves the members' streams to it. Returns an error if a member had
@@ -189,13 +188,19 @@ void Communicator::complete(Operation& operation) {
   for (int task : close(operation)) fabric_.scheduler().wake(task);
 }
 
+void Communicator::fail_one(Operation& operation) {
+  operation.failed = true;
+  complete(operation);
+}
+
+void Communicator::fail(Operation& operation, std::string report) {
+  fail_one(operation);
+  fail(std::move(report));
+}
+
 void Communicator::fail(std::string report) {
   if (!failure_.empty()) return;
   failure_ = std::move(report);
-  auto fail_one = [this](Operation& operation) {
-    operation.failed = true;
-    complete(operation);
-  };
   for (auto& operation : collectives_) fail_one(*operation);
   for (Message& message : sends_) fail_one(*message.operation);
   for (Message& message : receives_) fail_one(*message.operation);
@@ -214,46 +219,28 @@ std::optional<std::string> Communicator::mismatch(const Operation& operation) co
   return difference;
 }
 
-std::shared_ptr<Operation> Communicator::send(int member, Call call) {
+std::shared_ptr<Operation> Communicator::post(int member, Call call) {
   check_usable();
-  const int receiver = call.fingerprint.peer;
+  const bool sends = call.fingerprint.op == OpType::SEND;
+  const int peer = call.fingerprint.peer;
   const int tag = call.fingerprint.tag;
-  auto found = std::find_if(receives_.begin(), receives_.end(), [&](const Message& m) {
-    return m.receiver == receiver && m.tag == tag && (m.sender == member || m.sender == -1);
+  const Message own{sends ? member : peer, sends ? peer : member, tag, nullptr};
+  std::vector<Message>& others = sends ? receives_ : sends_;
+  const auto found = std::find_if(others.begin(), others.end(), [&own](const Message& other) {
+    return other.receiver == own.receiver && other.tag == own.tag &&
+           (other.sender == own.sender || other.sender == -1 || own.sender == -1);
   });
-  if (found == receives_.end()) {
-    auto operation = std::make_shared<Operation>();
-    operation->calls.resize(2);
-    operation->calls[0] = std::move(call);
-    sends_.push_back({member, receiver, tag, operation});
+  const bool is_first = found == others.end();
+  std::shared_ptr<Operation> operation =
+      is_first ? std::make_shared<Operation>() : std::move(found->operation);
+  if (is_first) operation->calls.resize(2);
+  operation->calls[sends ? 0 : 1] = std::move(call);
+  if (is_first) {
+    (sends ? sends_ : receives_).push_back({own.sender, own.receiver, tag, operation});
     return operation;
   }
-  std::shared_ptr<Operation> operation = std::move(found->operation);
-  receives_.erase(found);
-  operation->calls[0] = std::move(call);
-  operation->source = member;
-  deliver(operation);
-  return operation;
-}
-
-std::shared_ptr<Operation> Communicator::receive(int member, Call call) {
-  check_usable();
-  const int sender = call.fingerprint.peer;
-  const int tag = call.fingerprint.tag;
-  auto found = std::find_if(sends_.begin(), sends_.end(), [&](const Message& m) {
-    return m.receiver == member && m.tag == tag && (sender == -1 || m.sender == sender);
-  });
-  if (found == sends_.end()) {
-    auto operation = std::make_shared<Operation>();
-    operation->calls.resize(2);
-    operation->calls[1] = std::move(call);
-    receives_.push_back({sender, member, tag, operation});
-    return operation;
-  }
-  std::shared_ptr<Operation> operation = std::move(found->operation);
-  operation->source = found->sender;
-  sends_.erase(found);
-  operation->calls[1] = std::move(call);
+  operation->source = sends ? member : found->sender;
+  others.erase(found);
   deliver(operation);
   return operation;
 }
@@ -261,23 +248,17 @@ std::shared_ptr<Operation> Communicator::receive(int member, Call call) {
 void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
   const Call& sender = operation->calls[0];
   const Call& receiver = operation->calls[1];
-  std::optional<std::string> problem;
-  try {
+  const std::optional<std::string> problem = problem_in([&] {
     const at::DisableRecordFunctionGuard unseen;
-    problem = run_message(sender, receiver);
-  } catch (const std::exception& error) {
-    problem = exception_text(error);
-  }
+    return run_message(sender, receiver);
+  });
   const int source = ranks_[operation->source];
   const int target = ranks_[sender.fingerprint.peer];
   if (problem) {
-    std::string report = absl::StrCat("message mismatch in group \"", name_, "\": ", *problem,
-                                      "\n  rank ", source, ": ", sender.fingerprint.to_string(),
-                                      "\n  rank ", target, ": ", receiver.fingerprint.to_string());
-    operation->failed = true;
-    complete(*operation);
-    fail(std::move(report));
-    return;
+    return fail(*operation,
+                absl::StrCat("message mismatch in group \"", name_, "\": ", *problem, "\n  rank ",
+                             source, ": ", sender.fingerprint.to_string(), "\n  rank ", target,
+                             ": ", receiver.fingerprint.to_string()));
   }
   const int64_t start_ns = std::max(sender.ready_ns, receiver.ready_ns);
   if (!fabric_.models_time()) {

@@ -14,7 +14,6 @@
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -63,9 +62,8 @@ class Communicator {
   int rank(int member) const { return ranks_[member]; }
   const std::string& name() const { return name_; }
 
-  /// Posts a message. `call.fingerprint.peer` is -1 for a receive from any rank.
-  std::shared_ptr<Operation> send(int member, Call call);
-  std::shared_ptr<Operation> receive(int member, Call call);
+  /// Sends or receives a message. `call.fingerprint.peer` is -1 for a receive from any rank.
+  std::shared_ptr<Operation> post(int member, Call call);
 
   /// Blocks member's rank until the operation is done.
   /// Errors: DistBackendError with the group's failure.
@@ -96,6 +94,8 @@ class Communicator {
 
   void check_usable();
   [[noreturn]] void raise();
+  void fail_one(Operation& operation);
+  void fail(Operation& operation, std::string report);
   void fail(std::string report);
   std::vector<int> close(Operation& operation);
   void complete(Operation& operation);

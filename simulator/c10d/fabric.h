@@ -16,10 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/time/time.h"
+#include <ATen/core/Tensor.h>
+
 #include "accelerate/comm/watch/operation_log.h"
-#include "simulator/c10d/replicas.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/flows.h"
@@ -29,6 +28,33 @@ namespace accelerate::simulator {
 
 class Communicator;
 class Recorder;
+
+/// Finds ranks whose replicas of a model have drifted apart.
+///
+/// Each rank checks its replicas at certain points (Runtime::check_replicas). The n-th check of a
+/// rank compares the checksums of the tensors with those of the first rank that made its n-th
+/// check. Ranks need not check at the same time, and the checks send no data.
+class Replicas {
+ public:
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+  /// Errors: c10::Error that names the first tensor that differs, and both ranks.
+  void check(int rank, const std::string& what, int num_replicas, const NamedTensors& tensors);
+
+ private:
+  struct Version {
+    int rank = 0;  // the owner of the checksums
+    int seen = 0;  // the number of ranks that agreed
+    std::vector<std::string> names;
+    std::vector<uint32_t> checksums;
+  };
+  struct Replica {
+    std::map<int, int64_t> count_by_rank;
+    std::map<int64_t, Version> versions;  // those that some ranks have not reached
+  };
+
+  std::map<std::string, Replica> replicas_;  // by description
+};
 
 class Fabric {
  public:
@@ -60,9 +86,8 @@ class Fabric {
   int world_size() const { return static_cast<int>(outcomes_.size()); }
 
   const Network& network() const { return network_; }
+  const Options& options() const { return options_; }
   Recorder* recorder() const { return options_.recorder; }
-  bool detects_races() const { return options_.detect_races; }
-  bool detects_drift() const { return options_.detect_drift; }
   /// Whether communication takes time: the specification names a device.
   bool models_time() const { return models_time_; }
 

@@ -1,9 +1,11 @@
-/// The c10d backend "sim": the collectives of ranks that are threads of one process.
+/// The c10d backend "sim", the collectives of ranks that are threads of one process, and their
+/// Store.
 #pragma once
 
 #include <memory>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/time/time.h"
 #include "simulator/c10d/communicator.h"
@@ -23,5 +25,13 @@ namespace accelerate::simulator {
 c10::intrusive_ptr<c10d::Backend> make_sim_backend(std::shared_ptr<Fabric> fabric,
                                                    std::shared_ptr<Communicator> communicator,
                                                    int member, absl::Duration timeout);
+
+/// The Store of a simulated cluster: one table that all ranks share, in memory.
+///
+/// A wait behaves as TCPStore's does. A time-out that the caller names passes in virtual time;
+/// under the default time-out, a wait that can no longer end is reported at once as a stall.
+/// Errors: the store throws c10::DistStoreError, which names the missing keys.
+/// Threads: only the rank that holds the baton may use the store.
+c10::intrusive_ptr<c10d::Store> make_sim_store(std::shared_ptr<Fabric> fabric);
 
 }  // namespace accelerate::simulator

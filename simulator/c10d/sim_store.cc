@@ -1,4 +1,4 @@
-#include "simulator/c10d/sim_store.h"
+#include "simulator/c10d/sim_backend.h"
 
 #include <algorithm>
 #include <string>

@@ -27,9 +27,9 @@
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/generator.h"
-#include "simulator/device/host_costs.h"
 #include "simulator/device/install.h"
-#include "simulator/disk/fault_plan.h"
+#include "simulator/device/op_watch.h"
+#include "simulator/disk/file_faults.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
 

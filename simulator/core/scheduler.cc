@@ -30,7 +30,6 @@ void Scheduler::run(const std::function<void(int task)>& body) {
   for (int task = 0; task < num_tasks(); ++task) {
     threads.emplace_back([this, task, &body] {
       wait_for_baton(task);
-      if (hooks_.on_resume) hooks_.on_resume(task);
       body(task);
       if (hooks_.on_suspend) hooks_.on_suspend(task);
       std::lock_guard<std::mutex> lock(mutex_);
@@ -49,10 +48,25 @@ void Scheduler::run(const std::function<void(int task)>& body) {
 }
 
 void Scheduler::wait_for_baton(int task) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  Task& self = *tasks_[task];
-  self.baton.wait(lock, [&self] { return self.has_baton; });
-  self.state = State::kRunning;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Task& self = *tasks_[task];
+    self.baton.wait(lock, [&self] { return self.has_baton; });
+    self.state = State::kRunning;
+  }
+  if (hooks_.on_resume) hooks_.on_resume(task);
+}
+
+// `leave` says, with the mutex held, what becomes of the task.
+void Scheduler::give_up_baton(int task, absl::FunctionRef<void()> leave) {
+  if (hooks_.on_suspend) hooks_.on_suspend(task);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tasks_[task]->has_baton = false;
+    leave();
+    hand_over();
+  }
+  wait_for_baton(task);
 }
 
 // Called with the mutex held by the task that gives the baton up.
@@ -126,16 +140,7 @@ void Scheduler::yield() {
     return;
   }
   if (ready_.empty()) return;  // No other task can run.
-  if (hooks_.on_suspend) hooks_.on_suspend(task);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Task& self = *tasks_[task];
-    self.has_baton = false;
-    make_ready(task, Wake::kReady);
-    hand_over();
-  }
-  wait_for_baton(task);
-  if (hooks_.on_resume) hooks_.on_resume(task);
+  give_up_baton(task, [&] { make_ready(task, Wake::kReady); });
 }
 
 Wake Scheduler::block(absl::FunctionRef<std::string()> describe, Deadline deadline) {
@@ -143,22 +148,15 @@ Wake Scheduler::block(absl::FunctionRef<std::string()> describe, Deadline deadli
   Task& self = *tasks_[task];
   const int64_t deadline_ns = absl::ToInt64Nanoseconds(deadline.at);
   if (deadline_ns <= now_ns_ && deadline_ns <= self.clock_ns) return Wake::kDeadline;
-  if (hooks_.on_suspend) hooks_.on_suspend(task);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    self.has_baton = false;
+  give_up_baton(task, [&] {
     self.state = State::kBlocked;
     self.describe = &describe;
     self.deadline_ns = deadline_ns;
     self.deadline_is_progress = deadline.counts_as_progress;
-    if (deadline_ns != kNever) {
-      timers_.insert({deadline_ns, task});
-      if (deadline.counts_as_progress) ++progress_timers_;
-    }
-    hand_over();
-  }
-  wait_for_baton(task);
-  if (hooks_.on_resume) hooks_.on_resume(task);
+    if (deadline_ns == kNever) return;
+    timers_.insert({deadline_ns, task});
+    if (deadline.counts_as_progress) ++progress_timers_;
+  });
   return self.wake;
 }
 

@@ -130,6 +130,7 @@ class Scheduler {
   bool advance();
   void advance_or_stall();
   void wait_for_baton(int task);
+  void give_up_baton(int task, absl::FunctionRef<void()> leave);
 
   const Hooks hooks_;
   DeterministicRandom random_;

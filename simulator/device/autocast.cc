@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
-#include "simulator/device/registration.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -69,26 +69,12 @@ void add_cpu_policies(PolicyTable& table) {
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) continue;
     table[c10::toString(name)].cpu = Policy::kFloat;
   }
-  for (const char* lower : {"conv1d",
-                            "conv2d",
-                            "conv3d",
-                            "bmm",
-                            "mm",
-                            "linalg_vecdot",
-                            "baddbmm",
-                            "addmm",
-                            "addbmm",
-                            "linear",
-                            "_convolution.deprecated",
-                            "matmul",
-                            "conv_tbc",
-                            "mkldnn_rnn_layer",
-                            "conv_transpose1d",
-                            "conv_transpose2d.input",
-                            "conv_transpose3d.input",
-                            "prelu",
-                            "scaled_dot_product_attention",
-                            "_native_multi_head_attention"}) {
+  constexpr char kLower[] =
+      "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear "
+      "_convolution.deprecated matmul conv_tbc mkldnn_rnn_layer conv_transpose1d "
+      "conv_transpose2d.input conv_transpose3d.input prelu scaled_dot_product_attention "
+      "_native_multi_head_attention";
+  for (absl::string_view lower : absl::StrSplit(kLower, ' ')) {
     table[absl::StrCat("aten::", lower)].cpu = Policy::kLowerPrecision;
   }
   for (const char* promote : {"stack", "cat", "index_copy", "index_copy.dimname"}) {

@@ -10,9 +10,9 @@
 
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
-#include "simulator/device/host_memory.h"
-#include "simulator/device/registration.h"
-#include "simulator/device/training_watch.h"
+#include "simulator/device/install.h"
+#include "simulator/device/op_watch.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {

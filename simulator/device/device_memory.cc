@@ -51,7 +51,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   observer_ = std::move(observer);
   capacity_ = capacity_bytes;
   in_use_ = peak_ = num_blocks_ = 0;
-  by_category_ = at_peak_ = {};
+  by_category_ = {};
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
 }
@@ -70,10 +70,7 @@ MemoryCategory DeviceMemory::category_now(const char* operation) const {
 void DeviceMemory::account(MemoryCategory category, int64_t delta) {
   by_category_[static_cast<size_t>(category)] += delta;
   in_use_ += delta;
-  if (in_use_ > peak_) {
-    peak_ = in_use_;
-    at_peak_ = by_category_;
-  }
+  peak_ = std::max(peak_, in_use_);
   if (observer_) observer_(category, delta);
 }
 

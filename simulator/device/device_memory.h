@@ -84,7 +84,6 @@ class DeviceMemory {
   int64_t in_use() const { return in_use_; }
   int64_t peak() const { return peak_; }
   const Bytes& by_category() const { return by_category_; }
-  const Bytes& at_peak() const { return at_peak_; }
   int64_t num_blocks() const { return num_blocks_; }
 
   /// A line for each category: its bytes, and its largest blocks with the allocating operators.
@@ -104,7 +103,6 @@ class DeviceMemory {
   int64_t peak_ = 0;
   int64_t num_blocks_ = 0;
   Bytes by_category_ = {};
-  Bytes at_peak_ = {};
   MemoryBlock* newest_ = nullptr;
   bool set_up_ = false;        // a backward pass was seen
   bool had_backward_ = false;  // in this step

@@ -8,8 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
-#include "simulator/device/host_memory.h"
-#include "simulator/device/registration.h"
+#include "simulator/device/install.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -103,7 +102,7 @@ class SimEngine final : public torch::autograd::Engine {
       // HostCall rejects tensors of other ranks before they get into a graph.
       device_ready_queues_[device->index()] = queue;
     } else {
-      // A rank whose tensors are on the CPU and charged to its device; see host_costs.h.
+      // A rank whose tensors are on the CPU and charged to its device; see op_watch.h.
       device = ChargeScope::charged_device();
     }
     if (device != nullptr) scope.emplace(*device, roots);

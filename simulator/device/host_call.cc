@@ -9,7 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "simulator/device/host_memory.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {

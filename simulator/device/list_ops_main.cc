@@ -2,7 +2,7 @@
 #include <iostream>
 
 #include "simulator/device/install.h"
-#include "simulator/device/op_support.h"
+#include "simulator/device/op_info.h"
 
 int main() {
   accelerate::simulator::install_sim_device();

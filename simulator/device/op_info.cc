@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -9,66 +10,166 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace accelerate::simulator {
 namespace {
 
+using c10::DispatchKey;
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+// Whether an operator of ATen is in a list of names, which are separated by blanks.
+bool is_one_of(absl::string_view name, absl::string_view names) {
+  return absl::ConsumePrefix(&name, "aten::") &&
+         absl::c_linear_search(absl::StrSplit(names, ' '), name);
+}
+
+// ---- The FLOP of an operator.
+
+c10::IntArrayRef sizes(const c10::IValue& argument) { return argument.toTensor().sizes(); }
+
+double product(c10::IntArrayRef extents) {
+  double result = 1;
+  for (const int64_t extent : extents) result *= static_cast<double>(extent);
+  return result;
+}
+
+// Complex products take four real ones.
+double scale(const c10::IValue& argument) { return argument.toTensor().is_complex() ? 4 : 1; }
+
+// [.., n, k] x [.., k, m] at arguments `a` and `b`.
+template <int a, int b>
+double matrix_product(Arguments arguments) {
+  const c10::IntArrayRef right = sizes(arguments[b]);
+  const double columns = right.size() < 2 ? 1 : static_cast<double>(right.back());
+  return 2 * scale(arguments[a]) * product(sizes(arguments[a])) * columns;
+}
+
+double outer_product(Arguments arguments) {
+  return 2 * scale(arguments[1]) * product(sizes(arguments[1])) * product(sizes(arguments[2]));
+}
+
+// Each output element takes one multiply-add per input channel of its group and kernel element.
+// Weights are [out, in / groups, kernel...], for transposed convolutions [in, out / groups,
+// kernel...].
+double convolution(Arguments arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const at::Tensor& weight = arguments[1].toTensor();
+  const int64_t spatial = weight.dim() - 2;
+  const bool transposed = arguments[6].toBool();
+  const double batch = input.dim() == weight.dim() ? static_cast<double>(input.size(0)) : 1;
+  if (transposed) {
+    double positions = batch;
+    for (int64_t d = 0; d < spatial; ++d) {
+      positions *= static_cast<double>(input.size(input.dim() - spatial + d));
+    }
+    return 2 * scale(arguments[0]) * positions * product(weight.sizes());
+  }
+  const auto stride = arguments[3].toIntVector();
+  const auto padding = arguments[4].toIntVector();
+  const auto dilation = arguments[5].toIntVector();
+  auto of = [](const std::vector<int64_t>& values, int64_t d) {
+    return values[values.size() == 1 ? 0 : d];
+  };
+  double positions = batch;
+  for (int64_t d = 0; d < spatial; ++d) {
+    const int64_t extent = input.size(input.dim() - spatial + d) + 2 * of(padding, d) -
+                           of(dilation, d) * (weight.size(2 + d) - 1);
+    positions *= static_cast<double>((extent - 1) / of(stride, d) + 1);
+  }
+  return 2 * scale(arguments[0]) * positions * product(weight.sizes());
+}
+
+// One product for the inputs' gradient, one for the weights', each as large as the forward one.
+double convolution_backward(Arguments arguments) {
+  const at::Tensor& weight = arguments[2].toTensor();
+  const bool transposed = arguments[7].toBool();
+  const c10::IntArrayRef positions_of = sizes(arguments[transposed ? 1 : 0]);
+  double positions = static_cast<double>(positions_of[0]);
+  for (size_t d = 2; d < positions_of.size(); ++d)
+    positions *= static_cast<double>(positions_of[d]);
+  const auto mask = arguments[10].toBoolList();
+  const int products = static_cast<int>(mask.get(0)) + static_cast<int>(mask.get(1));
+  return products * 2 * scale(arguments[1]) * positions * product(weight.sizes());
+}
+
+// Scores and their weighted sum, for queries [.., L, E], keys [.., S, E], values [.., S, V].
+double attention_at(Arguments arguments, size_t query) {
+  const double queries = product(sizes(arguments[query]));
+  const c10::IntArrayRef keys = sizes(arguments[query + 1]);
+  const c10::IntArrayRef values = sizes(arguments[query + 2]);
+  const auto length = static_cast<double>(keys[keys.size() - 2]);
+  const double depth = static_cast<double>(keys.back());
+  return 2 * queries * length * (1 + static_cast<double>(values.back()) / depth);
+}
+
+double attention(Arguments arguments) { return attention_at(arguments, 0); }
+
+// Flash attention computes the scores again: five products instead of two.
+double attention_backward(Arguments arguments) { return 2.5 * attention_at(arguments, 1); }
+
+// Input [T, B, I] or [B, T, I], or packed [rows, I]; every weight matrix meets every row once.
+double recurrent(Arguments arguments) {
+  const c10::IntArrayRef input = sizes(arguments[0]);
+  const double rows = product(input) / static_cast<double>(input.back());
+  double weights = 0;
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isTensorList()) continue;
+    for (const at::Tensor& weight : argument.toTensorVector()) {
+      if (weight.dim() == 2) weights += static_cast<double>(weight.numel());
+    }
+  }
+  return 2 * rows * weights;
+}
+
+// input, state(s), w_ih, w_hh, ...
+double recurrent_cell(Arguments arguments) {
+  const double rows = static_cast<double>(sizes(arguments[0])[0]);
+  double weights = 0;
+  for (size_t i = 2; i < 4; ++i) weights += product(sizes(arguments[i]));
+  return 2 * rows * weights;
+}
+
+// The formula of "aten::mm", ...: matrix products, convolutions, attention and recurrent layers
+// have one. Null for all other operators, whose time is that of the bytes they move.
+FlopFormula flop_formula(absl::string_view name) {
+  constexpr std::pair<const char*, FlopFormula> kFormulas[] = {
+      {"mm bmm mv dot vdot _int_mm _scaled_mm", matrix_product<0, 1>},
+      {"addmm addmm_ _addmm_activation addmv addmv_ baddbmm baddbmm_ addbmm addbmm_",
+       matrix_product<1, 2>},
+      {"addr addr_", outer_product},
+      {"convolution convolution_overrideable", convolution},
+      {"convolution_backward", convolution_backward},
+      {"_scaled_dot_product_flash_attention_for_cpu", attention},
+      {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+      {"lstm gru rnn_tanh rnn_relu", recurrent},
+      {"lstm_cell gru_cell", recurrent_cell},
+  };
+  for (const auto& [names, formula] : kFormulas) {
+    if (is_one_of(name, names)) return formula;
+  }
+  return nullptr;
+}
+
+// ---- The description of an operator.
+
 // These change sizes and storages, not elements.
-constexpr std::array kMetadataOnly = {
-    "aten::resize_",
-    "aten::resize_as_",
-    "aten::_resize_output_",
-    "aten::set_",
-    "aten::empty_like",
-    "aten::new_empty",
-    "aten::empty",
-    "aten::set_data",
-    "aten::is_set_to",
-    "aten::_indices",
-    "aten::_values",
-    "aten::_nnz",
-    "aten::_dimI",
-    "aten::_dimV",
-    "aten::is_coalesced",
-    "aten::dense_dim",
-    "aten::sparse_dim",
-    "aten::_coalesced_",
-    "aten::record_stream",
-    "aten::is_same_size",
-    "aten::is_pinned",
-    "aten::sparse_resize_",
-    "aten::indices",
-    "aten::values",
-    "aten::sparse_resize_and_clear_",
-    "aten::empty_strided",
-    "aten::empty_permuted",
-    "aten::new_empty_strided",
-};
+constexpr char kMetadataOnly[] =
+    "resize_ resize_as_ _resize_output_ set_ empty_like new_empty empty set_data is_set_to "
+    "_indices _values _nnz _dimI _dimV is_coalesced dense_dim sparse_dim _coalesced_ "
+    "record_stream is_same_size is_pinned sparse_resize_ indices values "
+    "sparse_resize_and_clear_ empty_strided empty_permuted new_empty_strided";
 
 // Indices and lengths of these may stay on the host.
-constexpr std::array kMixesDevices = {
-    "aten::index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-    "aten::_unsafe_index",
-    "aten::_unsafe_index_put",
-    "aten::ctc_loss",
-    "aten::_ctc_loss",
-    "aten::_ctc_loss_backward",
-    "aten::_pack_padded_sequence",
-    "aten::_pack_padded_sequence_backward",
-    "aten::_local_scalar_dense",
-    "aten::copy_",
-    "aten::copy_sparse_to_sparse_",
-};
-
-template <size_t n>
-bool is_one_of(const std::string& name, const std::array<const char*, n>& names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+constexpr char kMixesDevices[] =
+    "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put ctc_loss "
+    "_ctc_loss _ctc_loss_backward _pack_padded_sequence _pack_padded_sequence_backward "
+    "_local_scalar_dense copy_ copy_sparse_to_sparse_";
 
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
@@ -104,17 +205,44 @@ OpInfo describe(const c10::OperatorHandle& op) {
       op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
   info.draws_by_default =
       op.hasTag(at::Tag::nondeterministic_seeded) && info.generator_argument < 0;
-  info.has_cpu_kernel = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ||
-                        op.hasComputedKernelForDispatchKey(c10::DispatchKey::SparseCPU);
-  info.has_own_cpu_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
-                            op.hasKernelForDispatchKey(c10::DispatchKey::SparseCPU);
+  info.has_cpu_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU) ||
+                        op.hasComputedKernelForDispatchKey(DispatchKey::SparseCPU);
+  info.has_own_cpu_kernel = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
+                            op.hasKernelForDispatchKey(DispatchKey::SparseCPU);
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.flops = flop_formula(info.name);
   return info;
 }
 
+// By OpSupport.
+constexpr const char* kSupportNames[] = {"cpu kernel", "device", "composed", "unsupported"};
+
+bool is_composed(const c10::OperatorHandle& op) {
+  constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
+                                         DispatchKey::CompositeExplicitAutograd,
+                                         DispatchKey::CompositeExplicitAutogradNonFunctional};
+  return std::any_of(std::begin(kComposites), std::end(kComposites),
+                     [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
+}
+
 }  // namespace
+
+MathType math_type(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Double:
+    case c10::ScalarType::ComplexDouble: return MathType::kFp64;
+    case c10::ScalarType::Half:
+    case c10::ScalarType::ComplexHalf: return MathType::kFp16;
+    case c10::ScalarType::BFloat16: return MathType::kBf16;
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::QInt8:
+    case c10::ScalarType::QUInt8: return MathType::kInt8;
+    default: break;
+  }
+  return c10::isFloat8Type(dtype) ? MathType::kFp8 : MathType::kFp32;
+}
 
 const OpInfo& op_info(const c10::OperatorHandle& op) {
   // The address of a schema is constant and identifies its operator.
@@ -134,6 +262,33 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
   if (!info) info = std::make_unique<const OpInfo>(describe(op));
   slot = {key, info.get()};
   return *info;
+}
+
+OpSupport op_support(const c10::OperatorHandle& op) {
+  const bool own = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) ||
+                   op.hasKernelForDispatchKey(DispatchKey::SparsePrivateUse1);
+  if (op_info(op).has_own_cpu_kernel) return OpSupport::kCpuKernel;
+  if (own) return OpSupport::kDevice;
+  if (is_composed(op)) return OpSupport::kComposed;
+  return op_info(op).has_cpu_kernel ? OpSupport::kCpuKernel : OpSupport::kUnsupported;
+}
+
+std::vector<std::string> list_op_support() {
+  std::vector<std::string> lines;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!absl::StartsWith(name.name, "aten::")) continue;
+    auto op = dispatcher.findSchema(name);
+    // Mobile and scripting parts register some names that are not operators of the dispatcher and
+    // have no kernel at all.
+    if (!op || !op->hasKernelForAnyDispatchKey(c10::DispatchKeySet(c10::DispatchKeySet::FULL))) {
+      continue;
+    }
+    lines.push_back(absl::StrCat(c10::toString(name), " ",
+                                 kSupportNames[static_cast<size_t>(op_support(*op))]));
+  }
+  std::sort(lines.begin(), lines.end());
+  return lines;
 }
 
 }  // namespace accelerate::simulator

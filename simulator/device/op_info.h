@@ -1,4 +1,5 @@
-/// A description of an operator, read once from its schema, and how much arithmetic it does.
+/// A description of an operator, read once from its schema and the operator registry: how much
+/// arithmetic it does, and how a simulated device runs it.
 ///
 /// Threads: any.
 #pragma once
@@ -13,17 +14,13 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
-#include "simulator/hardware/device_model.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::simulator {
 
 /// The FLOP of one call, from its arguments' shapes. A fused multiply-add counts as two, and
 /// complex arithmetic as four times real arithmetic.
 using FlopFormula = double (*)(c10::ArrayRef<c10::IValue> arguments);
-
-/// The formula of "aten::mm", ...: matrix products, convolutions, attention and recurrent layers
-/// have one. Null for all other operators, whose time is that of the bytes they move.
-FlopFormula flop_formula(const std::string& name);
 
 /// The peak rate at which the device computes in this dtype.
 MathType math_type(c10::ScalarType dtype);
@@ -65,5 +62,19 @@ struct OpInfo {
 
 /// The description of `op`. It is never destroyed.
 const OpInfo& op_info(const c10::OperatorHandle& op);
+
+/// How the device runs an operator, once it is installed (install_sim_device).
+enum class OpSupport {
+  kCpuKernel,    ///< LibTorch's CPU kernel on the device's memory
+  kDevice,       ///< a kernel of the device
+  kComposed,     ///< LibTorch composes it of other operators
+  kUnsupported,  ///< none of these: the operator throws
+};
+
+OpSupport op_support(const c10::OperatorHandle& op);
+
+/// One line for each operator of ATen, sorted: its name with overload, a blank, and "cpu kernel",
+/// "device", "composed" or "unsupported".
+std::vector<std::string> list_op_support();
 
 }  // namespace accelerate::simulator

@@ -1,5 +1,5 @@
 // Sweeps the operator registry: operators run on a simulated device or fail with a clear error.
-#include "simulator/device/op_support.h"
+#include "simulator/device/op_info.h"
 
 #include <fstream>
 #include <string>

@@ -2,10 +2,17 @@
 ///
 /// Each rank has one device, "sim:RANK", because all ranks live in one process. LibTorch counts
 /// devices in eight bits, so it can address 127 of them. In a larger cluster all ranks' tensors are
-/// on the CPU and are charged to the ranks' devices (see host_costs.h).
+/// on the CPU and are charged to the ranks' devices (see op_watch.h).
+///
+/// The allocators of simulated devices and of the host around them: once installed, an allocator of
+/// the simulator makes the memory of all CPU tensors. So memory that a kernel allocates on behalf
+/// of a device is charged to that device, and a result moves between host and device without a
+/// copy.
 ///
 /// Units: nanoseconds of virtual time since the start of the run.
-/// Threads: a device belongs to the thread of its rank while that holds the baton.
+/// Threads: a device belongs to the thread of its rank while that holds the baton. Allocators may
+/// be
+///          used on any thread, as LibTorch's; a ChargeScope acts on its own thread.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +24,13 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "simulator/device/device_memory.h"
-#include "simulator/hardware/device_model.h"
+#include "simulator/hardware/cluster_spec.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -157,5 +165,41 @@ class RankScope {
 /// The index of this thread's current device, as DeviceGuard sets it.
 int current_device();
 void set_current_device(int index);
+
+/// Allocates on the current device.
+c10::Allocator& device_allocator();
+/// Allocates pinned host memory, from which copies to a device are asynchronous.
+c10::Allocator& pinned_allocator();
+bool is_pinned(const void* data);
+
+/// The block of a device's or the host's memory from these allocators; null for other memory.
+inline MemoryBlock* block_of(const c10::DataPtr& data) {
+  if (data.get() == nullptr || data.get_deleter() != &DeviceMemory::release) return nullptr;
+  return static_cast<MemoryBlock*>(data.get_context()) - 1;
+}
+
+/// Replaces LibTorch's CPU allocator for the rest of the process.
+void install_host_allocator();
+
+/// Charges host memory that this thread allocates to `device` for a scope; to none if it is null.
+class ChargeScope {
+ public:
+  ChargeScope(SimDevice* device, const char* operation)
+      : previous_device_(std::exchange(charged_device(), device)),
+        previous_operation_(std::exchange(charged_operation(), operation)) {}
+  ~ChargeScope() {
+    charged_device() = previous_device_;
+    charged_operation() = previous_operation_;
+  }
+  ChargeScope(const ChargeScope&) = delete;
+  ChargeScope& operator=(const ChargeScope&) = delete;
+
+  static SimDevice*& charged_device();
+  static const char*& charged_operation();
+
+ private:
+  SimDevice* const previous_device_;
+  const char* const previous_operation_;
+};
 
 }  // namespace accelerate::simulator

@@ -5,11 +5,9 @@
 ///
 ///   sync(file)              makes the file's bytes durable, not its name
 ///   sync_directory(folder)  makes the names that were made, renamed or removed in the folder
-///   durable,
-///                           not those in folders below
+///                           durable, not those in folders below
 ///   rename, exchange        one step, durable as a whole or not at all; across folders it is
-///   durable
-///                           after a sync of both
+///                           durable after a sync of both
 ///
 /// When a name becomes durable, the older changes that led to it become durable too: after "a to b,
 /// b to c" in several folders, the file never has two names or none.
@@ -72,7 +70,6 @@ class SimDisk final : public FileSystem {
   explicit SimDisk(SimDiskOptions options = {});
   ~SimDisk() override;
 
-  const std::string& mount_point() const { return options_.mount_point; }
   /// Whether a path is on this disk; "." and ".." are resolved by name.
   bool contains(const std::string& path) const;
   int64_t used() const;

@@ -2,8 +2,7 @@
 /// faults; elsewhere the machine's own.
 ///
 /// Errors:  those of FileSystem and of the faults; Unimplemented for a rename or exchange of names
-/// on two
-///          disks.
+///          on two disks.
 /// Threads: the rank's thread.
 #pragma once
 
@@ -13,7 +12,7 @@
 
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
-#include "simulator/disk/fault_plan.h"
+#include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
 
 namespace accelerate::simulator {

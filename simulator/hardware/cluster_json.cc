@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/message_text.h"
 #include "nlohmann/json.hpp"
-#include "simulator/hardware/cluster_builder.h"
+#include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
-#include "simulator/hardware/spelling.h"
 
 namespace accelerate::simulator::internal {
 namespace {
@@ -310,16 +310,13 @@ class Reader {
     }
   }
 
-  // The value of `key` as one of `names`.
   template <typename Fabric>
-  std::optional<Fabric> read_fabric(const Json& root, const char* key,
-                                    const std::vector<std::string>& names,
-                                    std::optional<Fabric> (*find)(absl::string_view)) {
+  std::optional<Fabric> read_fabric(const Json& root, const char* key) {
     const Json* value = member(root, key);
     if (value == nullptr) return std::nullopt;
     const std::string name = value->is_string() ? value->get<std::string>() : "";
-    const std::optional<Fabric> fabric = find(name);
-    if (!fabric.has_value()) fail(absl::StrCat("/", key), suggestion(name, names));
+    const std::optional<Fabric> fabric = fabric_of<Fabric>(name);
+    if (!fabric.has_value()) fail(absl::StrCat("/", key), suggestion(name, fabric_names<Fabric>()));
     return fabric;
   }
 
@@ -327,9 +324,8 @@ class Reader {
     const bool torus = !shape_.torus.empty() ||
                        (preset.node_fabric == NodeFabric::kTorus && !root.contains("node_fabric"));
     if (torus) return read_torus_links(root, preset);
-    const auto node = read_fabric(root, "node_fabric", node_fabric_names(), &node_fabric_of);
-    const auto network =
-        read_fabric(root, "network_fabric", network_fabric_names(), &network_fabric_of);
+    const auto node = read_fabric<NodeFabric>(root, "node_fabric");
+    const auto network = read_fabric<NetworkFabric>(root, "network_fabric");
     if (!status_.ok()) return;
     if (preset.node_fabric == NodeFabric::kTorus &&
         !(root.contains("nic") && network.has_value())) {

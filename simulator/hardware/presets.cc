@@ -1,6 +1,8 @@
 #include "simulator/hardware/presets.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -61,7 +63,6 @@ Preset v100() {
                            kPcie3),
           .aliases = {"v100-32"},
           .devices_per_node = 16,
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {150 * kGiga, kNodeLinkNs},
           .network_fabric = NetworkFabric::kFatTree,
           .nic = {gbps(100), kNicNs},
@@ -75,9 +76,7 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
   return {.device = device(name, "gpu", memory_bytes, memory_bytes_per_second,
                            {19.5, 19.5, 312, 312, 312, 624}, kPcie4),
           .aliases = std::move(aliases),
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {300 * kGiga, kNodeLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(200), kNicNs},
           .nics_per_node = 8};
 }
@@ -88,9 +87,7 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
 Preset hopper(const char* name, int64_t memory_bytes, double memory_bytes_per_second) {
   return {.device = device(name, "gpu", memory_bytes, memory_bytes_per_second,
                            {67, 67, 989.5, 989.5, 1979, 1979}, kPcie5),
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {450 * kGiga, kNodeLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
 }
@@ -100,9 +97,7 @@ Preset hopper(const char* name, int64_t memory_bytes, double memory_bytes_per_se
 Preset b200() {
   return {.device = device("b200", "gpu", 180 * kGiB, 8 * kTera, {37, 75, 2250, 2250, 4500, 4500},
                            kPcie5),
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {900 * kGiga, kNodeLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
 }
@@ -118,7 +113,6 @@ Preset mi300x() {
           .aliases = {"mi300"},
           .node_fabric = NodeFabric::kMesh,
           .node_link = {64 * kGiga, kMeshLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
 }
@@ -135,7 +129,6 @@ Preset ascend910b() {
           .aliases = {"910b", "ascend-910b", "ascend"},
           .node_fabric = NodeFabric::kMesh,
           .node_link = {28 * kGiga, kMeshLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(200), kNicNs},
           .nics_per_node = 8};
 }
@@ -152,7 +145,6 @@ Preset gaudi2() {
           .aliases = {"gaudi-2", "hpu"},
           .node_fabric = NodeFabric::kMesh,
           .node_link = {gbps(300), kMeshLinkNs},
-          .network_fabric = NetworkFabric::kRails,
           .nic = {gbps(300), kNicNs},
           .nics_per_node = 8};
 }
@@ -186,8 +178,6 @@ Preset tpu(const char* name, std::vector<std::string> aliases, int axes, int64_t
           .node_fabric = NodeFabric::kTorus,
           .node_link = {link, kChipLinkNs},
           .network_fabric = NetworkFabric::kEthernet,
-          .nic = {},
-          .nics_per_node = 1,
           .torus_axes = axes};
 }
 
@@ -197,7 +187,6 @@ Preset tpu(const char* name, std::vector<std::string> aliases, int axes, int64_t
 Preset generic(const char* family) {
   return {
       .device = device(family, family, 64 * kGiB, 1 * kTera, {5, 25, 200, 200, 200, 400}, kPcie4),
-      .node_fabric = NodeFabric::kSwitch,
       .node_link = {100 * kGiga, kNodeLinkNs},
       .network_fabric = NetworkFabric::kFatTree,
       .nic = {gbps(200), kNicNs},
@@ -221,11 +210,40 @@ Preset cpu() {
   return {.device = std::move(model),
           .aliases = {"xeon"},
           .devices_per_node = 2,
-          .node_fabric = NodeFabric::kSwitch,
           .node_link = {50 * kGiga, kNodeLinkNs},
           .network_fabric = NetworkFabric::kEthernet,
-          .nic = {gbps(100), kTcpNicNs},
-          .nics_per_node = 1};
+          .nic = {gbps(100), kTcpNicNs}};
+}
+
+// ---- Clusters.
+
+// The number of links that a device has in the fabric of its node.
+double links_per_device(NodeFabric fabric, int devices_per_node) {
+  return fabric == NodeFabric::kMesh ? std::max(1, devices_per_node - 1) : 1;
+}
+
+LinkModel node_link_of(const Preset& preset, NodeFabric fabric) {
+  LinkModel link = preset.node_link;
+  if (fabric == preset.node_fabric) return link;
+  if (fabric == NodeFabric::kPcie) {
+    link.bytes_per_second = preset.device.host_bytes_per_second;
+    return link;
+  }
+  // The total bandwidth of a device stays the same, over one link or over one link to each other
+  // device.
+  link.bytes_per_second = link.bytes_per_second *
+                          links_per_device(preset.node_fabric, preset.devices_per_node) /
+                          links_per_device(fabric, preset.devices_per_node);
+  return link;
+}
+
+int nics_per_node_of(const Preset& preset, NetworkFabric fabric, int ranks_per_node) {
+  switch (fabric) {
+    case NetworkFabric::kRails: return ranks_per_node;
+    case NetworkFabric::kFatTree: return preset.nics_per_node;
+    case NetworkFabric::kEthernet: return 1;
+  }
+  return 1;
 }
 
 }  // namespace
@@ -279,4 +297,65 @@ std::vector<std::string> device_names() {
   return names;
 }
 
+namespace internal {
+
+Shape shape_of_torus(std::vector<int> torus) {
+  const int chips = std::accumulate(torus.begin(), torus.end(), 1, std::multiplies<>());
+  int per_host = kChipsPerHost;
+  while (chips % per_host != 0) --per_host;
+  return {.num_nodes = chips / per_host, .ranks_per_node = per_host, .torus = std::move(torus)};
+}
+
+ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
+                          std::optional<NodeFabric> node_fabric,
+                          std::optional<NetworkFabric> network_fabric) {
+  ClusterSpec spec{.num_nodes = shape.num_nodes,
+                   .ranks_per_node = shape.ranks_per_node,
+                   .device = preset.device};
+  spec.node_fabric = node_fabric.value_or(preset.node_fabric);
+  spec.node_link = node_link_of(preset, spec.node_fabric);
+  if (spec.node_fabric == NodeFabric::kTorus) {
+    spec.torus = shape.torus;
+    // Hosts along the first axis, their chips along the second.
+    if (spec.torus.empty()) spec.torus = {shape.num_nodes, shape.ranks_per_node};
+    return spec;
+  }
+  spec.network_fabric = network_fabric.value_or(preset.network_fabric);
+  spec.nic = preset.nic;
+  spec.nics_per_node = nics_per_node_of(preset, spec.network_fabric, spec.ranks_per_node);
+  return spec;
+}
+
+template <>
+const std::vector<std::string>& fabric_names<NodeFabric>() {
+  static const auto* names = new std::vector<std::string>{"switch", "mesh", "pcie"};
+  return *names;
+}
+
+template <>
+const std::vector<std::string>& fabric_names<NetworkFabric>() {
+  static const auto* names = new std::vector<std::string>{"rails", "fat-tree", "ethernet"};
+  return *names;
+}
+
+std::string name_of(NodeFabric fabric) {
+  if (fabric == NodeFabric::kTorus) return "torus";
+  return fabric_names<NodeFabric>()[static_cast<size_t>(fabric)];
+}
+
+std::string name_of(NetworkFabric fabric) {
+  return fabric_names<NetworkFabric>()[static_cast<size_t>(fabric)];
+}
+
+template <typename Fabric>
+std::optional<Fabric> fabric_of(absl::string_view name) {
+  const std::vector<std::string>& names = fabric_names<Fabric>();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Fabric>(found - names.begin());
+}
+template std::optional<NodeFabric> fabric_of(absl::string_view name);
+template std::optional<NetworkFabric> fabric_of(absl::string_view name);
+
+}  // namespace internal
 }  // namespace accelerate::simulator

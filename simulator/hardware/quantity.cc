@@ -20,45 +20,57 @@ struct Unit {
   double factor;
 };
 
-// Earlier units are preferred when formatting.
-const std::vector<Unit>& units_of(Dimension dimension) {
-  static const auto* bytes = new std::vector<Unit>{
-      {"TiB", 0, 0x1p40}, {"GiB", 0, 0x1p30}, {"MiB", 0, 0x1p20}, {"KiB", 0, 0x1p10},
-      {"B", 0, 1},        {"TB", 12, 1},      {"GB", 9, 1},       {"MB", 6, 1},
-      {"kB", 3, 1},       {"KB", 3, 1},       {"", 0, 1}};
-  static const auto* bytes_per_second = new std::vector<Unit>{
-      {"TB/s", 12, 1}, {"GB/s", 9, 1},      {"MB/s", 6, 1},     {"kB/s", 3, 1},
-      {"B/s", 0, 1},   {"Tbps", 12, 0.125}, {"Gbps", 9, 0.125}, {"Mbps", 6, 0.125}};
-  static const auto* nanoseconds =
-      new std::vector<Unit>{{"s", 9, 1}, {"ms", 6, 1}, {"us", 3, 1}, {"ns", 0, 1}};
-  static const auto* flops_per_second = new std::vector<Unit>{
-      {"PFLOPS", 15, 1}, {"TFLOPS", 12, 1}, {"GFLOPS", 9, 1}, {"FLOPS", 0, 1}};
-  switch (dimension) {
-    case Dimension::kBytes: return *bytes;
-    case Dimension::kBytesPerSecond: return *bytes_per_second;
-    case Dimension::kNanoseconds: return *nanoseconds;
-    case Dimension::kFlopsPerSecond: return *flops_per_second;
-  }
-  return *bytes;
-}
+struct DimensionInfo {
+  const char* description;
+  double max;
+  bool whole;
+  /// Earlier units are preferred when formatting.
+  std::vector<Unit> units;
+};
 
-const char* description_of(Dimension dimension) {
-  switch (dimension) {
-    case Dimension::kBytes: return "a size such as 80GiB";
-    case Dimension::kBytesPerSecond: return "a bandwidth such as 25GB/s or 200Gbps";
-    case Dimension::kNanoseconds: return "a time such as 5us";
-    case Dimension::kFlopsPerSecond: return "a rate such as 989TFLOPS";
-  }
-  return "a quantity";
-}
-
-bool is_whole(Dimension dimension) {
-  return dimension == Dimension::kBytes || dimension == Dimension::kNanoseconds;
+const DimensionInfo& info_of(Dimension dimension) {
+  // By Dimension.
+  static const auto& infos = *new std::vector<DimensionInfo>{
+      {.description = "a size such as 80GiB",
+       .max = 0x1p53,  // Doubles hold every whole number up to this one.
+       .whole = true,
+       .units = {{"TiB", 0, 0x1p40},
+                 {"GiB", 0, 0x1p30},
+                 {"MiB", 0, 0x1p20},
+                 {"KiB", 0, 0x1p10},
+                 {"B", 0, 1},
+                 {"TB", 12, 1},
+                 {"GB", 9, 1},
+                 {"MB", 6, 1},
+                 {"kB", 3, 1},
+                 {"KB", 3, 1},
+                 {"", 0, 1}}},
+      {.description = "a bandwidth such as 25GB/s or 200Gbps",
+       .max = 1e18,
+       .whole = false,
+       .units = {{"TB/s", 12, 1},
+                 {"GB/s", 9, 1},
+                 {"MB/s", 6, 1},
+                 {"kB/s", 3, 1},
+                 {"B/s", 0, 1},
+                 {"Tbps", 12, 0.125},
+                 {"Gbps", 9, 0.125},
+                 {"Mbps", 6, 0.125}}},
+      {.description = "a time such as 5us",
+       .max = 3.6e12,  // An hour, for one link or one launch.
+       .whole = true,
+       .units = {{"s", 9, 1}, {"ms", 6, 1}, {"us", 3, 1}, {"ns", 0, 1}}},
+      {.description = "a rate such as 989TFLOPS",
+       .max = 1e21,
+       .whole = false,
+       .units = {{"PFLOPS", 15, 1}, {"TFLOPS", 12, 1}, {"GFLOPS", 9, 1}, {"FLOPS", 0, 1}}},
+  };
+  return infos[static_cast<size_t>(dimension)];
 }
 
 std::string unit_list(Dimension dimension) {
   std::vector<absl::string_view> names;
-  for (const Unit& unit : units_of(dimension)) {
+  for (const Unit& unit : info_of(dimension).units) {
     if (!unit.name.empty()) names.push_back(unit.name);
   }
   return absl::StrJoin(names, ", ");
@@ -95,39 +107,28 @@ std::string shortest(double value) {
 
 }  // namespace
 
-double max_quantity(Dimension dimension) {
-  switch (dimension) {
-    // Doubles hold every whole number up to this one.
-    case Dimension::kBytes: return 0x1p53;
-    // An hour, for one link or one launch.
-    case Dimension::kNanoseconds: return 3.6e12;
-    case Dimension::kBytesPerSecond: return 1e18;
-    case Dimension::kFlopsPerSecond: return 1e21;
-  }
-  return 0;
-}
+double max_quantity(Dimension dimension) { return info_of(dimension).max; }
 
 Quantity parse_quantity(absl::string_view text, Dimension dimension) {
+  const DimensionInfo& info = info_of(dimension);
   const size_t length = number_length(text);
-  if (length == 0) return {.position = 0, .expected = description_of(dimension)};
+  if (length == 0) return {.position = 0, .expected = info.description};
   const absl::string_view number = text.substr(0, length);
   const absl::string_view name = text.substr(length);
-  const std::vector<Unit>& units = units_of(dimension);
-  const auto unit = std::find_if(units.begin(), units.end(),
-                                 [name](const Unit& each) { return each.name == name; });
-  if (unit == units.end()) {
+  const auto unit = std::ranges::find(info.units, name, &Unit::name);
+  if (unit == info.units.end()) {
     return {.position = length, .expected = absl::StrCat("a unit: ", unit_list(dimension))};
   }
   const double value = scaled(number, *unit);
   if (value <= 0) {
-    return {.position = 0, .expected = absl::StrCat(description_of(dimension), ", above zero")};
+    return {.position = 0, .expected = absl::StrCat(info.description, ", above zero")};
   }
-  if (value > max_quantity(dimension)) {
+  if (value > info.max) {
     return {.position = 0,
-            .expected = absl::StrCat(description_of(dimension), ", at most ",
-                                     format_quantity(max_quantity(dimension), dimension))};
+            .expected =
+                absl::StrCat(info.description, ", at most ", format_quantity(info.max, dimension))};
   }
-  if (is_whole(dimension) && value != std::floor(value)) {
+  if (info.whole && value != std::floor(value)) {
     return {.position = 0,
             .expected = absl::StrCat("a whole number of ",
                                      dimension == Dimension::kBytes ? "bytes" : "nanoseconds")};
@@ -136,15 +137,16 @@ Quantity parse_quantity(absl::string_view text, Dimension dimension) {
 }
 
 std::string format_quantity(double value, Dimension dimension) {
+  const DimensionInfo& info = info_of(dimension);
   std::string best;
-  for (const Unit& unit : units_of(dimension)) {
+  for (const Unit& unit : info.units) {
     const bool is_base = unit.exponent == 0 && unit.factor == 1;
     const double in_unit = value / unit.factor / std::pow(10.0, unit.exponent);
     if (in_unit < 1 && !is_base) continue;
     const std::string number = shortest(in_unit);
     // Sizes in fractions of a unit are hard to read: 81MiB, not 0.0791GiB.
     const bool fraction = number.find('.') != std::string::npos;
-    if (fraction && is_whole(dimension)) continue;
+    if (fraction && info.whole) continue;
     if (scaled(number, unit) != value) continue;  // Rounding in the division.
     std::string text = absl::StrCat(number, unit.name);
     // "1234567B" rather than "1234567", because people read reports.

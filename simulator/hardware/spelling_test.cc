@@ -1,4 +1,4 @@
-#include "simulator/hardware/spelling.h"
+#include "accelerate/base/message_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "simulator/network/collective_costs.h"
+#include "simulator/network/network.h"
 
 #include <algorithm>
 #include <bit>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -31,11 +32,8 @@ struct Instant {
     return static_cast<double>(ns - earlier.ns) + (fraction - earlier.fraction);
   }
   int64_t rounded_up() const { return fraction > kToleranceNs ? ns + 1 : ns; }
+  auto operator<=>(const Instant&) const = default;
 };
-
-bool operator<(const Instant& a, const Instant& b) {
-  return std::tie(a.ns, a.fraction) < std::tie(b.ns, b.fraction);
-}
 
 // Longer than any run.
 constexpr double kLongestNs = 0x1p60;

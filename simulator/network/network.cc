@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/log/absl_check.h"
-#include "simulator/network/collective_costs.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -19,15 +18,9 @@ int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(
 }  // namespace
 
 absl::string_view to_string(CollectiveAlgorithm algorithm) {
-  switch (algorithm) {
-    case CollectiveAlgorithm::kNone: return "none";
-    case CollectiveAlgorithm::kRing: return "ring";
-    case CollectiveAlgorithm::kTree: return "tree";
-    case CollectiveAlgorithm::kHierarchical: return "hierarchical";
-    case CollectiveAlgorithm::kTorus: return "torus";
-    case CollectiveAlgorithm::kDirect: return "direct";
-  }
-  return "none";
+  constexpr std::array<const char*, kNumCollectiveAlgorithms> kNames = {
+      "none", "ring", "tree", "hierarchical", "torus", "direct"};
+  return kNames.at(static_cast<size_t>(algorithm));
 }
 
 // Hashes a sample of long rank lists; the comparison looks at every rank.

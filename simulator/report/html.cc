@@ -15,7 +15,7 @@
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 #include "simulator/report/template.h"
-#include "simulator/trace/memory_curve.h"
+#include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
 namespace {

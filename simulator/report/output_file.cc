@@ -5,7 +5,11 @@
 #include <cerrno>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -52,5 +56,16 @@ absl::Status OutputFile::commit() {
   ::unlink(partial_.c_str());
   return error(error_, path_);
 }
+
+std::string json_string(absl::string_view text) {
+  const std::string quoted =
+      nlohmann::json(std::string(text))
+          .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  return absl::StrReplaceAll(quoted, {{"<", "\\u003c"}});
+}
+
+std::string json_number(double value) { return nlohmann::json(value).dump(); }
+
+std::string microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }
 
 }  // namespace accelerate::simulator

@@ -1,4 +1,5 @@
-/// A file that is written as a whole or not at all.
+/// A file that is written as a whole or not at all, and parts of JSON text for files that are too
+/// large to build as one value first.
 ///
 /// The file is written under a temporary name in the same folder, piece by piece, and renamed at
 /// the end. If it is not committed, the temporary file is removed and an older file at the path
@@ -6,6 +7,7 @@
 /// full) and so on, by errno. After an error the file cannot be used. Threads: one at a time.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
@@ -36,6 +38,25 @@ class OutputFile {
   std::string partial_;
   std::FILE* file_;
   int error_ = 0;  // errno of the first write that failed
+};
+
+/// A JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. `<` is escaped, so that
+/// the text may be embedded in an HTML script element.
+std::string json_string(absl::string_view text);
+
+/// The shortest text that reads back as the same number; null for infinities and NaN.
+std::string json_number(double value);
+
+/// Nanoseconds as microseconds with three decimals, without rounding: "12.345".
+std::string microseconds(int64_t ns);
+
+/// Returns the comma before every element but the first.
+class Separator {
+ public:
+  const char* next() { return first_ ? (first_ = false, "") : ","; }
+
+ private:
+  bool first_ = true;
 };
 
 }  // namespace accelerate::simulator

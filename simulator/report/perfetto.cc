@@ -24,42 +24,22 @@ std::string place(int rank, int stream) {
   return absl::StrCat("\"pid\":", process_of(rank), ",\"tid\":", thread_of(stream));
 }
 
-// Which slices belong to which collective or message.
-class OperationMembers {
- public:
-  explicit OperationMembers(const Trace& trace) : begins_(trace.operations.size() + 1) {
-    // Counting sort by operation.
-    for (const Slice& slice : trace.slices) {
-      if (slice.operation >= 0) ++begins_[slice.operation + 1];
-    }
-    for (size_t i = 1; i < begins_.size(); ++i) begins_[i] += begins_[i - 1];
-    slices_.resize(begins_.back());
-    std::vector<size_t> next(begins_.begin(), begins_.end() - 1);
-    for (size_t i = 0; i < trace.slices.size(); ++i) {
-      const int64_t operation = trace.slices[i].operation;
-      if (operation >= 0) slices_[next[operation]++] = static_cast<uint32_t>(i);
-    }
-    const auto before = [&trace](uint32_t a, uint32_t b) {
-      const Slice& left = trace.slices[a];
-      const Slice& right = trace.slices[b];
-      return std::tie(left.start_ns, left.rank, left.stream) <
-             std::tie(right.start_ns, right.rank, right.stream);
-    };
-    for (size_t i = 0; i + 1 < begins_.size(); ++i) {
-      std::sort(slices_.begin() + begins_[i], slices_.begin() + begins_[i + 1], before);
-    }
+// By operation, the indices of its slices in the order of start, rank and stream. Empty if none was
+// kept.
+std::vector<std::vector<uint32_t>> slices_of_operations(const Trace& trace) {
+  std::vector<std::vector<uint32_t>> slices(trace.operations.size());
+  for (size_t i = 0; i < trace.slices.size(); ++i) {
+    const int64_t operation = trace.slices[i].operation;
+    if (operation >= 0) slices[operation].push_back(static_cast<uint32_t>(i));
   }
-
-  // Indices into Trace::slices, in the order of start, rank and stream. Empty if none was kept.
-  absl::Span<const uint32_t> of(size_t operation) const {
-    return absl::MakeConstSpan(slices_).subspan(begins_[operation],
-                                                begins_[operation + 1] - begins_[operation]);
+  for (std::vector<uint32_t>& of_one : slices) {
+    std::ranges::sort(of_one, {}, [&trace](uint32_t index) {
+      const Slice& slice = trace.slices[index];
+      return std::tie(slice.start_ns, slice.rank, slice.stream);
+    });
   }
-
- private:
-  std::vector<size_t> begins_;  // by operation, and the end of the last one
-  std::vector<uint32_t> slices_;
-};
+  return slices;
+}
 
 class Writer {
  public:
@@ -127,9 +107,9 @@ class Writer {
   }
 
   void write_flows() {
-    const OperationMembers members(trace_);
+    std::vector<std::vector<uint32_t>> slices = slices_of_operations(trace_);
     for (size_t operation = 0; operation < trace_.operations.size(); ++operation) {
-      std::vector<uint32_t> path(members.of(operation).begin(), members.of(operation).end());
+      std::vector<uint32_t>& path = slices[operation];
       if (path.size() < 2) continue;
       if (trace_.slices[path[0]].kind == SliceKind::kMessage) sender_first(operation, path);
       int64_t at_ns = 0;

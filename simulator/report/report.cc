@@ -1,11 +1,75 @@
-#include "simulator/report/report.h"
-
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "simulator/report/output_file.h"
+#include "simulator/report/report.h"
 
 namespace accelerate::simulator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json steps_of(const Trace& trace) {
+  const std::optional<StepTimes> times = step_times(trace);
+  if (!times.has_value()) return nullptr;
+  return {{"count", times->steps},
+          {"first_ns", times->first_ns},
+          {"shortest_ns", times->shortest_ns},
+          {"median_ns", times->median_ns},
+          {"longest_ns", times->longest_ns}};
+}
+
+Json rank_of(const RankSummary& rank) {
+  Json at_peak = Json::object();
+  for (size_t i = 0; i < kNumMemoryCategories; ++i) {
+    at_peak[to_string(static_cast<MemoryCategory>(i))] = rank.at_peak[i];
+  }
+  return {{"end_ns", rank.end_ns},
+          {"compute_ns", rank.compute_ns},
+          {"communication_ns", rank.communication_ns},
+          {"exposed_ns", rank.exposed_ns},
+          {"memory_peak", rank.memory_peak},
+          {"at_peak", std::move(at_peak)},
+          {"flops", rank.flops}};
+}
+
+}  // namespace
+
+absl::Status write_summary(const Trace& trace, const std::string& path) {
+  absl::StatusOr<OutputFile> file = OutputFile::create(path);
+  if (!file.ok()) return file.status();
+  Json ranks = Json::array();
+  for (const RankSummary& rank : trace.ranks) ranks.push_back(rank_of(rank));
+  Json operators = Json::array();
+  for (const OperatorSummary& each : trace.operators) {
+    operators.push_back({{"name", trace.names[each.name]},
+                         {"calls", each.calls},
+                         {"total_ns", each.total_ns},
+                         {"flops", each.flops},
+                         {"bytes", each.bytes}});
+  }
+  const Json summary = {{"topology", trace.topology},
+                        {"seed", absl::StrCat(trace.seed)},
+                        {"repeat_command", trace.repeat_command},
+                        {"device", trace.device},
+                        {"memory_capacity", trace.memory_capacity},
+                        {"world_size", trace.world_size},
+                        {"ranks_per_node", trace.ranks_per_node},
+                        {"elapsed_ns", elapsed_ns(trace)},
+                        {"steps", steps_of(trace)},
+                        {"slices", trace.slices.size()},
+                        {"dropped_slices", trace.dropped_slices},
+                        {"ranks", std::move(ranks)},
+                        {"operators", std::move(operators)}};
+  file->append(summary.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
+  file->append("\n");
+  return file->commit();
+}
 
 absl::Status write_report(const Trace& trace, const std::string& directory) {
   std::error_code error;

@@ -3,8 +3,7 @@
 /// The recorder is called for every operator, collective and allocation, so it formats nothing and
 /// looks up nothing but names, in intern(). Callers keep the ids of the names that they use often.
 /// Memory: bounded by RecorderOptions. Beyond a limit curves get coarser and slices are dropped;
-/// sums
-///         stay complete.
+///         sums stay complete.
 /// Units: nanoseconds of virtual time, bytes.
 /// Errors: a rank, name or time out of range is a bug in the caller and aborts the program.
 /// Threads: one at a time (the rank that holds the baton).
@@ -19,8 +18,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "simulator/trace/busy_time.h"
-#include "simulator/trace/memory_curve.h"
+#include "simulator/trace/rank_sums.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {

@@ -2,31 +2,18 @@
 
 #include <algorithm>
 
-#include "absl/log/absl_check.h"
-
 namespace accelerate::simulator {
 
 const char* to_string(MemoryCategory category) {
-  switch (category) {
-    case MemoryCategory::kParameters: return "parameters";
-    case MemoryCategory::kGradients: return "gradients";
-    case MemoryCategory::kOptimizerState: return "optimizer state";
-    case MemoryCategory::kActivations: return "activations";
-    case MemoryCategory::kBuckets: return "buckets";
-    case MemoryCategory::kTemporaries: return "temporaries";
-  }
-  ABSL_CHECK(false) << "no memory category " << static_cast<int>(category);
+  constexpr std::array<const char*, kNumMemoryCategories> kNames = {
+      "parameters", "gradients", "optimizer state", "activations", "buckets", "temporaries"};
+  return kNames.at(static_cast<size_t>(category));
 }
 
 const char* to_string(SliceKind kind) {
-  switch (kind) {
-    case SliceKind::kKernel: return "kernel";
-    case SliceKind::kCopy: return "copy";
-    case SliceKind::kCollective: return "collective";
-    case SliceKind::kMessage: return "message";
-    case SliceKind::kHost: return "host";
-  }
-  ABSL_CHECK(false) << "no slice kind " << static_cast<int>(kind);
+  constexpr std::array<const char*, kNumSliceKinds> kNames = {"kernel", "copy", "collective",
+                                                              "message", "host"};
+  return kNames.at(static_cast<size_t>(kind));
 }
 
 int64_t elapsed_ns(const Trace& trace) {

@@ -1,0 +1,94 @@
+/// What the record of one rank keeps in bounded memory: its busy time and its memory over time.
+///
+/// Units: bytes, nanoseconds. Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "simulator/trace/trace.h"
+
+namespace accelerate::simulator {
+
+struct Interval {
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
+
+/// How long one rank computed and communicated, and how much of its communication was exposed, that
+/// is, not hidden behind kernels.
+///
+/// The sums over intervals that overlap across streams are computed while intervals arrive. The
+/// intervals of one stream arrive in order, those of different streams do not: a collective is
+/// recorded when its last member joins, after kernels that start later. Therefore the newest
+/// intervals stay open, and older ones are folded into the totals when there are too many.
+/// The totals are exact as long as no interval arrives later than `limit / 2` others of its kind;
+/// the part of an interval that is too late counts as overlapping nothing.
+class BusyTime {
+ public:
+  struct Totals {
+    int64_t compute_ns = 0;        ///< with at least one kernel or copy
+    int64_t communication_ns = 0;  ///< with at least one collective or message
+    int64_t exposed_ns = 0;        ///< the part of communication_ns without a kernel
+  };
+
+  explicit BusyTime(size_t limit) : limit_(limit) {}
+
+  void add_kernel(Interval interval);
+  void add_copy(Interval interval);
+  void add_communication(Interval interval);
+
+  /// The totals of all intervals so far.
+  Totals totals() const;
+
+ private:
+  // Unordered between calls of merge(); disjoint and in order after a call.
+  using Intervals = std::vector<Interval>;
+
+  bool add(Intervals& intervals, Interval interval);
+  int64_t late_part(Interval& interval) const;
+  void settle(int64_t horizon);
+  void settle_half(Intervals& intervals);
+
+  size_t limit_;
+  int64_t horizon_ = 0;  // settled_ has all time before it.
+  Totals settled_;
+  Intervals kernels_;
+  Intervals compute_;  // Kernels and copies.
+  Intervals communication_;
+};
+
+int64_t total_bytes(const MemorySample& sample);
+
+/// One rank's memory by category over time, in a bounded number of samples.
+///
+/// Time is divided into equal windows, at first of one nanosecond, and each window keeps its
+/// highest and its last sample. When there are too many samples, the windows double in length. The
+/// peak and the latest value are therefore always kept.
+class MemoryCurve {
+ public:
+  explicit MemoryCurve(int rank, size_t max_samples);
+
+  /// Adds `delta` to a category. A time that is before the latest time counts as the latest time.
+  void add(int64_t at_ns, MemoryCategory category, int64_t delta);
+  /// Adds a sample of an existing curve, to build a coarser curve from it.
+  void add(const MemorySample& sample);
+
+  /// The first sample with the highest total. Exact.
+  const MemorySample& peak() const { return peak_; }
+  const std::vector<MemorySample>& samples() const { return samples_; }
+
+ private:
+  void put(const MemorySample& sample);
+
+  int32_t rank_;
+  size_t max_samples_;
+  int64_t window_ns_ = 1;
+  MemorySample now_;
+  MemorySample peak_;
+  std::vector<MemorySample> samples_;
+  size_t window_begin_ = 0;  // The samples of the last window start here.
+};
+
+}  // namespace accelerate::simulator
