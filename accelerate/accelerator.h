@@ -53,7 +53,6 @@
 #include "accelerate/step/memory_report.h"
 #include "accelerate/step/metrics.h"
 #include "accelerate/step/training_step.h"
-#include "accelerate/step/uneven_inputs.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/tracking/run/trackers.h"
 
@@ -631,23 +630,16 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
     static_assert(
         !internal::IsTorchLoader<T>,
         "prepare takes accelerate::DataLoader, which reads torch::data's datasets as well");
-    if constexpr (std::is_lvalue_reference_v<Object>) {
-      return static_cast<Object>(object);
-    } else {
-      return T(std::move(object));
-    }
+    return internal::unchanged<Object>(object);
   }
 }
 
 template <typename Object>
 decltype(auto) Accelerator::second_pass(Object&& object) {
-  using T = std::remove_cvref_t<Object>;
-  if constexpr (std::is_same_v<T, PendingScheduler>) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<Object>, PendingScheduler>) {
     return prepare_scheduler(*object.scheduler);
-  } else if constexpr (std::is_lvalue_reference_v<Object>) {
-    return static_cast<Object>(object);
   } else {
-    return T(std::move(object));
+    return internal::unchanged<Object>(object);
   }
 }
 

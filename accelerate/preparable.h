@@ -87,5 +87,15 @@ concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
                      std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
                      std::derived_from<PointeeOf<T>, torch::optim::LRScheduler>;
 
+// A reference stays one; other objects are moved out.
+template <typename Object>
+decltype(auto) unchanged(std::remove_reference_t<Object>& object) {
+  if constexpr (std::is_lvalue_reference_v<Object>) {
+    return static_cast<Object>(object);
+  } else {
+    return std::remove_cvref_t<Object>(std::move(object));
+  }
+}
+
 }  // namespace internal
 }  // namespace accelerate

@@ -70,21 +70,29 @@ int64_t ShardedPass::taken_after(int64_t count) const {
   return std::min(begin + count * units_per_round, units);
 }
 
+void internal::check_rank(int rank, int world_size) {
+  TORCH_CHECK_VALUE(rank >= 0 && rank < world_size, "rank ", rank, " is not in a world of ",
+                    world_size);
+}
+
+int64_t internal::round_of(int64_t batch_size, int world_size, bool split_batches) {
+  TORCH_CHECK_VALUE(!split_batches || batch_size % world_size == 0,
+                    "split_batches: the batch size ", batch_size,
+                    " is not divisible by the world size ", world_size);
+  return split_batches ? batch_size : batch_size * world_size;
+}
+
 BatchSamplerShard::BatchSamplerShard(std::shared_ptr<BatchSampler> batch_sampler,
                                      const BatchShardOptions& options)
     : batch_sampler_(std::move(batch_sampler)), options_(options) {
   const int world_size = options_.world_size;
   TORCH_CHECK_VALUE(batch_sampler_ != nullptr, "BatchSamplerShard: there is no batch sampler");
-  TORCH_CHECK_VALUE(options_.rank >= 0 && options_.rank < world_size, "rank ", options_.rank,
-                    " is not in a world of ", world_size);
+  internal::check_rank(options_.rank, world_size);
   const std::optional<int64_t> batch_size = batch_sampler_->batch_size();
   TORCH_CHECK_VALUE(!options_.split_batches || batch_size,
                     "split_batches: the batch sampler's batches differ in length");
   if (!batch_size) return;
-  TORCH_CHECK_VALUE(!options_.split_batches || *batch_size % world_size == 0,
-                    "split_batches: the batch size ", *batch_size,
-                    " is not divisible by the world size ", world_size);
-  round_ = options_.split_batches ? *batch_size : *batch_size * world_size;
+  round_ = internal::round_of(*batch_size, world_size, options_.split_batches);
   slice_ = round_ / world_size;
 }
 
@@ -127,21 +135,22 @@ int64_t BatchSamplerShard::size_after(int64_t taken) const {
   return count_of_batches(batch_sampler_->size() - taken / *batch_sampler_->batch_size());
 }
 
-ShardedPass BatchSamplerShard::begin_pass_after(int64_t taken) {
+ShardedPass BatchSamplerShard::share(int64_t taken, bool drop_last) {
   const IndexBatches all = batch_sampler_->begin_pass();
   if (auto order = order_of_equal_batches(*batch_sampler_, all)) {
-    return share_samples(std::move(*order), taken);
+    return share_samples(std::move(*order), taken, drop_last);
   }
   TORCH_CHECK_VALUE(!options_.split_batches,
                     "split_batches: the batch sampler's batches differ in length");
   return share_batches(all, taken);
 }
 
-ShardedPass BatchSamplerShard::share_samples(IndexOrder order, int64_t taken) const {
+ShardedPass BatchSamplerShard::share_samples(IndexOrder order, int64_t taken,
+                                             bool drop_last) const {
   check_taken(taken, order.size(), "samples");
   const int64_t samples = order.size() - taken;
   const int64_t full_rounds = samples / round_;
-  const int64_t rest = drop_last() ? 0 : samples % round_;
+  const int64_t rest = drop_last ? 0 : samples % round_;
   const int64_t rows = own_rows_of_rest(rest);
 
   ShardedPass pass{.ranks_in_last_round = options_.world_size,
@@ -218,38 +227,13 @@ void BatchSamplerShard::load_state_dict(const nlohmann::json& state) {
 }
 
 ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken) {
-  const IndexBatches all = batch_sampler.begin_pass();
-  if (auto order = order_of_equal_batches(batch_sampler, all)) {
-    check_taken(taken, order->size(), "samples");
-    const int64_t batch_size = *batch_sampler.batch_size();
-    const int64_t samples = order->size() - taken;
-    // What other samplers leave out is not in the order.
-    const bool drop_last = cuts_plainly(batch_sampler) && batch_sampler.drop_last();
-    const int64_t rest = drop_last ? 0 : samples % batch_size;
-    const int64_t last = rest > 0 ? rest : batch_size;
-    ShardedPass pass{.real_rows_in_last_round = last,
-                     .own_rows_in_last_round = last,
-                     .rounds = samples / batch_size + (rest > 0 ? 1 : 0),
-                     .begin = taken,
-                     .units_per_round = batch_size,
-                     .units = order->size()};
-    pass.batches = internal::cut_into_batches(std::move(*order), taken, batch_size, drop_last);
-    return pass;
-  }
-  check_taken(taken, all.size(), "batches");
-  std::vector<IndexBatches::Span> spans = spans_of(all);
-  spans.erase(spans.begin(), spans.begin() + taken);
-  ShardedPass pass{.ragged_last_round = true,
-                   .ragged = true,
-                   .rounds = static_cast<int64_t>(spans.size()),
-                   .begin = taken,
-                   .units_per_round = 1,
-                   .units = all.size()};
-  if (!spans.empty()) {
-    pass.own_rows_in_last_round = spans.back().length;
-    pass.real_rows_in_last_round = spans.back().length;
-  }
-  pass.batches = IndexBatches(flattened(all), std::move(spans));
+  // The pointer does not own the sampler.
+  BatchSamplerShard alone(std::shared_ptr<BatchSampler>(std::shared_ptr<void>(), &batch_sampler),
+                          {.even_batches = false});
+  // What other samplers leave out is not in the order.
+  ShardedPass pass = alone.share(taken, cuts_plainly(batch_sampler) && batch_sampler.drop_last());
+  pass.ragged_last_round = pass.ragged;
+  pass.real_rows_in_last_round = pass.own_rows_in_last_round;
   return pass;
 }
 

@@ -29,7 +29,6 @@
 #include <memory>
 #include <optional>
 
-#include "accelerate/data/index_batches.h"
 #include "accelerate/data/sampler.h"
 
 namespace accelerate {
@@ -91,7 +90,7 @@ class BatchSamplerShard : public BatchSampler {
   IndexBatches begin_pass() override { return begin_pass_after(0).batches; }
   /// The pass after `taken` units. Errors: c10::ValueError if there are fewer units, and if
   /// splitting while batches differ in length.
-  ShardedPass begin_pass_after(int64_t taken);
+  ShardedPass begin_pass_after(int64_t taken) { return share(taken, drop_last()); }
 
   void end_pass() override { batch_sampler_->end_pass(); }
   void set_epoch(int64_t epoch) override { batch_sampler_->set_epoch(epoch); }
@@ -101,11 +100,14 @@ class BatchSamplerShard : public BatchSampler {
   void forget_pass() override { batch_sampler_->forget_pass(); }
 
  private:
+  friend ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken);
+
   // How many batches this rank has where there are `samples` left, or `batches` of any lengths.
   int64_t count_of_samples(int64_t samples) const;
   int64_t count_of_batches(int64_t batches) const;
   int64_t own_rows_of_rest(int64_t samples) const;
-  ShardedPass share_samples(IndexOrder order, int64_t taken) const;
+  ShardedPass share(int64_t taken, bool drop_last);
+  ShardedPass share_samples(IndexOrder order, int64_t taken, bool drop_last) const;
   ShardedPass share_batches(const IndexBatches& all, int64_t taken) const;
   std::vector<int64_t> fill_last(const IndexOrder& order, int64_t begin, int64_t rows) const;
 
@@ -117,5 +119,15 @@ class BatchSamplerShard : public BatchSampler {
 
 /// The whole pass for a rank alone: batches as they are, the last one not filled up.
 ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken = 0);
+
+namespace internal {
+
+/// Errors: c10::ValueError if the rank is not in the world.
+void check_rank(int rank, int world_size);
+/// How many samples all ranks get together in a round. Errors: c10::ValueError if splitting and the
+/// batch size is not divisible by the world size.
+int64_t round_of(int64_t batch_size, int world_size, bool split_batches);
+
+}  // namespace internal
 
 }  // namespace accelerate

@@ -13,6 +13,7 @@
 /// Differs: float stays float32.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -21,6 +22,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "absl/container/inlined_vector.h"
 #include "accelerate/tensors/tree.h"
 
 namespace accelerate {
@@ -76,41 +78,25 @@ auto collate_tuple(const Samples<Sample>& samples, std::index_sequence<I...> /*m
 // Whether both have the same containers of the same sizes, keys and alternatives.
 template <typename T>
 bool same_structure(const T& a, const T& b) {
-  if constexpr (std::is_same_v<T, at::Tensor> || std::is_same_v<T, c10::IValue>) {
-    return true;
-  } else if constexpr (HasTreeMembers<T>) {
-    return
-        [&]<size_t... I>(const auto& left, const auto& right, std::index_sequence<I...>) {
-          return (
-              same_structure(std::as_const(std::get<I>(left)), std::as_const(std::get<I>(right))) &&
-              ...);
-        }(tree_members(const_cast<T&>(a)), tree_members(const_cast<T&>(b)),
-          std::make_index_sequence<std::tuple_size_v<decltype(tree_members(const_cast<T&>(a)))>>());
-  } else if constexpr (kIsOptional<T>) {
-    return a.has_value() == b.has_value() && (!a || same_structure(*a, *b));
+  if constexpr (kIsOptional<T>) {
+    if (a.has_value() != b.has_value()) return false;
+  } else if constexpr (kIsMap<T>) {
+    auto key = [](const auto& entry) -> const auto& { return entry.first; };
+    if (!std::ranges::equal(a, b, {}, key, key)) return false;
   } else if constexpr (kIsSequence<T>) {
     if (a.size() != b.size()) return false;
-    for (size_t i = 0; i < a.size(); ++i) {
-      if (!same_structure(a[i], b[i])) return false;
-    }
-    return true;
-  } else if constexpr (kIsMap<T>) {
-    if (a.size() != b.size()) return false;
-    for (auto left = a.begin(), right = b.begin(); left != a.end(); ++left, ++right) {
-      if (left->first != right->first || !same_structure(left->second, right->second)) return false;
-    }
-    return true;
-  } else if constexpr (kIsTuple<T>) {
-    return [&]<size_t... I>(std::index_sequence<I...>) {
-      return (same_structure(std::get<I>(a), std::get<I>(b)) && ...);
-    }(std::make_index_sequence<std::tuple_size_v<T>>());
-  } else if constexpr (IsExample<T>) {
-    return same_structure(a.data, b.data) && same_structure(a.target, b.target);
-  } else if constexpr (IsUnlabelledExample<T>) {
-    return same_structure(a.data, b.data);
-  } else {
-    return true;
   }
+  bool same = true;
+  if constexpr (kHasChildren<T>) {
+    // Now the children at one place are of one type.
+    absl::InlinedVector<const void*, 8> others;
+    for_each_child(b, [&others](const auto& child) { others.push_back(&child); });
+    auto other = others.begin();
+    for_each_child(a, [&]<typename Child>(const Child& child) {
+      same = same && same_structure(child, *static_cast<const Child*>(*other++));
+    });
+  }
+  return same;
 }
 
 template <typename Sample>

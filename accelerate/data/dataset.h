@@ -161,11 +161,5 @@ template <typename Dataset>
 using SampleOfStream =
     typename Unwrapped<decltype(next_sample(std::declval<Dataset&>(), int64_t{}))>::Type;
 
-/// Begins a pass over a stream.
-template <StreamStyleDataset Dataset>
-void reset_stream(Dataset& dataset) {
-  if constexpr (requires { dataset.reset(); }) dataset.reset();
-}
-
 }  // namespace internal
 }  // namespace accelerate

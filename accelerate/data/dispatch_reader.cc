@@ -11,12 +11,10 @@ namespace accelerate::internal {
 namespace {
 
 constexpr int64_t kHeaderSize = 8;
-// Instead of a structure's size.
-constexpr int64_t kSameStructure = -1;
 
 }  // namespace
 
-void DispatchChannel::broadcast_header(Header& header, int64_t& structure_bytes) {
+void DispatchChannel::broadcast_header(Header& header) {
   at::Tensor numbers = at::zeros({kHeaderSize}, at::kLong);
   int64_t* data = numbers.mutable_data_ptr<int64_t>();
   data[0] = header.kind;
@@ -24,15 +22,15 @@ void DispatchChannel::broadcast_header(Header& header, int64_t& structure_bytes)
   data[2] = header.rows_per_rank;
   data[3] = header.last ? 1 : 0;
   data[4] = header.taken;
-  data[5] = structure_bytes;
+  data[5] = header.structure_bytes;
   std::vector<at::Tensor> tensors{numbers};
   group_->broadcast(tensors)->wait();
   header = {.kind = data[0],
             .real_rows = data[1],
             .rows_per_rank = data[2],
             .last = data[3] != 0,
-            .taken = data[4]};
-  structure_bytes = data[5];
+            .taken = data[4],
+            .structure_bytes = data[5]};
 }
 
 void DispatchChannel::broadcast_tensors(const std::vector<at::Tensor>& tensors) {
@@ -46,23 +44,21 @@ void DispatchChannel::broadcast_tensors(const std::vector<at::Tensor>& tensors) 
   for (const auto& work : works) work->wait();
 }
 
-void DispatchChannel::send(const Header& header, const std::string& structure,
+void DispatchChannel::send(Header header, const std::string& structure,
                            const std::vector<at::Tensor>& tensors) {
   if (!group_) return;
-  Header sent = header;
-  int64_t structure_bytes =
-      structure == structure_ ? kSameStructure : static_cast<int64_t>(structure.size());
-  broadcast_header(sent, structure_bytes);
-  if (structure_bytes != kSameStructure) structure_ = broadcast_bytes(group_, structure);
+  if (structure != structure_) header.structure_bytes = static_cast<int64_t>(structure.size());
+  broadcast_header(header);
+  if (header.structure_bytes != Header::kSameStructure)
+    structure_ = broadcast_bytes(group_, structure);
   broadcast_tensors(tensors);
 }
 
-void DispatchChannel::send_pass(const std::string& description) {
+void DispatchChannel::send(Header::Kind kind, const std::string& text) {
   if (!group_) return;
-  Header header{.kind = Header::kPass};
-  int64_t structure_bytes = kSameStructure;
-  broadcast_header(header, structure_bytes);
-  broadcast_bytes(group_, description);
+  Header header{.kind = kind};
+  broadcast_header(header);
+  if (kind != Header::kEnd) broadcast_bytes(group_, text);
 }
 
 std::string DispatchChannel::receive_pass() {
@@ -76,34 +72,14 @@ std::string DispatchChannel::receive_pass() {
   return broadcast_bytes(group_, "");
 }
 
-void DispatchChannel::send_end() {
-  if (!group_) return;
-  Header header{.kind = Header::kEnd};
-  int64_t structure_bytes = kSameStructure;
-  broadcast_header(header, structure_bytes);
-}
-
-void DispatchChannel::send_error(const std::string& message) {
-  if (!group_) return;
-  Header header{.kind = Header::kError};
-  int64_t structure_bytes = kSameStructure;
-  broadcast_header(header, structure_bytes);
-  broadcast_bytes(group_, message);
-}
-
 DispatchChannel::Header DispatchChannel::receive_header() {
   Header header;
-  int64_t structure_bytes = kSameStructure;
-  broadcast_header(header, structure_bytes);
+  broadcast_header(header);
   if (header.kind == Header::kError) {
     throw DatasetError("rank 0, which reads for all ranks, failed: " + broadcast_bytes(group_, ""));
   }
-  if (structure_bytes != kSameStructure) structure_ = broadcast_bytes(group_, "");
+  if (header.structure_bytes != Header::kSameStructure) structure_ = broadcast_bytes(group_, "");
   return header;
-}
-
-void DispatchChannel::receive_tensors(const std::vector<at::Tensor>& tensors) {
-  broadcast_tensors(tensors);
 }
 
 }  // namespace accelerate::internal

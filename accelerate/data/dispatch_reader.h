@@ -39,6 +39,7 @@ class DispatchChannel {
  public:
   struct Header {
     enum Kind : int64_t { kPass, kBatch, kEnd, kError };
+    static constexpr int64_t kSameStructure = -1;
     int64_t kind = kBatch;
     /// Rows that are real, and rows for each rank.
     int64_t real_rows = 0;
@@ -46,18 +47,18 @@ class DispatchChannel {
     /// See BatchPosition.
     bool last = false;
     int64_t taken = 0;
+    /// The size of the batch's structure; kSameStructure: that of the last round.
+    int64_t structure_bytes = kSameStructure;
   };
 
   explicit DispatchChannel(ProcessGroupPtr group) : group_(std::move(group)) {}
 
   // ---- On rank 0.
 
-  /// Before the first round.
-  void send_pass(const std::string& description);
-  void send(const Header& header, const std::string& structure,
-            const std::vector<at::Tensor>& tensors);
-  void send_end();
-  void send_error(const std::string& message);
+  /// A round.
+  void send(Header header, const std::string& structure, const std::vector<at::Tensor>& tensors);
+  /// What is no round: a pass that begins, with its description; the end; an error's message.
+  void send(Header::Kind kind, const std::string& text = {});
 
   // ---- On the others.
 
@@ -67,10 +68,10 @@ class DispatchChannel {
   Header receive_header();
   /// The structure of the header's batch; the tensors are made from it.
   const std::string& structure() const { return structure_; }
-  void receive_tensors(const std::vector<at::Tensor>& tensors);
+  void receive_tensors(const std::vector<at::Tensor>& tensors) { broadcast_tensors(tensors); }
 
  private:
-  void broadcast_header(Header& header, int64_t& structure_bytes);
+  void broadcast_header(Header& header);
   void broadcast_tensors(const std::vector<at::Tensor>& tensors);
 
   ProcessGroupPtr group_;
@@ -145,13 +146,13 @@ class DispatchReader : public BatchReader<Batch> {
     try {
       if (rank_ == 0) {
         source_ = make_source_();
-        channel_.send_pass(core_.describe_pass());
+        channel_.send(Header::kPass, core_.describe_pass());
       } else {
         core_.adopt_pass(channel_.receive_pass());
       }
     } catch (const std::exception& error) {
       ended_ = true;
-      if (rank_ == 0) channel_.send_error(error.what());
+      if (rank_ == 0) channel_.send(Header::kError, error.what());
       throw;
     }
   }
@@ -171,13 +172,13 @@ class DispatchReader : public BatchReader<Batch> {
       }
     } catch (const std::exception& error) {
       ended_ = true;
-      channel_.send_error(error.what());
+      channel_.send(Header::kError, error.what());
       throw;
     }
     if (round) {
       channel_.send(header, writer.bytes(), writer.tensors());
     } else {
-      channel_.send_end();
+      channel_.send(Header::kEnd);
     }
     return round;
   }
@@ -244,5 +245,4 @@ class DispatchReader : public BatchReader<Batch> {
 };
 
 }  // namespace internal
-
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "accelerate/data/index_batches.h"
+#include "accelerate/data/sampler.h"
 
 #include <vector>
 

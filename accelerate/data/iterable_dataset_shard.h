@@ -10,20 +10,24 @@
 /// A last block that is short is left out with `drop_last`, otherwise padded with the samples of
 /// the first block, repeated (its own if it is the first). So the real samples come first.
 /// Every rank must see the same sequence: that is up to the stream.
+/// Ownership: copies share the stream.
 /// Threads: one.
 /// Mirrors: accelerate data_loader.py, IterableDatasetShard.
 /// Differs: size() is right under splitting; a batch size that the world size does not divide is an
 ///          error there, also 1.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/dataset.h"
 
 namespace accelerate {
@@ -55,24 +59,23 @@ class IterableDatasetShard {
 
   /// Errors: c10::ValueError for a batch size that is not positive or, when splitting, not
   ///         divisible by the world size, and for a rank outside its world.
-  IterableDatasetShard(Dataset dataset, const IterableShardOptions& options)
+  template <std::same_as<std::shared_ptr<Dataset>> Pointer>
+  IterableDatasetShard(Pointer dataset, const IterableShardOptions& options)
       : dataset_(std::move(dataset)), options_(options) {
     TORCH_CHECK_VALUE(options.batch_size > 0, "batch_size must be positive, got ",
                       options.batch_size);
-    TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size, "rank ", options.rank,
-                      " is not in a world of ", options.world_size);
-    TORCH_CHECK_VALUE(!options.split_batches || options.batch_size % options.world_size == 0,
-                      "split_batches: the batch size ", options.batch_size,
-                      " is not divisible by the world size ", options.world_size);
-    block_ = options.split_batches ? options.batch_size : options.batch_size * options.world_size;
+    internal::check_rank(options.rank, options.world_size);
+    block_ = internal::round_of(options.batch_size, options.world_size, options.split_batches);
     slice_ = block_ / options.world_size;
   }
+  IterableDatasetShard(Dataset dataset, const IterableShardOptions& options)
+      : IterableDatasetShard(std::make_shared<Dataset>(std::move(dataset)), options) {}
 
-  Dataset& dataset() { return dataset_; }
+  Dataset& dataset() { return *dataset_; }
 
   /// How many samples this rank gets in a pass; nothing where the stream does not know its size.
   std::optional<int64_t> size() const {
-    const std::optional<int64_t> samples = internal::dataset_size(dataset_);
+    const std::optional<int64_t> samples = internal::dataset_size(*dataset_);
     if (!samples) return std::nullopt;
     const int64_t blocks = *samples / block_;
     const bool short_block = !options_.drop_last && *samples % block_ != 0;
@@ -82,17 +85,17 @@ class IterableDatasetShard {
   /// The number of the next pass.
   void set_epoch(int64_t epoch) {
     epoch_ = epoch;
-    if constexpr (internal::HasSetEpoch<Dataset>) dataset_.set_epoch(epoch);
+    if constexpr (internal::HasSetEpoch<Dataset>) dataset_->set_epoch(epoch);
   }
 
   /// Begins a pass.
   void reset() {
     if constexpr (internal::HasGenerator<Dataset> && !internal::HasSetEpoch<Dataset>) {
-      at::Generator generator = dataset_.generator();
+      at::Generator generator = dataset_->generator();
       if (options_.reseed && generator.defined())
         generator.set_current_seed(static_cast<uint64_t>(epoch_));
     }
-    internal::reset_stream(dataset_);
+    if constexpr (requires { dataset_->reset(); }) dataset_->reset();
     taken_ = 0;
     ended_ = false;
     first_block_.clear();
@@ -106,7 +109,7 @@ class IterableDatasetShard {
     const int64_t begin = options_.rank * slice_;
     int64_t read = 0;
     for (; read < block_ && !ended_; ++read) {
-      std::optional<Sample> sample = internal::next_sample(dataset_, taken_);
+      std::optional<Sample> sample = internal::next_sample(*dataset_, taken_);
       // A stream that ended is not asked again: it might begin anew.
       ended_ = !sample.has_value();
       if (ended_) break;
@@ -148,7 +151,7 @@ class IterableDatasetShard {
   /// Errors: c10::ValueError if the stream has fewer.
   void skip_to(int64_t taken) {
     while (taken_ < taken) {
-      std::optional<Sample> sample = internal::next_sample(dataset_, taken_);
+      std::optional<Sample> sample = internal::next_sample(*dataset_, taken_);
       TORCH_CHECK_VALUE(sample.has_value(), "the stream ended after ", taken_,
                         " samples, it cannot go on after ", taken);
       ++taken_;
@@ -163,13 +166,12 @@ class IterableDatasetShard {
     requires StatefulDataset<Dataset>
   {
     skip_to(taken < block_ ? taken : block_);
-    dataset_.load_state_dict(state);
-    if constexpr (requires { dataset_.count_from(taken); }) dataset_.count_from(taken);
+    dataset_->load_state_dict(state);
     taken_ = taken;
   }
 
  private:
-  Dataset dataset_;
+  std::shared_ptr<Dataset> dataset_;
   IterableShardOptions options_;
   int64_t block_ = 0;  // R
   int64_t slice_ = 0;  // s

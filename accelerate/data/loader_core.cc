@@ -128,8 +128,7 @@ std::shared_ptr<LoaderCore> LoaderCore::shard(const ShardOptions& options) const
 }
 
 void LoaderCore::share(const ShardOptions& options) {
-  TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size, "rank ", options.rank,
-                    " is not in a world of ", options.world_size);
+  check_rank(options.rank, options.world_size);
   const bool dispatch =
       options.dispatch_batches.value_or(options.device_placement && facts_.is_stream);
   TORCH_CHECK_VALUE(!dispatch || options.device_placement,

@@ -1,17 +1,22 @@
 #include "accelerate/data/sampler.h"
 
+#include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/log/absl_check.h"
 #include "accelerate/tensors/generator_state.h"
 
 namespace accelerate {
@@ -50,47 +55,49 @@ std::optional<at::Tensor> state_from(const json& state, const char* key) {
 
 namespace internal {
 
-at::Generator PassRandomness::begin(const at::Generator& own, bool by_seed) {
+at::Generator DrawingSampler::begin_drawing(bool by_seed) {
   if (std::exchange(resume_, false)) {
     if (seed_) return at::detail::createCPUGenerator(*seed_);
-    at::Generator generator = own.defined() ? own : at::detail::createCPUGenerator();
+    at::Generator generator = generator_.defined() ? generator_ : at::detail::createCPUGenerator();
     set_generator_state(generator, state_);
     return generator;
   }
-  end();
-  if (!own.defined() && by_seed) {
+  DrawingSampler::end_pass();
+  if (!generator_.defined() && by_seed) {
     seed_ = draw_seed();
     return at::detail::createCPUGenerator(*seed_);
   }
-  at::Generator generator = or_default(own);
+  at::Generator generator = or_default(generator_);
   state_ = generator_state(generator);
   return generator;
 }
 
-void PassRandomness::end() {
+void DrawingSampler::end_pass() {
   seed_.reset();
   state_.reset();
   resume_ = false;
 }
 
-json PassRandomness::state_dict(const at::Generator& own) const {
+json DrawingSampler::state_dict() const {
   json state = json::object();
   if (seed_) state[kSeed] = *seed_;
   if (state_.defined()) state[kGenerator] = bytes_to_text(state_);
   // Between passes a generator of one's own is what the next one follows from.
-  if (state.empty() && own.defined()) state[kNext] = bytes_to_text(generator_state(own));
+  if (state.empty() && generator_.defined()) {
+    state[kNext] = bytes_to_text(generator_state(generator_));
+  }
   return state;
 }
 
-void PassRandomness::load_state_dict(const json& state, at::Generator own) {
+void DrawingSampler::load_state_dict(const json& state) {
   load_checked(state, [&] {
     std::optional<uint64_t> seed;
     if (state.contains(kSeed)) seed = state.at(kSeed).get<uint64_t>();
     std::optional<at::Tensor> of_pass = state_from(state, kGenerator);
     std::optional<at::Tensor> of_next = state_from(state, kNext);
-    end();
-    if (of_next && own.defined()) {
-      set_generator_state(own, *of_next);
+    DrawingSampler::end_pass();
+    if (of_next && generator_.defined()) {
+      set_generator_state(generator_, *of_next);
     } else if (of_next) {
       of_pass = of_next;
     }
@@ -101,6 +108,87 @@ void PassRandomness::load_state_dict(const json& state, at::Generator own) {
 }
 
 }  // namespace internal
+
+IndexOrder IndexOrder::range(int64_t size) {
+  ABSL_CHECK_GE(size, 0);
+  IndexOrder order;
+  order.size_ = size;
+  return order;
+}
+
+IndexOrder::IndexOrder(at::Tensor indices) : indices_(std::move(indices)) {
+  TORCH_CHECK_VALUE(indices_.defined() && indices_.dim() == 1 &&
+                        indices_.scalar_type() == at::kLong && indices_.device().is_cpu() &&
+                        indices_.is_contiguous(),
+                    "a sampler's indices must be a contiguous int64 vector on the CPU, got ",
+                    indices_.toString(), indices_.defined() ? indices_.sizes() : c10::IntArrayRef(),
+                    indices_.defined() ? " on " + indices_.device().str() : "");
+  size_ = indices_.numel();
+}
+
+void IndexOrder::copy(int64_t begin, int64_t count, int64_t* out) const {
+  ABSL_CHECK_GE(begin, 0);
+  ABSL_CHECK_LE(begin + count, size_);
+  if (indices_.defined()) {
+    std::copy_n(indices_.const_data_ptr<int64_t>() + begin, count, out);
+  } else {
+    std::iota(out, out + count, begin);
+  }
+}
+
+at::Tensor IndexOrder::tensor() const {
+  return indices_.defined() ? indices_ : at::arange(size_, at::kLong);
+}
+
+IndexBatches::IndexBatches(IndexOrder order, const Layout& layout, std::vector<int64_t> last)
+    : order_(std::move(order)), layout_(layout), last_(std::move(last)) {}
+
+IndexBatches::IndexBatches(IndexOrder order, std::vector<Span> spans)
+    : order_(std::move(order)), spans_(std::move(spans)) {
+  for (const Span& span : spans_) {
+    TORCH_CHECK_VALUE(
+        span.begin >= 0 && span.length >= 0 && span.begin + span.length <= order_.size(),
+        "a batch of ", span.length, " samples at position ", span.begin, " is outside an order of ",
+        order_.size());
+  }
+}
+
+IndexBatches IndexBatches::from_lists(const std::vector<std::vector<int64_t>>& lists) {
+  std::vector<Span> spans;
+  int64_t samples = 0;
+  for (const auto& list : lists) {
+    spans.push_back({.begin = samples, .length = static_cast<int64_t>(list.size())});
+    samples += spans.back().length;
+  }
+  at::Tensor indices = at::empty({samples}, at::kLong);
+  int64_t* out = indices.mutable_data_ptr<int64_t>();
+  for (const auto& list : lists) out = std::copy(list.begin(), list.end(), out);
+  return IndexBatches(IndexOrder(std::move(indices)), std::move(spans));
+}
+
+int64_t IndexBatches::length(int64_t i) const {
+  ABSL_CHECK_GE(i, 0);
+  ABSL_CHECK_LT(i, size());
+  if (i == regular_count()) return static_cast<int64_t>(last_.size());
+  return is_regular() ? layout_.length : spans_[static_cast<size_t>(i)].length;
+}
+
+void IndexBatches::copy(int64_t i, int64_t* out) const {
+  const int64_t count = length(i);
+  if (i == regular_count()) {
+    std::copy(last_.begin(), last_.end(), out);
+  } else if (is_regular()) {
+    order_.copy(layout_.first + i * layout_.stride, count, out);
+  } else {
+    order_.copy(spans_[static_cast<size_t>(i)].begin, count, out);
+  }
+}
+
+at::Tensor IndexBatches::operator[](int64_t i) const {
+  at::Tensor indices = at::empty({length(i)}, at::kLong);
+  copy(i, indices.mutable_data_ptr<int64_t>());
+  return indices;
+}
 
 json Sampler::state_dict() const { return json::object(); }
 
@@ -117,7 +205,7 @@ SequentialSampler::SequentialSampler(int64_t size) : size_(size) {
 }
 
 RandomSampler::RandomSampler(int64_t dataset_size, RandomSamplerOptions options)
-    : generator_(std::move(options.generator)),
+    : DrawingSampler(std::move(options.generator)),
       dataset_size_(dataset_size),
       num_samples_(options.num_samples.value_or(dataset_size)),
       replacement_(options.replacement) {
@@ -143,19 +231,11 @@ void RandomSampler::draw_rest(at::Generator generator) const {
   if (!replacement_ && num_samples_ % dataset_size_ == 0) at::randperm(dataset_size_, generator);
 }
 
-IndexOrder RandomSampler::begin_pass() {
-  return draw(randomness_.begin(generator_, /*by_seed=*/true));
-}
+IndexOrder RandomSampler::begin_pass() { return draw(begin_drawing(/*by_seed=*/true)); }
 
 void RandomSampler::end_pass() {
   if (generator_.defined()) draw_rest(generator_);
-  randomness_.end();
-}
-
-json RandomSampler::state_dict() const { return randomness_.state_dict(generator_); }
-
-void RandomSampler::load_state_dict(const json& state) {
-  randomness_.load_state_dict(state, generator_);
+  DrawingSampler::end_pass();
 }
 
 SeedableRandomSampler::SeedableRandomSampler(int64_t dataset_size,
@@ -196,11 +276,14 @@ void SeedableRandomSampler::load_state_dict(const json& state) {
 
 WeightedRandomSampler::WeightedRandomSampler(at::Tensor weights, int64_t num_samples,
                                              WeightedRandomSamplerOptions options)
-    : weights_(std::move(weights)), num_samples_(num_samples), options_(std::move(options)) {
+    : DrawingSampler(std::move(options.generator)),
+      weights_(std::move(weights)),
+      num_samples_(num_samples),
+      replacement_(options.replacement) {
   TORCH_CHECK_VALUE(weights_.defined() && weights_.dim() == 1 && weights_.numel() > 0,
                     "WeightedRandomSampler: the weights must be a vector that is not empty");
   TORCH_CHECK_VALUE(num_samples_ > 0, "num_samples must be positive, got ", num_samples_);
-  TORCH_CHECK_VALUE(options_.replacement || num_samples_ <= weights_.numel(),
+  TORCH_CHECK_VALUE(replacement_ || num_samples_ <= weights_.numel(),
                     "WeightedRandomSampler: without replacement there are ", weights_.numel(),
                     " samples, not ", num_samples_);
   weights_ = weights_.to(at::device(at::kCPU).dtype(at::kDouble)).contiguous();
@@ -214,34 +297,20 @@ WeightedRandomSampler::WeightedRandomSampler(at::Tensor weights, int64_t num_sam
 }
 
 IndexOrder WeightedRandomSampler::begin_pass() {
-  at::Generator generator = randomness_.begin(options_.generator, /*by_seed=*/false);
-  return IndexOrder(at::multinomial(weights_, num_samples_, options_.replacement, generator));
-}
-
-json WeightedRandomSampler::state_dict() const {
-  return randomness_.state_dict(options_.generator);
-}
-
-void WeightedRandomSampler::load_state_dict(const json& state) {
-  randomness_.load_state_dict(state, options_.generator);
+  at::Generator generator = begin_drawing(/*by_seed=*/false);
+  return IndexOrder(at::multinomial(weights_, num_samples_, replacement_, generator));
 }
 
 SubsetRandomSampler::SubsetRandomSampler(const at::Tensor& indices, at::Generator generator)
-    : indices_(indices.to(at::device(at::kCPU).dtype(at::kLong)).contiguous()),
-      generator_(std::move(generator)) {
+    : DrawingSampler(std::move(generator)),
+      indices_(indices.to(at::device(at::kCPU).dtype(at::kLong)).contiguous()) {
   TORCH_CHECK_VALUE(indices_.dim() == 1, "SubsetRandomSampler: the indices must be a vector, got ",
                     indices_.sizes());
 }
 
 IndexOrder SubsetRandomSampler::begin_pass() {
-  at::Generator generator = randomness_.begin(generator_, /*by_seed=*/false);
+  at::Generator generator = begin_drawing(/*by_seed=*/false);
   return IndexOrder(indices_.index_select(0, at::randperm(size(), generator, at::kLong)));
-}
-
-json SubsetRandomSampler::state_dict() const { return randomness_.state_dict(generator_); }
-
-void SubsetRandomSampler::load_state_dict(const json& state) {
-  randomness_.load_state_dict(state, generator_);
 }
 
 uint64_t draw_seed(at::Generator generator) {
@@ -251,8 +320,6 @@ uint64_t draw_seed(at::Generator generator) {
   constexpr uint64_t kMask = static_cast<uint64_t>(INT64_MAX);
   return at::check_generator<at::CPUGeneratorImpl>(source)->random64() & kMask;
 }
-
-using nlohmann::json;
 
 json BatchSampler::state_dict() const { return json::object(); }
 
@@ -272,7 +339,13 @@ int64_t FixedSizeBatchSampler::size() const {
 }
 
 IndexBatches FixedSizeBatchSampler::begin_pass() {
-  return internal::cut_into_batches(sampler_->begin_pass(), 0, batch_size_, drop_last_);
+  IndexOrder order = sampler_->begin_pass();
+  const int64_t full = order.size() / batch_size_;
+  std::vector<int64_t> last(static_cast<size_t>(drop_last_ ? 0 : order.size() % batch_size_));
+  order.copy(full * batch_size_, static_cast<int64_t>(last.size()), last.data());
+  return IndexBatches(std::move(order),
+                      {.first = 0, .stride = batch_size_, .length = batch_size_, .count = full},
+                      std::move(last));
 }
 
 json FixedSizeBatchSampler::state_dict() const { return sampler_->state_dict(); }
@@ -285,22 +358,5 @@ ListBatchSampler::ListBatchSampler(const std::vector<std::vector<int64_t>>& batc
   TORCH_CHECK_VALUE(options_.batch_size.value_or(1) > 0, "batch_size must be positive, got ",
                     *options_.batch_size);
 }
-
-namespace internal {
-
-IndexBatches cut_into_batches(IndexOrder order, int64_t begin, int64_t batch_size, bool drop_last) {
-  const int64_t samples = order.size() - begin;
-  const int64_t full = samples / batch_size;
-  std::vector<int64_t> last;
-  if (samples % batch_size != 0 && !drop_last) {
-    last.resize(static_cast<size_t>(samples % batch_size));
-    order.copy(begin + full * batch_size, samples % batch_size, last.data());
-  }
-  return IndexBatches(std::move(order),
-                      {.first = begin, .stride = batch_size, .length = batch_size, .count = full},
-                      std::move(last));
-}
-
-}  // namespace internal
 
 }  // namespace accelerate

@@ -14,15 +14,102 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/data/index_batches.h"
-
 namespace accelerate {
+
+/// The order in which one pass visits a dataset's samples: position -> index. The order 0, 1, 2, …
+/// takes no memory, so that passing over a huge dataset, or entering it in its middle, costs
+/// nothing. Immutable; threads may share it.
+class IndexOrder {
+ public:
+  /// Visits nothing.
+  IndexOrder() = default;
+
+  /// 0, 1, …, size - 1. \pre size >= 0.
+  static IndexOrder range(int64_t size);
+
+  /// These indices. Errors: c10::ValueError unless it is a contiguous int64 vector on the CPU.
+  explicit IndexOrder(at::Tensor indices);
+
+  /// How many samples are visited.
+  int64_t size() const { return size_; }
+
+  /// Writes the indices at positions [begin, begin + count) to `out`. \pre They exist.
+  void copy(int64_t begin, int64_t count, int64_t* out) const;
+
+  /// int64 [size()] on the CPU.
+  at::Tensor tensor() const;
+
+ private:
+  int64_t size_ = 0;
+  at::Tensor indices_;  // undefined: a range
+};
+
+/// The batches of one pass, as lists of sample indices that can be asked for in any order.
+///
+/// Equally long batches at equal distances in an order are a few numbers, however many there are;
+/// batches of a user's own making are spans of it. A last batch that differs is kept apart.
+/// Immutable; threads may share them.
+class IndexBatches {
+ public:
+  /// Where the regular batches lie in the order. Units: samples, `count` excepted.
+  struct Layout {
+    int64_t first = 0;   ///< Where batch 0 begins.
+    int64_t stride = 0;  ///< From one batch's begin to the next's.
+    int64_t length = 0;  ///< Samples of a batch.
+    int64_t count = 0;   ///< How many batches.
+  };
+
+  /// Where one batch lies in the order.
+  struct Span {
+    int64_t begin = 0;
+    int64_t length = 0;
+  };
+
+  /// No batches.
+  IndexBatches() = default;
+
+  /// The regular batches and, unless it is empty, `last` after them.
+  IndexBatches(IndexOrder order, const Layout& layout, std::vector<int64_t> last = {});
+
+  /// Batches of any lengths. Errors: c10::ValueError for a span outside the order.
+  IndexBatches(IndexOrder order, std::vector<Span> spans);
+
+  /// Exactly these batches.
+  static IndexBatches from_lists(const std::vector<std::vector<int64_t>>& lists);
+
+  int64_t size() const { return regular_count() + (last_.empty() ? 0 : 1); }
+
+  /// Whether it was made of a layout.
+  bool is_regular() const { return spans_.empty(); }
+  const IndexOrder& order() const { return order_; }
+  const std::vector<Span>& spans() const { return spans_; }
+
+  /// How many samples batch i has. \pre 0 <= i < size().
+  int64_t length(int64_t i) const;
+
+  /// Writes the indices of batch i, length(i) of them. \pre as length.
+  void copy(int64_t i, int64_t* out) const;
+
+  /// Batch i in memory of its own: int64 [length(i)] on the CPU. \pre as length.
+  at::Tensor operator[](int64_t i) const;
+
+ private:
+  int64_t regular_count() const {
+    return is_regular() ? layout_.count : static_cast<int64_t>(spans_.size());
+  }
+
+  IndexOrder order_;
+  Layout layout_;
+  std::vector<Span> spans_;
+  std::vector<int64_t> last_;
+};
 
 class Sampler {
  public:
@@ -56,16 +143,24 @@ class Sampler {
 
 namespace internal {
 
-// The random numbers of one pass: where they come from, and how to have them again.
-class PassRandomness {
+// A sampler that draws random numbers: where those of a pass come from, and how to have them again.
+class DrawingSampler : public Sampler {
  public:
-  // What the pass draws from: a generator, or, where there is none and `by_seed`, a new one by a
+  void end_pass() override;
+  at::Generator* generator() override { return &generator_; }
+  nlohmann::json state_dict() const override;
+  void load_state_dict(const nlohmann::json& state) override;
+  void forget_pass() override { DrawingSampler::end_pass(); }
+
+ protected:
+  explicit DrawingSampler(at::Generator generator) : generator_(std::move(generator)) {}
+
+  // What the pass draws from: the generator, or, where there is none and `by_seed`, a new one by a
   // seed that is drawn from the default generator. A pass that is resumed starts where it started
   // before, and leaves the default generator, which is everybody's, alone.
-  at::Generator begin(const at::Generator& own, bool by_seed);
-  void end();
-  nlohmann::json state_dict(const at::Generator& own) const;
-  void load_state_dict(const nlohmann::json& state, at::Generator own);
+  at::Generator begin_drawing(bool by_seed);
+
+  at::Generator generator_;
 
  private:
   // They belong to the pass that is open or, if `resume_`, to the next one.
@@ -100,7 +195,7 @@ struct RandomSamplerOptions {
 };
 
 /// A new permutation of the samples in every pass.
-class RandomSampler : public Sampler {
+class RandomSampler : public internal::DrawingSampler {
  public:
   /// Errors: c10::ValueError unless there are samples to visit.
   explicit RandomSampler(int64_t dataset_size, RandomSamplerOptions options = {});
@@ -108,10 +203,6 @@ class RandomSampler : public Sampler {
   int64_t size() const override { return num_samples_; }
   IndexOrder begin_pass() override;
   void end_pass() override;
-  at::Generator* generator() override { return &generator_; }
-  nlohmann::json state_dict() const override;
-  void load_state_dict(const nlohmann::json& state) override;
-  void forget_pass() override { randomness_.end(); }
 
   bool replacement() const { return replacement_; }
   int64_t dataset_size() const { return dataset_size_; }
@@ -121,13 +212,11 @@ class RandomSampler : public Sampler {
   IndexOrder draw(at::Generator generator) const;
   // What a complete pass draws beyond its order.
   void draw_rest(at::Generator generator) const;
-  at::Generator generator_;
 
  private:
   int64_t dataset_size_;
   int64_t num_samples_;
   bool replacement_;
-  internal::PassRandomness randomness_;
 };
 
 struct SeedableRandomSamplerOptions {
@@ -167,7 +256,7 @@ struct WeightedRandomSamplerOptions {
 };
 
 /// Draws samples with given probabilities (torch::multinomial).
-class WeightedRandomSampler : public Sampler {
+class WeightedRandomSampler : public internal::DrawingSampler {
  public:
   /// `weights`: a vector, not negative, not all zero; need not sum to 1.
   /// Errors: c10::ValueError otherwise, and without replacement for more samples than weights.
@@ -176,37 +265,24 @@ class WeightedRandomSampler : public Sampler {
 
   int64_t size() const override { return num_samples_; }
   IndexOrder begin_pass() override;
-  void end_pass() override { randomness_.end(); }
-  void forget_pass() override { randomness_.end(); }
-  at::Generator* generator() override { return &options_.generator; }
-  nlohmann::json state_dict() const override;
-  void load_state_dict(const nlohmann::json& state) override;
 
  private:
   at::Tensor weights_;
   int64_t num_samples_;
-  WeightedRandomSamplerOptions options_;
-  internal::PassRandomness randomness_;
+  bool replacement_;
 };
 
 /// A permutation of the given indices in every pass.
-class SubsetRandomSampler : public Sampler {
+class SubsetRandomSampler : public internal::DrawingSampler {
  public:
   /// `indices`: an integer vector.
   explicit SubsetRandomSampler(const at::Tensor& indices, at::Generator generator = {});
 
   int64_t size() const override { return indices_.numel(); }
   IndexOrder begin_pass() override;
-  void end_pass() override { randomness_.end(); }
-  void forget_pass() override { randomness_.end(); }
-  at::Generator* generator() override { return &generator_; }
-  nlohmann::json state_dict() const override;
-  void load_state_dict(const nlohmann::json& state) override;
 
  private:
   at::Tensor indices_;
-  at::Generator generator_;
-  internal::PassRandomness randomness_;
 };
 
 /// A seed as PyTorch draws one: an int64 from 0. It advances the generator, by default LibTorch's
@@ -289,12 +365,5 @@ class ListBatchSampler : public BatchSampler {
   IndexBatches batches_;
   ListBatchSamplerOptions options_;
 };
-
-namespace internal {
-
-// The batches of `batch_size` in `order` from position `begin` on.
-IndexBatches cut_into_batches(IndexOrder order, int64_t begin, int64_t batch_size, bool drop_last);
-
-}  // namespace internal
 
 }  // namespace accelerate

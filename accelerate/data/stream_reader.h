@@ -76,10 +76,7 @@ class SelfShardReader : public BatchReader<Batch> {
   bool read(ReadBatch<Batch>& out) {
     if (!source_) make_source();
     if (!source_->next(out)) return false;
-    const int64_t own_rows = out.round.own_rows;
-    out.round = {};
-    out.round.own_rows = own_rows;
-    out.round.ragged = true;
+    out.round = {.own_rows = out.round.own_rows, .ragged = true};
     out.remainder = std::nullopt;
     return true;
   }
@@ -100,9 +97,7 @@ class SelfShardReader : public BatchReader<Batch> {
                       "'s shard of the stream is empty, but other ranks' are not; make fewer or "
                       "other shards");
     out.batch.emplace(std::move(*first));
-    out.round = {};
-    out.round.own_rows = 0;
-    out.round.ragged = true;
+    out.round = {.own_rows = 0, .ragged = true};
     out.remainder = std::nullopt;
     out.position = position_;
   }
@@ -135,46 +130,6 @@ class SelfShardReader : public BatchReader<Batch> {
   bool ended_ = false;
 };
 
-// A dataset by a shared pointer, as a dataset.
-template <StreamStyleDataset Dataset>
-class SharedStream {
- public:
-  explicit SharedStream(std::shared_ptr<Dataset> dataset) : dataset_(std::move(dataset)) {}
-
-  auto next() { return next_sample(*dataset_, read_++); }
-  void reset() {
-    read_ = 0;
-    reset_stream(*dataset_);
-  }
-  /// Sets the number of samples before the current position.
-  void count_from(int64_t samples) { read_ = samples; }
-  std::optional<int64_t> size() const { return dataset_size(*dataset_); }
-  void set_epoch(int64_t epoch)
-    requires HasSetEpoch<Dataset>
-  {
-    dataset_->set_epoch(epoch);
-  }
-  at::Generator generator()
-    requires HasGenerator<Dataset>
-  {
-    return dataset_->generator();
-  }
-  auto state_dict()
-    requires StatefulDataset<Dataset>
-  {
-    return dataset_->state_dict();
-  }
-  void load_state_dict(const nlohmann::json& state)
-    requires StatefulDataset<Dataset>
-  {
-    dataset_->load_state_dict(state);
-  }
-
- private:
-  std::shared_ptr<Dataset> dataset_;
-  int64_t read_ = 0;
-};
-
 template <typename Dataset, typename Collate>
 using StreamBatch =
     decltype(std::declval<const Collate&>()(std::declval<std::vector<SampleOfStream<Dataset>>>()));
@@ -184,7 +139,7 @@ template <StreamStyleDataset Dataset, typename Collate>
 struct StreamSource {
   using Batch = StreamBatch<Dataset, Collate>;
 
-  IterableDatasetShard<SharedStream<Dataset>> shard;
+  IterableDatasetShard<Dataset> shard;
   const std::shared_ptr<const Collate> collate;
   const bool pin_memory;
   const int rank;
@@ -236,16 +191,15 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
 
   StreamReader(std::shared_ptr<Dataset> dataset, std::shared_ptr<const Collate> collate,
                const LoaderCore& core, const PassStart& start)
-      : source_(
-            new Source{.shard = {SharedStream<Dataset>(std::move(dataset)), shard_options(core)},
-                       .collate = std::move(collate),
-                       .pin_memory = core.options().pin_memory,
-                       .rank = core.rank(),
-                       .fills_up = core.mode() == LoaderMode::kShard,
-                       .multiple = core.mode() == LoaderMode::kDispatch ? core.world_size() : 1,
-                       .made = start.skip,
-                       .first_place = core.mode() == LoaderMode::kSelfShard ? core.rank() : 0,
-                       .place_stride = core.world_size()}),
+      : source_(new Source{.shard = {std::move(dataset), shard_options(core)},
+                           .collate = std::move(collate),
+                           .pin_memory = core.options().pin_memory,
+                           .rank = core.rank(),
+                           .fills_up = core.mode() == LoaderMode::kShard,
+                           .multiple = core.mode() == LoaderMode::kDispatch ? core.world_size() : 1,
+                           .made = start.skip,
+                           .first_place = core.mode() == LoaderMode::kSelfShard ? core.rank() : 0,
+                           .place_stride = core.world_size()}),
         round_(core.options().batch_size *
                (core.splits() || core.mode() != LoaderMode::kShard ? 1 : core.world_size())),
         drop_last_(core.options().drop_last) {
@@ -313,14 +267,10 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
     try {
       shard.set_epoch(epoch);
       shard.reset();
-      bool there = false;
       if constexpr (StatefulDataset<Dataset>) {
-        if (start.dataset_state) {
-          shard.jump_to(start.taken, *start.dataset_state);
-          there = true;
-        }
+        if (start.dataset_state) shard.jump_to(start.taken, *start.dataset_state);
       }
-      if (!there) shard.skip_to(start.taken);
+      shard.skip_to(start.taken);
       for (int64_t i = 0; i < start.skip && shard.next_slice(); ++i) {
       }
     } catch (...) {

@@ -20,12 +20,6 @@
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/optimizer_state_reader.h"
 
-namespace torch::optim {
-
-class Optimizer;
-
-}  // namespace torch::optim
-
 namespace accelerate {
 
 struct OptimizerPolicy {

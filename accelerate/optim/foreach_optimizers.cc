@@ -1,7 +1,9 @@
 #include "accelerate/optim/foreach_optimizers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -24,6 +26,43 @@
 namespace accelerate::optim {
 namespace {
 
+// Parameters with a gradient, as lists for LibTorch's foreach operators: one device, dtype and step
+// number each.
+template <size_t kStates>
+struct ForeachBatch {
+  int64_t step;
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> grads;
+  std::array<std::vector<at::Tensor>, kStates> states;
+};
+
+template <size_t kStates>
+class ForeachBatches {
+ public:
+  void add(int64_t step, const at::Tensor& parameter,
+           const std::array<at::Tensor, kStates>& states) {
+    ForeachBatch<kStates>& batch = find(step, parameter);
+    batch.parameters.push_back(parameter);
+    batch.grads.push_back(parameter.grad());
+    for (size_t i = 0; i < kStates; ++i) batch.states[i].push_back(states[i]);
+  }
+  std::vector<ForeachBatch<kStates>>& batches() { return batches_; }
+
+ private:
+  ForeachBatch<kStates>& find(int64_t step, const at::Tensor& parameter) {
+    for (ForeachBatch<kStates>& batch : batches_) {
+      const at::Tensor& first = batch.parameters.front();
+      if (batch.step == step && first.device() == parameter.device() &&
+          first.scalar_type() == parameter.scalar_type()) {
+        return batch;
+      }
+    }
+    return batches_.emplace_back(ForeachBatch<kStates>{.step = step});
+  }
+
+  std::vector<ForeachBatch<kStates>> batches_;
+};
+
 // |parameter| / |change| for each, as tensors on the device.
 std::vector<at::Tensor> trust_ratios(at::TensorList parameters, at::TensorList changes) {
   const at::Tensor lengths = at::stack(at::_foreach_norm(parameters, 2));
@@ -43,7 +82,7 @@ at::Tensor Lion::step(LossClosure closure) {
   for (torch::optim::OptimizerParamGroup& group : param_groups_) {
     const auto& options = static_cast<const LionOptions&>(group.options());
     const auto [beta1, beta2] = options.betas();
-    internal::ForeachBatches<1> batches;
+    ForeachBatches<1> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = internal::state_of<LionParamState>(*this, parameter);
@@ -77,7 +116,7 @@ at::Tensor Lamb::step(LossClosure closure) {
   for (torch::optim::OptimizerParamGroup& group : param_groups_) {
     const auto& options = static_cast<const LambOptions&>(group.options());
     const auto [beta1, beta2] = options.betas();
-    internal::ForeachBatches<2> batches;
+    ForeachBatches<2> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = internal::state_of<LambParamState>(*this, parameter);
@@ -142,7 +181,7 @@ at::Tensor ScheduleFreeAdamW::step(LossClosure closure) {
     const double c = options.weight_sum() > 0 ? weight / options.weight_sum() : 0;
     const double correction = 1 - std::pow(beta2, k);
 
-    internal::ForeachBatches<2> batches;
+    ForeachBatches<2> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = internal::state_of<ScheduleFreeAdamWParamState>(*this, parameter);

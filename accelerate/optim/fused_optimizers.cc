@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -44,11 +45,7 @@ FusedBatch* FusedBatches::find(const at::Tensor& parameter, int64_t step) {
     batches_.push_back(FusedBatch{.device = device, .dtype = dtype, .step = step});
   }
   FusedBatch& batch = batches_[used_++];
-  // Also what a step that ended in an error has left.
-  batch.parameters.clear();
-  batch.grads.clear();
-  for (BorrowedTensors& state : batch.states) state.clear();
-  batch.steps.clear();
+  finish(batch);  // what a step that ended in an error has left
   batch.device = device;
   batch.dtype = dtype;
   batch.step = step;
@@ -114,12 +111,11 @@ void check_gradients_are_dense(const char* optimizer,
 namespace accelerate::optim {
 namespace {
 
+using internal::FusedBatch;
+using internal::FusedBatches;
+using internal::same_layout;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
-
-c10::OperatorHandle fused_kernel() {
-  return c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sgd_", "");
-}
 
 // LibTorch's CPU kernel leaves out whole vectors of parameters in half precision, and reads their
 // momentum wrongly (pytorch issue 191763).
@@ -142,38 +138,21 @@ void step_one(const at::Tensor& parameter, at::Tensor* buffer, const SGDOptions&
   parameter.add_(change, -options.lr());
 }
 
-using internal::FusedBatch;
-using internal::FusedBatches;
-using internal::same_layout;
-
 struct AdamKind {
   using Options = torch::optim::AdamOptions;
   using State = torch::optim::AdamParamState;
   static constexpr const char* kName = "Adam";
-  static constexpr const char* kKernel = "aten::_fused_adam_";
   static constexpr bool kDecoupledDecay = false;
-  template <typename... Args>
-  static void fused(Args&&... args) {
-    at::_fused_adam_(std::forward<Args>(args)...);
-  }
+  static constexpr auto kFused = [](const auto&... arguments) { at::_fused_adam_(arguments...); };
 };
 
 struct AdamWKind {
   using Options = torch::optim::AdamWOptions;
   using State = torch::optim::AdamWParamState;
   static constexpr const char* kName = "AdamW";
-  static constexpr const char* kKernel = "aten::_fused_adamw_";
   static constexpr bool kDecoupledDecay = true;
-  template <typename... Args>
-  static void fused(Args&&... args) {
-    at::_fused_adamw_(std::forward<Args>(args)...);
-  }
+  static constexpr auto kFused = [](const auto&... arguments) { at::_fused_adamw_(arguments...); };
 };
-
-template <typename Kind>
-FusedBatches make_batches() {
-  return FusedBatches(c10::Dispatcher::singleton().findSchemaOrThrow(Kind::kKernel, ""));
-}
 
 template <typename State>
 State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, bool amsgrad) {
@@ -252,45 +231,37 @@ at::Tensor adam_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
       FusedBatches::fill_steps(batch);
       const auto [beta1, beta2] = options.betas();
       at::AutoDispatchBelowADInplaceOrView below_autograd;
-      Kind::fused(batch.parameters.list(), batch.grads.list(), batch.states[0].list(),
-                  batch.states[1].list(), batch.states[2].list(), batch.steps.list(), options.lr(),
-                  beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
-                  /*maximize=*/false);
+      Kind::kFused(batch.parameters.list(), batch.grads.list(), batch.states[0].list(),
+                   batch.states[1].list(), batch.states[2].list(), batch.steps.list(), options.lr(),
+                   beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
+                   /*maximize=*/false);
     });
   }
   return loss;
 }
 
-}  // namespace
-
-SGD::SGD(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, SGDOptions defaults)
-    : torch::optim::SGD(param_groups, std::move(defaults)), batches_(fused_kernel()) {}
-
-SGD::SGD(std::vector<at::Tensor> parameters, SGDOptions defaults)
-    : torch::optim::SGD(std::move(parameters), std::move(defaults)), batches_(fused_kernel()) {}
-
-at::Tensor SGD::step(LossClosure closure) {
+at::Tensor sgd_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
+                    const torch::optim::Optimizer::LossClosure& closure) {
   at::NoGradGuard no_grad;
   at::Tensor loss = internal::call_closure(closure);
-  batches_.begin_step();
-  for (torch::optim::OptimizerParamGroup& group : param_groups_) {
+  batches.begin_step();
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     const auto& options = static_cast<const SGDOptions&>(group.options());
     const bool has_momentum = options.momentum() != 0;
-    batches_.begin_group();
+    batches.begin_group();
     for (const at::Tensor& parameter : group.params()) {
       const at::Tensor& grad = parameter.grad();
       if (!grad.defined()) continue;
       at::Tensor* buffer = nullptr;
       if (has_momentum) {
-        auto& state = state_[parameter.unsafeGetTensorImpl()];
+        auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
         if (state == nullptr) state = std::make_unique<SGDParamState>();
         buffer = &static_cast<SGDParamState&>(*state).momentum_buffer();
       }
       const bool is_first = buffer != nullptr && !buffer->defined();
-      const bool fits =
-          kernel_is_right(parameter) && internal::same_layout(parameter, grad) &&
-          (buffer == nullptr || is_first || internal::same_layout(parameter, *buffer));
-      internal::FusedBatch* batch = fits ? batches_.find(parameter, is_first) : nullptr;
+      const bool fits = kernel_is_right(parameter) && same_layout(parameter, grad) &&
+                        (buffer == nullptr || is_first || same_layout(parameter, *buffer));
+      FusedBatch* batch = fits ? batches.find(parameter, is_first) : nullptr;
       if (batch == nullptr) {
         step_one(parameter, buffer, options);
         continue;
@@ -300,7 +271,7 @@ at::Tensor SGD::step(LossClosure closure) {
       batch->grads.add(grad);
       if (has_momentum) batch->states[0].add(*buffer);
     }
-    batches_.run_group([&options](internal::FusedBatch& batch) {
+    batches.run_group([&options](FusedBatch& batch) {
       at::AutoDispatchBelowADInplaceOrView below_autograd;
       at::_fused_sgd_(batch.parameters.list(), batch.grads.list(), batch.states[0].list(),
                       options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
@@ -311,26 +282,34 @@ at::Tensor SGD::step(LossClosure closure) {
   return loss;
 }
 
-Adam::Adam(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
-           torch::optim::AdamOptions defaults)
-    : torch::optim::Adam(param_groups, std::move(defaults)), batches_(make_batches<AdamKind>()) {}
+template <typename Base>
+constexpr const char* kKernel = nullptr;
+template <>
+constexpr const char* kKernel<torch::optim::SGD> = "aten::_fused_sgd_";
+template <>
+constexpr const char* kKernel<torch::optim::Adam> = "aten::_fused_adam_";
+template <>
+constexpr const char* kKernel<torch::optim::AdamW> = "aten::_fused_adamw_";
 
-Adam::Adam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults)
-    : torch::optim::Adam(std::move(parameters), std::move(defaults)),
-      batches_(make_batches<AdamKind>()) {}
+}  // namespace
 
-at::Tensor Adam::step(LossClosure closure) { return adam_step<AdamKind>(*this, batches_, closure); }
-
-AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
-             torch::optim::AdamWOptions defaults)
-    : torch::optim::AdamW(param_groups, std::move(defaults)), batches_(make_batches<AdamWKind>()) {}
-
-AdamW::AdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults)
-    : torch::optim::AdamW(std::move(parameters), std::move(defaults)),
-      batches_(make_batches<AdamWKind>()) {}
-
-at::Tensor AdamW::step(LossClosure closure) {
-  return adam_step<AdamWKind>(*this, batches_, closure);
+template <typename Base, typename Options>
+c10::OperatorHandle Fused<Base, Options>::kernel() {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(kKernel<Base>, "");
 }
+
+template <typename Base, typename Options>
+at::Tensor Fused<Base, Options>::step(torch::optim::Optimizer::LossClosure closure) {
+  if constexpr (std::is_same_v<Base, torch::optim::SGD>) {
+    return sgd_step(*this, batches_, closure);
+  } else {
+    using Kind = std::conditional_t<std::is_same_v<Base, torch::optim::Adam>, AdamKind, AdamWKind>;
+    return adam_step<Kind>(*this, batches_, closure);
+  }
+}
+
+template class Fused<torch::optim::SGD, SGDOptions>;
+template class Fused<torch::optim::Adam, torch::optim::AdamOptions>;
+template class Fused<torch::optim::AdamW, torch::optim::AdamWOptions>;
 
 }  // namespace accelerate::optim

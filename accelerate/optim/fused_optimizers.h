@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -117,40 +118,37 @@ void check_gradients_are_dense(const char* optimizer,
 
 namespace accelerate::optim {
 
-class SGD : public torch::optim::SGD {
+/// One of torch::optim's classes with a step by a fused kernel. For the library.
+template <typename Base, typename Options>
+class Fused : public Base {
  public:
-  explicit SGD(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
-               torch::optim::SGDOptions defaults);
-  explicit SGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions defaults);
+  explicit Fused(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                 Options defaults = {})
+      : Base(param_groups, std::move(defaults)), batches_(kernel()) {}
+  explicit Fused(std::vector<at::Tensor> parameters, Options defaults = {})
+      : Base(std::move(parameters), std::move(defaults)), batches_(kernel()) {}
 
-  at::Tensor step(LossClosure closure = nullptr) override;
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
  private:
+  static c10::OperatorHandle kernel();
+
   internal::FusedBatches batches_;
 };
 
-class Adam : public torch::optim::Adam {
+class SGD : public Fused<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
-  explicit Adam(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
-                torch::optim::AdamOptions defaults = {});
-  explicit Adam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults = {});
-
-  at::Tensor step(LossClosure closure = nullptr) override;
-
- private:
-  internal::FusedBatches batches_;
+  using Fused::Fused;
 };
 
-class AdamW : public torch::optim::AdamW {
+class Adam : public Fused<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
-  explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
-                 torch::optim::AdamWOptions defaults = {});
-  explicit AdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
+  using Fused::Fused;
+};
 
-  at::Tensor step(LossClosure closure = nullptr) override;
-
- private:
-  internal::FusedBatches batches_;
+class AdamW : public Fused<torch::optim::AdamW, torch::optim::AdamWOptions> {
+ public:
+  using Fused::Fused;
 };
 
 }  // namespace accelerate::optim

@@ -72,7 +72,10 @@ void check_lr(double lr) {
 }
 
 template <typename Options>
-void check_clipping(const Options& options) {
+void check_common(const Options& options) {
+  TORCH_CHECK_VALUE(options.lr() >= 0, "Invalid learning rate: ", options.lr());
+  TORCH_CHECK_VALUE(options.weight_decay() >= 0,
+                    "Invalid weight_decay value: ", options.weight_decay());
   TORCH_CHECK_VALUE(options.clip_grad_norm() >= 0,
                     "Invalid clip_grad_norm value: ", options.clip_grad_norm());
   TORCH_CHECK_VALUE(options.clip_grad_value() >= 0,
@@ -185,11 +188,7 @@ void FusedBackwardOptimizer::set_process_group(c10::intrusive_ptr<c10d::ProcessG
   group_ = std::move(group);
 }
 
-void LomoOptions::check() const {
-  TORCH_CHECK_VALUE(lr() >= 0, "Invalid learning rate: ", lr());
-  TORCH_CHECK_VALUE(weight_decay() >= 0, "Invalid weight_decay value: ", weight_decay());
-  check_clipping(*this);
-}
+void LomoOptions::check() const { check_common(*this); }
 
 FusedBackwardOptimizer::Clipping Lomo::clipping() const {
   const auto& options = static_cast<const LomoOptions&>(defaults());
@@ -204,11 +203,9 @@ void Lomo::update(at::Tensor& parameter, at::Tensor grad, double lr,
 }
 
 void AdaLomoOptions::check() const {
-  TORCH_CHECK_VALUE(lr() >= 0, "Invalid learning rate: ", lr());
-  TORCH_CHECK_VALUE(weight_decay() >= 0, "Invalid weight_decay value: ", weight_decay());
+  check_common(*this);
   TORCH_CHECK_VALUE(clip_threshold() > 0, "Invalid clip_threshold value: ", clip_threshold());
   TORCH_CHECK_VALUE(decay_rate() <= 0, "Invalid decay_rate value: ", decay_rate());
-  check_clipping(*this);
 }
 
 FusedBackwardOptimizer::Clipping AdaLomo::clipping() const {

@@ -36,6 +36,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/state/memory.h"
@@ -112,22 +113,18 @@ class ExecutableBatchSize {
     while (true) {
       const int64_t batch_size = search_.begin_try();
       std::exception_ptr failure;
-      if constexpr (std::is_void_v<Result>) {
-        try {
+      std::optional<std::conditional_t<std::is_void_v<Result>, std::monostate, Result>> result;
+      try {
+        if constexpr (std::is_void_v<Result>) {
           std::invoke(function_, batch_size, arguments...);
-        } catch (...) {
-          failure = std::current_exception();
-        }
-        if (search_.end_try(std::move(failure))) return;
-      } else {
-        std::optional<Result> result;
-        try {
+          result.emplace();
+        } else {
           result.emplace(std::invoke(function_, batch_size, arguments...));
-        } catch (...) {
-          failure = std::current_exception();
         }
-        if (search_.end_try(std::move(failure))) return *std::move(result);
+      } catch (...) {
+        failure = std::current_exception();
       }
+      if (search_.end_try(std::move(failure))) return static_cast<Result>(*std::move(result));
     }
   }
 

@@ -14,13 +14,14 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/parallel/join.h"
 #include "accelerate/parallel/no_sync.h"
-#include "accelerate/step/uneven_inputs.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -33,11 +34,18 @@ class AcceleratorState;
 class GradientState;
 class GradScaler;
 class ModelState;
+class SharedScaler;
 struct BatchRound;
 
 namespace optim {
 class FusedBackwardOptimizer;
 }  // namespace optim
+
+namespace internal {
+class LoaderCore;
+class TrainingStep;
+struct TrainingState;
+}  // namespace internal
 
 /// What `Accelerator::backward` passes on to at::Tensor::backward.
 struct BackwardOptions {
@@ -52,9 +60,49 @@ struct BackwardOptions {
   std::optional<double> learning_rate = std::nullopt;
 };
 
-namespace internal {
+struct JoinOptions {
+  /// Replaces the configuration's even_batches inside the scope. Absent: the configuration's.
+  std::optional<bool> even_batches = std::nullopt;
+};
 
-struct TrainingState;
+/// While it lives, ranks may have different numbers of batches. See
+/// Accelerator::join_uneven_inputs.
+/// Threads: the rank's thread.
+/// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
+class UnevenInputsScope {
+ public:
+  UnevenInputsScope(UnevenInputsScope&&) = default;
+  /// The rank shadows the collectives of those that still train, and throws what that throws.
+  ~UnevenInputsScope() noexcept(false) = default;
+
+ private:
+  friend class internal::TrainingStep;
+  // Undoes what the scope changed.
+  class Restorer {
+   public:
+    Restorer() = default;
+    Restorer(Restorer&& other) noexcept
+        : loaders(std::move(other.loaders)),
+          joining(std::exchange(other.joining, nullptr)),
+          scaler(std::move(other.scaler)),
+          scaling_group(std::move(other.scaling_group)) {}
+    ~Restorer();
+    // The loaders' even_batches before the scope.
+    std::vector<std::pair<std::shared_ptr<internal::LoaderCore>, bool>> loaders;
+    // Null unless ranks join.
+    GradientState* joining = nullptr;
+    // The scaler's process group before the scope; null without a scaler.
+    std::shared_ptr<SharedScaler> scaler;
+    ProcessGroupPtr scaling_group;
+  };
+  UnevenInputsScope(Restorer restorer, JoinScope join)
+      : restorer_(std::move(restorer)), join_(std::move(join)) {}
+
+  Restorer restorer_;
+  JoinScope join_;  // ends before the loaders are restored
+};
+
+namespace internal {
 
 class TrainingStep {
  public:

@@ -1,4 +1,4 @@
-#include "accelerate/step/uneven_inputs.h"
+#include "accelerate/step/training_step.h"
 
 #include <c10/util/Exception.h>
 
@@ -6,7 +6,6 @@
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
-#include "accelerate/step/training_step.h"
 
 namespace accelerate {
 namespace {

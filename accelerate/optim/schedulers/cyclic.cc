@@ -37,68 +37,60 @@ std::vector<double> divided(std::vector<double> values, double divisor) {
   return values;
 }
 
-template <typename Adam>
-bool set_beta1(torch::optim::OptimizerOptions& options, double beta1) {
-  auto* adam = dynamic_cast<Adam*>(&options);
-  if (adam != nullptr) adam->betas(std::tuple(beta1, std::get<1>(adam->betas())));
-  return adam != nullptr;
+// Whether the options are of this kind; sets the momentum of such options, if one is given.
+template <typename Kind, typename Set>
+bool set_if(torch::optim::OptimizerOptions& options, std::optional<double> momentum, Set&& set) {
+  auto* of_kind = dynamic_cast<Kind*>(&options);
+  if (of_kind != nullptr && momentum) set(*of_kind, *momentum);
+  return of_kind != nullptr;
 }
 
-template <typename Sgd>
-bool set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
-  auto* sgd = dynamic_cast<Sgd*>(&options);
-  if (sgd != nullptr) sgd->momentum(momentum);
-  return sgd != nullptr;
-}
-
-bool set_own(torch::optim::OptimizerOptions& options, double momentum) {
-  auto* own = dynamic_cast<HasMomentum*>(&options);
-  if (own != nullptr) own->set_momentum_value(momentum);
-  return own != nullptr;
-}
-
-template <typename... Kinds>
-bool is_any(const torch::optim::OptimizerOptions& options) {
-  return ((dynamic_cast<const Kinds*>(&options) != nullptr) || ...);
+// Whether the options have a momentum; sets it, if one is given.
+bool set_momentum(torch::optim::OptimizerOptions& options, std::optional<double> momentum) {
+  using namespace torch::optim;
+  auto plain = [](auto& kind, double value) { kind.momentum(value); };
+  auto beta1 = [](auto& adam, double value) { std::get<0>(adam.betas()) = value; };
+  auto own = [](HasMomentum& kind, double value) { kind.set_momentum_value(value); };
+  return set_if<SGDOptions>(options, momentum, plain) ||
+         set_if<AdamWOptions>(options, momentum, beta1) ||
+         set_if<AdamOptions>(options, momentum, beta1) ||
+         set_if<RMSpropOptions>(options, momentum, plain) ||
+         set_if<HasMomentum>(options, momentum, own);
 }
 
 }  // namespace
 
 CyclicLR::CyclicLR(torch::optim::Optimizer& optimizer, Options options)
-    : Scheduler(optimizer),
-      mode_(options.mode),
-      gamma_(options.gamma),
-      scale_fn_(std::move(options.scale_fn)),
-      scale_mode_(options.scale_mode),
-      cycle_momentum_(options.cycle_momentum) {
-  const int64_t up = options.step_size_up;
-  const int64_t down = options.step_size_down.value_or(up);
+    : Scheduler(optimizer), options_(std::move(options)) {
+  const int64_t up = options_.step_size_up;
+  const int64_t down = options_.step_size_down.value_or(up);
   TORCH_CHECK_VALUE(up >= 1 && down >= 1,
                     "CyclicLR: step_size_up and step_size_down must be at least 1, got ", up,
                     " and ", down);
   total_size_ = static_cast<double>(up) + static_cast<double>(down);
   step_ratio_ = static_cast<double>(up) / total_size_;
-  if (!scale_fn_) {
-    const bool by_step = mode_ == CyclicMode::kExpRange;
-    scale_mode_ = by_step ? CyclicScaleMode::kIterations : CyclicScaleMode::kCycle;
+  if (!options_.scale_fn) {
+    const bool by_step = options_.mode == CyclicMode::kExpRange;
+    options_.scale_mode = by_step ? CyclicScaleMode::kIterations : CyclicScaleMode::kCycle;
   }
   const size_t groups = base_lrs().size();
-  max_lrs_ = options.max_lr.expanded("CyclicLR: max_lr", groups);
-  if (cycle_momentum_) {
-    base_momentums_ = options.base_momentum.expanded("CyclicLR: base_momentum", groups);
-    max_momentums_ = options.max_momentum.expanded("CyclicLR: max_momentum", groups);
+  max_lrs_ = options_.max_lr.expanded("CyclicLR: max_lr", groups);
+  if (options_.cycle_momentum) {
+    base_momentums_ = options_.base_momentum.expanded("CyclicLR: base_momentum", groups);
+    max_momentums_ = options_.max_momentum.expanded("CyclicLR: max_momentum", groups);
   }
-  set_base_lrs(options.base_lr.expanded("CyclicLR: base_lr", groups));
+  set_base_lrs(options_.base_lr.expanded("CyclicLR: base_lr", groups));
   start();
 }
 
 double CyclicLR::scale(double cycle, int64_t epoch) const {
   const auto step = static_cast<double>(epoch);
-  if (scale_fn_) return scale_fn_(scale_mode_ == CyclicScaleMode::kCycle ? cycle : step);
-  switch (mode_) {
+  if (options_.scale_fn)
+    return options_.scale_fn(options_.scale_mode == CyclicScaleMode::kCycle ? cycle : step);
+  switch (options_.mode) {
     case CyclicMode::kTriangular: return 1.0;
     case CyclicMode::kTriangular2: return 1 / std::pow(2.0, cycle - 1);
-    case CyclicMode::kExpRange: return std::pow(gamma_, step);
+    case CyclicMode::kExpRange: return std::pow(options_.gamma, step);
   }
   return 1.0;
 }
@@ -109,7 +101,7 @@ std::vector<double> CyclicLR::rates_at(int64_t epoch) {
   const double x = 1.0 + cycles - cycle;
   const double height = x <= step_ratio_ ? x / step_ratio_ : (x - 1) / (step_ratio_ - 1);
   const double factor = scale(cycle, epoch);
-  if (cycle_momentum_) {
+  if (options_.cycle_momentum) {
     std::vector<double> momenta = max_momentums_;
     for (size_t i = 0; i < momenta.size(); ++i) {
       momenta[i] -= (max_momentums_[i] - base_momentums_[i]) * height * factor;
@@ -126,10 +118,10 @@ std::vector<double> CyclicLR::rates_at(int64_t epoch) {
 void CyclicLR::archive(StateArchive& state) {
   state("total_size", total_size_);
   state("step_ratio", step_ratio_);
-  state("mode", mode_);
-  state("gamma", gamma_);
-  state("scale_mode", scale_mode_);
-  state("cycle_momentum", cycle_momentum_);
+  state("mode", options_.mode);
+  state("gamma", options_.gamma);
+  state("scale_mode", options_.scale_mode);
+  state("cycle_momentum", options_.cycle_momentum);
   state("max_lrs", max_lrs_);
   state("base_momentums", base_momentums_);
   state("max_momentums", max_momentums_);
@@ -138,19 +130,14 @@ void CyclicLR::archive(StateArchive& state) {
 void CyclicLR::check() const {
   TORCH_CHECK_VALUE(total_size_ >= 2 && step_ratio_ > 0 && step_ratio_ < 1, "CyclicLR: a cycle of ",
                     total_size_, " steps rises for ", step_ratio_, " of them");
-  const size_t momenta = cycle_momentum_ ? max_lrs_.size() : 0;
+  const size_t momenta = options_.cycle_momentum ? max_lrs_.size() : 0;
   TORCH_CHECK_VALUE(base_lrs().size() == max_lrs_.size() && base_momentums_.size() == momenta &&
                         max_momentums_.size() == momenta,
                     "CyclicLR: rates and momenta are for different numbers of parameter groups");
 }
 
 OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : Scheduler(optimizer),
-      total_steps_(total_steps_of(options)),
-      pct_start_(options.pct_start),
-      anneal_strategy_(options.anneal_strategy),
-      cycle_momentum_(options.cycle_momentum),
-      three_phase_(options.three_phase) {
+    : Scheduler(optimizer), total_steps_(total_steps_of(options)), options_(options) {
   const size_t groups = base_lrs().size();
   TORCH_CHECK_VALUE(options.div_factor > 0 && options.final_div_factor > 0,
                     "OneCycleLR: div_factor and final_div_factor must be positive, got ",
@@ -158,7 +145,7 @@ OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const Options& option
   rates_.peak = options.max_lr.expanded("OneCycleLR: max_lr", groups);
   rates_.initial = divided(rates_.peak, options.div_factor);
   rates_.final = divided(rates_.initial, options.final_div_factor);
-  if (cycle_momentum_) {
+  if (options_.cycle_momentum) {
     momenta_.peak = options.base_momentum.expanded("OneCycleLR: base_momentum", groups);
     momenta_.initial = options.max_momentum.expanded("OneCycleLR: max_momentum", groups);
     momenta_.final = momenta_.initial;
@@ -173,11 +160,11 @@ OneCycleLR::Place OneCycleLR::place_at(int64_t epoch) const {
   auto part = [step](double begin, double end) {
     return end == begin ? 1.0 : (step - begin) / (end - begin);
   };
-  const double top = pct_start_ * total - 1;
+  const double top = options_.pct_start * total - 1;
   const double last = total - 1;
   if (step <= top) return {&Range::initial, &Range::peak, part(0, top)};
-  if (!three_phase_) return {&Range::peak, &Range::final, part(top, last)};
-  const double middle = 2 * pct_start_ * total - 2;
+  if (!options_.three_phase) return {&Range::peak, &Range::final, part(top, last)};
+  const double middle = 2 * options_.pct_start * total - 2;
   if (step <= middle) return {&Range::peak, &Range::initial, part(top, middle)};
   return {&Range::initial, &Range::final, part(middle, last)};
 }
@@ -186,7 +173,7 @@ std::vector<double> OneCycleLR::values_at(const Place& place, const Range& range
   const std::vector<double>& from = range.*place.from;
   std::vector<double> values = range.*place.to;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (anneal_strategy_ == AnnealStrategy::kCos) {
+    if (options_.anneal_strategy == AnnealStrategy::kCos) {
       values[i] += (from[i] - values[i]) / 2.0 * (1 + std::cos(std::numbers::pi * place.part));
     } else {
       values[i] = (values[i] - from[i]) * place.part + from[i];
@@ -199,16 +186,16 @@ std::vector<double> OneCycleLR::rates_at(int64_t epoch) {
   TORCH_CHECK_VALUE(epoch <= total_steps_, "OneCycleLR: tried to step ", epoch,
                     " times, but total_steps is ", total_steps_);
   const Place place = place_at(epoch);
-  if (cycle_momentum_) set_momenta(optimizer(), values_at(place, momenta_));
+  if (options_.cycle_momentum) set_momenta(optimizer(), values_at(place, momenta_));
   return values_at(place, rates_);
 }
 
 void OneCycleLR::archive(StateArchive& state) {
   state("total_steps", total_steps_);
-  state("pct_start", pct_start_);
-  state("_anneal_func_type", anneal_strategy_);
-  state("three_phase", three_phase_);
-  state("cycle_momentum", cycle_momentum_);
+  state("pct_start", options_.pct_start);
+  state("_anneal_func_type", options_.anneal_strategy);
+  state("three_phase", options_.three_phase);
+  state("cycle_momentum", options_.cycle_momentum);
   // PyTorch keeps these in the optimizer's groups.
   state("max_lrs", rates_.peak);
   state("initial_lrs", rates_.initial);
@@ -219,39 +206,26 @@ void OneCycleLR::archive(StateArchive& state) {
 }
 
 void OneCycleLR::check() const {
-  TORCH_CHECK_VALUE(pct_start_ >= 0 && pct_start_ <= 1,
-                    "OneCycleLR: pct_start must be between 0 and 1, got ", pct_start_);
+  TORCH_CHECK_VALUE(options_.pct_start >= 0 && options_.pct_start <= 1,
+                    "OneCycleLR: pct_start must be between 0 and 1, got ", options_.pct_start);
   TORCH_CHECK_VALUE(total_steps_ >= 1, "OneCycleLR: total_steps must be positive, got ",
                     total_steps_);
   const size_t groups = rates_.peak.size();
-  const size_t momenta = cycle_momentum_ ? groups : 0;
+  const size_t momenta = options_.cycle_momentum ? groups : 0;
   TORCH_CHECK_VALUE(rates_.initial.size() == groups && rates_.final.size() == groups &&
                         momenta_.initial.size() == momenta && momenta_.peak.size() == momenta,
                     "OneCycleLR: rates and momenta are for different numbers of parameter groups");
 }
 
-bool has_momentum(const torch::optim::OptimizerOptions& options) {
-  using namespace torch::optim;
-  return is_any<SGDOptions, AdamWOptions, AdamOptions, RMSpropOptions, HasMomentum>(options);
-}
-
 void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta) {
-  using namespace torch::optim;
   auto& groups = optimizer.param_groups();
   const size_t count = std::min(groups.size(), momenta.size());
   for (size_t i = 0; i < count; ++i) {
-    TORCH_CHECK_VALUE(has_momentum(groups[i].options()),
+    TORCH_CHECK_VALUE(set_momentum(groups[i].options(), std::nullopt),
                       "cycle_momentum: the optimizer has neither momentum nor betas; set "
                       "cycle_momentum to false");
   }
-  for (size_t i = 0; i < count; ++i) {
-    OptimizerOptions& options = groups[i].options();
-    const double momentum = momenta[i];
-    static_cast<void>(
-        set_momentum<SGDOptions>(options, momentum) || set_beta1<AdamWOptions>(options, momentum) ||
-        set_beta1<AdamOptions>(options, momentum) ||
-        set_momentum<RMSpropOptions>(options, momentum) || set_own(options, momentum));
-  }
+  for (size_t i = 0; i < count; ++i) set_momentum(groups[i].options(), momenta[i]);
 }
 
 }  // namespace accelerate::optim

@@ -13,13 +13,6 @@
 #include "accelerate/base/enum_text.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 
-namespace torch::optim {
-
-class Optimizer;
-class OptimizerOptions;
-
-}  // namespace torch::optim
-
 namespace accelerate::optim {
 
 enum class CyclicMode {
@@ -65,11 +58,7 @@ class CyclicLR final : public Scheduler {
 
   double total_size_;
   double step_ratio_;
-  CyclicMode mode_;
-  double gamma_;
-  std::function<double(double)> scale_fn_;
-  CyclicScaleMode scale_mode_;
-  bool cycle_momentum_;
+  Options options_;
   std::vector<double> max_lrs_;
   std::vector<double> base_momentums_;
   std::vector<double> max_momentums_;
@@ -130,10 +119,7 @@ class OneCycleLR final : public Scheduler {
   void check() const override;
 
   int64_t total_steps_;
-  double pct_start_;
-  AnnealStrategy anneal_strategy_;
-  bool cycle_momentum_;
-  bool three_phase_;
+  Options options_;
   Range rates_;
   Range momenta_;
 };
@@ -150,9 +136,6 @@ class HasMomentum {
 /// Gives the groups their momenta, as many as there are values.
 /// Errors: c10::ValueError, before any is set, if a group's options have none.
 void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta);
-
-/// Whether the options have a momentum.
-bool has_momentum(const torch::optim::OptimizerOptions& options);
 
 }  // namespace accelerate::optim
 

@@ -11,29 +11,45 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "accelerate/base/fields.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 
 namespace accelerate::optim {
+
+/// A schedule whose rates, and whose saved arguments, follow from its options alone. What a kind
+/// makes of them is in decay.cc.
+template <typename KindOptions>
+class ClosedForm : public Scheduler {
+ public:
+  using Options = KindOptions;
+  ClosedForm(torch::optim::Optimizer& optimizer, Options options)
+      : Scheduler(optimizer), options_(std::move(options)) {
+    start();
+  }
+
+ protected:
+  void archive(StateArchive& state) override;
+
+  Options options_;
+
+ private:
+  std::vector<double> rates_at(int64_t epoch) final;
+  void check() const final;
+};
 
 struct StepLROptions {
   int64_t step_size = 0;  ///< required
   double gamma = 0.1;
 };
+ACCELERATE_FIELDS(StepLROptions, step_size, gamma)
 
 /// Times gamma every `step_size` steps.
-class StepLR final : public Scheduler {
+class StepLR final : public ClosedForm<StepLROptions> {
  public:
-  using Options = StepLROptions;
-  StepLR(torch::optim::Optimizer& optimizer, const Options& options);
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
+  using ClosedForm::ClosedForm;
 };
 
 struct MultiStepLROptions {
@@ -41,55 +57,39 @@ struct MultiStepLROptions {
   std::vector<int64_t> milestones = {};
   double gamma = 0.1;
 };
+ACCELERATE_FIELDS(MultiStepLROptions, milestones, gamma)
 
 /// Times gamma at each milestone.
-class MultiStepLR final : public Scheduler {
+class MultiStepLR final : public ClosedForm<MultiStepLROptions> {
  public:
-  using Options = MultiStepLROptions;
   MultiStepLR(torch::optim::Optimizer& optimizer, Options options);
 
  private:
-  std::vector<double> rates_at(int64_t epoch) override;
   void archive(StateArchive& state) override;
-
-  Options options_;  // milestones in order
 };
 
 struct ExponentialLROptions {
   double gamma = 0;  ///< required
 };
+ACCELERATE_FIELDS(ExponentialLROptions, gamma)
 
 /// Times gamma at every step.
-class ExponentialLR final : public Scheduler {
+class ExponentialLR final : public ClosedForm<ExponentialLROptions> {
  public:
-  using Options = ExponentialLROptions;
-  ExponentialLR(torch::optim::Optimizer& optimizer, const Options& options);
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
+  using ClosedForm::ClosedForm;
 };
 
 struct ConstantLROptions {
   double factor = 1.0 / 3;  ///< within [0, 1]
   int64_t total_iters = 5;
 };
+ACCELERATE_FIELDS(ConstantLROptions, factor, total_iters)
 
 /// Times `factor` until step `total_iters`, which takes it back.
-class ConstantLR final : public Scheduler {
+class ConstantLR final : public ClosedForm<ConstantLROptions> {
  public:
-  using Options = ConstantLROptions;
-  explicit ConstantLR(torch::optim::Optimizer& optimizer, const Options& options = {});
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
+  explicit ConstantLR(torch::optim::Optimizer& optimizer, const Options& options = {})
+      : ClosedForm(optimizer, options) {}
 };
 
 struct LinearLROptions {
@@ -97,63 +97,44 @@ struct LinearLROptions {
   double end_factor = 1.0;        ///< within [0, 1]
   int64_t total_iters = 5;
 };
+ACCELERATE_FIELDS(LinearLROptions, start_factor, end_factor, total_iters)
 
 /// The factor goes in equal steps from `start_factor` to `end_factor`, and stays.
-class LinearLR final : public Scheduler {
+class LinearLR final : public ClosedForm<LinearLROptions> {
  public:
-  using Options = LinearLROptions;
-  explicit LinearLR(torch::optim::Optimizer& optimizer, const Options& options = {});
+  explicit LinearLR(torch::optim::Optimizer& optimizer, const Options& options = {})
+      : ClosedForm(optimizer, options) {}
 
   std::optional<int64_t> end() const override;
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
 };
 
 struct PolynomialLROptions {
   int64_t total_iters = 5;
   double power = 1.0;
 };
+ACCELERATE_FIELDS(PolynomialLROptions, total_iters, power)
 
 /// The factor is (1 - epoch / total_iters) ^ power, and stays 0.
-class PolynomialLR final : public Scheduler {
+class PolynomialLR final : public ClosedForm<PolynomialLROptions> {
  public:
-  using Options = PolynomialLROptions;
-  explicit PolynomialLR(torch::optim::Optimizer& optimizer, const Options& options = {});
+  explicit PolynomialLR(torch::optim::Optimizer& optimizer, const Options& options = {})
+      : ClosedForm(optimizer, options) {}
 
   std::optional<int64_t> end() const override { return options_.total_iters; }
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
 };
 
 struct CosineAnnealingLROptions {
   int64_t T_max = 0;  ///< required: steps down to eta_min
   double eta_min = 0;
 };
+ACCELERATE_FIELDS(CosineAnnealingLROptions, T_max, eta_min)
 
 /// Down to `eta_min` within T_max steps, and up again within as many.
-class CosineAnnealingLR final : public Scheduler {
+class CosineAnnealingLR final : public ClosedForm<CosineAnnealingLROptions> {
  public:
-  using Options = CosineAnnealingLROptions;
-  CosineAnnealingLR(torch::optim::Optimizer& optimizer, const Options& options);
+  using ClosedForm::ClosedForm;
 
   std::optional<int64_t> end() const override { return options_.T_max; }
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
 };
 
 struct CosineAnnealingWarmRestartsOptions {
@@ -161,19 +142,15 @@ struct CosineAnnealingWarmRestartsOptions {
   int64_t T_mult = 1;  ///< each period is that many times longer than the one before
   double eta_min = 0;
 };
+ACCELERATE_FIELDS(CosineAnnealingWarmRestartsOptions, T_0, T_mult, eta_min)
 
 /// Down to `eta_min`, then anew from the base rates.
-class CosineAnnealingWarmRestarts final : public Scheduler {
+class CosineAnnealingWarmRestarts final : public ClosedForm<CosineAnnealingWarmRestartsOptions> {
  public:
-  using Options = CosineAnnealingWarmRestartsOptions;
-  CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer, const Options& options);
+  using ClosedForm::ClosedForm;
 
  private:
-  std::vector<double> rates_at(int64_t epoch) override;
   void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
 };
 
 }  // namespace accelerate::optim
