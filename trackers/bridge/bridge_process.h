@@ -79,8 +79,4 @@ class BridgeProcess : public PythonPackage {
   std::string failure_;  // the first one that was not thrown yet
 };
 
-/// Empty if Python has the module, else what is missing and how to install it. Each answer of the
-/// interpreter is kept for the process.
-std::string why_unavailable(const TrackerServices& services, const std::string& module);
-
 }  // namespace accelerate::trackers

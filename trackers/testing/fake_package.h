@@ -2,7 +2,7 @@
 ///
 ///   FakePackages fake;
 ///   fake.add_recorder("comet_ml");
-///   CometMlTracker tracker(fake.setup());
+///   const auto tracker = make_comet_ml_tracker(fake.setup());
 ///   ...
 ///   EXPECT_THAT(fake.calls(), ElementsAre("comet_ml.start(project_name='run')", ...));
 ///
