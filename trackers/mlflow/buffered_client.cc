@@ -1,31 +1,17 @@
-#include "trackers/mlflow/buffered_client.h"
+#include "trackers/mlflow/mlflow_store.h"
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "accelerate/platform/file_system.h"
-#include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/png.h"
-#include "trackers/mlflow/mlflow_client.h"
-#include "trackers/mlflow/mlflow_names.h"
-#include "trackers/mlflow/mlflow_store.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -18,7 +18,6 @@
 #include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/numbers.h"
-#include "trackers/mlflow/mlflow_names.h"
 
 namespace accelerate::trackers {
 namespace {

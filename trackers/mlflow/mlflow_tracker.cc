@@ -16,8 +16,6 @@
 #include "trackers/common/http_client.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secrets.h"
-#include "trackers/mlflow/buffered_client.h"
-#include "trackers/mlflow/mlflow_names.h"
 #include "trackers/mlflow/mlflow_store.h"
 
 namespace accelerate::trackers {

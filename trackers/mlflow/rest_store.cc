@@ -18,7 +18,6 @@
 #include "accelerate/platform/file_system.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
-#include "trackers/mlflow/mlflow_names.h"
 
 namespace accelerate::trackers {
 namespace {

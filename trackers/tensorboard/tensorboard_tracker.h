@@ -32,13 +32,85 @@
 /// Mirrors: accelerate tracking.py, TensorBoardTracker.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "accelerate/tracking/tracker.h"
-#include "trackers/tensorboard/summary_writer.h"
 
 namespace accelerate::trackers {
+
+struct SummaryWriterOptions {
+  /// Has no effect: in PyTorch it is part of a default folder's name.
+  std::string comment = "";
+  /// Hides earlier runs' events of this step and later ones in the folder.
+  std::optional<int64_t> purge_step = std::nullopt;
+  /// The number of events that wait before they are written without a flush; 0: any number.
+  int64_t max_queue = 10;
+  /// How often flushed events are synced to the disk, for a loss of power.
+  absl::Duration flush_secs = absl::Seconds(120);
+  /// The end of each file's name.
+  std::string filename_suffix = "";
+  /// A new file begins before a file would exceed this size.
+  std::optional<int64_t> max_file_bytes = std::nullopt;
+};
+
+/// Errors: std::invalid_argument naming the kwarg.
+SummaryWriterOptions summary_writer_options(const TrackerDict& kwargs);
+
+/// The interface of PyTorch's SummaryWriter, as far as the TensorBoard tracker needs it.
+///
+/// `when` has the step of an event (0 if none), its time and the function's kwargs. The kwarg
+/// `walltime` (seconds since 1970) overrides the time.
+/// Errors:  std::invalid_argument for unknown kwargs and for values that cannot be kept;
+///          std::runtime_error naming a file that cannot be written: the event is kept, and the
+///          next call tries again.
+/// Threads: one.
+/// Mirrors: torch.utils.tensorboard.SummaryWriter.
+class SummaryWriter {
+ public:
+  virtual ~SummaryWriter() = default;
+
+  /// The first call, made once even if it fails. `kwargs`: see summary_writer_options.
+  virtual void open(const std::string& log_dir, const TrackerDict& kwargs) = 0;
+
+  /// A bool, an int or a float. Kwargs: `new_style`, `double_precision`.
+  virtual void add_scalar(const std::string& tag, const TrackerValue& scalar_value,
+                          const TrackerStep& when) = 0;
+  /// Writes each scalar to a run of its own, so that they share a chart.
+  virtual void add_scalars(const std::string& main_tag, const TrackerDict& tag_scalar_dict,
+                           const TrackerStep& when) = 0;
+  /// Markdown.
+  virtual void add_text(const std::string& tag, const std::string& text_string,
+                        const TrackerStep& when) = 0;
+  /// Images of one size are shown as one, eight in a row. Kwargs: `dataformats`, which
+  /// has no effect on images.
+  virtual void add_images(const std::string& tag, const std::vector<TrackerImage>& images,
+                          const TrackerStep& when) = 0;
+  /// The distribution of the finite values.
+  virtual void add_histogram(const std::string& tag, const std::vector<double>& values,
+                             const TrackerStep& when) = 0;
+  /// Adds a session with that name. Entries of dictionaries become `a/b`, lists and tensors become
+  /// texts, None is left out.
+  virtual void add_hparams(const TrackerDict& hparam_dict, const TrackerDict& metric_dict,
+                           const std::string& run_name) = 0;
+  virtual void flush() = 0;
+  /// The same for all buffered events: there may be no other call.
+  virtual void flush_all() { flush(); }
+  /// The last call, made once.
+  virtual void close() = 0;
+};
+
+/// Writes TensorBoard's event files: one run in the folder it is opened for, and runs below it for
+/// charts of several curves and for hyperparameters. File names hold the host and the process; in a
+/// simulation, the rank. See event_file.h for how files are written.
+/// The files of 128 runs are kept open. The events of further runs are written once a minute, by
+/// `flush_all` and at the end, each time to a new file.
+/// `services` outlive the writer. Mirrors: tensorboard EventFileWriter.
+std::unique_ptr<SummaryWriter> make_event_file_writer(const TrackerServices& services);
 
 class TensorBoardTracker final : public GeneralTracker {
  public:
