@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "accelerate/tracking/tracker.h"
 
 namespace accelerate::trackers {
@@ -22,7 +23,6 @@ namespace accelerate::trackers {
 class FakePackages {
  public:
   FakePackages();
-  ~FakePackages();
   FakePackages(const FakePackages&) = delete;
   FakePackages& operator=(const FakePackages&) = delete;
 
@@ -32,7 +32,7 @@ class FakePackages {
   /// name.
   void add_recorder(const std::string& module);
 
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_.path(name); }
   Environment& environment() { return environment_; }
   const TrackerServices& services() const { return services_; }
   /// Project "run", logging_dir "logs".
@@ -44,7 +44,7 @@ class FakePackages {
   const std::vector<std::string>& said() const { return said_; }
 
  private:
-  std::string folder_;
+  const TemporaryFolder folder_{"fake_packages_"};
   HostFiles files_;
   Environment environment_;
   std::vector<std::string> said_;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/sha256.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/temporary_folder.h"
 #include "accelerate/tracking/registry.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/testing/png_reader.h"
@@ -441,8 +442,8 @@ TEST_F(WandbTrackerTest, ARecordThatIsTooLargeIsLostAlone) {
 }
 
 TEST_F(WandbTrackerTest, AKilledProcessLeavesWhatItFlushed) {
-  std::string folder = ::testing::TempDir() + "/wandbXXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   const pid_t child = fork();
   if (child == 0) {
     HostFiles files;
