@@ -2,16 +2,13 @@
 
 #include <utility>
 
-#include "absl/base/no_destructor.h"
-
 namespace accelerate::trackers {
 namespace {
 
-const TrackerDict& dict_or_empty(const TrackerDict& dict, std::string_view name) {
-  static const absl::NoDestructor<TrackerDict> kEmpty;
+TrackerDict dict_or_empty(const TrackerDict& dict, std::string_view name) {
   const TrackerValue* found = find(dict, name);
   const auto* entries = found != nullptr ? found->get_if<TrackerDict>() : nullptr;
-  return entries != nullptr ? *entries : *kEmpty;
+  return entries != nullptr ? *entries : TrackerDict();
 }
 
 class AimTracker final : public PackageTracker {
@@ -32,7 +29,7 @@ class AimTracker final : public PackageTracker {
   }
 
   void log_images(const TrackerImages& images, const TrackerStep& step) override {
-    const TrackerDict& both = dict_or_empty(step.kwargs, "kwargs");
+    const TrackerDict both = dict_or_empty(step.kwargs, "kwargs");
     PythonDict kwargs = {{"caption", ""}};
     for (const auto& entry : dict_or_empty(both, "aim_image")) kwargs.push_back(entry);
     for (const auto& [name, several] : images) {

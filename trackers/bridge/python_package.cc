@@ -49,9 +49,8 @@ PackageTracker::PackageTracker(const std::string& name, const TrackerSetup& setu
       logging_dir_(setup.logging_dir),
       init_kwargs_(setup.init_kwargs),
       services_(setup.services),
-      package_(package != nullptr
-                   ? std::move(package)
-                   : std::make_unique<BridgeProcess>(name, setup.services, setup.init_kwargs)) {}
+      package_(package != nullptr ? std::move(package)
+                                  : make_bridge_process(name, setup.services, setup.init_kwargs)) {}
 
 void PackageTracker::start_with(const std::string& path, PythonDict kwargs) {
   package_->start();

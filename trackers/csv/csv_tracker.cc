@@ -12,13 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "accelerate/base/number_text.h"
 #include "trackers/common/append_file.h"
-#include "trackers/common/csv_text.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/json_value.h"
 #include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
@@ -43,7 +41,6 @@ std::string text_of(const TrackerValue& value) {
     return element.is_number_float() || element.is_string() ? float_text(tensor->values[0])
                                                             : json_text(element);
   }
-
   if (value.get_if<TrackerList>() != nullptr) return json_text(json_value(value));
   return value_text(value);
 }
@@ -68,7 +65,6 @@ std::string_view for_each_record(std::string_view contents, const Visit& visit) 
     visit(contents.substr(0, size));
     contents.remove_prefix(size);
   }
-
   return contents;
 }
 
@@ -79,7 +75,6 @@ bool holds_rows(std::string_view record, size_t fields) {
     const std::string_view line = record.substr(0, record.find('\n'));
     if (!line.empty() && csv_fields(line).size() == fields) return true;
   }
-
   return false;
 }
 
@@ -88,10 +83,19 @@ bool is_filler(std::string_view record) { return record == "\n"; }
 
 class CsvTracker final : public GeneralTracker {
  public:
-  explicit CsvTracker(const TrackerSetup& setup) : CsvTracker(setup, file_options(kName, setup)) {}
+  explicit CsvTracker(const TrackerSetup& setup)
+      : services_(setup.services),
+        out_(file_options(kName, setup)),
+        file_(services_.files, join_path(out_.folder, "metrics.csv"),
+              {.keep = [this](std::string_view contents) { return keep(contents); },
+               .capacity = kCapacity}) {
+    for (const char* const name : kFixed) column(name);
+    file_.set_header(csv_row(columns_));
+    written_columns_ = columns_.size();
+  }
 
   void start() override {
-    throw_if_error(make_directories_durably(services_.files, folder_));
+    throw_if_error(make_directories_durably(services_.files, out_.folder));
     open_earlier();
   }
 
@@ -100,12 +104,12 @@ class CsvTracker final : public GeneralTracker {
     for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
       text += csv_row({name, text_of(value)});
     });
-    throw_if_error(write_file(services_.files, join_path(folder_, "config.csv"), text));
+    throw_if_error(write_file(services_.files, join_path(out_.folder, "config.csv"), text));
   }
 
   void log(const TrackerDict& values, const TrackerStep& step) override {
     open_earlier();
-    Row row{{kRun, run_}, {kTime, float_text(unix_seconds(step.time))}};
+    Row row{{kRun, out_.run}, {kTime, float_text(unix_seconds(step.time))}};
     if (step.step) row.emplace_back(kStep, absl::StrCat(*step.step));
     for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
       const bool taken = std::find(std::begin(kFixed), std::end(kFixed), name) != std::end(kFixed);
@@ -134,9 +138,9 @@ class CsvTracker final : public GeneralTracker {
       text += csv_row(fields);
     }
     const std::string when = step.step ? absl::StrCat(*step.step, "-") : "";
-    const std::string path = absl::StrCat("tables/", safe_path(run_), "/", safe_path(name), "/",
+    const std::string path = absl::StrCat("tables/", safe_path(out_.run), "/", safe_path(name), "/",
                                           when, tables_++, ".csv");
-    throw_if_error(write_file(services_.files, join_path(folder_, path), text));
+    throw_if_error(write_file(services_.files, join_path(out_.folder, path), text));
     refuse_log_kwargs(kName, step.kwargs);
   }
 
@@ -179,23 +183,12 @@ class CsvTracker final : public GeneralTracker {
  private:
   using Row = std::vector<std::pair<size_t, std::string>>;  // texts by column
 
-  CsvTracker(const TrackerSetup& setup, FileOptions options)
-      : services_(setup.services),
-        folder_(std::move(options.folder)),
-        run_(std::move(options.run)),
-        file_(services_.files, join_path(folder_, "metrics.csv"),
-              {.keep = [this](std::string_view contents) { return keep(contents); },
-               .capacity = kCapacity}) {
-    for (const char* const name : kFixed) column(name);
-    file_.set_header(csv_row(columns_));
-    written_columns_ = columns_.size();
-  }
-
+  // In bytes, about.
   static size_t size_of(const Row& row) {
     size_t bytes = sizeof(Row);
     for (const auto& [place, text] : row) bytes += sizeof(place) + text.size();
     return bytes;
-  }  // in bytes, about
+  }
   void open_earlier() {
     if (opened_) return;
     if (value_or_throw(exists(services_.files, file_.path()))) file_.open();
@@ -272,8 +265,7 @@ class CsvTracker final : public GeneralTracker {
   }
 
   const TrackerServices& services_;
-  const std::string folder_;
-  const std::string run_;
+  const FileOptions out_;
   int64_t tables_ = 0;  // the number of tables so far
   std::vector<std::string> columns_;
   std::map<std::string, size_t, std::less<>> column_of_;
@@ -288,7 +280,6 @@ class CsvTracker final : public GeneralTracker {
 
 const TrackerRegistration kRegistration({.name = kName,
                                          .requires_logging_directory = true,
-                                         .main_process_only = true,
                                          .tracker = make_csv_tracker});
 
 }  // namespace

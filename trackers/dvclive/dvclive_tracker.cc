@@ -14,15 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "accelerate/base/number_text.h"
 #include "accelerate/tracking/flush_on_exit.h"
 #include "trackers/common/append_file.h"
-#include "trackers/common/csv_text.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/first_failure.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/json_value.h"
-#include "trackers/common/png.h"
 #include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
@@ -49,11 +45,9 @@ bool is_set(const Environment& environment, const char* variable) {
          value == "TRUE";
 }
 
-bool is_finite(const TrackerValue& value) { return std::isfinite(value.number().value()); }
-
 ordered_json metric_json(const TrackerValue& value) {
-  if (is_finite(value)) return json_value(value);
-  return value_text(value);
+  return std::isfinite(value.number().value()) ? json_value(value)
+                                               : ordered_json(value_text(value));
 }
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -73,7 +67,6 @@ std::string other_entries(std::string_view yaml, const TrackerDict& params) {
     const std::string line = yaml_text({{name, std::nullopt}});
     beginnings.push_back(line.substr(0, line.size() - std::string_view(" null\n").size()));
   }
-
   std::string others;
   bool keeps = false;
   const std::vector<std::string> lines = absl::StrSplit(std::string(yaml), '\n', absl::SkipEmpty());
@@ -87,7 +80,6 @@ std::string other_entries(std::string_view yaml, const TrackerDict& params) {
     }
     if (keeps) absl::StrAppend(&others, line, "\n");
   }
-
   return others;
 }
 
@@ -381,8 +373,6 @@ class DvcliveTracker final : public GeneralTracker {
     live_->next_step();
   }
 
-  // NAME/STEP.png, or NAME/I/STEP.png for several images: DVC shows all steps of a folder with a
-  // slider.
   void log_images(const TrackerImages& images, const TrackerStep& step) override {
     if (step.step) live_->set_step(*step.step);
     for (const auto& [name, several] : images) {
@@ -417,7 +407,6 @@ class DvcliveTracker final : public GeneralTracker {
 
 const TrackerRegistration kRegistration({.name = kName,
                                          .requires_logging_directory = false,
-                                         .main_process_only = true,
                                          .tracker = [](const TrackerSetup& setup) {
                                            return make_dvclive_tracker(setup);
                                          }});

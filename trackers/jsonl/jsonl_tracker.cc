@@ -3,18 +3,15 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "trackers/common/append_file.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/histogram.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/json_value.h"
 #include "trackers/common/numbers.h"
-#include "trackers/common/png.h"
 #include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {
@@ -38,12 +35,15 @@ std::string field(const std::string& name) {
 class JsonlTracker final : public GeneralTracker {
  public:
   explicit JsonlTracker(const TrackerSetup& setup)
-      : JsonlTracker(setup, file_options(kName, setup)) {}
+      : files_(setup.services.files),
+        out_(file_options(kName, setup)),
+        lines_(files_, join_path(out_.folder, "metrics.jsonl"), {.filler = filler}) {}
 
   void start() override { lines_.open(); }
   void store_init_configuration(const TrackerDict& values) override {
     const std::string text = json_text(json_value(values), 2);
-    throw_if_error(write_file(files_, join_path(folder_, "config.json"), absl::StrCat(text, "\n")));
+    throw_if_error(
+        write_file(files_, join_path(out_.folder, "config.json"), absl::StrCat(text, "\n")));
   }
 
   void log(const TrackerDict& values, const TrackerStep& step) override {
@@ -59,9 +59,9 @@ class JsonlTracker final : public GeneralTracker {
     for (const auto& [name, several] : images) {
       ordered_json paths = ordered_json::array();
       for (const TrackerImage& image : several) {
-        const std::string path = absl::StrCat("media/", safe_path(run_), "/", safe_path(name), "/",
-                                              when, images_++, ".png");
-        throw_if_error(write_file(files_, join_path(folder_, path), encode_png(image)));
+        const std::string path = absl::StrCat("media/", safe_path(out_.run), "/", safe_path(name),
+                                              "/", when, images_++, ".png");
+        throw_if_error(write_file(files_, join_path(out_.folder, path), encode_png(image)));
         paths.push_back(path);
       }
       object[field(name)] = {{"_type", "images"}, {"paths", paths}};
@@ -106,14 +106,9 @@ class JsonlTracker final : public GeneralTracker {
   void finish() override { lines_.finish(); }
 
  private:
-  JsonlTracker(const TrackerSetup& setup, FileOptions options)
-      : files_(setup.services.files),
-        folder_(std::move(options.folder)),
-        run_(std::move(options.run)),
-        lines_(files_, join_path(folder_, "metrics.jsonl"), {.filler = filler}) {}
   nlohmann::ordered_json line(const TrackerStep& step) const {
     ordered_json object;
-    object["_run"] = run_;
+    object["_run"] = out_.run;
     object["_step"] = step.step ? ordered_json(*step.step) : ordered_json();
     object["_timestamp"] = unix_seconds(step.time);
     return object;
@@ -124,15 +119,13 @@ class JsonlTracker final : public GeneralTracker {
   }
 
   FileSystem& files_;
-  const std::string folder_;
-  const std::string run_;
+  const FileOptions out_;
   int64_t images_ = 0;  // the number of images so far
   AppendFile lines_;
 };
 
 const TrackerRegistration kRegistration({.name = kName,
                                          .requires_logging_directory = true,
-                                         .main_process_only = true,
                                          .tracker = make_jsonl_tracker});
 
 }  // namespace

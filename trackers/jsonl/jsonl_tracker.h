@@ -10,7 +10,7 @@
 ///   logs/mnist/media/RUN/NAME/STEP-N.png   images; N counts the run's images
 ///
 /// `_step` is null if none was given; `_timestamp` is in seconds since 1970. Values are converted
-/// by trackers/common/json_value.h: dictionaries nest, tensors are lists, NaN is "NaN". Values that
+/// by trackers/common/formats.h: dictionaries nest, tensors are lists, NaN is "NaN". Values that
 /// have one of these three names get another underscore in front. Images, tables and histograms are
 /// objects with a `_type`:
 ///   {"_type":"images","paths":["media/RUN/NAME/3-0.png"]}     paths from the folder of the file

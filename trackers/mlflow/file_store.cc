@@ -49,19 +49,6 @@ Value check(absl::StatusOr<Value> value) {
   return *std::move(value);
 }
 
-// Turns a failure of one entry into MlflowRefused: retrying does not help, for example, if the name
-// of a metric is also the folder of another.
-template <typename Function>
-void or_refuse(Function&& function) {
-  try {
-    function();
-  } catch (const MlflowAway&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw MlflowRefused(error.what(), 1);
-  }
-}
-
 std::string yaml_text(const std::string& text) {
   YAML::Emitter emitter;
   emitter << YAML::DoubleQuoted << text;
@@ -332,8 +319,8 @@ class FileStore final : public MlflowStore {
   std::string run_folder(const MlflowRun& run) const {
     return join_path(join_path(folder_, run.experiment_id), run.run_id);
   }
-  // The metric's file if it is open or can be kept open, else null.
 
+  // The metric's file if it is open or can be kept open, else null.
   MetricFile* metric_file(const std::string& path) {
     const auto found = metric_files_.find(path);
     if (found != metric_files_.end()) return &found->second;

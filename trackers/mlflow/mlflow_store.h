@@ -22,8 +22,8 @@
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker.h"
-#include "trackers/common/retry_gate.h"
-#include "trackers/mlflow/mlflow_client.h"
+#include "trackers/common/http_client.h"
+#include "trackers/mlflow/mlflow_tracker.h"
 
 namespace accelerate::trackers {
 
@@ -61,6 +61,19 @@ class MlflowRefused : public std::runtime_error {
   MlflowRefused(const std::string& text, size_t count) : std::runtime_error(text), count(count) {}
   const size_t count;
 };
+
+/// Turns a failure of the first `count` entries into MlflowRefused: retrying does not help, for
+/// example, if the name of a metric is also the folder of another.
+template <typename Function>
+void or_refuse(Function&& function, size_t count = 1) {
+  try {
+    function();
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), count);
+  }
+}
 
 class MlflowStore {
  public:

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "accelerate/platform/unique_fd.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/init_kwargs.h"
@@ -39,7 +38,6 @@ constexpr size_t kMaxSaid = 100;
 const TrackerRegistration kRegistration(
     {.name = kName,
      .requires_logging_directory = false,
-     .main_process_only = true,
      .tracker = make_tracker<PrometheusTracker>,
      .unavailable = [](const TrackerServices& services) -> std::string {
        return services.is_real ? "" : "Prometheus cannot scrape a simulation";
@@ -64,25 +62,19 @@ constexpr size_t kMaxClients = 32;
 constexpr size_t kMaxRequest = 8 << 10;
 constexpr auto kPatience = std::chrono::seconds(5);
 
-struct AddressList {
-  AddressList(const std::string& address, int port) {
-    const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
-                         .ai_family = AF_UNSPEC,
-                         .ai_socktype = SOCK_STREAM};
-    if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &first) != 0) {
-      first = nullptr;
-    }
-  }
-
-  ~AddressList() {
-    if (first != nullptr) ::freeaddrinfo(first);
-  }
-
-  AddressList(const AddressList&) = delete;
-  AddressList& operator=(const AddressList&) = delete;
-
-  addrinfo* first = nullptr;
+struct FreeAddresses {
+  void operator()(addrinfo* first) const { ::freeaddrinfo(first); }
 };
+
+// Null if it is not a numeric address.
+std::unique_ptr<addrinfo, FreeAddresses> addresses(const std::string& address, int port) {
+  const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
+                       .ai_family = AF_UNSPEC,
+                       .ai_socktype = SOCK_STREAM};
+  addrinfo* first = nullptr;
+  const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &first);
+  return std::unique_ptr<addrinfo, FreeAddresses>(error == 0 ? first : nullptr);
+}
 
 UniqueFd listen_at(const std::string& address, int port) {
   const auto fail = [&](const char* why) -> UniqueFd {
@@ -90,17 +82,16 @@ UniqueFd listen_at(const std::string& address, int port) {
         absl::StrCat("cannot serve metrics at ", address, " port ", port, ": ", why,
                      errno == EADDRINUSE ? "; choose another `port`, or 0 for any free port" : ""));
   };
-  const AddressList list(address, port);
-  if (list.first == nullptr) return fail("it is not an address");
-  UniqueFd listener(::socket(list.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto first = addresses(address, port);
+  if (first == nullptr) return fail("it is not an address");
+  UniqueFd listener(::socket(first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   if (listener.get() < 0) return fail(std::strerror(errno));
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (::bind(listener.get(), list.first->ai_addr, list.first->ai_addrlen) != 0 ||
+  if (::bind(listener.get(), first->ai_addr, first->ai_addrlen) != 0 ||
       ::listen(listener.get(), SOMAXCONN) != 0) {
     return fail(std::strerror(errno));
   }
-
   return listener;
 }
 
@@ -124,14 +115,12 @@ std::string answer(const std::string& request, const std::function<std::string()
   if (first == line.npos || first == last || !line.substr(last + 1).starts_with("HTTP/")) {
     return response("400 Bad Request", "this is not HTTP\n");
   }
-
   const std::string method = line.substr(0, first);
   std::string path = line.substr(first + 1, last - first - 1);
   path.resize(std::min(path.find('?'), path.size()));
   if (method != "GET" && method != "HEAD") {
     return response("405 Method Not Allowed", "GET or HEAD\n", true, "Allow: GET, HEAD\r\n");
   }
-
   const bool with_body = method == "GET";
   if (path != "/metrics") return response("404 Not Found", "see /metrics\n", with_body);
   return response("200 OK", page(), with_body);
@@ -146,11 +135,6 @@ struct Client {
   bool answered = false;  // further bytes of the client are ignored
   bool gone = false;
 };
-
-// Whether the text is a numeric address.
-bool is_address(const std::string& address) {
-  return !address.empty() && AddressList(address, 0).first != nullptr;
-}
 
 }  // namespace
 
@@ -283,14 +267,12 @@ PrometheusTracker::Options::Options(const TrackerSetup& setup) {
   if (kwargs.text("textfile") && !textfile.ends_with(kExtension)) {
     kwargs.refuse("textfile", "a path that ends with .prom");
   }
-
   if (const auto number = kwargs.integer("port")) {
     if (*number < 0 || *number > 65535) kwargs.refuse("port", "between 0 and 65535");
     port = static_cast<int>(*number);
   } else if (textfile.empty()) {
     port = kDefaultPort;
   }
-
   // Each rank of a machine has its own port and file.
   if (const int rank = setup.services.rank; rank > 0) {
     if (port && *port > 0) *port += rank;
@@ -301,9 +283,9 @@ PrometheusTracker::Options::Options(const TrackerSetup& setup) {
       textfile.insert(textfile.size() - kExtension.size(), absl::StrCat(".rank_", rank));
     }
   }
-
   address = kwargs.text("address").value_or("127.0.0.1");
-  if (!is_address(address)) kwargs.refuse("address", "an address in numbers");
+  if (address.empty() || addresses(address, 0) == nullptr)
+    kwargs.refuse("address", "an address in numbers");
   prefix = kwargs.text("prefix").value_or("accelerate_");
   kwargs.finish();
 }

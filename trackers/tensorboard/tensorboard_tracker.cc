@@ -9,7 +9,6 @@
 #include <limits>
 #include <map>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
 #include "absl/base/no_destructor.h"
@@ -18,11 +17,9 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/tracking/flush_on_exit.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/first_failure.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/json_value.h"
 #include "trackers/common/numbers.h"
-#include "trackers/common/png.h"
 #include "trackers/tensorboard/event.pb.h"
 #include "trackers/tensorboard/event_file.h"
 
@@ -52,7 +49,6 @@ std::optional<double> number_of(const TrackerValue& value) {
     if (tensor->values.size() == 1) return tensor->values[0];
     return std::nullopt;
   }
-
   return value.number();
 }
 
@@ -114,7 +110,6 @@ TrackerImage grid(const std::vector<TrackerImage>& images) {
                   all.pixels.begin() + (row * columns + i % columns) * row_bytes);
     }
   }
-
   return all;
 }
 
@@ -153,7 +148,6 @@ tensorboard::HistogramProto exponential_histogram(const std::vector<double>& val
     min = std::min(min, value);
     max = std::max(max, value);
   }
-
   if (num == 0) throw std::invalid_argument("a histogram needs a value that is finite");
   histogram.set_min(min);
   histogram.set_max(max);
@@ -168,7 +162,6 @@ tensorboard::HistogramProto exponential_histogram(const std::vector<double>& val
     histogram.add_bucket_limit(limits[i]);
     histogram.add_bucket(static_cast<double>(counts[i]));
   }
-
   return histogram;
 }
 
@@ -220,13 +213,46 @@ std::string file_owner(const TrackerServices& services) {
   return absl::StrCat(host.data(), ".", ::getpid());
 }
 
+// The options that the kwargs have. Errors: std::invalid_argument naming the kwarg.
+EventFileOptions event_file_options(const TrackerDict& kwargs) {
+  constexpr double kYear = 365 * 24 * 3600;
+  EventFileOptions options;
+  InitKwargs init(kTracker, kwargs);
+  init.text("comment");
+  options.purge_step = init.integer("purge_step");
+  options.max_queue = init.integer("max_queue").value_or(options.max_queue);
+  const double flush_secs = init.number("flush_secs").value_or(120);
+  options.filename_suffix = init.text("filename_suffix").value_or("");
+  options.max_file_bytes = init.integer("max_file_bytes");
+  if (options.max_queue < 0) init.refuse("max_queue", "at least 0");
+  if (!(flush_secs >= 0 && flush_secs < kYear)) init.refuse("flush_secs", "seconds, 0 or more");
+  if (options.filename_suffix.find('/') != std::string::npos) {
+    init.refuse("filename_suffix", "the end of a name, without a slash");
+  }
+  if (options.max_file_bytes && *options.max_file_bytes <= 0) {
+    init.refuse("max_file_bytes", "more than 0");
+  }
+  init.finish();
+  options.sync_interval = absl::Seconds(flush_secs);
+  return options;
+}
+
+// Writes TensorBoard's event files: one run in the folder it is opened for, and runs below it for
+// charts of several curves and for hyperparameters. File names hold the host and the process; in a
+// simulation, the rank. See event_file.h for how files are written.
+// The files of 128 runs are kept open. The events of further runs are written once a minute, by
+// `flush_all` and at the end, each time to a new file.
+// Mirrors: tensorboard EventFileWriter.
 class EventFileWriter final : public SummaryWriter {
  public:
   explicit EventFileWriter(const TrackerServices& services) : services_(services) {}
 
   void open(const std::string& log_dir, const TrackerDict& kwargs) override {
     log_dir_ = log_dir;
-    options_ = summary_writer_options(kwargs);
+    options_ = event_file_options(kwargs);
+    options_.owner = file_owner(services_);
+    options_.now = services_.now;
+    options_.warn = services_.warn;
     run("").flush();
   }
 
@@ -398,16 +424,10 @@ class EventFileWriter final : public SummaryWriter {
     if (known != runs_.end()) return *known->second.file;
     Run& run = runs_[folder];
     run.stays_open = runs_.size() <= kMaxOpen;
-    run.file = std::make_unique<EventFile>(
-        services_.files, EventFileOptions{.folder = folder,
-                                          .owner = file_owner(services_),
-                                          .filename_suffix = options_.filename_suffix,
-                                          .purge_step = options_.purge_step,
-                                          .max_queue = run.stays_open ? options_.max_queue : 0,
-                                          .sync_interval = options_.flush_secs,
-                                          .max_file_bytes = options_.max_file_bytes,
-                                          .now = services_.now,
-                                          .warn = services_.warn});
+    EventFileOptions options = options_;
+    options.folder = folder;
+    if (!run.stays_open) options.max_queue = 0;
+    run.file = std::make_unique<EventFile>(services_.files, std::move(options));
     return *run.file;
   }
 
@@ -426,7 +446,7 @@ class EventFileWriter final : public SummaryWriter {
 
   const TrackerServices& services_;
   std::string log_dir_;
-  SummaryWriterOptions options_;
+  EventFileOptions options_;         // of all runs, but for their folders
   std::map<std::string, Run> runs_;  // by folder
   absl::Time next_overflow_ = absl::InfinitePast();
   std::vector<std::string> sessions_;  // runs that have hyperparameters
@@ -436,7 +456,6 @@ class EventFileWriter final : public SummaryWriter {
 
 const TrackerRegistration kRegistration({.name = "tensorboard",
                                          .requires_logging_directory = true,
-                                         .main_process_only = true,
                                          .tracker = make_tracker<TensorBoardTracker>});
 
 std::string cell(const std::string& text) {
@@ -455,43 +474,10 @@ std::string markdown(const TrackerTable& table) {
     for (const TrackerValue& value : row)
       absl::StrAppend(&text, " ", cell(value_text(value)), " |");
   }
-
   return text + "\n";
 }
 
 }  // namespace
-
-SummaryWriterOptions summary_writer_options(const TrackerDict& kwargs) {
-  constexpr double kYear = 365 * 24 * 3600;
-  SummaryWriterOptions options;
-  InitKwargs init("tensorboard", kwargs);
-  options.comment = init.text("comment").value_or("");
-  options.purge_step = init.integer("purge_step");
-  options.max_queue = init.integer("max_queue").value_or(options.max_queue);
-  const double flush_secs = init.number("flush_secs").value_or(120);
-  options.filename_suffix = init.text("filename_suffix").value_or("");
-  options.max_file_bytes = init.integer("max_file_bytes");
-  if (options.max_queue < 0) init.refuse("max_queue", "at least 0");
-  if (!(flush_secs >= 0 && flush_secs < kYear)) init.refuse("flush_secs", "seconds, 0 or more");
-  if (options.filename_suffix.find('/') != std::string::npos) {
-    init.refuse("filename_suffix", "the end of a name, without a slash");
-  }
-
-  if (options.max_file_bytes && *options.max_file_bytes <= 0) {
-    init.refuse("max_file_bytes", "more than 0");
-  }
-
-  init.finish();
-  options.flush_secs = absl::Seconds(flush_secs);
-  return options;
-}
-
-std::unique_ptr<SummaryWriter> make_event_file_writer(const TrackerServices& services) {
-  return std::make_unique<EventFileWriter>(services);
-}
-
-TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup)
-    : TensorBoardTracker(setup, make_event_file_writer(setup.services)) {}
 
 TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
                                        std::unique_ptr<SummaryWriter> writer)
@@ -500,11 +486,10 @@ TensorBoardTracker::TensorBoardTracker(const TrackerSetup& setup,
                    ? setup.logging_dir
                    : join_path(setup.logging_dir, safe_path(setup.project_name))),
       init_kwargs_(setup.init_kwargs),
-      writer_(std::move(writer)) {
-  summary_writer_options(init_kwargs_);
+      writer_(writer != nullptr ? std::move(writer)
+                                : std::make_unique<EventFileWriter>(setup.services)) {
+  event_file_options(init_kwargs_);
 }
-
-void TensorBoardTracker::start() { writer_->open(log_dir_, init_kwargs_); }
 
 void TensorBoardTracker::store_init_configuration(const TrackerDict& values) {
   // The folder must be new, even if another was made in the same microsecond.
@@ -543,7 +528,6 @@ void TensorBoardTracker::log(const TrackerDict& values, const TrackerStep& step)
       }
     });
   }
-
   writer_->flush();
   failure.rethrow();
 }
@@ -554,7 +538,6 @@ void TensorBoardTracker::log_images(const TrackerImages& images, const TrackerSt
     failure.attempt(
         [&, &name = name, &several = several] { writer_->add_images(name, several, step); });
   }
-
   failure.rethrow();
 }
 
@@ -576,14 +559,9 @@ void TensorBoardTracker::log_histograms(const TrackerDict& tensors, const Tracke
       }
     });
   }
-
   failure.rethrow();
 }
 
 void TensorBoardTracker::flush() { process_is_ending() ? writer_->flush_all() : writer_->flush(); }
-
-void TensorBoardTracker::abandon() { writer_->flush_all(); }
-
-void TensorBoardTracker::finish() { writer_->close(); }
 
 }  // namespace accelerate::trackers

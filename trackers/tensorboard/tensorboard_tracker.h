@@ -19,10 +19,14 @@
 /// configurations become `optimizer/lr`; lists in them become texts. Images are PNG; images of one
 /// size become one image, eight in a row. Tables are texts in Markdown.
 ///
-/// init_kwargs: purge_step, max_queue, flush_secs, filename_suffix, comment and max_file_bytes, as
-/// in SummaryWriterOptions. A run that continues from a checkpoint of step 500 sets
-/// `{"purge_step", 501}`, so that TensorBoard hides later events. log_kwargs: walltime;
-/// new_style and double_precision (only for logs of scalars).
+/// init_kwargs: `purge_step` (earlier runs' events of this step and later ones in the folder are
+///          hidden: a run that continues from a checkpoint of step 500 sets 501); `max_queue` (10:
+///          the number of events that wait before they are written without a flush; 0: any
+///          number); `flush_secs` (120: how often flushed events are synced to the disk, for a loss
+///          of power); `filename_suffix` (the end of each file's name); `max_file_bytes` (a new
+///          file begins before a file would exceed this size); `comment` (has no effect: in
+///          PyTorch it is part of a default folder's name).
+/// log_kwargs: walltime; new_style and double_precision (only for logs of scalars).
 ///
 /// Failures: when a call returns, its values have been written and survive the end of the process.
 /// On a full disk, files can be read up to the last whole event, and are continued when there is
@@ -32,34 +36,13 @@
 /// Mirrors: accelerate tracking.py, TensorBoardTracker.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "accelerate/tracking/tracker.h"
 
 namespace accelerate::trackers {
-
-struct SummaryWriterOptions {
-  /// Has no effect: in PyTorch it is part of a default folder's name.
-  std::string comment = "";
-  /// Hides earlier runs' events of this step and later ones in the folder.
-  std::optional<int64_t> purge_step = std::nullopt;
-  /// The number of events that wait before they are written without a flush; 0: any number.
-  int64_t max_queue = 10;
-  /// How often flushed events are synced to the disk, for a loss of power.
-  absl::Duration flush_secs = absl::Seconds(120);
-  /// The end of each file's name.
-  std::string filename_suffix = "";
-  /// A new file begins before a file would exceed this size.
-  std::optional<int64_t> max_file_bytes = std::nullopt;
-};
-
-/// Errors: std::invalid_argument naming the kwarg.
-SummaryWriterOptions summary_writer_options(const TrackerDict& kwargs);
 
 /// The interface of PyTorch's SummaryWriter, as far as the TensorBoard tracker needs it.
 ///
@@ -74,7 +57,7 @@ class SummaryWriter {
  public:
   virtual ~SummaryWriter() = default;
 
-  /// The first call, made once even if it fails. `kwargs`: see summary_writer_options.
+  /// The first call, made once even if it fails. `kwargs`: the init_kwargs.
   virtual void open(const std::string& log_dir, const TrackerDict& kwargs) = 0;
 
   /// A bool, an int or a float. Kwargs: `new_style`, `double_precision`.
@@ -104,20 +87,13 @@ class SummaryWriter {
   virtual void close() = 0;
 };
 
-/// Writes TensorBoard's event files: one run in the folder it is opened for, and runs below it for
-/// charts of several curves and for hyperparameters. File names hold the host and the process; in a
-/// simulation, the rank. See event_file.h for how files are written.
-/// The files of 128 runs are kept open. The events of further runs are written once a minute, by
-/// `flush_all` and at the end, each time to a new file.
-/// `services` outlive the writer. Mirrors: tensorboard EventFileWriter.
-std::unique_ptr<SummaryWriter> make_event_file_writer(const TrackerServices& services);
-
 class TensorBoardTracker final : public GeneralTracker {
  public:
-  explicit TensorBoardTracker(const TrackerSetup& setup);
-  TensorBoardTracker(const TrackerSetup& setup, std::unique_ptr<SummaryWriter> writer);
+  /// `writer`: null for event files.
+  explicit TensorBoardTracker(const TrackerSetup& setup,
+                              std::unique_ptr<SummaryWriter> writer = nullptr);
 
-  void start() override;
+  void start() override { writer_->open(log_dir_, init_kwargs_); }
   void store_init_configuration(const TrackerDict& values) override;
   void log(const TrackerDict& values, const TrackerStep& step) override;
   void log_images(const TrackerImages& images, const TrackerStep& step) override;
@@ -125,8 +101,8 @@ class TensorBoardTracker final : public GeneralTracker {
                  const TrackerStep& step) override;
   void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
   void flush() override;
-  void finish() override;
-  void abandon() override;
+  void finish() override { writer_->close(); }
+  void abandon() override { writer_->flush_all(); }
 
   /// For functions that the tracker does not offer.
   SummaryWriter& writer() { return *writer_; }

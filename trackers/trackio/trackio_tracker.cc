@@ -20,18 +20,15 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/functional/overload.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "accelerate/base/sha256.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/histogram.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/json_value.h"
-#include "trackers/common/png.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -68,7 +65,6 @@ std::string file_name_of(std::string_view project) {
     const auto byte = static_cast<unsigned char>(c);
     if (absl::ascii_isalnum(byte) || c == '-' || c == '_' || byte >= 0x80) name.push_back(c);
   }
-
   return name.empty() ? "default" : name;
 }
 
@@ -79,7 +75,6 @@ void check_project(const std::string& name) {
         "_run_artifact_links"}) {
     is_taken = is_taken || (name.size() > ending.size() && name.ends_with(ending));
   }
-
   if (is_taken) {
     throw std::invalid_argument(absl::StrCat(
         "trackio: a project cannot be called ", name,
@@ -112,6 +107,9 @@ ordered_json metric(const TrackerValue& value) {
 
 // ---- The database.
 
+// How long one writer waits for the others.
+constexpr int kBusyMilliseconds = 5000;
+
 using SqlValue = std::variant<std::monostate, int64_t, double, std::string>;
 using SqlRow = std::vector<SqlValue>;
 
@@ -142,14 +140,19 @@ SqlValue column(sqlite3_stmt* statement, int index) {
 
 // An SQLite database in a file, for writers. It uses WAL mode if the disk supports it: readers and
 // a writer do not wait for each other, and committed rows survive the end of the process. Writers
-// of several processes wait for each other, up to `timeout`. Errors: std::runtime_error with the
+// of several processes wait for each other, for five seconds. Errors: std::runtime_error with the
 // file, SQLite's message and its code.
 class SqliteDatabase {
  public:
   // Makes the file if there is none; its folder must exist.
-  explicit SqliteDatabase(std::string path, absl::Duration timeout = absl::Seconds(5))
-      : path_(std::move(path)) {
-    open(timeout);
+  explicit SqliteDatabase(std::string path) : path_(std::move(path)) {
+    sqlite3* database = nullptr;
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    const int opened = sqlite3_open_v2(path_.c_str(), &database, flags, nullptr);
+    database_.reset(database);  // also on failure, since it holds the error
+    if (opened != SQLITE_OK) fail("open");
+    sqlite3_extended_result_codes(database, 1);
+    sqlite3_busy_timeout(database, kBusyMilliseconds);
     // The older mode is as safe. It stays if the disk does not support WAL, or while other
     // processes use it.
     const char* const wal = "PRAGMA journal_mode = WAL";
@@ -194,16 +197,6 @@ class SqliteDatabase {
     void operator()(sqlite3* database) const { sqlite3_close(database); }
     void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
   };
-
-  void open(absl::Duration timeout) {
-    sqlite3* database = nullptr;
-    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    const int code = sqlite3_open_v2(path_.c_str(), &database, flags, nullptr);
-    database_.reset(database);  // also on failure, since it holds the error
-    if (code != SQLITE_OK) fail("open");
-    sqlite3_extended_result_codes(database, 1);
-    sqlite3_busy_timeout(database, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
-  }
 
   sqlite3_stmt* prepared(const std::string& sql) {
     const auto known = statements_.find(sql);
@@ -306,7 +299,6 @@ std::set<std::string> columns(SqliteDatabase& database, const std::string& table
   for (const SqlRow& row : database.run(absl::StrCat("PRAGMA table_info(", table, ")"))) {
     names.insert(std::get<std::string>(row.at(1)));
   }
-
   return names;
 }
 
@@ -321,13 +313,11 @@ void make_schema(SqliteDatabase& database) {
         absl::StrCat("the database ", database.path(),
                      " is of an older Trackio, whose runs have no ids: choose another project"));
   }
-
   for (const char* name : {"log_id", "space_id"}) {
     if (!known.contains(name)) {
       database.execute(absl::StrCat("ALTER TABLE metrics ADD COLUMN ", name, " TEXT"));
     }
   }
-
   database.execute(kIndices);
   transaction.commit();
 }
@@ -423,8 +413,6 @@ class TrackioTracker final : public GeneralTracker {
   }
 
  private:
-  enum class Resume { kNever, kAllow, kMust };
-
   struct Row {
     std::string time;
     std::optional<int64_t> step;  // absent until the run is known
@@ -435,13 +423,11 @@ class TrackioTracker final : public GeneralTracker {
     InitKwargs kwargs("trackio", setup.init_kwargs);
     given_name_ = kwargs.text("name").value_or("");
     const auto group = kwargs.text("group");
-    const std::string resume = kwargs.text("resume").value_or("never");
-    if (resume == "allow") {
-      resume_ = Resume::kAllow;
-    } else if (resume == "must") {
-      resume_ = Resume::kMust;
-      if (given_name_.empty()) kwargs.refuse("resume", "\"must\" only where there is a name");
-    } else if (resume != "never") {
+    resume_ = kwargs.text("resume").value_or("never");
+    if (resume_ == "must" && given_name_.empty()) {
+      kwargs.refuse("resume", "\"must\" only where there is a name");
+    }
+    if (resume_ != "never" && resume_ != "allow" && resume_ != "must") {
       kwargs.refuse("resume", "\"never\", \"allow\" or \"must\"");
     }
     config_ = json_value(kwargs.dict("config").value_or(TrackerDict()));
@@ -487,7 +473,7 @@ class TrackioTracker final : public GeneralTracker {
     SqliteTransaction transaction(*database_);
     run_id_ = fresh_id_;
     next_step_ = 0;
-    if (resume_ != Resume::kNever && !given_name_.empty()) {
+    if (resume_ != "never" && !given_name_.empty()) {
       const auto found = database_->run(
           "SELECT run_id FROM (SELECT run_id, run_name, created_at AS since FROM configs UNION ALL "
           "SELECT run_id, run_name, timestamp FROM metrics) WHERE run_name = ? "
@@ -495,7 +481,7 @@ class TrackioTracker final : public GeneralTracker {
           {given_name_});
       if (!found.empty()) {
         take_up(text_of(found[0][0]));
-      } else if (resume_ == Resume::kMust) {
+      } else if (resume_ == "must") {
         throw std::runtime_error(absl::StrCat("trackio: there is no run ", given_name_,
                                               " to be resumed in ", database_->path()));
       }
@@ -594,7 +580,7 @@ class TrackioTracker final : public GeneralTracker {
   std::string fresh_id_;
   std::string folder_;
   std::string given_name_;
-  Resume resume_ = Resume::kNever;
+  std::string resume_;
   std::vector<std::string> remarks_;
   nlohmann::ordered_json config_ = nlohmann::ordered_json::object();
 

@@ -14,7 +14,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/overload.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -24,12 +23,9 @@
 #include "accelerate/base/sha256.h"
 #include "accelerate/tracking/value.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/first_failure.h"
-#include "trackers/common/histogram.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
-#include "trackers/common/json_value.h"
 #include "trackers/common/numbers.h"
-#include "trackers/common/png.h"
 #include "trackers/wandb/record_log.h"
 #include "trackers/wandb/wandb.pb.h"
 
@@ -174,7 +170,6 @@ void add_object(const std::map<Leaves::Path, std::string>& leaves, size_t depth,
     }
     separator = ", ";
   }
-
   out += "}";
 }
 
@@ -195,29 +190,19 @@ std::string to_json(const Leaves& leaves) {
 struct RunSettings {
   // The project name of `init_trackers`, else WANDB_PROJECT, else "uncategorized".
   std::string project;
-  // `entity`, WANDB_ENTITY. Empty: the entity of the user who uploads the run.
-  std::string entity;
-  // `name`, WANDB_NAME. Empty: the server chooses a name.
-  std::string name;
-  // `id`, WANDB_RUN_ID, or eight letters and digits.
-  std::string id;
-  // Whether the id was given, so that other ranks may have the same one.
-  bool id_was_given = false;
-  // `group`, WANDB_RUN_GROUP.
-  std::string group;
-  // `job_type`, WANDB_JOB_TYPE.
-  std::string job_type;
-  // `tags`, or WANDB_TAGS separated by commas.
-  std::vector<std::string> tags;
-  // `notes`, WANDB_NOTES.
-  std::string notes;
+  std::string entity;         // `entity`, WANDB_ENTITY; empty: that of the user who uploads the run
+  std::string name;           // `name`, WANDB_NAME; empty: the server chooses a name
+  std::string id;             // `id`, WANDB_RUN_ID, or eight letters and digits
+  bool id_was_given = false;  // so that other ranks may have the same one
+  std::string group;          // `group`, WANDB_RUN_GROUP
+  std::string job_type;       // `job_type`, WANDB_JOB_TYPE
+  std::vector<std::string> tags;  // `tags`, or WANDB_TAGS separated by commas
+  std::string notes;              // `notes`, WANDB_NOTES
   // The parent of the folder `wandb`: `dir`, WANDB_DIR, in a simulation the logging_dir, else ".".
   std::string dir;
   TrackerDict config;
-  // Whether nothing is kept: `mode` or WANDB_MODE "disabled", WANDB_DISABLED.
-  bool disabled = false;
-  // Warnings about settings without effect.
-  std::vector<std::string> remarks;
+  bool disabled = false;  // nothing is kept: `mode` or WANDB_MODE "disabled", WANDB_DISABLED
+  std::vector<std::string> remarks;  // warnings about settings without effect
 };
 
 constexpr size_t kIdLength = 8;
@@ -229,22 +214,7 @@ std::string random_id(uint64_t bits) {
     id.push_back(kLetters[bits % kLetters.size()]);
     bits /= kLetters.size();
   }
-
   return id;
-}
-
-bool is_file_name(std::string_view id) {
-  return !id.empty() && id.find('/') == std::string_view::npos;
-}
-
-std::vector<std::string> parts_of(const std::string& text) {
-  std::vector<std::string> parts;
-  for (const auto part : absl::StrSplit(text, ',')) {
-    const auto stripped = absl::StripAsciiWhitespace(part);
-    if (!stripped.empty()) parts.emplace_back(stripped);
-  }
-
-  return parts;
 }
 
 void read_mode(const Environment& environment, InitKwargs& kwargs, RunSettings& settings) {
@@ -253,7 +223,6 @@ void read_mode(const Environment& environment, InitKwargs& kwargs, RunSettings& 
       *given != "disabled") {
     kwargs.refuse("mode", "\"online\", \"offline\", \"dryrun\" or \"disabled\"");
   }
-
   const std::string mode = given ? *given : environment.get_or("WANDB_MODE", "");
   settings.disabled =
       mode == "disabled" ||
@@ -279,10 +248,17 @@ RunSettings read_run_settings(const TrackerSetup& setup) {
   settings.id = text("id", "WANDB_RUN_ID");
   settings.id_was_given = !settings.id.empty();
   if (!settings.id_was_given) settings.id = random_id(setup.random_bits);
-  if (!is_file_name(settings.id)) kwargs.refuse("id", "without slashes, as it names files");
+  if (absl::StrContains(settings.id, '/'))
+    kwargs.refuse("id", "without slashes, as it names files");
   settings.group = text("group", "WANDB_RUN_GROUP");
   settings.job_type = text("job_type", "WANDB_JOB_TYPE");
-  settings.tags = kwargs.texts("tags").value_or(parts_of(environment.get_or("WANDB_TAGS", "")));
+  if (auto tags = kwargs.texts("tags")) {
+    settings.tags = *std::move(tags);
+  } else {
+    settings.tags =
+        absl::StrSplit(environment.get_or("WANDB_TAGS", ""), ',', absl::SkipWhitespace());
+    for (std::string& tag : settings.tags) absl::StripAsciiWhitespace(&tag);
+  }
   settings.notes = text("notes", "WANDB_NOTES");
   settings.dir = text("dir", "WANDB_DIR");
   if (settings.dir.empty() && !setup.services.is_real) settings.dir = setup.logging_dir;
@@ -294,13 +270,11 @@ RunSettings read_run_settings(const TrackerSetup& setup) {
         "wandb: `resume` means nothing before the upload; runs of one id are one after "
         "`wandb sync --append`.");
   }
-
   for (const char* name : {"reinit", "save_code", "settings"}) {
     if (kwargs.any(name)) {
       settings.remarks.push_back(absl::StrCat("wandb: `", name, "` is not used."));
     }
   }
-
   kwargs.finish();
   return settings;
 }
@@ -308,14 +282,12 @@ RunSettings read_run_settings(const TrackerSetup& setup) {
 // ---- The run.
 
 void put(TrackerDict& dict, const std::string& name, const TrackerValue& value) {
-  for (auto& [known, old] : dict) {
-    if (known == name) {
-      old = value;
-      return;
-    }
+  const auto known = std::ranges::find(dict, name, &TrackerDict::value_type::first);
+  if (known == dict.end()) {
+    dict.emplace_back(name, value);
+  } else {
+    known->second = value;
   }
-
-  dict.emplace_back(name, value);
 }
 
 void set_timestamp(absl::Time time, wandb::Timestamp& out) {
@@ -338,7 +310,6 @@ std::string media_name(const std::string& name) {
   for (char& c : safe) {
     if (absl::StrContains("*?[]{}\\:\"<>|%", c)) c = '_';
   }
-
   return safe;
 }
 
@@ -357,7 +328,6 @@ bool commit_of(const TrackerStep& step) {
     }
     commit = *given;
   }
-
   return commit;
 }
 
