@@ -104,7 +104,7 @@ class BufferedClient final : public MlflowClient {
     lost_others_ += dropped;
     if (!run_->unset_tags.empty()) {
       add({.kind = Item::kTags, .texts = std::exchange(run_->unset_tags, {})});
-    };
+    }
   }
 
   void log_metrics(const TrackerDict& metrics, const TrackerStep& step) override {

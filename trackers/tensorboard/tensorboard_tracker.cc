@@ -250,9 +250,6 @@ class EventFileWriter final : public SummaryWriter {
   void open(const std::string& log_dir, const TrackerDict& kwargs) override {
     log_dir_ = log_dir;
     options_ = event_file_options(kwargs);
-    options_.owner = file_owner(services_);
-    options_.now = services_.now;
-    options_.warn = services_.warn;
     run("").flush();
   }
 
@@ -426,6 +423,9 @@ class EventFileWriter final : public SummaryWriter {
     run.stays_open = runs_.size() <= kMaxOpen;
     EventFileOptions options = options_;
     options.folder = folder;
+    options.owner = file_owner(services_);
+    options.now = services_.now;
+    options.warn = services_.warn;
     if (!run.stays_open) options.max_queue = 0;
     run.file = std::make_unique<EventFile>(services_.files, std::move(options));
     return *run.file;
