@@ -90,12 +90,12 @@ class Recorder : public trackers::PythonPackage {
   const std::string logging_dir_;
 };
 
-template <typename Tracker>
-json replay(const json& in, const char* name) {
+template <typename MakeTracker>
+json replay(const json& in, const char* name, const MakeTracker& make) {
   TrackingReplay replay(in);
   const TrackerSetup setup = replay.setup();
-  Tracker tracker(setup, std::make_unique<Recorder>(replay, setup.logging_dir));
-  return replay.answer(tracker, name);
+  const auto tracker = make(setup, std::make_unique<Recorder>(replay, setup.logging_dir));
+  return replay.answer(*tracker, name);
 }
 
 bool has_key(const json& value, const char* key) {
@@ -305,10 +305,16 @@ void give_images_one_by_one(const json& /*in*/, json& out) {
 
 }  // namespace
 
-json replay_comet_ml(const json& in) { return replay<trackers::CometMlTracker>(in, "comet_ml"); }
-json replay_clearml(const json& in) { return replay<trackers::ClearMlTracker>(in, "clearml"); }
-json replay_aim(const json& in) { return replay<trackers::AimTracker>(in, "aim"); }
-json replay_swanlab(const json& in) { return replay<trackers::SwanLabTracker>(in, "swanlab"); }
+json replay_comet_ml(const json& in) {
+  return replay(in, "comet_ml", trackers::make_comet_ml_tracker);
+}
+json replay_clearml(const json& in) {
+  return replay(in, "clearml", trackers::make_clearml_tracker);
+}
+json replay_aim(const json& in) { return replay(in, "aim", trackers::make_aim_tracker); }
+json replay_swanlab(const json& in) {
+  return replay(in, "swanlab", trackers::make_swanlab_tracker);
+}
 
 std::vector<Decision> bridge_tracking_rules() {
   return {

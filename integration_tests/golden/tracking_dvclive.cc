@@ -137,9 +137,9 @@ json replay_dvclive(const json& in) {
   for_each_dict(known, leave_out_objects);
   TrackingReplay replay(known);
   const TrackerSetup setup = replay.setup();
-  trackers::DvcliveTracker tracker(
+  const auto tracker = trackers::make_dvclive_tracker(
       setup, std::make_unique<Recorder>(replay, in.value("init_kwargs", json::object())));
-  return replay.answer(tracker, "dvclive");
+  return replay.answer(*tracker, "dvclive");
 }
 
 std::vector<Decision> dvclive_tracking_rules() {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
-#include "trackers/mlflow/mlflow_client.h"
 #include "trackers/mlflow/mlflow_tracker.h"
 
 namespace accelerate::golden {

@@ -8,7 +8,7 @@
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
-#include "trackers/common/json_value.h"
+#include "trackers/common/formats.h"
 #include "trackers/tensorboard/tensorboard_tracker.h"
 
 namespace accelerate::golden {

@@ -1,20 +1,17 @@
 #include "integration_tests/golden/trackers.h"
 
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/tracking_replay.h"
-#include "trackers/trackio/trackio_run.h"
-#include "trackers/trackio/trackio_tracker.h"
 
 namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
 
-class Recorder final : public trackers::TrackioRun {
+class Recorder final : public GeneralTracker {
  public:
   explicit Recorder(TrackingReplay& replay) : replay_(replay) {}
 
@@ -25,7 +22,7 @@ class Recorder final : public trackers::TrackioRun {
     replay_.call("trackio.init", json::array(), std::move(kwargs));
   }
 
-  void update_config(const TrackerDict& values) override {
+  void store_init_configuration(const TrackerDict& values) override {
     replay_.call("trackio.config.update", json::array({tracking_answer(values)}),
                  {{"allow_val_change", true}});
   }
@@ -58,7 +55,7 @@ class Recorder final : public trackers::TrackioRun {
 
 json replay_trackio(const json& in) {
   TrackingReplay replay(in);
-  trackers::TrackioTracker tracker(std::make_unique<Recorder>(replay));
+  Recorder tracker(replay);
   return replay.answer(tracker, "trackio");
 }
 

@@ -1,12 +1,10 @@
 #include "integration_tests/golden/trackers.h"
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "integration_tests/golden/tracking_replay.h"
-#include "trackers/wandb/run.h"
 #include "trackers/wandb/wandb_tracker.h"
 
 namespace accelerate::golden {
@@ -14,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-class Recorder final : public trackers::Run {
+class Recorder final : public trackers::WandbTracker {
  public:
   explicit Recorder(TrackingReplay& replay) : replay_(replay) {}
 
@@ -25,7 +23,7 @@ class Recorder final : public trackers::Run {
     replay_.call("wandb.init", json::array(), std::move(kwargs));
   }
 
-  void update_config(const TrackerDict& values) override {
+  void store_init_configuration(const TrackerDict& values) override {
     replay_.call("wandb.config.update", json::array({tracking_answer(values)}),
                  {{"allow_val_change", true}});
   }
@@ -34,8 +32,8 @@ class Recorder final : public trackers::Run {
     log_values(tracking_answer(values), step);
   }
 
-  void log_images(const std::string& name, const std::vector<TrackerImage>& images,
-                  const TrackerStep& step) override {
+  void log_images_of(const std::string& name, const std::vector<TrackerImage>& images,
+                     const TrackerStep& step) override {
     json objects = json::array();
     for (const TrackerImage& image : images) {
       replay_.call("wandb.Image",
@@ -74,7 +72,7 @@ class Recorder final : public trackers::Run {
 
 json replay_wandb(const json& in) {
   TrackingReplay replay(in);
-  trackers::WandbTracker tracker(std::make_unique<Recorder>(replay));
+  Recorder tracker(replay);
   return replay.answer(tracker, "wandb");
 }
 

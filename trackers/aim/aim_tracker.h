@@ -2,34 +2,19 @@
 ///
 /// init_kwargs are those of aim.Run. Values of all types are tracked under their names. log_images
 /// takes `kwargs`, a dictionary {"aim_image": kwargs of aim.Image, "track": kwargs of Run.track}.
-/// Errors, threads: see trackers/bridge/package_tracker.h.
+/// Errors, threads: see trackers/bridge/python_package.h.
 /// Mirrors: accelerate tracking.py, AimTracker.
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/package_tracker.h"
+#include "trackers/bridge/python_package.h"
 
 namespace accelerate::trackers {
 
-class AimTracker : public PackageTracker {
- public:
-  explicit AimTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package = nullptr);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
-  void finish() override;
-
- private:
-  void track(PythonValue value, const std::string& name, const TrackerStep& step,
-             const TrackerDict& kwargs);
-
-  const std::string repository_;
-};
+/// `package`: null for the vendor's, in a process of its own.
+std::unique_ptr<GeneralTracker> make_aim_tracker(const TrackerSetup& setup,
+                                                 std::unique_ptr<PythonPackage> package = nullptr);
 
 }  // namespace accelerate::trackers

@@ -17,14 +17,14 @@ using ::testing::ThrowsMessage;
 TEST(AimTrackerTest, CallsThePackage) {
   FakePackages fake;
   fake.add_recorder("aim");
-  AimTracker tracker(fake.setup({{"experiment", "x"}}));
-  tracker.start();
-  tracker.store_init_configuration({{"lr", 0.1}, {"none", TrackerValue()}});
-  tracker.log({{"loss", 0.5}, {"text", "x"}}, {.step = 7, .kwargs = {{"epoch", 1}}});
-  tracker.log({{"loss", TensorValue{{}, "float32", {2.5}}}}, {});
-  tracker.log_histograms({{"w", TensorValue{{2}, "float32", {1, 2}}}}, {.step = 8});
-  tracker.flush();
-  tracker.finish();
+  const auto tracker = make_aim_tracker(fake.setup({{"experiment", "x"}}));
+  tracker->start();
+  tracker->store_init_configuration({{"lr", 0.1}, {"none", TrackerValue()}});
+  tracker->log({{"loss", 0.5}, {"text", "x"}}, {.step = 7, .kwargs = {{"epoch", 1}}});
+  tracker->log({{"loss", TensorValue{{}, "float32", {2.5}}}}, {});
+  tracker->log_histograms({{"w", TensorValue{{2}, "float32", {1, 2}}}}, {.step = 8});
+  tracker->flush();
+  tracker->finish();
   EXPECT_THAT(
       fake.calls(),
       ElementsAre("aim.Run(repo='logs', experiment='x')", "aim.Run().name = 'run'",
@@ -45,15 +45,15 @@ class Image:
     def __repr__(self): return self.text
 def Run(repo): return recorder.Recorder("run")
 )python");
-  AimTracker tracker(fake.setup());
-  tracker.start();
+  const auto tracker = make_aim_tracker(fake.setup());
+  tracker->start();
   const TrackerImage image{.height = 1, .width = 1, .channels = 1, .pixels = {1}};
-  tracker.log_images({{"one", {image}}, {"two", {image, image}}}, {.step = 2});
-  tracker.log_images({{"one", {image}}},
-                     {.kwargs = {{"kwargs",
-                                  {{"aim_image", {{"caption", "c"}, {"quality", 5}}},
-                                   {"track", {{"epoch", 3}}}}}}});
-  tracker.finish();
+  tracker->log_images({{"one", {image}}, {"two", {image, image}}}, {.step = 2});
+  tracker->log_images({{"one", {image}}},
+                      {.kwargs = {{"kwargs",
+                                   {{"aim_image", {{"caption", "c"}, {"quality", 5}}},
+                                    {"track", {{"epoch", 3}}}}}}});
+  tracker->finish();
   EXPECT_THAT(
       fake.calls(),
       ElementsAre("run.name = 'run'", "run.track(Image(.png, '', 90), name='one', step=2)",
@@ -73,13 +73,13 @@ class Run:
         recorder.note(name)
     def close(self): pass
 )python");
-  AimTracker tracker(fake.setup());
-  tracker.start();
-  tracker.log({{"a", "x"}}, {});
-  EXPECT_THAT([&] { tracker.flush(); },
+  const auto tracker = make_aim_tracker(fake.setup());
+  tracker->start();
+  tracker->log({{"a", "x"}}, {});
+  EXPECT_THAT([&] { tracker->flush(); },
               ThrowsMessage<std::runtime_error>(HasSubstr("TypeError: cannot track 'x'")));
-  tracker.log({{"b", 1}}, {});
-  tracker.finish();
+  tracker->log({{"b", 1}}, {});
+  tracker->finish();
   EXPECT_THAT(fake.calls(), ElementsAre("b"));
 }
 

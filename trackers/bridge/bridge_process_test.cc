@@ -38,9 +38,9 @@ const BridgeLimits kPatient = {.call = absl::Seconds(60), .finish = absl::Second
 
 class BridgeProcessTest : public ::testing::Test {
  protected:
-  std::unique_ptr<BridgeProcess> start(const BridgeLimits& limits = kPatient,
+  std::unique_ptr<PythonPackage> start(const BridgeLimits& limits = kPatient,
                                        const TrackerDict& kwargs = {}) {
-    auto bridge = std::make_unique<BridgeProcess>("vendor", fake_.services(), kwargs, limits);
+    auto bridge = make_bridge_process("vendor", fake_.services(), kwargs, limits);
     bridge->start();
     return bridge;
   }
@@ -433,7 +433,7 @@ def log(path):
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   const pid_t pid = fork();
   if (pid == 0) {
-    auto* bridge = new BridgeProcess("vendor", fake_.services(), {});
+    auto* bridge = make_bridge_process("vendor", fake_.services(), {}).release();
     bridge->start();
     bridge->call({.path = "vendor.log", .args = {fifo}});
     if (fork() == 0) {  // as a worker that loads data; it holds the socket for a while
@@ -453,11 +453,11 @@ def log(path):
 TEST_F(BridgeProcessTest, NothingRunsInASimulation) {
   TrackerServices simulated = fake_.services();
   simulated.is_real = false;
-  BridgeProcess bridge("vendor", simulated, {});
-  EXPECT_NE(error_of([&] { bridge.start(); }), "");
-  EXPECT_NE(error_of([&] { bridge.call({.path = "vendor.log"}); }), "");
-  bridge.flush();
-  bridge.finish();
+  const auto bridge = make_bridge_process("vendor", simulated, {});
+  EXPECT_NE(error_of([&] { bridge->start(); }), "");
+  EXPECT_NE(error_of([&] { bridge->call({.path = "vendor.log"}); }), "");
+  bridge->flush();
+  bridge->finish();
   EXPECT_EQ(why_unavailable(simulated, "os"), "not in a simulation");
 }
 

@@ -8,8 +8,6 @@
 namespace accelerate::trackers {
 namespace {
 
-const TrackerRegistration kRegistration(package_tracker<ClearMlTracker>({.name = "clearml"}));
-
 constexpr char kTask[] = "clearml.Task.current_task()";
 constexpr char kGetLogger[] = "clearml.Task.current_task().get_logger";
 constexpr char kLogger[] = "clearml.Task.current_task().get_logger()";
@@ -26,14 +24,6 @@ Place place_of(const std::string& name) {
   return {name, "train"};
 }
 
-PythonDict at_place(const Place& place, const TrackerStep& step) {
-  PythonDict kwargs = to_python(step.kwargs);
-  kwargs.emplace_back("title", place.title);
-  kwargs.emplace_back("series", place.series);
-  kwargs.emplace_back("iteration", to_value(step.step));
-  return kwargs;
-}
-
 // The text in Python's format; a tensor without dimensions is shown as its number.
 std::string shown(const std::string& name, const TrackerValue& value) {
   const auto* tensor = value.get_if<TensorValue>();
@@ -46,77 +36,92 @@ std::string shown(const std::string& name, const TrackerValue& value) {
   return floating ? value_text(number) : value_text(static_cast<int64_t>(number));
 }
 
+class ClearMlTracker final : public PackageTracker {
+ public:
+  using PackageTracker::PackageTracker;
+
+  void start() override {
+    package_->start();
+    package_->call({.path = "clearml.Task.current_task"});
+    const auto name = [&](const char* variable) {
+      return services_.environment.get(variable).value_or(project_);
+    };
+    package_->call({.path = "clearml.Task.init",
+                    .kwargs = with_init_kwargs({{"project_name", name("CLEARML_PROJECT")},
+                                                {"task_name", name("CLEARML_TASK")}}),
+                    .if_none = kTask});
+    package_->call({.path = "clearml.Task.current_task", .if_none = kTask});
+  }
+
+  void store_init_configuration(const TrackerDict& values) override {
+    package_->call({.path = absl::StrCat(kTask, ".connect_configuration"), .args = {values}});
+  }
+
+  void log(const TrackerDict& values, const TrackerStep& step) override {
+    package_->call({.path = kGetLogger});
+    for (const auto& [name, value] : values) {
+      if (!value.number()) {
+        services_.warn(absl::StrCat("Accelerator is attempting to log a value of \"",
+                                    shown(name, value), "\" of type <class '",
+                                    std::string(type_name(value)), "'> for key \"", name,
+                                    "\" as a scalar. This invocation of ClearML logger's  "
+                                    "report_scalar() is incorrect so we "
+                                    "dropped this attribute."));
+        continue;
+      }
+      if (step.step) {
+        report("scalar", place_of(name), step, "value", value);
+      } else {
+        package_->call({.path = absl::StrCat(kLogger, ".report_single_value"),
+                        .kwargs = to_python(step.kwargs, {{"name", name}, {"value", value}})});
+      }
+    }
+  }
+
+  void log_images(const TrackerImages& images, const TrackerStep& step) override {
+    package_->call({.path = kGetLogger});
+    for (const auto& [name, several] : images) {
+      for (size_t i = 0; i < several.size(); ++i) {
+        // Images of one series and iteration would replace each other.
+        Place place = place_of(name);
+        if (several.size() > 1) absl::StrAppend(&place.series, "/", i);
+        report("image", place, step, "image", several[i]);
+      }
+    }
+  }
+
+  void log_table(const std::string& name, const TrackerTable& table,
+                 const TrackerStep& step) override {
+    TrackerList rows(table.rows.begin(), table.rows.end());
+    if (!table.columns.empty()) rows.insert(rows.begin(), TrackerValue(table.columns));
+    package_->call({.path = kGetLogger});
+    report("table", place_of(name), step, "table_plot", std::move(rows));
+  }
+
+  void finish() override {
+    // Closes only a task that this tracker has begun.
+    package_->finish_with({.path = "clearml.Task.init().close", .optional = true});
+  }
+
+ private:
+  // Reports `value` as the argument `name` of the logger's method for that kind.
+  void report(const char* kind, const Place& place, const TrackerStep& step, const char* name,
+              PythonValue value) {
+    package_->call({.path = absl::StrCat(kLogger, ".report_", kind),
+                    .kwargs = to_python(step.kwargs, {{"title", place.title},
+                                                      {"series", place.series},
+                                                      {"iteration", step.step},
+                                                      {name, std::move(value)}})});
+  }
+};
+
+const TrackerRegistration kRegistration(package_tracker<ClearMlTracker>({.name = "clearml"}));
+
 }  // namespace
 
-ClearMlTracker::ClearMlTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package)
-    : PackageTracker("clearml", setup, std::move(package)) {}
-
-void ClearMlTracker::start() {
-  package_->start();
-  package_->call({.path = "clearml.Task.current_task"});
-  const auto name = [&](const char* variable) {
-    return services_.environment.get(variable).value_or(project_);
-  };
-  PythonDict kwargs = {{"project_name", name("CLEARML_PROJECT")},
-                       {"task_name", name("CLEARML_TASK")}};
-  for (auto& entry : to_python(init_kwargs_)) kwargs.push_back(std::move(entry));
-  package_->call({.path = "clearml.Task.init", .kwargs = std::move(kwargs), .if_none = kTask});
-  package_->call({.path = "clearml.Task.current_task", .if_none = kTask});
-}
-
-void ClearMlTracker::store_init_configuration(const TrackerDict& values) {
-  package_->call({.path = absl::StrCat(kTask, ".connect_configuration"), .args = {values}});
-}
-
-void ClearMlTracker::log(const TrackerDict& values, const TrackerStep& step) {
-  package_->call({.path = kGetLogger});
-  for (const auto& [name, value] : values) {
-    if (!value.number()) {
-      services_.warn(absl::StrCat(
-          "Accelerator is attempting to log a value of \"", shown(name, value),
-          "\" of type <class '", std::string(type_name(value)), "'> for key \"", name,
-          "\" as a scalar. This invocation of ClearML logger's  report_scalar() is incorrect so we "
-          "dropped this attribute."));
-      continue;
-    }
-    PythonDict kwargs = step.step ? at_place(place_of(name), step) : to_python(step.kwargs);
-    if (!step.step) kwargs.emplace_back("name", name);
-    kwargs.emplace_back("value", value);
-    package_->call(
-        {.path = absl::StrCat(kLogger, step.step ? ".report_scalar" : ".report_single_value"),
-         .kwargs = std::move(kwargs)});
-  }
-}
-
-void ClearMlTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
-  package_->call({.path = kGetLogger});
-  for (const auto& [name, several] : images) {
-    for (size_t i = 0; i < several.size(); ++i) {
-      // Images of one series and iteration would replace each other.
-      Place place = place_of(name);
-      if (several.size() > 1) absl::StrAppend(&place.series, "/", i);
-      PythonDict kwargs = at_place(place, step);
-      kwargs.emplace_back("image", several[i]);
-      package_->call({.path = absl::StrCat(kLogger, ".report_image"), .kwargs = std::move(kwargs)});
-    }
-  }
-}
-
-void ClearMlTracker::log_table(const std::string& name, const TrackerTable& table,
-                               const TrackerStep& step) {
-  TrackerList rows(table.rows.begin(), table.rows.end());
-  if (!table.columns.empty()) {
-    rows.insert(rows.begin(), TrackerList(table.columns.begin(), table.columns.end()));
-  }
-  PythonDict kwargs = at_place(place_of(name), step);
-  kwargs.emplace_back("table_plot", std::move(rows));
-  package_->call({.path = kGetLogger});
-  package_->call({.path = absl::StrCat(kLogger, ".report_table"), .kwargs = std::move(kwargs)});
-}
-
-void ClearMlTracker::finish() {
-  // Closes only a task that this tracker has begun.
-  package_->finish_with({.path = "clearml.Task.init().close", .optional = true});
+std::unique_ptr<GeneralTracker> make_clearml_tracker(const TrackerSetup& setup,
+                                                     std::unique_ptr<PythonPackage> package) {
+  return std::make_unique<ClearMlTracker>("clearml", setup, std::move(package));
 }
 
 }  // namespace accelerate::trackers

@@ -33,14 +33,14 @@ std::string clearml_with(const std::string& existing) {
 TEST(ClearMlTrackerTest, MakesATaskAndClosesIt) {
   FakePackages fake;
   fake.add("clearml", clearml_with("None"));
-  ClearMlTracker tracker(fake.setup({{"tags", TrackerList{"a"}}}));
-  tracker.start();
-  tracker.store_init_configuration({{"lr", 0.1}});
-  tracker.log({{"train_loss", 1.0}, {"eval_x", 2}, {"test_", 3}, {"trainer", 4}}, {.step = 1});
-  tracker.log({{"best", 5}}, {});
-  tracker.log_table("eval_rows", {.columns = {"a"}, .rows = {{1}, {2}}}, {.step = 3});
-  tracker.flush();
-  tracker.finish();
+  const auto tracker = make_clearml_tracker(fake.setup({{"tags", TrackerList{"a"}}}));
+  tracker->start();
+  tracker->store_init_configuration({{"lr", 0.1}});
+  tracker->log({{"train_loss", 1.0}, {"eval_x", 2}, {"test_", 3}, {"trainer", 4}}, {.step = 1});
+  tracker->log({{"best", 5}}, {});
+  tracker->log_table("eval_rows", {.columns = {"a"}, .rows = {{1}, {2}}}, {.step = 3});
+  tracker->flush();
+  tracker->finish();
   EXPECT_THAT(
       fake.calls(),
       ElementsAre(
@@ -61,10 +61,10 @@ TEST(ClearMlTrackerTest, MakesATaskAndClosesIt) {
 TEST(ClearMlTrackerTest, LeavesATaskThatIsThereOpen) {
   FakePackages fake;
   fake.add("clearml", clearml_with("recorder.Recorder('agent')"));
-  ClearMlTracker tracker(fake.setup());
-  tracker.start();
-  tracker.log({{"a", 1}}, {});
-  tracker.finish();
+  const auto tracker = make_clearml_tracker(fake.setup());
+  tracker->start();
+  tracker->log({{"a", 1}}, {});
+  tracker->finish();
   EXPECT_THAT(fake.calls(),
               ElementsAre("agent.get_logger()",
                           "agent.get_logger().report_single_value(name='a', value=1)"));
@@ -75,9 +75,9 @@ TEST(ClearMlTrackerTest, VariablesNameProjectAndTask) {
   fake.add("clearml", clearml_with("None"));
   fake.environment().set("CLEARML_PROJECT", "p");
   fake.environment().set("CLEARML_TASK", "t");
-  ClearMlTracker tracker(fake.setup());
-  tracker.start();
-  tracker.finish();
+  const auto tracker = make_clearml_tracker(fake.setup());
+  tracker->start();
+  tracker->finish();
   EXPECT_THAT(fake.calls(),
               ElementsAre("init({'project_name': 'p', 'task_name': 't'})", "task.close()"));
 }
@@ -85,11 +85,11 @@ TEST(ClearMlTrackerTest, VariablesNameProjectAndTask) {
 TEST(ClearMlTrackerTest, WarnsOfWhatIsNoNumber) {
   FakePackages fake;
   fake.add_recorder("clearml");
-  ClearMlTracker tracker(fake.setup());
-  tracker.start();
-  tracker.log({{"t", TensorValue{{}, "int64", {3}}}, {"s", "x"}, {"empty", TrackerList{}}}, {});
-  tracker.log({{"api_key", "abcdef"}}, {});
-  tracker.finish();
+  const auto tracker = make_clearml_tracker(fake.setup());
+  tracker->start();
+  tracker->log({{"t", TensorValue{{}, "int64", {3}}}, {"s", "x"}, {"empty", TrackerList{}}}, {});
+  tracker->log({{"api_key", "abcdef"}}, {});
+  tracker->finish();
   const auto dropped = [](const std::string& value, const std::string& type,
                           const std::string& key) {
     return "warning: Accelerator is attempting to log a value of \"" + value +
@@ -115,11 +115,11 @@ class Task:
     def report_image(cls, title, series, iteration, image):
         recorder.note(f"{title} {series} {iteration} {image[-4:]}")
 )python");
-  ClearMlTracker tracker(fake.setup());
-  tracker.start();
+  const auto tracker = make_clearml_tracker(fake.setup());
+  tracker->start();
   const TrackerImage image{.height = 1, .width = 1, .channels = 1, .pixels = {1}};
-  tracker.log_images({{"eval_img", {image}}, {"more", {image, image}}}, {.step = 2});
-  tracker.finish();
+  tracker->log_images({{"eval_img", {image}}, {"more", {image, image}}}, {.step = 2});
+  tracker->finish();
   EXPECT_THAT(fake.calls(),
               ElementsAre("img eval 2 .png", "more train/0 2 .png", "more train/1 2 .png"));
 }

@@ -7,70 +7,75 @@
 namespace accelerate::trackers {
 namespace {
 
+class CometMlTracker final : public PackageTracker {
+ public:
+  using PackageTracker::PackageTracker;
+
+  void start() override { start_with("comet_ml.start", {{"project_name", project_}}); }
+
+  void store_init_configuration(const TrackerDict& values) override {
+    call("log_parameters", {values});
+  }
+
+  void log(const TrackerDict& values, const TrackerStep& step) override {
+    set_step(step);
+    for (const auto& [name, value] : values) {
+      if (value.number()) {
+        call("log_metric", {name, value}, step_kwargs(step));
+      } else if (value.get_if<std::string>() != nullptr) {
+        call("log_other", {name, value}, to_python(step.kwargs));
+      } else if (value.get_if<TrackerDict>() != nullptr) {
+        call("log_metrics", {value}, step_kwargs(step));
+      }
+    }
+  }
+
+  void log_images(const TrackerImages& images, const TrackerStep& step) override {
+    set_step(step);
+    for (const auto& [name, several] : images) {
+      for (const TrackerImage& image : several) call("log_image", {image}, named(name, step));
+    }
+  }
+
+  void log_table(const std::string& name, const TrackerTable& table,
+                 const TrackerStep& step) override {
+    set_step(step);
+    call("log_table", {absl::StrCat(name, ".csv")},
+         to_python(step.kwargs, {{"tabular_data", table.rows}, {"headers", table.columns}}));
+  }
+
+  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override {
+    for (const auto& [name, tensor] : tensors) {
+      call("log_histogram_3d", {tensor}, named(name, step));
+    }
+  }
+
+  void finish() override { package_->finish_with({.path = "comet_ml.start().end"}); }
+
+ private:
+  static PythonDict named(const std::string& name, const TrackerStep& step) {
+    return to_python(step.kwargs, {{"step", step.step}, {"name", name}});
+  }
+
+  // Calls a method of the experiment.
+  void call(const std::string& method, PythonList args, PythonDict kwargs = {}) {
+    package_->call({.path = absl::StrCat("comet_ml.start().", method),
+                    .args = std::move(args),
+                    .kwargs = std::move(kwargs)});
+  }
+
+  void set_step(const TrackerStep& step) {
+    if (step.step) call("set_step", {*step.step});
+  }
+};
+
 const TrackerRegistration kRegistration(package_tracker<CometMlTracker>({.name = "comet_ml"}));
 
 }  // namespace
 
-CometMlTracker::CometMlTracker(const TrackerSetup& setup, std::unique_ptr<PythonPackage> package)
-    : PackageTracker("comet_ml", setup, std::move(package)) {}
-
-void CometMlTracker::start() { start_with("comet_ml.start", {{"project_name", project_}}); }
-
-void CometMlTracker::call(const std::string& method, PythonList args, PythonDict kwargs) {
-  package_->call({.path = absl::StrCat("comet_ml.start().", method),
-                  .args = std::move(args),
-                  .kwargs = std::move(kwargs)});
+std::unique_ptr<GeneralTracker> make_comet_ml_tracker(const TrackerSetup& setup,
+                                                      std::unique_ptr<PythonPackage> package) {
+  return std::make_unique<CometMlTracker>("comet_ml", setup, std::move(package));
 }
-
-void CometMlTracker::set_step(const TrackerStep& step) {
-  if (step.step) call("set_step", {*step.step});
-}
-
-void CometMlTracker::store_init_configuration(const TrackerDict& values) {
-  call("log_parameters", {values});
-}
-
-void CometMlTracker::log(const TrackerDict& values, const TrackerStep& step) {
-  set_step(step);
-  for (const auto& [name, value] : values) {
-    if (value.number()) {
-      call("log_metric", {name, value}, step_kwargs(step));
-    } else if (value.get_if<std::string>() != nullptr) {
-      call("log_other", {name, value}, to_python(step.kwargs));
-    } else if (value.get_if<TrackerDict>() != nullptr) {
-      call("log_metrics", {value}, step_kwargs(step));
-    }
-  }
-}
-
-void CometMlTracker::log_images(const TrackerImages& images, const TrackerStep& step) {
-  set_step(step);
-  for (const auto& [name, several] : images) {
-    for (const TrackerImage& image : several) {
-      PythonDict kwargs = step_kwargs(step);
-      kwargs.emplace_back("name", name);
-      call("log_image", {image}, std::move(kwargs));
-    }
-  }
-}
-
-void CometMlTracker::log_table(const std::string& name, const TrackerTable& table,
-                               const TrackerStep& step) {
-  set_step(step);
-  PythonDict kwargs = to_python(step.kwargs);
-  kwargs.emplace_back("tabular_data", TrackerList(table.rows.begin(), table.rows.end()));
-  kwargs.emplace_back("headers", TrackerList(table.columns.begin(), table.columns.end()));
-  call("log_table", {absl::StrCat(name, ".csv")}, std::move(kwargs));
-}
-
-void CometMlTracker::log_histograms(const TrackerDict& tensors, const TrackerStep& step) {
-  for (const auto& [name, tensor] : tensors) {
-    PythonDict kwargs = step_kwargs(step);
-    kwargs.emplace_back("name", name);
-    call("log_histogram_3d", {tensor}, std::move(kwargs));
-  }
-}
-
-void CometMlTracker::finish() { package_->finish_with({.path = "comet_ml.start().end"}); }
 
 }  // namespace accelerate::trackers

@@ -17,21 +17,21 @@ using ::testing::ThrowsMessage;
 TEST(CometMlTrackerTest, CallsThePackage) {
   FakePackages fake;
   fake.add_recorder("comet_ml");
-  CometMlTracker tracker(fake.setup({{"online", false}}));
-  tracker.start();
-  tracker.store_init_configuration({{"lr", 0.1}, {"model", {{"layers", 2}}}});
-  tracker.log({{"loss", 0.5},
-               {"flag", true},
-               {"note", "hello"},
-               {"both", {{"a", 1}, {"b", 2}}},
-               {"list", TrackerList{1}},
-               {"none", TrackerValue()}},
-              {.step = 7});
-  tracker.log({{"loss", 0.25}, {"note", "x"}}, {.kwargs = {{"epoch", 2}}});
-  tracker.log_table("rows", {.columns = {"a", "b"}, .rows = {{1, "x"}, {2, "y"}}}, {.step = 8});
-  tracker.log_histograms({{"weights", TensorValue{{2}, "float32", {1, 2}}}}, {.step = 9});
-  tracker.flush();
-  tracker.finish();
+  const auto tracker = make_comet_ml_tracker(fake.setup({{"online", false}}));
+  tracker->start();
+  tracker->store_init_configuration({{"lr", 0.1}, {"model", {{"layers", 2}}}});
+  tracker->log({{"loss", 0.5},
+                {"flag", true},
+                {"note", "hello"},
+                {"both", {{"a", 1}, {"b", 2}}},
+                {"list", TrackerList{1}},
+                {"none", TrackerValue()}},
+               {.step = 7});
+  tracker->log({{"loss", 0.25}, {"note", "x"}}, {.kwargs = {{"epoch", 2}}});
+  tracker->log_table("rows", {.columns = {"a", "b"}, .rows = {{1, "x"}, {2, "y"}}}, {.step = 8});
+  tracker->log_histograms({{"weights", TensorValue{{2}, "float32", {1, 2}}}}, {.step = 9});
+  tracker->flush();
+  tracker->finish();
   EXPECT_THAT(
       fake.calls(),
       ElementsAre(
@@ -59,33 +59,33 @@ class Experiment:
     def end(self): recorder.note("end")
 def start(project_name): return Experiment()
 )python");
-  CometMlTracker tracker(fake.setup());
-  tracker.start();
+  const auto tracker = make_comet_ml_tracker(fake.setup());
+  tracker->start();
   const TrackerImage image{.height = 1, .width = 1, .channels = 3, .pixels = {1, 2, 3}};
-  tracker.log_images({{"img", {image, image}}}, {.step = 2});
-  tracker.finish();
+  tracker->log_images({{"img", {image, image}}}, {.step = 2});
+  tracker->finish();
   EXPECT_THAT(fake.calls(), ElementsAre(".png img 2", ".png img 2", "end"));
 }
 
 TEST(CometMlTrackerTest, SaysWhyItCannotStart) {
   FakePackages fake;
   fake.add("comet_ml", "def start(project_name): raise ValueError('no API key')\n");
-  CometMlTracker tracker(fake.setup());
-  tracker.start();
-  EXPECT_THAT([&] { tracker.flush(); },
+  const auto tracker = make_comet_ml_tracker(fake.setup());
+  tracker->start();
+  EXPECT_THAT([&] { tracker->flush(); },
               ThrowsMessage<std::runtime_error>("comet_ml: comet_ml.start raised ValueError: no "
                                                 "API key"));
-  EXPECT_THAT([&] { tracker.finish(); },
+  EXPECT_THAT([&] { tracker->finish(); },
               ThrowsMessage<std::runtime_error>(HasSubstr("comet_ml.start() has not succeeded")));
 }
 
 TEST(CometMlTrackerTest, OneThatWasNeverStartedEnds) {
   FakePackages fake;
   fake.environment().set("ACCELERATE_PYTHON", "/no/such/python");
-  CometMlTracker tracker(fake.setup());
-  EXPECT_THAT([&] { tracker.start(); },
+  const auto tracker = make_comet_ml_tracker(fake.setup());
+  EXPECT_THAT([&] { tracker->start(); },
               ThrowsMessage<std::runtime_error>(HasSubstr("/no/such/python")));
-  EXPECT_THAT([&] { tracker.finish(); }, ThrowsMessage<std::runtime_error>(HasSubstr("started")));
+  EXPECT_THAT([&] { tracker->finish(); }, ThrowsMessage<std::runtime_error>(HasSubstr("started")));
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "trackers/common/init_kwargs.h"
 
@@ -20,19 +20,13 @@ uint64_t hash_of(std::string_view text) {  // FNV-1a
   return hash;
 }
 
-std::string escaped(char c) {
-  static constexpr char kDigits[] = "0123456789ABCDEF";
-  const auto byte = static_cast<unsigned char>(c);
-  return {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-}
-
 std::string safe_part(std::string_view part) {
   std::string safe;
   for (const char c : part) {
     const auto byte = static_cast<unsigned char>(c);
     const bool leads_away = safe.empty() && c == '.' && (part == "." || part == "..");
     if (byte < 0x20 || byte == 0x7f || leads_away) {
-      safe += escaped(c);
+      absl::StrAppendFormat(&safe, "%%%02X", byte);
     } else {
       safe += c;
     }

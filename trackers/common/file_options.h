@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -38,5 +39,31 @@ inline absl::Span<const std::byte> as_bytes(std::string_view text) {
 /// replaced:
 /// "../a" becomes "%2E./a", a newline "%0A". An empty name becomes "_".
 std::string safe_path(std::string_view name);
+
+/// Runs steps that do not depend on each other, and throws the first failure after all of them.
+///
+///   FirstFailure failure;
+///   for (AppendFile& file : files) failure.attempt([&] { file.flush(); });
+///   failure.rethrow();
+///
+/// Threads: one.
+class FirstFailure {
+ public:
+  template <typename Step>
+  void attempt(const Step& step) {
+    try {
+      step();
+    } catch (...) {
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  /// Throws what the first failed step threw, if any did.
+  void rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
 
 }  // namespace accelerate::trackers

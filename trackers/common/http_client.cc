@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "absl/strings/ascii.h"
@@ -9,19 +10,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "trackers/common/numbers.h"
 
 namespace accelerate::trackers {
 namespace {
 
-struct FreeHeaders {
+struct Free {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
-using Headers = std::unique_ptr<curl_slist, FreeHeaders>;
-
-struct FreeUrl {
   void operator()(CURLU* url) const { curl_url_cleanup(url); }
 };
-using ParsedUrl = std::unique_ptr<CURLU, FreeUrl>;
+using Headers = std::unique_ptr<curl_slist, Free>;
+using ParsedUrl = std::unique_ptr<CURLU, Free>;
 
 ParsedUrl parse(const std::string& text) {
   ParsedUrl url(curl_url());
@@ -38,13 +37,20 @@ std::string part(const ParsedUrl& url, CURLUPart which, unsigned flags = 0) {
   return result;
 }
 
+void remove_parts(const ParsedUrl& url, std::initializer_list<CURLUPart> parts) {
+  for (const CURLUPart which : parts) curl_url_set(url.get(), which, nullptr, 0);
+}
+
+std::string without_slashes_behind(std::string url) {
+  url.erase(url.find_last_not_of('/') + 1);
+  return url;
+}
+
 // The URL as errors show it.
 std::string shown(const std::string& text) {
   const ParsedUrl url = parse(text);
   if (!url) return "(no URL)";
-  curl_url_set(url.get(), CURLUPART_USER, nullptr, 0);
-  curl_url_set(url.get(), CURLUPART_PASSWORD, nullptr, 0);
-  curl_url_set(url.get(), CURLUPART_QUERY, nullptr, 0);
+  remove_parts(url, {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY});
   return part(url, CURLUPART_URL);
 }
 
@@ -186,15 +192,10 @@ HttpUrl parse_http_url(const std::string& text) {
   }
   HttpUrl result{.username = part(url, CURLUPART_USER, CURLU_URLDECODE),
                  .password = part(url, CURLUPART_PASSWORD, CURLU_URLDECODE)};
-  curl_url_set(url.get(), CURLUPART_USER, nullptr, 0);
-  curl_url_set(url.get(), CURLUPART_PASSWORD, nullptr, 0);
-  curl_url_set(url.get(), CURLUPART_FRAGMENT, nullptr, 0);
-  curl_url_set(url.get(), CURLUPART_QUERY, nullptr, 0);
-  result.url = part(url, CURLUPART_URL);
-  while (absl::EndsWith(result.url, "/")) result.url.pop_back();
+  remove_parts(url, {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_FRAGMENT, CURLUPART_QUERY});
+  result.url = without_slashes_behind(part(url, CURLUPART_URL));
   curl_url_set(url.get(), CURLUPART_PATH, "", 0);
-  result.origin = part(url, CURLUPART_URL);
-  while (absl::EndsWith(result.origin, "/")) result.origin.pop_back();
+  result.origin = without_slashes_behind(part(url, CURLUPART_URL));
   return result;
 }
 
@@ -218,8 +219,7 @@ std::string path_of_file_uri(std::string_view uri) {
   for (const std::string_view beginning : {"file:", "//"}) {
     if (uri.starts_with(beginning)) uri.remove_prefix(beginning.size());
   }
-  constexpr std::string_view kThisHost = "localhost";
-  if (uri.starts_with("localhost/")) uri.remove_prefix(kThisHost.size());
+  if (uri.starts_with("localhost/")) uri.remove_prefix(uri.find('/'));
   const auto digit = [&](size_t i) {
     const auto c = i < uri.size() ? static_cast<unsigned char>(uri[i]) : '\0';
     return absl::ascii_isxdigit(c) ? (absl::ascii_isdigit(c) ? c - '0' : (c | 0x20) - 'a' + 10)
@@ -232,6 +232,31 @@ std::string path_of_file_uri(std::string_view uri) {
     if (is_escaped) i += 2;
   }
   return path;
+}
+
+RetryGate::RetryGate(uint64_t random_bits, const RetryGateOptions& options)
+    : options_(options), random_state_(random_bits) {}
+
+void RetryGate::failed(absl::Time now, std::optional<absl::Duration> retry_after) {
+  // The shift must not overflow; `longest` is reached long before.
+  const absl::Duration delay =
+      std::min(options_.longest, options_.first * (int64_t{1} << std::min(failures_, 30)));
+  ++failures_;
+  const double fraction = static_cast<double>(next_random(random_state_) >> 11) / (1LL << 53);
+  if (retry_after) {
+    asked_for_ = std::max(asked_for_, now + std::min(*retry_after, options_.longest_asked_for));
+  }
+  next_ = std::max(now + delay * (1 - fraction / 2), asked_for_);
+}
+
+void RetryGate::succeeded() {
+  failures_ = 0;
+  asked_for_ = next_ = absl::InfinitePast();
+}
+
+void RetryGate::hurry() {
+  failures_ = 0;
+  next_ = asked_for_;
 }
 
 }  // namespace accelerate::trackers

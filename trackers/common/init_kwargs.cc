@@ -1,9 +1,8 @@
 #include "trackers/common/init_kwargs.h"
 
-#include <algorithm>
 #include <stdexcept>
-#include <type_traits>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -82,7 +81,7 @@ void InitKwargs::refuse(std::string_view name, std::string_view wanted) const {
 
 void InitKwargs::finish() const {
   for (const auto& [name, value] : kwargs_) {
-    if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+    if (absl::c_linear_search(known_, name)) continue;
     throw std::invalid_argument(absl::StrCat(
         "tracker ", tracker_, ": `", name, "` in its ", what_, " is not known; it knows ",
         known_.empty() ? "none" : absl::StrJoin(known_, ", ")));
@@ -90,7 +89,7 @@ void InitKwargs::finish() const {
 }
 
 const TrackerValue* InitKwargs::take(std::string_view name) {
-  if (std::find(known_.begin(), known_.end(), name) == known_.end()) known_.emplace_back(name);
+  if (!absl::c_linear_search(known_, name)) known_.emplace_back(name);
   const TrackerValue* const value = find(kwargs_, name);
   return value == nullptr || value->is_none() ? nullptr : value;
 }
@@ -110,12 +109,10 @@ std::optional<T> InitKwargs::typed(std::string_view name, std::string_view wante
 
 std::optional<bool> yes_or_no(std::string_view text) {
   const std::string lower = absl::AsciiStrToLower(std::string(text));
-  for (const char* const yes : {"y", "yes", "t", "true", "on", "1"}) {
-    if (lower == yes) return true;
-  }
-  for (const char* const no : {"n", "no", "f", "false", "off", "0"}) {
-    if (lower == no) return false;
-  }
+  static constexpr std::string_view kYes[] = {"y", "yes", "t", "true", "on", "1"};
+  static constexpr std::string_view kNo[] = {"n", "no", "f", "false", "off", "0"};
+  if (absl::c_linear_search(kYes, lower)) return true;
+  if (absl::c_linear_search(kNo, lower)) return false;
   return std::nullopt;
 }
 

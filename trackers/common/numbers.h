@@ -1,4 +1,5 @@
-/// Numbers as the formats of trackers have them, and random ones.
+/// Numbers as the formats of trackers have them, random ones, and histograms: counts of numbers
+/// between edges.
 ///
 ///   event.set_wall_time(unix_seconds(when));
 ///   append_little_endian(&record, length, 8);
@@ -8,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -36,5 +38,18 @@ inline uint64_t next_random(uint64_t& state) {
 inline std::string next_hex(uint64_t& state) {
   return absl::StrCat(absl::Hex(next_random(state), absl::kZeroPad16));
 }
+
+struct Histogram {
+  /// Ascending, one more than counts. Empty if no number is finite.
+  std::vector<double> edges;
+  /// Numbers that are at least an edge and less than the next one; the last bin includes its end.
+  std::vector<int64_t> counts;
+  int64_t nan = 0;
+  int64_t infinite = 0;  // of either sign
+};
+
+/// Bins of equal width from the least finite number to the greatest. If both are equal, the bins
+/// reach half a unit below and above it.
+Histogram make_histogram(const std::vector<double>& values, int bins = 64);
 
 }  // namespace accelerate::trackers

@@ -29,56 +29,12 @@
 /// Threads: as any tracker's.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include <memory>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/common/append_file.h"
-#include "trackers/common/file_options.h"
 
 namespace accelerate::trackers {
 
-class CsvTracker final : public GeneralTracker {
- public:
-  explicit CsvTracker(const TrackerSetup& setup);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_table(const std::string& name, const TrackerTable& table,
-                 const TrackerStep& step) override;
-  void flush() override;
-  void finish() override;
-
- private:
-  using Row = std::vector<std::pair<size_t, std::string>>;  // texts by column
-
-  CsvTracker(const TrackerSetup& setup, FileOptions options);
-  static size_t size_of(const Row& row);  // in bytes, about
-  void open_earlier();
-  std::string keep(std::string_view contents);
-  size_t column(const std::string& name);
-  void write_columns();
-
-  const TrackerServices& services_;
-  const std::string folder_;
-  const std::string run_;
-  int64_t tables_ = 0;  // the number of tables so far
-  std::vector<std::string> columns_;
-  std::map<std::string, size_t, std::less<>> column_of_;
-  size_t written_columns_ = 0;  // the columns of the file's header
-  bool opened_ = false;         // whether an earlier file was looked for
-  bool said_full_ = false;
-  std::deque<Row> rows_;  // waiting for the next flush
-  size_t bytes_ = 0;      // of the waiting rows
-  bool failed_ = false;   // whether the last flush failed
-  AppendFile file_;
-};
+std::unique_ptr<GeneralTracker> make_csv_tracker(const TrackerSetup& setup);
 
 }  // namespace accelerate::trackers

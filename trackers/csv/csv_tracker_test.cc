@@ -68,21 +68,21 @@ std::vector<std::string> column(TrackerWorld& world, const std::string& name) {
 
 TEST(CsvTrackerTest, WritesARowForEachCall) {
   TrackerWorld world;
-  CsvTracker tracker(world.setup({{"name", "a"}}));
-  tracker.start();
-  tracker.log({{"loss", 0.5}, {"lr", {{"head", 1e-5}}}}, world.step(3));
-  tracker.log({{"loss", std::nan("")}, {"ok", true}, {"none", std::nullopt}}, world.step());
-  tracker.flush();
+  const auto tracker = make_csv_tracker(world.setup({{"name", "a"}}));
+  tracker->start();
+  tracker->log({{"loss", 0.5}, {"lr", {{"head", 1e-5}}}}, world.step(3));
+  tracker->log({{"loss", std::nan("")}, {"ok", true}, {"none", std::nullopt}}, world.step());
+  tracker->flush();
   EXPECT_EQ(world.file(kFile),
             "run,step,time,loss,lr/head,ok,none\r\n"
             "a,3,5.0,0.5,1e-05,,\r\n"
             "a,,5.0,nan,,True,\r\n");
-  tracker.log({{"step", 9},
-               {"t", TensorValue{.sizes = {1}, .dtype = "int64", .values = {4}}},
-               {"list", TrackerList{1, "x"}},
-               {"loss", 1}},
-              world.step(4));
-  tracker.finish();
+  tracker->log({{"step", 9},
+                {"t", TensorValue{.sizes = {1}, .dtype = "int64", .values = {4}}},
+                {"list", TrackerList{1, "x"}},
+                {"loss", 1}},
+               world.step(4));
+  tracker->finish();
   EXPECT_EQ(world.file(kFile),
             "run,step,time,loss,lr/head,ok,none,_step,t,list\r\n"
             "a,3,5.0,0.5,1e-05,,,,,\r\n"
@@ -92,14 +92,14 @@ TEST(CsvTrackerTest, WritesARowForEachCall) {
 
 TEST(CsvTrackerTest, OddNamesAndTexts) {
   TrackerWorld world;
-  CsvTracker tracker(world.setup());
-  tracker.start();
+  const auto tracker = make_csv_tracker(world.setup());
+  tracker->start();
   const std::vector<std::string> odd{"a,b", "say \"x\"", "two\r\nlines", "\xc3\xa9/\xe2\x82\xac",
                                      ""};
-  for (const std::string& name : odd) tracker.log({{name, name + "!"}}, world.step(1));
-  tracker.flush();
-  tracker.log({{"more", 1}}, world.step(2));
-  tracker.finish();
+  for (const std::string& name : odd) tracker->log({{name, name + "!"}}, world.step(1));
+  tracker->flush();
+  tracker->log({{"more", 1}}, world.step(2));
+  tracker->finish();
   for (size_t i = 0; i < odd.size(); ++i)
     EXPECT_EQ(parse(world.file(kFile)).at(i + 1).at(i + 3), odd[i] + "!");
   EXPECT_EQ(parse(world.file(kFile)).at(0).at(5), "two\r\nlines");
@@ -107,26 +107,26 @@ TEST(CsvTrackerTest, OddNamesAndTexts) {
 
 TEST(CsvTrackerTest, ConfigurationAndTables) {
   TrackerWorld world;
-  CsvTracker tracker(world.setup({{"name", "a"}}));
-  tracker.start();
-  tracker.store_init_configuration(
+  const auto tracker = make_csv_tracker(world.setup({{"name", "a"}}));
+  tracker->start();
+  tracker->store_init_configuration(
       {{"lr", 0.1}, {"net", {{"act", "a,b"}, {"sizes", TrackerList{1, 2}}}}});
   EXPECT_EQ(world.file("/sim/logs/run/config.csv"),
             "name,value\r\nlr,0.1\r\nnet/act,\"a,b\"\r\nnet/sizes,\"[1,2]\"\r\n");
-  tracker.log_table("val/best", {.columns = {"x", "y"}, .rows = {{1, "a"}, {std::nullopt, 2.5}}},
-                    world.step(7));
+  tracker->log_table("val/best", {.columns = {"x", "y"}, .rows = {{1, "a"}, {std::nullopt, 2.5}}},
+                     world.step(7));
   EXPECT_EQ(world.file("/sim/logs/run/tables/a/val/best/7-0.csv"), "x,y\r\n1,a\r\n,2.5\r\n");
-  EXPECT_NE(error_of([&] { tracker.log_images({}, world.step()); }), "");
-  tracker.finish();
+  EXPECT_NE(error_of([&] { tracker->log_images({}, world.step()); }), "");
+  tracker->finish();
 }
 
 TEST(CsvTrackerTest, ALaterRunGoesOn) {
   TrackerWorld world;
   for (const std::string run : {"first", "second"}) {
-    CsvTracker tracker(world.setup({{"name", run}}));
-    tracker.start();
-    tracker.log({{"loss", 1}, {run, 2}}, world.step(0));
-    tracker.finish();
+    const auto tracker = make_csv_tracker(world.setup({{"name", run}}));
+    tracker->start();
+    tracker->log({{"loss", 1}, {run, 2}}, world.step(0));
+    tracker->finish();
     // As kill -9 may leave it.
     if (run == "first") {
       ASSERT_TRUE(write_file(world.disk, kFile, world.file(kFile) + "x,\"y\r\n").ok());
@@ -139,20 +139,20 @@ TEST(CsvTrackerTest, ALaterRunGoesOn) {
 TEST(CsvTrackerTest, AForeignFileIsNotTouched) {
   TrackerWorld world;
   ASSERT_TRUE(write_file(world.disk, kFile, "x,y\n1,2\n").ok());
-  CsvTracker tracker(world.setup());
-  EXPECT_THAT(error_of([&] { tracker.start(); }), HasSubstr("has other columns"));
-  EXPECT_NE(error_of([&] { tracker.log({{"loss", 1}}, world.step(0)); }), "");
-  EXPECT_NE(error_of([&] { tracker.finish(); }), "");
+  const auto tracker = make_csv_tracker(world.setup());
+  EXPECT_THAT(error_of([&] { tracker->start(); }), HasSubstr("has other columns"));
+  EXPECT_NE(error_of([&] { tracker->log({{"loss", 1}}, world.step(0)); }), "");
+  EXPECT_NE(error_of([&] { tracker->finish(); }), "");
   EXPECT_EQ(world.file(kFile), "x,y\n1,2\n");
 }
 
 TEST(CsvTrackerTest, AnEarlierFileMayHaveLinesThatEndWithLf) {
   TrackerWorld world;
   ASSERT_TRUE(write_file(world.disk, kFile, "run,step,time,loss\nold,1,5.0,0.125\n").ok());
-  CsvTracker tracker(world.setup({{"name", "new"}}));
-  tracker.start();
-  tracker.log({{"acc", 1}}, world.step(2));
-  tracker.finish();
+  const auto tracker = make_csv_tracker(world.setup({{"name", "new"}}));
+  tracker->start();
+  tracker->log({{"acc", 1}}, world.step(2));
+  tracker->finish();
   EXPECT_EQ(world.file(kFile), "run,step,time,loss,acc\r\nold,1,5.0,0.125,\r\nnew,2,5.0,,1\r\n");
 }
 
@@ -166,10 +166,10 @@ TEST(CsvTrackerTest, AFileWithBrokenRowsIsNotTouched) {
        }) {
     TrackerWorld world;
     ASSERT_TRUE(write_file(world.disk, kFile, header + rows).ok());
-    CsvTracker tracker(world.setup());
-    EXPECT_THAT(error_of([&] { tracker.start(); }), HasSubstr("quotes that are not in pairs"))
+    const auto tracker = make_csv_tracker(world.setup());
+    EXPECT_THAT(error_of([&] { tracker->start(); }), HasSubstr("quotes that are not in pairs"))
         << rows;
-    EXPECT_NE(error_of([&] { tracker.finish(); }), "");
+    EXPECT_NE(error_of([&] { tracker->finish(); }), "");
     EXPECT_EQ(world.file(kFile), header + rows);
   }
 }
@@ -177,20 +177,20 @@ TEST(CsvTrackerTest, AFileWithBrokenRowsIsNotTouched) {
 TEST(CsvTrackerTest, AFullDiskLosesNothingThatIsWrittenLater) {
   TrackerWorld world({.capacity = 3000});
   ASSERT_TRUE(write_file(world.disk, "/sim/other", std::string(2500, '-')).ok());
-  CsvTracker tracker(world.setup());
-  tracker.start();
+  const auto tracker = make_csv_tracker(world.setup());
+  tracker->start();
   std::vector<std::string> all;
   for (int i = 0; i < 40; ++i) {
-    tracker.log({{"loss", i}, {i < 15 ? "early" : "late", 1}}, world.step(i));
+    tracker->log({{"loss", i}, {i < 15 ? "early" : "late", 1}}, world.step(i));
     all.push_back(std::to_string(i));
-    if (i % 2 == 0) error_of([&] { tracker.flush(); });
+    if (i % 2 == 0) error_of([&] { tracker->flush(); });
     const auto read = column(world, "loss");  // all rows are whole
     EXPECT_TRUE(std::equal(read.begin(), read.end(), all.begin()));
   }
-  EXPECT_NE(error_of([&] { tracker.flush(); }), "");
+  EXPECT_NE(error_of([&] { tracker->flush(); }), "");
   EXPECT_LT(column(world, "loss").size(), all.size());
   ASSERT_TRUE(world.disk.remove("/sim/other").ok());
-  tracker.finish();
+  tracker->finish();
   EXPECT_EQ(column(world, "loss"), all);
   EXPECT_EQ(column(world, "late").back(), "1");
 }
@@ -199,57 +199,58 @@ TEST(CsvTrackerTest, ALongFullDiskIsFollowedByEachRowOnce) {
   constexpr int kCapacity = 10 << 20;
   for (const bool begun : {true, false}) {  // whether the file was there before
     TrackerWorld world({.capacity = kCapacity});
-    CsvTracker tracker(world.setup());
-    tracker.start();
-    if (begun) tracker.flush();
+    const auto tracker = make_csv_tracker(world.setup());
+    tracker->start();
+    if (begun) tracker->flush();
     const auto room = static_cast<size_t>(kCapacity - world.disk.used());
     ASSERT_TRUE(write_file(world.disk, "/sim/other", std::string(room, '-')).ok());
     std::vector<std::string> all;
     for (int i = 0; i < 25; ++i) {
       error_of([&] {
-        tracker.log({{"loss", i}, {"text", std::string(300 << 10, 't')}}, world.step(i));
+        tracker->log({{"loss", i}, {"text", std::string(300 << 10, 't')}}, world.step(i));
       });
       all.push_back(std::to_string(i));
-      EXPECT_NE(error_of([&] { tracker.flush(); }), "");
+      EXPECT_NE(error_of([&] { tracker->flush(); }), "");
     }
     ASSERT_TRUE(world.disk.remove("/sim/other").ok());
-    tracker.flush();
+    tracker->flush();
     EXPECT_EQ(column(world, "loss"), all);
-    tracker.finish();
+    tracker->finish();
   }
 }
 
 TEST(CsvTrackerTest, ADiskThatStaysFullIsSaidToLoseRows) {
   TrackerWorld world({.capacity = 100});
-  CsvTracker tracker(world.setup({{"name", "a"}}));
-  tracker.start();
-  for (int i = 0; i < 20; ++i) tracker.log({{"loss", i}}, world.step(i));
-  EXPECT_THAT(error_of([&] { tracker.finish(); }), HasSubstr("are lost"));
+  const auto tracker = make_csv_tracker(world.setup({{"name", "a"}}));
+  tracker->start();
+  for (int i = 0; i < 20; ++i) tracker->log({{"loss", i}}, world.step(i));
+  EXPECT_THAT(error_of([&] { tracker->finish(); }), HasSubstr("are lost"));
   EXPECT_GT(column(world, "loss").size(), 1u);
 }
 
 TEST(CsvTrackerTest, ADiskThatIsFullFromTheBeginningIsSaidToLoseRows) {
   TrackerWorld world({.capacity = 10});
-  CsvTracker tracker(world.setup());
-  tracker.start();
-  for (int i = 0; i < 20; ++i) tracker.log({{"loss", i}}, world.step(i));
-  EXPECT_THAT(error_of([&] { tracker.finish(); }), HasSubstr("20 rows are lost"));
+  const auto tracker = make_csv_tracker(world.setup());
+  tracker->start();
+  for (int i = 0; i < 20; ++i) tracker->log({{"loss", i}}, world.step(i));
+  EXPECT_THAT(error_of([&] { tracker->finish(); }), HasSubstr("20 rows are lost"));
 }
 
 TEST(CsvTrackerTest, AMachineThatDiedLeavesWhatALaterRunReads) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     TrackerWorld world;
     for (const int run : {0, 1}) {
-      CsvTracker tracker(world.setup());
-      tracker.start();
-      for (int i = 0; i < 300; ++i) tracker.log({{"loss", i}, {run ? "b" : "a", 1}}, world.step(i));
-      run == 0 ? tracker.finish() : tracker.flush();
+      const auto tracker = make_csv_tracker(world.setup());
+      tracker->start();
+      for (int i = 0; i < 300; ++i)
+        tracker->log({{"loss", i}, {run ? "b" : "a", 1}}, world.step(i));
+      run == 0 ? tracker->finish() : tracker->flush();
     }
     world.disk.crash(Unsynced::kDrawn, simulator::DeterministicRandom(seed));
-    CsvTracker tracker(world.setup());
-    tracker.start();
-    tracker.log({{"loss", -1}}, world.step(0));
-    tracker.finish();
+    const auto tracker = make_csv_tracker(world.setup());
+    tracker->start();
+    tracker->log({{"loss", -1}}, world.step(0));
+    tracker->finish();
     const auto read = column(world, "loss");
     EXPECT_GE(read.size(), 301u);
     EXPECT_EQ(read.back(), "-1");
@@ -258,17 +259,17 @@ TEST(CsvTrackerTest, AMachineThatDiedLeavesWhatALaterRunReads) {
 
 TEST(CsvTrackerTest, ColumnsAreBounded) {
   TrackerWorld world;
-  CsvTracker tracker(world.setup());
-  tracker.start();
-  for (int i = 0; i < 2100; ++i) tracker.log({{"m" + std::to_string(i), i}}, world.step(i));
-  tracker.finish();
+  const auto tracker = make_csv_tracker(world.setup());
+  tracker->start();
+  for (int i = 0; i < 2100; ++i) tracker->log({{"m" + std::to_string(i), i}}, world.step(i));
+  tracker->finish();
   EXPECT_EQ(parse(world.file(kFile)).at(0).size(), 2000u);
   EXPECT_THAT(world.warnings, ElementsAre(HasSubstr("`m1997` and other new names are left out")));
 }
 
 TEST(CsvTrackerTest, RefusesWhatItDoesNotKnow) {
   TrackerWorld world;
-  EXPECT_THAT(error_of([&] { CsvTracker(world.setup({{"folder", "x"}})); }),
+  EXPECT_THAT(error_of([&] { make_csv_tracker(world.setup({{"folder", "x"}})); }),
               HasSubstr("`folder` in its init_kwargs is not known; it knows dir, name"));
   EXPECT_THAT(world.warnings, IsEmpty());
 }
@@ -276,10 +277,10 @@ TEST(CsvTrackerTest, RefusesWhatItDoesNotKnow) {
 TEST(CsvTrackerTest, RanksHaveFoldersOfTheirOwn) {
   TrackerWorld world;
   world.services.rank = 3;
-  CsvTracker tracker(world.setup({{"dir", "/sim/x"}}));
-  tracker.start();
-  tracker.log({{"loss", 1}}, world.step());
-  tracker.finish();
+  const auto tracker = make_csv_tracker(world.setup({{"dir", "/sim/x"}}));
+  tracker->start();
+  tracker->log({{"loss", 1}}, world.step());
+  tracker->finish();
   EXPECT_NE(world.file("/sim/x/rank_3/metrics.csv").find("loss"), std::string::npos);
 }
 

@@ -34,37 +34,44 @@
 /// Mirrors: accelerate tracking.py, DVCLiveTracker; dvclive.Live of DVCLive 3.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/dvclive/live.h"
 
 namespace accelerate::trackers {
 
-class DvcliveTracker final : public GeneralTracker {
+/// The functions of DVCLive's Python package that the tracker uses.
+/// Errors:  std::runtime_error naming the file.
+/// Threads: one.
+/// Mirrors: dvclive.Live.
+class Live {
  public:
-  explicit DvcliveTracker(const TrackerSetup& setup);
-  DvcliveTracker(const TrackerSetup& setup, std::unique_ptr<Live> live);
+  virtual ~Live() = default;
 
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  /// NAME/STEP.png, or NAME/I/STEP.png for several images: DVC shows all steps of a folder with a
-  /// slider.
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void flush() override;
-  void finish() override;
-  void abandon() override;
-
- private:
-  // Warns that the value is dropped, once for each name and type.
-  void warn_of(const std::string& name, const TrackerValue& value);
-
-  const TrackerServices& services_;
-  const std::unique_ptr<Live> live_;
-  std::set<std::string> said_;
+  /// The first call, made once: the constructor of the Python class.
+  virtual void open() = 0;
+  virtual void log_params(const TrackerDict& params) = 0;
+  virtual void set_step(int64_t step) = 0;
+  virtual int64_t step() const = 0;
+  /// `value`: a bool, an int or a float. `kwargs`: `timestamp`, `plot`.
+  virtual void log_metric(const std::string& name, const TrackerValue& value,
+                          const TrackerDict& kwargs) = 0;
+  /// `name`: a file's name with its suffix.
+  virtual void log_image(const std::string& name, const TrackerImage& image) = 0;
+  virtual void next_step() = 0;
+  /// Writes all files.
+  virtual void flush() = 0;
+  /// The same for all buffered values: there may be no other call.
+  virtual void flush_all() { flush(); }
+  virtual void end() = 0;
 };
+
+/// `live`: null for DVCLive's files. Images are NAME/STEP.png, or NAME/I/STEP.png for several
+/// images: DVC shows all steps of a folder with a slider. Errors: std::invalid_argument for
+/// init_kwargs that Live does not have.
+std::unique_ptr<GeneralTracker> make_dvclive_tracker(const TrackerSetup& setup,
+                                                     std::unique_ptr<Live> live = nullptr);
 
 }  // namespace accelerate::trackers

@@ -10,7 +10,7 @@
 ///   logs/mnist/media/RUN/NAME/STEP-N.png   images; N counts the run's images
 ///
 /// `_step` is null if none was given; `_timestamp` is in seconds since 1970. Values are converted
-/// by trackers/common/json_value.h: dictionaries nest, tensors are lists, NaN is "NaN". Values that
+/// by trackers/common/formats.h: dictionaries nest, tensors are lists, NaN is "NaN". Values that
 /// have one of these three names get another underscore in front. Images, tables and histograms are
 /// objects with a `_type`:
 ///   {"_type":"images","paths":["media/RUN/NAME/3-0.png"]}     paths from the folder of the file
@@ -28,41 +28,12 @@
 /// Threads: as any tracker's.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
-#include <nlohmann/json.hpp>
+#include <memory>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/common/append_file.h"
-#include "trackers/common/file_options.h"
 
 namespace accelerate::trackers {
 
-class JsonlTracker final : public GeneralTracker {
- public:
-  explicit JsonlTracker(const TrackerSetup& setup);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void log_table(const std::string& name, const TrackerTable& table,
-                 const TrackerStep& step) override;
-  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
-  void flush() override;
-  void finish() override;
-
- private:
-  JsonlTracker(const TrackerSetup& setup, FileOptions options);
-  nlohmann::ordered_json line(const TrackerStep& step) const;
-  void write(const nlohmann::ordered_json& line);
-
-  FileSystem& files_;
-  const std::string folder_;
-  const std::string run_;
-  int64_t images_ = 0;  // the number of images so far
-  AppendFile lines_;
-};
+std::unique_ptr<GeneralTracker> make_jsonl_tracker(const TrackerSetup& setup);
 
 }  // namespace accelerate::trackers

@@ -49,13 +49,13 @@ std::vector<double> values(TrackerWorld& world, const std::string& name) {
 
 TEST(JsonlTrackerTest, WritesALineForEachCall) {
   TrackerWorld world;
-  JsonlTracker tracker(world.setup());
-  tracker.start();
-  tracker.log({{"loss", 0.5}, {"name", "a \"b\"\n,c"}, {"t/x", true}, {"none", std::nullopt}},
-              world.step(3));
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
+  tracker->log({{"loss", 0.5}, {"name", "a \"b\"\n,c"}, {"t/x", true}, {"none", std::nullopt}},
+               world.step(3));
   world.now += absl::Milliseconds(250);
-  tracker.log({{"lr", {{"head", 0.1}}}, {"nan", std::nan("")}, {"_step", 9}}, world.step());
-  tracker.finish();
+  tracker->log({{"lr", {{"head", 0.1}}}, {"nan", std::nan("")}, {"_step", 9}}, world.step());
+  tracker->finish();
   EXPECT_EQ(world.file(kLines),
             R"({"_run":"19700101-000005-abcd","_step":3,"_timestamp":5.0,"loss":0.5,)"
             R"("name":"a \"b\"\n,c","t/x":true,"none":null})"
@@ -67,19 +67,19 @@ TEST(JsonlTrackerTest, WritesALineForEachCall) {
 
 TEST(JsonlTrackerTest, IsReadableAfterEachFlush) {
   TrackerWorld world;
-  JsonlTracker tracker(world.setup());
-  tracker.start();
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
   EXPECT_THAT(lines(world), IsEmpty());
-  tracker.log({{"loss", 1}}, world.step(0));
-  tracker.flush();
+  tracker->log({{"loss", 1}}, world.step(0));
+  tracker->flush();
   EXPECT_THAT(values(world, "loss"), ElementsAre(1));
 }
 
 TEST(JsonlTrackerTest, ConfigurationIsNested) {
   TrackerWorld world;
-  JsonlTracker tracker(world.setup());
-  tracker.start();
-  tracker.store_init_configuration(
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
+  tracker->store_init_configuration(
       {{"lr", 0.1}, {"net", {{"sizes", TrackerList{1, 2}}, {"act", "relu"}}}});
   EXPECT_EQ(ordered_json::parse(world.file("/sim/logs/run/config.json")),
             ordered_json::parse(R"({"lr": 0.1, "net": {"sizes": [1, 2], "act": "relu"}})"));
@@ -87,13 +87,13 @@ TEST(JsonlTrackerTest, ConfigurationIsNested) {
 
 TEST(JsonlTrackerTest, ImagesAreFiles) {
   TrackerWorld world;
-  JsonlTracker tracker(world.setup({{"name", "first"}}));
-  tracker.start();
+  const auto tracker = make_jsonl_tracker(world.setup({{"name", "first"}}));
+  tracker->start();
   const TrackerImage red{.height = 1, .width = 2, .channels = 3, .pixels = {255, 0, 0, 1, 2, 3}};
   const TrackerImage grey{.height = 2, .width = 1, .channels = 1, .pixels = {7, 8}};
-  tracker.log_images({{"in/../put", {red, grey}}, {"out", {grey}}}, world.step(4));
-  tracker.log_images({{"out", {red}}}, world.step());
-  tracker.finish();
+  tracker->log_images({{"in/../put", {red, grey}}, {"out", {grey}}}, world.step(4));
+  tracker->log_images({{"out", {red}}}, world.step());
+  tracker->finish();
   const auto read = lines(world);
   ASSERT_EQ(read.size(), 2u);
   EXPECT_EQ(read[0].at("_step"), 4);
@@ -114,18 +114,18 @@ TEST(JsonlTrackerTest, ImagesAreFiles) {
 
 TEST(JsonlTrackerTest, TablesAndHistograms) {
   TrackerWorld world;
-  JsonlTracker tracker(world.setup());
-  tracker.start();
-  tracker.log_table("predictions", {.columns = {"text", "score"}, .rows = {{"a", 0.5}, {"b", 1}}},
-                    world.step(1));
-  tracker.log_histograms(
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
+  tracker->log_table("predictions", {.columns = {"text", "score"}, .rows = {{"a", 0.5}, {"b", 1}}},
+                     world.step(1));
+  tracker->log_histograms(
       {{"grad", TensorValue{.sizes = {3}, .dtype = "float32", .values = {0, 64, std::nan("")}}}},
       world.step(2));
-  EXPECT_THAT(error_of([&] { tracker.log_histograms({{"x", "y"}}, world.step(2)); }),
+  EXPECT_THAT(error_of([&] { tracker->log_histograms({{"x", "y"}}, world.step(2)); }),
               HasSubstr("`x` is not a tensor"));
-  EXPECT_THAT(error_of([&] { tracker.log_histograms({{"token", "y"}}, world.step(2)); }),
+  EXPECT_THAT(error_of([&] { tracker->log_histograms({{"token", "y"}}, world.step(2)); }),
               HasSubstr("`token` is not a tensor but ***"));
-  tracker.finish();
+  tracker->finish();
   const auto read = lines(world);
   ASSERT_EQ(read.size(), 2u);
   EXPECT_EQ(read[0].at("predictions").at("columns"), ordered_json({"text", "score"}));
@@ -140,18 +140,18 @@ TEST(JsonlTrackerTest, TablesAndHistograms) {
 TEST(JsonlTrackerTest, ALaterRunGoesOnAfterTheLastWholeLine) {
   TrackerWorld world;
   {
-    JsonlTracker tracker(world.setup());
-    tracker.start();
-    tracker.log({{"loss", 1}}, world.step(0));
-    tracker.finish();
+    const auto tracker = make_jsonl_tracker(world.setup());
+    tracker->start();
+    tracker->log({{"loss", 1}}, world.step(0));
+    tracker->finish();
   }
   // As kill -9 may leave it.
   ASSERT_TRUE(write_file(world.disk, kLines, world.file(kLines) + "{\"_run\":\"x\",\"los").ok());
   world.now += absl::Hours(1);
-  JsonlTracker tracker(world.setup());
-  tracker.start();
-  tracker.log({{"loss", 2}}, world.step(0));
-  tracker.finish();
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
+  tracker->log({{"loss", 2}}, world.step(0));
+  tracker->finish();
   const auto read = lines(world);
   EXPECT_THAT(values(world, "loss"), ElementsAre(1, 2));
   EXPECT_NE(read.at(0).at("_run"), read.at(1).at("_run"));
@@ -160,30 +160,30 @@ TEST(JsonlTrackerTest, ALaterRunGoesOnAfterTheLastWholeLine) {
 TEST(JsonlTrackerTest, AFullDiskLosesNothingThatIsWrittenLater) {
   TrackerWorld world({.capacity = 2000});
   ASSERT_TRUE(write_file(world.disk, "/sim/other", std::string(1500, '-')).ok());
-  JsonlTracker tracker(world.setup());
-  tracker.start();
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
   std::vector<double> all;
   for (int i = 0; i < 20; ++i) {
-    tracker.log({{"loss", i}}, world.step(i));
+    tracker->log({{"loss", i}}, world.step(i));
     all.push_back(i);
-    if (i % 3 == 0) error_of([&] { tracker.flush(); });
+    if (i % 3 == 0) error_of([&] { tracker->flush(); });
     const std::vector<double> read = values(world, "loss");  // all lines are whole
     EXPECT_TRUE(std::equal(read.begin(), read.end(), all.begin()));
   }
   EXPECT_LT(values(world, "loss").size(), 20u);
   EXPECT_GT(values(world, "loss").size(), 3u);
-  EXPECT_THAT(error_of([&] { tracker.flush(); }), HasSubstr(kLines));
+  EXPECT_THAT(error_of([&] { tracker->flush(); }), HasSubstr(kLines));
   ASSERT_TRUE(world.disk.remove("/sim/other").ok());
-  tracker.finish();
+  tracker->finish();
   EXPECT_EQ(values(world, "loss"), all);
 }
 
 TEST(JsonlTrackerTest, ADiskThatStaysFullIsSaidToLoseLines) {
   TrackerWorld world({.capacity = 200});
-  JsonlTracker tracker(world.setup());
-  tracker.start();
-  for (int i = 0; i < 10; ++i) tracker.log({{"loss", i}}, world.step(i));
-  EXPECT_THAT(error_of([&] { tracker.finish(); }), HasSubstr("8 records are lost"));
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
+  for (int i = 0; i < 10; ++i) tracker->log({{"loss", i}}, world.step(i));
+  EXPECT_THAT(error_of([&] { tracker->finish(); }), HasSubstr("8 records are lost"));
   EXPECT_THAT(values(world, "loss"), ElementsAre(0, 1));
 }
 
@@ -191,22 +191,22 @@ TEST(JsonlTrackerTest, AMachineThatDiedLeavesWhatALaterRunReads) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     TrackerWorld world;
     {
-      JsonlTracker tracker(world.setup());
-      tracker.start();
-      tracker.log({{"loss", 0}}, world.step(0));
-      tracker.finish();
+      const auto tracker = make_jsonl_tracker(world.setup());
+      tracker->start();
+      tracker->log({{"loss", 0}}, world.step(0));
+      tracker->finish();
     }
     {
-      JsonlTracker tracker(world.setup());
-      tracker.start();
-      for (int i = 0; i < 300; ++i) tracker.log({{"loss", i}}, world.step(i));
-      tracker.flush();
+      const auto tracker = make_jsonl_tracker(world.setup());
+      tracker->start();
+      for (int i = 0; i < 300; ++i) tracker->log({{"loss", i}}, world.step(i));
+      tracker->flush();
       world.disk.crash(Unsynced::kDrawn, simulator::DeterministicRandom(seed));
     }
-    JsonlTracker tracker(world.setup());
-    tracker.start();
-    tracker.log({{"loss", -1}}, world.step(0));
-    tracker.finish();
+    const auto tracker = make_jsonl_tracker(world.setup());
+    tracker->start();
+    tracker->log({{"loss", -1}}, world.step(0));
+    tracker->finish();
     const std::vector<double> read = values(world, "loss");
     EXPECT_EQ(read.front(), 0);
     EXPECT_EQ(read.back(), -1);
@@ -221,12 +221,12 @@ TEST(JsonlTrackerTest, AKilledProcessLeavesWhatWasFlushed) {
   ASSERT_TRUE(remove_all(files, folder).ok());
   const pid_t child = ::fork();
   if (child == 0) {
-    JsonlTracker tracker(
+    const auto tracker = make_jsonl_tracker(
         {.project_name = "run", .logging_dir = folder, .time = world.now, .services = services});
-    tracker.start();
-    for (int i = 0; i < 1000; ++i) tracker.log({{"loss", i}}, world.step(i));
-    tracker.flush();
-    tracker.log({{"loss", -1}}, world.step());
+    tracker->start();
+    for (int i = 0; i < 1000; ++i) tracker->log({{"loss", i}}, world.step(i));
+    tracker->flush();
+    tracker->log({{"loss", -1}}, world.step());
     ::raise(SIGKILL);
   }
   int status = 0;
@@ -242,24 +242,24 @@ TEST(JsonlTrackerTest, AKilledProcessLeavesWhatWasFlushed) {
 
 TEST(JsonlTrackerTest, WritesWhereItIsTold) {
   TrackerWorld world;
-  JsonlTracker tracker(world.setup({{"dir", "/sim/here"}, {"name", "a"}}));
-  tracker.start();
-  tracker.log({{"x", 1}}, world.step());
-  tracker.finish();
+  const auto tracker = make_jsonl_tracker(world.setup({{"dir", "/sim/here"}, {"name", "a"}}));
+  tracker->start();
+  tracker->log({{"x", 1}}, world.step());
+  tracker->finish();
   EXPECT_EQ(lines(world, "/sim/here/metrics.jsonl").at(0).at("_run"), "a");
 }
 
 TEST(JsonlTrackerTest, RefusesWhatItDoesNotKnow) {
   TrackerWorld world;
-  EXPECT_THAT(error_of([&] { JsonlTracker(world.setup({{"directory", "x"}})); }),
+  EXPECT_THAT(error_of([&] { make_jsonl_tracker(world.setup({{"directory", "x"}})); }),
               HasSubstr("`directory` in its init_kwargs is not known; it knows dir, name"));
-  EXPECT_THAT(error_of([&] { JsonlTracker(world.setup({{"dir", 3}})); }),
+  EXPECT_THAT(error_of([&] { make_jsonl_tracker(world.setup({{"dir", 3}})); }),
               HasSubstr("must be a text, not 3 of type int"));
-  JsonlTracker tracker(world.setup());
-  tracker.start();
-  EXPECT_THAT(error_of([&] { tracker.log({{"x", 1}}, world.step(1, {{"commit", true}})); }),
+  const auto tracker = make_jsonl_tracker(world.setup());
+  tracker->start();
+  EXPECT_THAT(error_of([&] { tracker->log({{"x", 1}}, world.step(1, {{"commit", true}})); }),
               HasSubstr("`commit`"));
-  tracker.finish();
+  tracker->finish();
   EXPECT_THAT(values(world, "x"), ElementsAre(1));
 }
 
@@ -267,20 +267,20 @@ TEST(JsonlTrackerTest, ProjectsOfOddNamesStayInTheLoggingFolder) {
   TrackerWorld world;
   TrackerSetup setup = world.setup();
   setup.project_name = "../a/b";
-  JsonlTracker tracker(setup);
-  tracker.start();
-  tracker.log({{"x", 1}}, world.step());
-  tracker.finish();
+  const auto tracker = make_jsonl_tracker(setup);
+  tracker->start();
+  tracker->log({{"x", 1}}, world.step());
+  tracker->finish();
   EXPECT_EQ(lines(world, "/sim/logs/%2E./a/b/metrics.jsonl").size(), 1u);
 }
 
 TEST(JsonlTrackerTest, RanksHaveFoldersOfTheirOwn) {
   TrackerWorld world;
   world.services.rank = 3;
-  JsonlTracker tracker(world.setup({{"dir", "/sim/x"}}));
-  tracker.start();
-  tracker.log({{"loss", 1}}, world.step());
-  tracker.finish();
+  const auto tracker = make_jsonl_tracker(world.setup({{"dir", "/sim/x"}}));
+  tracker->start();
+  tracker->log({{"loss", 1}}, world.step());
+  tracker->finish();
   EXPECT_NE(world.file("/sim/x/rank_3/metrics.jsonl").find("loss"), std::string::npos);
 }
 

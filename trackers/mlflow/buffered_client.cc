@@ -1,43 +1,21 @@
-#include "trackers/mlflow/buffered_client.h"
+#include "trackers/mlflow/mlflow_store.h"
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
 
-#include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "accelerate/platform/file_system.h"
-#include "accelerate/tracking/tracker.h"
 #include "trackers/common/file_options.h"
-#include "trackers/common/png.h"
-#include "trackers/mlflow/mlflow_client.h"
-#include "trackers/mlflow/mlflow_names.h"
-#include "trackers/mlflow/mlflow_store.h"
+#include "trackers/common/formats.h"
 
 namespace accelerate::trackers {
 namespace {
 
 // Bounded, since a program may log a new name at each step.
 constexpr size_t kMaxBadNames = 1000;
-
-size_t bytes_of(const std::vector<MlflowText>& texts) {
-  size_t bytes = 0;
-  for (const auto& [name, value] : texts) bytes += name.size() + value.size();
-  return bytes;
-}
 
 int64_t timestamp_of(const TrackerStep& step) {
   int64_t timestamp = absl::ToUnixMillis(step.time);
@@ -59,24 +37,8 @@ int64_t timestamp_of(const TrackerStep& step) {
   return timestamp;
 }
 
-template <typename Item>
-size_t item_size(const Item& item) {
-  return std::visit(
-      absl::Overload([](const auto& one)
-                       requires requires { one.texts; }
-                                { return bytes_of(one.texts); },
-                                [](const auto& one)
-                                  requires requires { one.bytes; }
-                                           { return one.path.size() + one.bytes.size(); },
-                                           [](const auto& one)
-                                             requires requires { one.local_path; }
-                     { return one.path.size() + one.local_path.size(); }),
-      item);
-}
-
 class BufferedClient final : public MlflowClient {
   // Calls the store. Errors: MlflowAway if it failed a moment ago.
-
   template <typename Function>
   auto ask(Function&& function) {
     const absl::Time now = services_.now();
@@ -127,7 +89,7 @@ class BufferedClient final : public MlflowClient {
     if (run.run_id) {
       run_ = ask([&] { return store_->resume_run(*run.run_id); });
       lost_others_ += dropped;
-      if (!tags.empty()) add(Tags{std::move(tags)});
+      if (!tags.empty()) add({.kind = Item::kTags, .texts = std::move(tags)});
       return;
     }
     const std::string user =
@@ -140,7 +102,9 @@ class BufferedClient final : public MlflowClient {
                                  .start_time = absl::ToUnixMillis(services_.now())});
     });
     lost_others_ += dropped;
-    if (!run_->unset_tags.empty()) add(Tags{std::exchange(run_->unset_tags, {})});
+    if (!run_->unset_tags.empty()) {
+      add({.kind = Item::kTags, .texts = std::exchange(run_->unset_tags, {})});
+    }
   }
 
   void log_metrics(const TrackerDict& metrics, const TrackerStep& step) override {
@@ -163,28 +127,25 @@ class BufferedClient final : public MlflowClient {
   }
 
   void log_params(const TrackerDict& params) override {
-    add_texts<Params>(params.size(), checked(params, "param"));
+    add_texts(Item::kParams, params.size(), checked(params, "param"));
   }
 
   void set_tags(const TrackerDict& tags) override {
-    add_texts<Tags>(tags.size(), checked_tags(tags));
+    add_texts(Item::kTags, tags.size(), checked_tags(tags));
   }
 
   void log_image(const TrackerImage& image, const std::string& artifact_file) override {
-    add_contents(encode_png(image), artifact_file);
+    add_artifact(Item::kContents, artifact_file, encode_png(image));
   }
 
   void log_text(const std::string& text, const std::string& artifact_file) override {
-    add_contents(text, artifact_file);
+    add_artifact(Item::kContents, artifact_file, text);
   }
 
   void log_artifact(const std::string& local_path, const std::string& artifact_path) override {
     const std::string name = local_path.substr(local_path.rfind('/') + 1);
     const std::string path = artifact_path.empty() ? name : absl::StrCat(artifact_path, "/", name);
-    if (const std::string error = mlflow_path_error(path); !error.empty()) {
-      throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
-    }
-    add(LocalFile{.path = path, .local_path = local_path});
+    add_artifact(Item::kLocalFile, path, local_path);
   }
 
   void flush() override {
@@ -248,24 +209,22 @@ class BufferedClient final : public MlflowClient {
   }
 
  private:
-  struct Params {
-    std::vector<MlflowText> texts;
+  // Entries that wait to be sent.
+  struct Item {
+    enum Kind { kParams, kTags, kContents, kLocalFile } kind;
+    std::vector<MlflowText> texts = {};  // the params or tags
+    std::string path = {};               // of the artifact
+    std::string bytes = {};              // the artifact's contents, or the local file's path
+
+    size_t size() const {
+      size_t size = path.size() + bytes.size();
+      for (const auto& [name, value] : texts) size += name.size() + value.size();
+      return size;
+    }
   };
-  struct Tags {
-    std::vector<MlflowText> texts;
-  };
-  struct Contents {
-    std::string path;
-    std::string bytes;
-  };
-  struct LocalFile {
-    std::string path;
-    std::string local_path;
-  };
-  using Item = std::variant<Params, Tags, Contents, LocalFile>;
 
   void add(Item item) {
-    const size_t bytes = item_size(item);
+    const size_t bytes = item.size();
     if (!items_.empty() && item_bytes_ + bytes > options_.max_bytes) {
       ++lost_others_;
       throw std::runtime_error(absl::StrCat("params, tags or artifacts are dropped: ", item_bytes_,
@@ -275,55 +234,50 @@ class BufferedClient final : public MlflowClient {
     items_.push_back(std::move(item));
   }
 
-  void add_contents(std::string bytes, const std::string& path) {
+  void add_artifact(Item::Kind kind, const std::string& path, std::string bytes) {
     if (const std::string error = mlflow_path_error(path); !error.empty()) {
       throw std::invalid_argument(absl::StrCat("artifact \"", path, "\" is dropped: ", error));
     }
-    add(Contents{.path = path, .bytes = std::move(bytes)});
+    add({.kind = kind, .path = path, .bytes = std::move(bytes)});
   }
+
   // The number of metrics, of other items, and their bytes.
   std::array<size_t, 3> waiting() const {
     return {metrics_.size() - sent_metrics_, items_.size(), item_bytes_};
   }
-  // Each sends some of the oldest waiting entries.
 
+  // Each sends some of the oldest waiting entries.
   void send_item() {
     Item& item = items_.front();
-    const size_t bytes = item_size(item);
+    const size_t bytes = item.size();
     bool done = true;
     const auto remove = [&] {
-      item_bytes_ -= done ? bytes : bytes - item_size(item);
+      item_bytes_ -= done ? bytes : bytes - item.size();
       if (done) items_.pop_front();
     };
     try {
-      std::visit(
-          absl::Overload(
-              [&](Params& params) { send_texts(params.texts, &MlflowStore::log_params); },
-              [&](Tags& tags) { send_texts(tags.texts, &MlflowStore::set_tags); },
-              [&](Contents& file) {
-                ask([&] { store_->put_artifact(*run_, file.path, file.bytes); });
-              },
-              [&](LocalFile& file) {
-                const auto opened = value_or_throw(services_.files.open(file.local_path));
-                const auto map = value_or_throw(opened->map());
-                const absl::Span<const std::byte> span = *map;
-                ask([&] {
-                  store_->put_artifact(
-                      *run_, file.path,
-                      std::string_view(reinterpret_cast<const char*>(span.data()), span.size()));
-                });
-              }),
-          item);
+      switch (item.kind) {
+        case Item::kParams: send_texts(item.texts, &MlflowStore::log_params); break;
+        case Item::kTags: send_texts(item.texts, &MlflowStore::set_tags); break;
+        case Item::kContents:
+          ask([&] { store_->put_artifact(*run_, item.path, item.bytes); });
+          break;
+        case Item::kLocalFile: {
+          const auto opened = value_or_throw(services_.files.open(item.bytes));
+          const auto map = value_or_throw(opened->map());
+          const std::string_view contents(reinterpret_cast<const char*>(map->data()), map->size());
+          ask([&] { store_->put_artifact(*run_, item.path, contents); });
+        }
+      }
     } catch (const MlflowAway&) {
       done = false;
       remove();
       throw;
     } catch (const std::exception&) {
       // Texts behind the refused ones are still to be sent.
-      const bool is_file =
-          std::holds_alternative<Contents>(item) || std::holds_alternative<LocalFile>(item);
+      const bool is_file = !item.path.empty();
       if (is_file) ++lost_others_;
-      done = is_file || item_size(item) == 0;
+      done = is_file || item.size() == 0;
       remove();
       throw;
     }
@@ -374,8 +328,8 @@ class BufferedClient final : public MlflowClient {
       if (refused) throw std::runtime_error(*refused);
     }
   }
-  // The entries with valid names.
 
+  // The entries with valid names.
   std::vector<MlflowText> checked(const TrackerDict& dict, const std::string& what) {
     std::vector<MlflowText> texts;
     for (const auto& [name, value] : dict) {
@@ -397,13 +351,12 @@ class BufferedClient final : public MlflowClient {
     return texts;
   }
 
-  template <typename Item>
-  void add_texts(size_t wanted, std::vector<MlflowText> texts) {
+  void add_texts(Item::Kind kind, size_t wanted, std::vector<MlflowText> texts) {
     lost_others_ += static_cast<int64_t>(wanted - texts.size());
-    add(Item{std::move(texts)});
+    add({.kind = kind, .texts = std::move(texts)});
   }
-  // Whether the name is valid; warns once for each name that is not.
 
+  // Whether the name is valid; warns once for each name that is not.
   bool is_good_name(const std::string& name, const std::string& what) {
     const std::string error = mlflow_name_error(name);
     if (error.empty()) return true;

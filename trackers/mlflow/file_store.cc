@@ -18,7 +18,6 @@
 #include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/numbers.h"
-#include "trackers/mlflow/mlflow_names.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -48,19 +47,6 @@ template <typename Value>
 Value check(absl::StatusOr<Value> value) {
   check(value.status());
   return *std::move(value);
-}
-
-// Turns a failure of one entry into MlflowRefused: retrying does not help, for example, if the name
-// of a metric is also the folder of another.
-template <typename Function>
-void or_refuse(Function&& function) {
-  try {
-    function();
-  } catch (const MlflowAway&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw MlflowRefused(error.what(), 1);
-  }
 }
 
 std::string yaml_text(const std::string& text) {
@@ -333,8 +319,8 @@ class FileStore final : public MlflowStore {
   std::string run_folder(const MlflowRun& run) const {
     return join_path(join_path(folder_, run.experiment_id), run.run_id);
   }
-  // The metric's file if it is open or can be kept open, else null.
 
+  // The metric's file if it is open or can be kept open, else null.
   MetricFile* metric_file(const std::string& path) {
     const auto found = metric_files_.find(path);
     if (found != metric_files_.end()) return &found->second;

@@ -1,4 +1,4 @@
-#include "trackers/mlflow/mlflow_names.h"
+#include "trackers/mlflow/mlflow_store.h"
 
 #include <algorithm>
 #include <iterator>

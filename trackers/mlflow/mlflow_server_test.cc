@@ -18,7 +18,6 @@
 #include "absl/synchronization/notification.h"
 #include "accelerate/tracking/registry.h"
 #include "simulator/disk/sim_disk.h"
-#include "trackers/mlflow/buffered_client.h"
 #include "trackers/mlflow/mlflow_store.h"
 #include "trackers/mlflow/mlflow_tracker.h"
 #include "trackers/testing/mlflow_server.h"

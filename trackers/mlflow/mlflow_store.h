@@ -1,4 +1,4 @@
-/// Stores MLflow runs: on a server, or in a folder.
+/// Stores MLflow runs, on a server or in a folder, and the client that fills them.
 ///
 /// Calls are made at once, without retries. Names must be valid for `mlflow_name_error`.
 /// Errors:  MlflowAway if a retry may help; MlflowRefused if some of the entries are to blame;
@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -21,7 +22,8 @@
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker.h"
-#include "trackers/mlflow/mlflow_client.h"
+#include "trackers/common/http_client.h"
+#include "trackers/mlflow/mlflow_tracker.h"
 
 namespace accelerate::trackers {
 
@@ -59,6 +61,19 @@ class MlflowRefused : public std::runtime_error {
   MlflowRefused(const std::string& text, size_t count) : std::runtime_error(text), count(count) {}
   const size_t count;
 };
+
+/// Turns a failure of the first `count` entries into MlflowRefused: retrying does not help, for
+/// example, if the name of a metric is also the folder of another.
+template <typename Function>
+void or_refuse(Function&& function, size_t count = 1) {
+  try {
+    function();
+  } catch (const MlflowAway&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MlflowRefused(error.what(), count);
+  }
+}
 
 class MlflowStore {
  public:
@@ -120,5 +135,57 @@ std::unique_ptr<MlflowStore> make_file_store(std::string folder, const TrackerSe
 /// message.
 std::unique_ptr<MlflowStore> make_rest_store(const std::string& tracking_uri,
                                              const Environment& environment, FileSystem& files);
+
+struct BufferedClientOptions {
+  /// The largest number of waiting metrics.
+  size_t max_metrics = 500000;
+  /// The largest number of bytes of waiting params, tags, images and texts. Files stay where they
+  /// are while they wait.
+  size_t max_bytes = size_t{64} << 20;
+  /// The limit of one call of the store.
+  absl::Duration call_limit = absl::Seconds(10);
+  /// The limit of one flush; the rest waits for the next one.
+  absl::Duration flush_limit = absl::Seconds(5);
+  RetryGateOptions retry = {};
+  /// Waits for that long; called at the end of training only. Empty: blocks the thread.
+  std::function<void(absl::Duration)> wait = nullptr;
+};
+
+/// An MlflowClient that holds back what is logged and sends it in batches.
+///
+/// The buffers are bounded: when they are full, what comes is dropped and counted. While the store
+/// is away everything waits, and the store is asked again when a RetryGate opens. Entries that the
+/// store refuses are counted and not sent again.
+/// Errors:  as MlflowClient's. `flush` first sends what it can, then throws the first refusal.
+/// Threads: one at a time. The services outlive the client.
+std::unique_ptr<MlflowClient> make_buffered_client(std::unique_ptr<MlflowStore> store,
+                                                   const TrackerServices& services,
+                                                   uint64_t random_bits,
+                                                   BufferedClientOptions options = {});
+
+// ---- MLflow's documented limits of names and values.
+
+/// The limits of one request.
+inline constexpr size_t kMlflowMaxMetrics = 1000;
+inline constexpr size_t kMlflowMaxTexts = 100;
+inline constexpr size_t kMlflowMaxBytes = 1000000;
+/// The limit of a metric's, param's or tag's name, in bytes.
+inline constexpr size_t kMlflowMaxName = 250;
+/// The limit of a param's value, in characters.
+inline constexpr size_t kMlflowMaxParam = 500;
+/// The limit of a tag's value, in characters, for experiments and for runs on older servers.
+inline constexpr size_t kMlflowMaxTag = 5000;
+
+/// The error in the name of a metric, param or tag; empty if it is valid: letters, digits and
+/// "_-. :/" that do not form a path out of the folder.
+std::string mlflow_name_error(std::string_view name);
+
+/// The same for an artifact's path, which may contain other characters.
+std::string mlflow_path_error(std::string_view path);
+
+/// The number of characters in a UTF-8 text.
+size_t utf8_length(std::string_view text);
+/// Its first `length` characters.
+std::string utf8_start(std::string_view text, size_t length);
 
 }  // namespace accelerate::trackers

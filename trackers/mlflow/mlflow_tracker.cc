@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <stdexcept>
 #include <utility>
-#include <variant>
 
 #include <nlohmann/json.hpp>
 
@@ -16,8 +14,6 @@
 #include "trackers/common/http_client.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secrets.h"
-#include "trackers/mlflow/buffered_client.h"
-#include "trackers/mlflow/mlflow_names.h"
 #include "trackers/mlflow/mlflow_store.h"
 
 namespace accelerate::trackers {
@@ -121,13 +117,10 @@ std::string why_unavailable(const TrackerServices& services) {
 
 const TrackerRegistration kRegistration({.name = "mlflow",
                                          .requires_logging_directory = false,
-                                         .main_process_only = true,
                                          .tracker = make_tracker<MlflowTracker>,
                                          .unavailable = why_unavailable});
 
 }  // namespace
-
-MlflowTracker::MlflowTracker(const TrackerSetup& setup) : MlflowTracker(setup, nullptr) {}
 
 MlflowTracker::MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowClient> client)
     : services_(setup.services) {
@@ -272,14 +265,6 @@ void MlflowTracker::log_table(const std::string& name, const TrackerTable& table
                     artifact_name("tables", name, step) + ".json");
 }
 
-void MlflowTracker::log_figure(const TrackerImage& figure, const std::string& artifact_file) {
-  client_->log_image(figure, artifact_file);
-}
-
-void MlflowTracker::log_artifact(const std::string& local_path, const std::string& artifact_path) {
-  client_->log_artifact(local_path, artifact_path);
-}
-
 void MlflowTracker::log_artifacts(const std::string& local_dir, const std::string& artifact_path) {
   for (const std::string& name : value_or_throw(services_.files.list(local_dir))) {
     const std::string path = join_path(local_dir, name);
@@ -290,8 +275,6 @@ void MlflowTracker::log_artifacts(const std::string& local_dir, const std::strin
     }
   }
 }
-
-void MlflowTracker::set_tags(const TrackerDict& tags) { client_->set_tags(tags); }
 
 void MlflowTracker::flush() { flush(process_is_ending()); }
 

@@ -83,7 +83,8 @@ class MlflowTrackerTest : public testing::Test {
     }
   }
   MlflowTracker make(TrackerDict init_kwargs = {}) {
-    return {world_.setup(std::move(init_kwargs)), std::make_unique<FakeClient>(asked_)};
+    return MlflowTracker(world_.setup(std::move(init_kwargs)),
+                         std::make_unique<FakeClient>(asked_));
   }
   std::string refusal(TrackerDict init_kwargs) {
     try {

@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -18,7 +17,6 @@
 #include "accelerate/platform/file_system.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
-#include "trackers/mlflow/mlflow_names.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -123,10 +121,6 @@ std::string artifact_url(const std::string& artifact_uri, const HttpUrl& server)
 
 class RestStore final : public MlflowStore {
  public:
-  // `environment`: MLFLOW_TRACKING_USERNAME, _PASSWORD, _TOKEN, _INSECURE_TLS, _SERVER_CERT_PATH;
-  // credentials in the URI come after these. `files`: for artifacts in a folder.
-  // Errors: std::invalid_argument for text that is not a URL.
-
   RestStore(const std::string& tracking_uri, const Environment& environment, FileSystem& files)
       : url_(parse_http_url(tracking_uri)), files_(files), http_(options_of(url_, environment)) {}
 
@@ -249,7 +243,6 @@ class RestStore final : public MlflowStore {
 
  private:
   // The answer. Errors: MlflowAway if the server is down or overloaded.
-
   HttpAnswer send(const HttpRequest& request) {
     HttpAnswer answer;
     try {
@@ -262,13 +255,13 @@ class RestStore final : public MlflowStore {
     }
     return answer;
   }
-  // The server's answer to a call of the API.
 
+  // The server's answer to a call of the API.
   json call(const std::string& method, const std::string& path, const std::string& body) {
     return call_unless("", method, path, body).value();
   }
-  // The same; nothing if the server refuses with this error_code.
 
+  // The same; nothing if the server refuses with this error_code.
   std::optional<json> call_unless(const std::string& error_code, const std::string& method,
                                   const std::string& path, const std::string& body) {
     const std::string url = absl::StrCat(url_.url, "/api/2.0/mlflow/", path);
@@ -295,16 +288,10 @@ class RestStore final : public MlflowStore {
                                           code.empty() ? "" : " ", code, reason.empty() ? "" : ": ",
                                           reason));
   }
-  // Sends a body with `count` entries and returns `count`.
 
+  // Sends a body with `count` entries and returns `count`.
   size_t log_batch(const std::string& body, size_t count) {
-    try {
-      call("POST", "runs/log-batch", body);
-    } catch (const MlflowAway&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw MlflowRefused(error.what(), count);
-    }
+    or_refuse([&] { call("POST", "runs/log-batch", body); }, count);
     return count;
   }
 

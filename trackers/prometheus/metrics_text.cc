@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/number_text.h"
-#include "trackers/common/json_value.h"
+#include "trackers/common/formats.h"
 
 namespace accelerate::trackers {
 namespace {

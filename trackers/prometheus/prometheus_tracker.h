@@ -21,8 +21,7 @@
 ///          If every rank has the tracker, rank N serves port + N and writes X.rank_N.prom.
 /// Fails:   `start` fails if the port is in use, and nothing is served then. The port is closed at
 ///          the end; the file stays with the last values.
-/// Threads: as any tracker's; a thread of its own serves the port, see
-///          trackers/prometheus/metrics_server.h.
+/// Threads: as any tracker's; a thread of its own serves the port.
 #pragma once
 
 #include <memory>
@@ -31,14 +30,16 @@
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/prometheus/metrics_server.h"
 #include "trackers/prometheus/metrics_text.h"
 
 namespace accelerate::trackers {
 
+class MetricsServer;
+
 class PrometheusTracker final : public GeneralTracker {
  public:
   explicit PrometheusTracker(const TrackerSetup& setup);
+  ~PrometheusTracker() override;
 
   void start() override;
   void store_init_configuration(const TrackerDict& values) override;
@@ -47,7 +48,7 @@ class PrometheusTracker final : public GeneralTracker {
   void finish() override;
 
   /// 0 if no port is served.
-  int port() const { return server_ ? server_->port() : 0; }
+  int port() const;
 
  private:
   struct Options {

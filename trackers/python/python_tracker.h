@@ -17,11 +17,9 @@
 /// Mirrors: accelerate tracking.py, GeneralTracker, for classes of users.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/package_tracker.h"
 
 namespace accelerate::trackers {
 
@@ -35,25 +33,5 @@ struct PythonTrackerOptions {
 
 /// For `log_with` or register_tracker_class.
 TrackerClass python_tracker(std::string name, const PythonTrackerOptions& options);
-
-class PythonTracker : public PackageTracker {
- public:
-  /// `name`: the tracker's, for messages.
-  PythonTracker(const std::string& name, const TrackerSetup& setup, PythonTrackerOptions options);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void log_table(const std::string& name, const TrackerTable& table,
-                 const TrackerStep& step) override;
-  void finish() override;
-
- private:
-  const PythonTrackerOptions options_;
-  const std::string class_path_;
-  const std::string object_;  // the path of the instance
-  const std::string logging_dir_;
-};
 
 }  // namespace accelerate::trackers

@@ -2,31 +2,19 @@
 ///
 /// init_kwargs are those of swanlab.init. Values are passed on unchanged. Every rank has a run;
 /// with the init_kwarg {"main_process_only", true}, rank 0 alone. SwanLab reads its API key itself:
-/// SWANLAB_API_KEY or `swanlab login`. Errors, threads: see trackers/bridge/package_tracker.h.
+/// SWANLAB_API_KEY or `swanlab login`. Errors, threads: see trackers/bridge/python_package.h.
 /// Mirrors: accelerate tracking.py, SwanLabTracker.
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/package_tracker.h"
+#include "trackers/bridge/python_package.h"
 
 namespace accelerate::trackers {
 
-class SwanLabTracker : public PackageTracker {
- public:
-  explicit SwanLabTracker(const TrackerSetup& setup,
-                          std::unique_ptr<PythonPackage> package = nullptr);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void finish() override;
-
- private:
-  void log_python(PythonDict values, const TrackerStep& step);
-};
+/// `package`: null for the vendor's, in a process of its own.
+std::unique_ptr<GeneralTracker> make_swanlab_tracker(
+    const TrackerSetup& setup, std::unique_ptr<PythonPackage> package = nullptr);
 
 }  // namespace accelerate::trackers

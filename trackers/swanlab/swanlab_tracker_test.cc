@@ -13,13 +13,13 @@ using ::testing::ElementsAre;
 TEST(SwanLabTrackerTest, CallsThePackage) {
   FakePackages fake;
   fake.add_recorder("swanlab");
-  SwanLabTracker tracker(fake.setup({{"mode", "offline"}}));
-  tracker.start();
-  tracker.store_init_configuration({{"lr", 0.1}});
-  tracker.log({{"loss", 0.5}, {"both", {{"a", 1}}}, {"list", TrackerList{1, 2}}}, {.step = 7});
-  tracker.log({}, {});
-  tracker.flush();
-  tracker.finish();
+  const auto tracker = make_swanlab_tracker(fake.setup({{"mode", "offline"}}));
+  tracker->start();
+  tracker->store_init_configuration({{"lr", 0.1}});
+  tracker->log({{"loss", 0.5}, {"both", {{"a", 1}}}, {"list", TrackerList{1, 2}}}, {.step = 7});
+  tracker->log({}, {});
+  tracker->flush();
+  tracker->finish();
   EXPECT_THAT(fake.calls(),
               ElementsAre("swanlab.init(project='run', mode='offline')",
                           "swanlab.config['FRAMEWORK'] = '🤗Accelerate'",
@@ -39,11 +39,11 @@ class Image:
     def __repr__(self): return self.text
 def init(project): return recorder.Recorder("run")
 )python");
-  SwanLabTracker tracker(fake.setup());
-  tracker.start();
+  const auto tracker = make_swanlab_tracker(fake.setup());
+  tracker->start();
   const TrackerImage image{.height = 1, .width = 1, .channels = 1, .pixels = {1}};
-  tracker.log_images({{"one", {image}}, {"two", {image, image}}, {"none", {}}}, {.step = 2});
-  tracker.finish();
+  tracker->log_images({{"one", {image}}, {"two", {image, image}}, {"none", {}}}, {.step = 2});
+  tracker->finish();
   EXPECT_THAT(fake.calls(), ElementsAre("run.log({'one': [Image(.png)]}, step=2)",
                                         "run.log({'two': [Image(.png), Image(.png)]}, step=2)",
                                         "run.log({'none': []}, step=2)", "run.finish()"));

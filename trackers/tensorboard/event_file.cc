@@ -137,9 +137,7 @@ void EventFile::close() {
 absl::Status EventFile::write() {
   if (unwritten_.empty()) return absl::OkStatus();
   absl::Status status = file_ == nullptr ? create() : absl::OkStatus();
-  if (status.ok()) {
-    status = file_->write_at(written_, as_bytes(unwritten_));
-  }
+  if (status.ok()) status = file_->write_at(written_, as_bytes(unwritten_));
   if (!status.ok()) {
     last_failure_ = options_.now();
     return status;

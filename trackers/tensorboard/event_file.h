@@ -16,7 +16,6 @@
 /// Threads: one.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,7 +34,7 @@ struct EventFileOptions {
   /// The writer in the files' names, such as HOST.PID.
   std::string owner;
   std::string filename_suffix;
-  /// See SummaryWriterOptions.
+  /// See the init_kwargs in tensorboard_tracker.h.
   std::optional<int64_t> purge_step;
   int64_t max_queue = 10;
   absl::Duration sync_interval = absl::Seconds(120);

@@ -1,10 +1,6 @@
 #include "trackers/testing/fake_package.h"
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <fstream>
-#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 
@@ -63,18 +59,13 @@ FakePackages::FakePackages()
               [this](std::string_view text) { said_.push_back("warning: " + std::string(text)); },
           .info =
               [this](std::string_view text) { said_.push_back("info: " + std::string(text)); }} {
-  std::string name = (std::filesystem::temp_directory_path() / "fake_packages_XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a folder");
-  folder_ = name;
-  environment_.set("PYTHONPATH", folder_);
+  environment_.set("PYTHONPATH", folder_.path());
   environment_.set("PYTHONDONTWRITEBYTECODE", "1");
   environment_.set("FAKE_CALLS", path("calls"));
   add("recorder", kRecorder);
   add("numpy", "raise ImportError('not for this test')\n");
   add("PIL", "raise ImportError('not for this test')\n");
 }
-
-FakePackages::~FakePackages() { std::filesystem::remove_all(folder_); }
 
 void FakePackages::add(const std::string& module, const std::string& text) {
   std::ofstream(path(module + ".py")) << text;

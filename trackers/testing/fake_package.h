@@ -2,7 +2,7 @@
 ///
 ///   FakePackages fake;
 ///   fake.add_recorder("comet_ml");
-///   CometMlTracker tracker(fake.setup());
+///   const auto tracker = make_comet_ml_tracker(fake.setup());
 ///   ...
 ///   EXPECT_THAT(fake.calls(), ElementsAre("comet_ml.start(project_name='run')", ...));
 ///
@@ -22,7 +22,6 @@ namespace accelerate::trackers {
 class FakePackages {
  public:
   FakePackages();
-  ~FakePackages();
   FakePackages(const FakePackages&) = delete;
   FakePackages& operator=(const FakePackages&) = delete;
 
@@ -32,7 +31,7 @@ class FakePackages {
   /// name.
   void add_recorder(const std::string& module);
 
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_.path(name); }
   Environment& environment() { return environment_; }
   const TrackerServices& services() const { return services_; }
   /// Project "run", logging_dir "logs".
@@ -44,7 +43,7 @@ class FakePackages {
   const std::vector<std::string>& said() const { return said_; }
 
  private:
-  std::string folder_;
+  const TemporaryFolder folder_{"fake_packages_"};
   HostFiles files_;
   Environment environment_;
   std::vector<std::string> said_;

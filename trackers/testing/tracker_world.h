@@ -1,8 +1,8 @@
 /// What a tracker's test gives it: a disk in memory, a clock, and an ear.
 ///
 ///   TrackerWorld world({.capacity = 1000});
-///   JsonlTracker tracker(world.setup());
-///   tracker.log({{"loss", 0.5}}, world.step(3));
+///   const auto tracker = make_jsonl_tracker(world.setup());
+///   tracker->log({{"loss", 0.5}}, world.step(3));
 ///   EXPECT_EQ(world.file("/sim/logs/run/metrics.jsonl"), ...);
 ///
 /// Threads: one.

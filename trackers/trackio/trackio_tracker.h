@@ -20,37 +20,17 @@
 /// run's
 ///          configuration is extended. The machine's own metrics are not logged.
 /// Errors:  std::invalid_argument for kwargs, see init_kwargs.h, and for project names that Trackio
-///          reserves; std::runtime_error naming the file, see sqlite_database.h.
+///          reserves; std::runtime_error naming the file, with SQLite's message and code.
 /// Threads: as any tracker's.
 /// Mirrors: accelerate tracking.py, TrackioTracker.
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/trackio/trackio_run.h"
 
 namespace accelerate::trackers {
 
-class TrackioTracker final : public GeneralTracker {
- public:
-  explicit TrackioTracker(const TrackerSetup& setup);
-  /// With another implementation of the run.
-  explicit TrackioTracker(std::unique_ptr<TrackioRun> run);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void log_table(const std::string& name, const TrackerTable& table,
-                 const TrackerStep& step) override;
-  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
-  void flush() override;
-  void finish() override;
-
- private:
-  const std::unique_ptr<TrackioRun> run_;
-};
+std::unique_ptr<GeneralTracker> make_trackio_tracker(const TrackerSetup& setup);
 
 }  // namespace accelerate::trackers

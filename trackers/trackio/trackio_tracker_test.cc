@@ -56,15 +56,12 @@ std::vector<std::vector<std::string>> ask(const std::string& path, const std::st
 class TrackioTrackerTest : public ::testing::Test {
  protected:
   TrackioTrackerTest() {
-    std::string pattern = ::testing::TempDir() + "/trackioXXXXXX";
-    folder_ = mkdtemp(pattern.data());
     environment_.set("TRACKIO_DIR", folder_ + "/made");
     environment_.unset("TRACKIO_SPACE_ID");
     environment_.unset("TRACKIO_SERVER_URL");
   }
   ~TrackioTrackerTest() override {
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
-    std::filesystem::remove_all(folder_);
   }
 
   std::unique_ptr<GeneralTracker> make(TrackerDict init_kwargs = {}, uint64_t random_bits = 1) {
@@ -94,7 +91,8 @@ class TrackioTrackerTest : public ::testing::Test {
     return "";
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   HostFiles files_;
   Environment environment_;
   std::vector<std::string> warnings_;

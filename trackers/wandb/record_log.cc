@@ -1,6 +1,5 @@
 #include "trackers/wandb/record_log.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <utility>
 

@@ -14,7 +14,10 @@
 /// named in UTC. The values of one step are one record. A `log` without a step adds its values to
 /// the open step and ends it. Values of a step before the open one are dropped with a warning.
 /// `flush` also writes the open step; its later values replace that record.
-/// init_kwargs: see run_settings.h. log_kwargs: `commit`, as in W&B.
+/// init_kwargs: `entity`, `name`, `id`, `group`, `job_type`, `tags`, `notes`, `dir`, `config` and
+///          `mode` ("online", "offline", "dryrun", "disabled"). `resume`, `reinit`, `save_code` and
+///          `settings` have no effect; a warning says so.
+/// log_kwargs: `commit`, as in W&B.
 /// Errors:  std::invalid_argument for kwargs; std::runtime_error naming the file. The next flush
 ///          writes records that could not be written, see record_log.h. If a run could not begin,
 ///          the next call begins it; earlier values are lost, except for the configuration.
@@ -22,32 +25,22 @@
 /// Mirrors: accelerate tracking.py, WandBTracker.
 #pragma once
 
-#include <memory>
 #include <string>
+#include <vector>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/wandb/run.h"
 
 namespace accelerate::trackers {
 
-class WandbTracker final : public GeneralTracker {
+/// The calls that a W&B run gets; the tracker "wandb" makes them on files.
+class WandbTracker : public GeneralTracker {
  public:
-  explicit WandbTracker(const TrackerSetup& setup);
-  /// With another implementation of the run.
-  explicit WandbTracker(std::unique_ptr<Run> run);
-
-  void start() override;
-  void store_init_configuration(const TrackerDict& values) override;
-  void log(const TrackerDict& values, const TrackerStep& step) override;
-  void log_images(const TrackerImages& images, const TrackerStep& step) override;
-  void log_table(const std::string& name, const TrackerTable& table,
-                 const TrackerStep& step) override;
-  void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override;
-  void flush() override;
-  void finish() override;
-
- private:
-  const std::unique_ptr<Run> run_;
+  void log_images(const TrackerImages& images, const TrackerStep& step) final {
+    for (const auto& [name, of_name] : images) log_images_of(name, of_name, step);
+  }
+  /// `run.log({name: [wandb.Image(image), ...]}, step=step, **kwargs)`
+  virtual void log_images_of(const std::string& name, const std::vector<TrackerImage>& images,
+                             const TrackerStep& step) = 0;
 };
 
 }  // namespace accelerate::trackers

@@ -441,8 +441,8 @@ TEST_F(WandbTrackerTest, ARecordThatIsTooLargeIsLostAlone) {
 }
 
 TEST_F(WandbTrackerTest, AKilledProcessLeavesWhatItFlushed) {
-  std::string folder = ::testing::TempDir() + "/wandbXXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   const pid_t child = fork();
   if (child == 0) {
     HostFiles files;

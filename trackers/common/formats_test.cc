@@ -1,15 +1,25 @@
-#include "trackers/common/json_value.h"
+#include "trackers/common/formats.h"
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "trackers/testing/png_reader.h"
 
 namespace accelerate::trackers {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 TEST(JsonValueTest, EachType) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -127,6 +137,73 @@ TEST(YamlText, WritesTensorsAsTheirElements) {
                  {"b", TensorValue{.dtype = "float32", .values = {2}}},
                  {"c", TensorValue{.sizes = {0}, .dtype = "float32"}}}),
       "a:\n- - 1\n  - 2\n- - 3\n  - 4\nb: 2.0\nc: []\n");
+}
+
+// Every byte differs from its neighbours, and alpha is never all or nothing alone.
+TrackerImage pattern(int64_t height, int64_t width, int64_t channels) {
+  TrackerImage image{.height = height, .width = width, .channels = channels};
+  for (int64_t i = 0; i < height * width * channels; ++i) {
+    image.pixels.push_back(static_cast<uint8_t>(i * 37 + 11));
+  }
+  return image;
+}
+
+TEST(EncodePng, KeepsEveryByteOfEveryKind) {
+  for (int64_t channels = 1; channels <= 4; ++channels) {
+    for (const auto& [height, width] : {std::pair{1, 1}, {1, 7}, {5, 1}, {33, 64}}) {
+      const TrackerImage image = pattern(height, width, channels);
+      const std::string bytes = encode_png(image);
+      EXPECT_THAT(bytes, StartsWith("\x89PNG\r\n\x1a\n"));
+      EXPECT_EQ(decode_png(bytes), image) << height << " x " << width << " x " << channels;
+    }
+  }
+}
+
+TEST(EncodePng, RefusesWhatIsNoImage) {
+  const auto encoding = [](TrackerImage image) { return [image] { encode_png(image); }; };
+  EXPECT_THAT(encoding({}), ThrowsMessage<std::invalid_argument>(HasSubstr("1 to 4 channels")));
+  EXPECT_THAT(encoding(pattern(2, 2, 5)),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("1 to 4 channels")));
+  EXPECT_THAT(encoding(pattern(0, 2, 3)),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has no pixels")));
+  EXPECT_THAT(encoding({.height = -1, .width = 4, .channels = 1}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has no pixels")));
+  EXPECT_THAT(encoding({.height = INT64_MAX, .width = INT64_MAX, .channels = 4}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is too large")));
+  TrackerImage cut = pattern(3, 4, 3);
+  cut.pixels.pop_back();
+  EXPECT_THAT(encoding(cut), ThrowsMessage<std::invalid_argument>(
+                                 "an image of 3 x 4 pixels with 3 channels cannot have 35 bytes"));
+}
+
+TEST(EncodePng, SaysWhatLibpngRefuses) {
+  const TrackerImage image = pattern(1, 1'000'001, 1);
+  EXPECT_THAT([&] { encode_png(image); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("1 x 1000001 pixels: ")));
+}
+
+TEST(CsvTextTest, QuotesWhatNeedsIt) {
+  EXPECT_EQ(csv_row({"a", "b c", ""}), "a,b c,\r\n");
+  EXPECT_EQ(csv_row({"a,b", "say \"x\"", "two\nlines", "\r"}),
+            "\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",\"\r\"\r\n");
+  EXPECT_EQ(csv_row({"a\tb", "c,d"}, '\t', "\n"), "\"a\tb\"\tc,d\n");
+  EXPECT_EQ(csv_row({""}), "\"\"\r\n");
+}
+
+TEST(CsvTextTest, ReadsBackWhatItWrote) {
+  const std::vector<std::string> fields{"", "a", ",", "\"", "\"\"", "x\r\ny", " ", "\xc3\xa9"};
+  const std::string row = csv_row(fields);
+  EXPECT_EQ(csv_row_size(row + "next"), row.size());
+  EXPECT_EQ(csv_fields(row), fields);
+  EXPECT_EQ(csv_fields(csv_row(fields, '\t', "\n"), '\t'), fields);
+}
+
+TEST(CsvTextTest, ARecordWithoutItsEnd) {
+  EXPECT_EQ(csv_row_size("a,b"), 0u);
+  EXPECT_EQ(csv_row_size("a,\"b\n"), 0u);
+  EXPECT_EQ(csv_row_size("\n"), 1u);
+  EXPECT_THAT(csv_fields("a,b"), ElementsAre("a", "b"));
+  EXPECT_THAT(csv_fields("\n"), ElementsAre(""));
 }
 
 }  // namespace

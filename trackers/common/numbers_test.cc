@@ -1,4 +1,4 @@
-#include "trackers/common/histogram.h"
+#include "trackers/common/numbers.h"
 
 #include <cmath>
 #include <limits>
