@@ -6,14 +6,16 @@
 /// Threads: the main thread.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launch/agent/handshake.h"
-#include "launch/agent/membership_link.h"
-#include "launch/agent/message_channel.h"
-#include "launch/agent/rendezvous_timing.h"
+#include "launch/agent/agent_options.h"
+#include "launch/agent/membership.h"
+#include "launch/agent/message.h"
+#include "launch/process/event_source.h"
 #include "launch/process/socket_address.h"
 
 namespace accelerate::launch::agent {
@@ -74,6 +76,69 @@ class MembershipClient final : public MembershipLink {
   std::vector<Message> early_;
   Clock::time_point last_received_;
   Clock::time_point last_alive_;
+};
+
+class MembershipLink : public process::EventSource {
+ public:
+  /// No ranks run here, and the next round's store would be served at `store_port`.
+  virtual void ready(uint16_t store_port) = 0;
+  /// A rank failed here.
+  virtual void failed(const Failure& failure) = 0;
+  /// All ranks of the round ended well.
+  virtual void done() = 0;
+  /// This machine leaves; it gets no more orders.
+  virtual void leave(const Failure& failure) = 0;
+  /// Whether all reports have reached the server.
+  virtual bool is_flushed() const = 0;
+
+  std::optional<Order> next_order() {
+    if (orders_.empty()) return std::nullopt;
+    Order order = std::move(orders_.front());
+    orders_.pop_front();
+    return order;
+  }
+
+ protected:
+  std::deque<Order> orders_;
+};
+
+/// A run on this machine alone: it asks the rules directly.
+class LocalLink final : public MembershipLink {
+ public:
+  LocalLink(const MembershipRules& rules, const Member& machine)
+      : membership_(rules, Clock::now()) {
+    // Cannot fail: it is the first, and a run on one machine has no ranks of machines.
+    membership_.admit(kMember, machine).IgnoreError();
+  }
+
+  void ready(uint16_t store_port) override {
+    membership_.ready(kMember, store_port);
+    advance();
+  }
+  void failed(const Failure& failure) override {
+    membership_.failed(kMember, failure);
+    advance();
+  }
+  void done() override {
+    membership_.done(kMember);
+    advance();
+  }
+  void leave(const Failure&) override {}
+  bool is_flushed() const override { return true; }
+
+  void add_entries(std::vector<pollfd>&) override {}
+  void react(absl::Span<const pollfd>) override {}
+
+ private:
+  static constexpr Membership::MemberId kMember = 0;
+
+  void advance() {
+    for (auto& [member, order] : membership_.advance(Clock::now())) {
+      orders_.push_back(std::move(order));
+    }
+  }
+
+  Membership membership_;
 };
 
 }  // namespace accelerate::launch::agent

@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <sys/utsname.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -16,8 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "launch/settings/machine.h"
 
 namespace accelerate::launch::commands {
+
+using settings::numbered_names;
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,20 +34,6 @@ std::string field_of(const fs::path& path, absl::string_view name) {
     }
   }
   return "";
-}
-
-bool is_numbered(absl::string_view name, absl::string_view prefix) {
-  return absl::ConsumePrefix(&name, prefix) && !name.empty() &&
-         std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-int numbered_files(const fs::path& folder, absl::string_view prefix) {
-  int count = 0;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    count += is_numbered(entry.path().filename().string(), prefix);
-  }
-  return count;
 }
 
 int usable_processors() {
@@ -115,7 +103,7 @@ double memory_bytes() {
 std::vector<std::string> device_texts(const std::string& root) {
   std::vector<std::string> texts;
   const fs::path dev = fs::path(root.empty() ? "/" : root) / "dev";
-  if (const int count = numbered_files(dev, "nvidia"); count > 0) {
+  if (const size_t count = numbered_names(dev, "nvidia").size(); count > 0) {
     std::map<std::string, int> models;
     std::error_code ignored;
     const fs::path gpus = fs::path(root.empty() ? "/" : root) / "proc/driver/nvidia/gpus";
@@ -123,7 +111,7 @@ std::vector<std::string> device_texts(const std::string& root) {
       const std::string model = field_of(entry.path() / "information", "Model");
       if (!model.empty()) ++models[model];
     }
-    if (models.empty()) models["NVIDIA GPU"] = count;
+    if (models.empty()) models["NVIDIA GPU"] = static_cast<int>(count);
     for (const auto& [model, n] : models) texts.push_back(absl::StrCat(n, " x ", model));
   }
   struct Kind {
@@ -140,7 +128,7 @@ std::vector<std::string> device_texts(const std::string& root) {
         Kind{".", "cambricon_dev", "Cambricon MLU"}, Kind{".", "mtgpu.", "Moore Threads GPU"},
         Kind{"vfio", "", "device given to this machine by VFIO"}}) {
     if (kind.name == nullptr) continue;
-    const int count = numbered_files(dev / kind.folder, kind.prefix);
+    const size_t count = numbered_names(dev / kind.folder, kind.prefix).size();
     if (count > 0) texts.push_back(absl::StrCat(count, " x ", kind.name));
   }
   return texts;

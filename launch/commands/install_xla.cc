@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::commands {
 

@@ -18,7 +18,6 @@
 #include "launch/commands/command.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
-#include "launch/process/program.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/flags.h"

@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/run_program.h"
+#include "launch/process/child_process.h"
 #include "launch/settings/config_file.h"
 
 namespace accelerate::launch::commands {
@@ -137,7 +137,7 @@ int run(const Options& options, Invocation& invocation) {
     invocation.out << "Running " << absl::StrJoin(*line, " ") << "\n";
     return finish(invocation);
   }
-  const absl::StatusOr<int> exit_code = run_program(*line, invocation.environment);
+  const absl::StatusOr<int> exit_code = process::run_program(*line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status(), kExitNotFound);
   if (*exit_code != 0) {
     return fail(invocation, kName,

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/suggestion.h"
-#include "launch/settings/value_text.h"
+#include "launch/settings/schema.h"
 
 namespace accelerate::launch::dialogue {
 namespace {

@@ -5,11 +5,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launch/agent/preflight.h"
+#include "launch/agent/agent_options.h"
 #include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/child_environment.h"
-#include "launch/settings/devices.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {

@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::settings {
 namespace {

@@ -1,16 +1,16 @@
 /// The properties of this machine that plans depend on.
 ///
-/// A plain struct that tests fill in. Nothing here needs a driver's library (devices.h), so a
-/// machine whose driver is broken may seem to have devices that a rank cannot use; preflight and
-/// ranks tell.
-/// Errors:  none; what cannot be found out is not there.
-/// Threads: any.
+/// A plain struct that tests fill in. Accelerators are counted by the files that the system shows
+/// for them; no driver's library is asked, so a machine whose driver is broken may seem to have
+/// devices that a rank cannot use; the agent's checks and ranks tell. Errors:  none; what cannot be
+/// found out is not there. Threads: any.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -61,5 +61,28 @@ Machine this_machine(absl::Span<const std::string> environment);
 
 /// The flavour that prints this for --version.
 MpiFlavour mpi_flavour(absl::string_view version_text);
+
+/// The names in a folder that are the prefix and a number.
+std::vector<std::string> numbered_names(const std::string& folder, absl::string_view prefix);
+
+struct Devices {
+  /// "gpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu", "xpu"; "cpu" where there are
+  /// none, or none is visible.
+  std::string kind = "cpu";
+  int installed = 0;
+  /// Those that the kind's variable leaves.
+  int visible = 0;
+};
+
+/// The devices of the system whose files are below `root`, "/" for this one. `environment` holds
+/// `NAME=value` words.
+Devices find_devices(const std::string& root, absl::Span<const std::string> environment);
+
+/// How many devices a list such as "0,2" shows of `installed` ones. The first that is not there
+/// ends it, as it does for CUDA; those that have names instead of numbers are believed.
+int count_visible(int installed, absl::string_view ids);
+
+/// The variable that limits which devices of a kind a process sees.
+const char* visible_devices_variable(absl::string_view kind);
 
 }  // namespace accelerate::launch::settings
