@@ -1,4 +1,6 @@
-/// The agent's input: one machine's part in a run, with every setting resolved.
+/// The agent's input: one machine's part in a run, with every setting resolved; and the checks
+/// before anything starts that need only this machine. What concerns several machines (their
+/// versions, clocks and reachability) is checked when they meet (message.h, membership_client.h).
 ///
 /// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
 /// no settings and no configuration.
@@ -92,6 +94,7 @@ absl::Status check_options(const AgentOptions& options);
 /// Whether there are as many devices as are needed. Errors: FailedPrecondition.
 absl::Status check_devices(int needed, int present);
 
+/// How long machines wait for one another, from torchrun's `--rdzv_conf`.
 struct RendezvousTiming {
   absl::Duration join_timeout = absl::Seconds(600);
   absl::Duration last_call_timeout = absl::Seconds(30);

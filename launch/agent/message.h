@@ -1,4 +1,4 @@
-/// The messages between agents and the membership server: lines of text.
+/// The messages between agents and the membership server: lines of text, and what carries them.
 ///
 ///     start number=0 group_rank=1 … master_addr=10.0.0.1\n
 ///
@@ -76,6 +76,7 @@ struct Handshake {
   Member machine;
 };
 
+/// The handshake: an agent describes its machine and run, and the server admits or refuses it.
 Message to_message(const Handshake& handshake);
 
 /// Errors: InvalidArgument if the message is none; FailedPrecondition for another protocol.
@@ -85,6 +86,7 @@ absl::StatusOr<Handshake> to_handshake(const Message& message);
 /// both sides and what to do.
 absl::Status check_handshake(const Handshake& theirs, const Handshake& own);
 
+/// One end of a connection that carries messages. Never blocks. Threads: one user.
 class MessageChannel {
  public:
   /// `fd`: a connected stream socket; becomes non-blocking.
@@ -92,8 +94,6 @@ class MessageChannel {
 
   bool is_open() const { return fd_.is_open(); }
   int fd() const { return fd_.get(); }
-  /// Everything sent went to the system.
-  bool is_flushed() const { return out_.empty(); }
 
   /// Queues. The other end may be too slow for it: beyond some 1 MiB the channel closes.
   void send(const Message& message);

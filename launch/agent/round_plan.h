@@ -1,7 +1,7 @@
 /// From a round to the ranks of this machine: command, environment, descriptors, logs.
 ///
-/// Pure: it starts nothing and asks the machine nothing, so a plan can be printed and compared.
-/// Mirrors: the environment that torchrun's agent gives its workers.
+/// Pure but for `claim_log_folder`: it starts nothing and asks the machine nothing, so a plan can
+/// be printed and compared. Mirrors: the environment that torchrun's agent gives its workers.
 #pragma once
 
 #include <string>
@@ -22,6 +22,8 @@ std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const 
 /// Whether streams are asked to go to files.
 bool wants_logs(const AgentOptions& options);
 
+/// Where the logs of a run go, so that no run overwrites those of another. Threads: any.
+///
 /// The folder for `attempt_N/RANK` of a run: `log_dir/RUN_ID`, or with a number, `log_dir/RUN_ID.2`
 /// and so on, where another run has logs. Machines of the run, which have its token in common,
 /// share the folder if they share the disk. It is made; `.run` in it is a link to the token.

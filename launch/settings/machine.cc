@@ -135,14 +135,12 @@ Machine this_machine(absl::Span<const std::string> environment) {
                      .devices = devices.visible,
                      .installed_devices = devices.installed};
   machine.has_peer_access = machine.device_kind != "gpu" || has_peer_access();
-  const std::string search_path = process::search_path_of(environment);
   machine.count_physical_cores = &count_physical_cores;
-  machine.find_mpi = [search_path] { return find_mpi(search_path); };
+  machine.find_mpi = [search_path = process::search_path_of(environment)] {
+    return find_mpi(search_path);
+  };
   machine.is_port_in_use = &accepts_connections;
   machine.find_free_port = &free_port;
-  machine.has_program = [search_path](const std::string& name) {
-    return process::find_program(name, search_path).ok();
-  };
   machine.read_file = &read_text;
   return machine;
 }

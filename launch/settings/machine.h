@@ -48,8 +48,6 @@ struct Machine {
   /// Whether a program on this machine accepts connections at the port.
   std::function<bool(uint16_t)> is_port_in_use = [](uint16_t) { return false; };
   std::function<uint16_t()> find_free_port = [] { return 0; };
-  /// Whether PATH has the program.
-  std::function<bool(const std::string&)> has_program = [](const std::string&) { return false; };
   /// The text of a file; nothing if it cannot be read.
   std::function<std::optional<std::string>(const std::string&)> read_file = [](const std::string&) {
     return std::nullopt;
