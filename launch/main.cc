@@ -18,7 +18,6 @@
 #include "accelerate/base/suggestion.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/launch.h"
 #include "launch/process/version.h"
 #include "launch/settings/flags.h"
 

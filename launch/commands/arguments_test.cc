@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

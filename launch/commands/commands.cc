@@ -1,9 +1,5 @@
 #include "launch/commands/commands.h"
 
-#include "launch/commands/completion.h"
-#include "launch/commands/launch.h"
-#include "launch/commands/to_fsdp2.h"
-
 namespace accelerate::launch::commands {
 
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,

@@ -17,9 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/temporary_folder.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/config_file.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 

@@ -19,7 +19,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/host_facts.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/memory_estimate.h"
 #include "launch/process/version.h"

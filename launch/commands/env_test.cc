@@ -7,10 +7,9 @@
 #include <fstream>
 
 #include "accelerate/platform/temporary_folder.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/host_facts.h"
 #include "launch/commands/probe.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/temporary_folder.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

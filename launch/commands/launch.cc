@@ -1,4 +1,8 @@
-#include "launch/commands/launch.h"
+// `accelerate launch [OPTIONS] PROGRAM [ARGS...]`: starts a program once per rank.
+//
+// Settings (launch/settings) become a plan (launch/plan), and the plan is carried out, or only
+// shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would take
+// `[1,2]` for a list. Mirrors: accelerate commands/launch.py.
 
 #include <filesystem>
 #include <fstream>
@@ -15,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent.h"
-#include "launch/commands/command.h"
+#include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"

@@ -1,4 +1,4 @@
-#include "launch/commands/launch.h"
+#include "launch/commands/commands.h"
 
 #include <algorithm>
 #include <fstream>

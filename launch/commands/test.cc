@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/host_facts.h"
+#include "launch/commands/probe.h"
 #include "launch/process/child_process.h"
 #include "launch/process/process_plan.h"
 

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "accelerate/platform/temporary_folder.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

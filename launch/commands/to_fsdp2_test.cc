@@ -1,4 +1,4 @@
-#include "launch/commands/to_fsdp2.h"
+#include "launch/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "accelerate/platform/temporary_folder.h"
-#include "launch/commands/command_tester.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

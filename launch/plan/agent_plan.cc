@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "launch/agent/agent_options.h"
-#include "launch/plan/endpoint.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/child_environment.h"
 #include "launch/settings/machine.h"
