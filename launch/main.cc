@@ -10,13 +10,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/suggestion.h"
-#include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
 #include "launch/process/version.h"
 #include "launch/settings/flags.h"

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/suggestion.h"
-#include "launch/settings/schema.h"
 #include "launch/supervise/rank_group.h"
 
 namespace accelerate::launch::agent {

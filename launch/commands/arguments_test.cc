@@ -1,11 +1,10 @@
-#include "launch/commands/arguments.h"
+#include "launch/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
 
-#include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {

@@ -14,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <dlfcn.h>
@@ -20,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/estimate/memory_estimate.h"
+#include "launch/estimate/architecture.h"
 #include "launch/process/version.h"
 #include "launch/settings/config_file.h"
 

@@ -3,8 +3,6 @@
 // `expand_arguments` makes `launch --simulate SPEC ...` of it; this file has its help and the error
 // for a missing SPEC.
 
-#include <string>
-
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"

@@ -1,14 +1,12 @@
 #include "launch/settings/flags.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/suggestion.h"
 #include "launch/settings/schema.h"

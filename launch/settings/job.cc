@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
 #include "launch/process/process_plan.h"

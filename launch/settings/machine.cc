@@ -1,7 +1,6 @@
 #include "launch/settings/machine.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>

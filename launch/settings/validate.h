@@ -6,11 +6,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/job.h"
 #include "launch/settings/machine.h"
