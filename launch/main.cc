@@ -17,7 +17,7 @@
 #include "accelerate/base/suggestion.h"
 #include "launch/commands/commands.h"
 #include "launch/process/version.h"
-#include "launch/settings/flags.h"
+#include "launch/settings/settings.h"
 
 namespace accelerate::launch {
 

@@ -1,4 +1,4 @@
-/// The commands of `accelerate`, each in the file of its name.
+/// The commands of `accelerate`, each in the file of its name (`simulate` in launch.cc).
 ///
 /// A command declares its options on a CLI11 application and returns the function to run after
 /// parsing. The program's main, the help texts and the shell completion all use the list here.

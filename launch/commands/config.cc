@@ -25,7 +25,6 @@
 #include "launch/dialogue/questionnaire.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/config_file.h"
-#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/settings.h"

@@ -118,12 +118,9 @@ absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
   steps.insert(steps.end(), options.commands.begin(), options.commands.end());
   std::vector<std::string> line = {"gcloud"};
   if (options.use_alpha) line.push_back("alpha");
-  for (const std::string& word :
-       {std::string("compute"), std::string("tpus"), std::string("tpu-vm"), std::string("ssh"),
-        options.tpu_name, std::string("--zone"), options.tpu_zone, std::string("--command"),
-        absl::StrJoin(steps, "; "), std::string("--worker"), std::string("all")}) {
-    line.push_back(word);
-  }
+  line.insert(line.end(),
+              {"compute", "tpus", "tpu-vm", "ssh", options.tpu_name, "--zone", options.tpu_zone,
+               "--command", absl::StrJoin(steps, "; "), "--worker", "all"});
   return line;
 }
 

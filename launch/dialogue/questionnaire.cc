@@ -72,6 +72,18 @@ size_t index_of(const Words& words, absl::string_view word) {
   return 0;
 }
 
+// Refuses all but whole numbers from `least` to `most`.
+Prompter::Check between(int64_t least, int64_t most, const char* expected) {
+  return [=](const std::string& answer) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(answer, &number) && number >= least && number <= most) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(expected, least, " to ", most, ", not \"", answer, "\""));
+  };
+}
+
 class Questionnaire {
  public:
   Questionnaire(Prompter& ask, std::string home) : ask_(ask), home_(std::move(home)) {}
@@ -154,24 +166,11 @@ class Questionnaire {
   void ask_machines() {
     machines_ = number("num_machines", "How many machines?", 1, 1);
     if (machines_ > 1) {
-      const auto is_rank = [this](const std::string& answer) {
-        int64_t rank = -1;
-        if (absl::SimpleAtoi(answer, &rank) && rank >= 0 && rank < machines_) {
-          return absl::OkStatus();
-        }
-        return absl::InvalidArgumentError(
-            absl::StrCat("expected 0 to ", machines_ - 1, ", not \"", answer, "\""));
-      };
-      put("machine_rank", ask_.ask_text("Rank of this machine", "0", is_rank));
+      put("machine_rank",
+          ask_.ask_text("Rank of this machine", "0", between(0, machines_ - 1, "expected ")));
       text("main_process_ip", "Name or address of the machine with rank 0", std::nullopt);
-      const auto is_port = [](const std::string& answer) {
-        int64_t port = 0;
-        if (absl::SimpleAtoi(answer, &port) && port >= 1 && port <= 65535) return absl::OkStatus();
-        return absl::InvalidArgumentError(
-            absl::StrCat("expected a port from 1 to 65535, not \"", answer, "\""));
-      };
-      const std::string port =
-          ask_.ask_text("Port of the machine with rank 0", std::nullopt, is_port);
+      const std::string port = ask_.ask_text("Port of the machine with rank 0", std::nullopt,
+                                             between(1, 65535, "expected a port from "));
       if (!port.empty()) put("main_process_port", port);
       if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
         choice("rdzv_backend", "How do the machines meet?", {"static", "c10d"}, "static");

@@ -35,6 +35,11 @@ constexpr char kConfigFile[] = "config.json";
 constexpr size_t kMaxTensors = 1'000'000;
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw std::invalid_argument(absl::StrCat(parts...));
+}
+
 std::string safetensors_dtype(const std::string& name) {
   static const std::map<std::string, std::string>& kNames =
       *new std::map<std::string, std::string>{{"bool", "BOOL"},
@@ -51,7 +56,7 @@ std::string safetensors_dtype(const std::string& name) {
                                               {"float8_e5m2", "F8_E5M2"}};
   if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
   if (safetensors_dtype_size(name) != 0) return name;
-  throw std::invalid_argument(absl::StrCat("\"", name, "\" is not a dtype"));
+  refuse("\"", name, "\" is not a dtype");
 }
 
 // Reads one description. Whatever is wrong is thrown as std::exception, with the path to it.
@@ -64,11 +69,11 @@ class DescriptionReader {
     for (ArchitectureTensor& tensor : found_.tensors) {
       const std::string name = tensor.name;
       if (!by_name.emplace(name, std::move(tensor)).second) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" occurs twice"));
+        refuse("\"", name, "\" occurs twice");
       }
     }
     if (root.contains("tied")) merge_tied(root["tied"], by_name);
-    if (by_name.empty()) throw std::invalid_argument("it describes no tensors");
+    if (by_name.empty()) refuse("it describes no tensors");
     found_.tensors.clear();
     for (auto& [name, tensor] : by_name) found_.tensors.push_back(std::move(tensor));
     if (root.contains("transformer")) read_transformer(root["transformer"]);
@@ -77,12 +82,12 @@ class DescriptionReader {
 
  private:
   static void check_object(const json& value, const std::string& what) {
-    if (!value.is_object()) throw std::invalid_argument(absl::StrCat(what, " is not an object"));
+    if (!value.is_object()) refuse(what, " is not an object");
   }
 
   static std::string child(const std::string& path, const std::string& name) {
     if (name.empty()) {
-      throw std::invalid_argument(absl::StrCat("in \"", path, "\" there is an empty name"));
+      refuse("in \"", path, "\" there is an empty name");
     }
     return path.empty() ? name : absl::StrCat(path, ".", name);
   }
@@ -92,9 +97,8 @@ class DescriptionReader {
     allowed.insert({"parameters", "buffers", "modules", "no_split"});
     for (const auto& [key, value] : module.items()) {
       if (!allowed.contains(key)) {
-        throw std::invalid_argument(absl::StrCat("the module \"", path, "\" has \"", key,
-                                                 "\", which is none of ",
-                                                 absl::StrJoin(allowed, ", ")));
+        refuse("the module \"", path, "\" has \"", key, "\", which is none of ",
+               absl::StrJoin(allowed, ", "));
       }
     }
     if (module.contains("no_split") && module["no_split"].get<bool>()) {
@@ -117,40 +121,38 @@ class DescriptionReader {
     if (!module.contains("repeat")) return read_module(module, path, {});
     const int64_t repeat = integer_of(module["repeat"]);
     if (repeat < 0 || repeat > static_cast<int64_t>(kMaxTensors)) {
-      throw std::invalid_argument(
-          absl::StrCat("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors));
+      refuse("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors);
     }
     for (int64_t i = 0; i < repeat; ++i) {
-      if (++modules_ > kMaxTensors) throw std::invalid_argument("it has too many modules");
+      if (++modules_ > kMaxTensors) refuse("it has too many modules");
       read_module(module, child(path, absl::StrCat(i)), {"repeat"});
     }
   }
 
   void read_tensor(const json& value, const std::string& name) {
     if (found_.tensors.size() >= kMaxTensors) {
-      throw std::invalid_argument(absl::StrCat("it has more than ", kMaxTensors, " tensors"));
+      refuse("it has more than ", kMaxTensors, " tensors");
     }
     ArchitectureTensor tensor{.name = name, .dtype = default_dtype_, .elements = 1};
     if (value.is_object()) {
       for (const auto& [key, ignored] : value.items()) {
         if (key != "shape" && key != "dtype") {
-          throw std::invalid_argument(
-              absl::StrCat("\"", name, "\" has \"", key, "\", which is neither shape nor dtype"));
+          refuse("\"", name, "\" has \"", key, "\", which is neither shape nor dtype");
         }
       }
       if (value.contains("dtype")) tensor.dtype = safetensors_dtype(value["dtype"]);
       if (!value.contains("shape")) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" has no shape"));
+        refuse("\"", name, "\" has no shape");
       }
     }
     const json& shape = value.is_object() ? value["shape"] : value;
     if (!shape.is_array()) {
-      throw std::invalid_argument(absl::StrCat("the shape of \"", name, "\" is not a list"));
+      refuse("the shape of \"", name, "\" is not a list");
     }
     for (const json& dim : shape) {
       const int64_t size = integer_of(dim);
       if (size < 0) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" has a dim of ", size));
+        refuse("\"", name, "\" has a dim of ", size);
       }
       tensor.elements *= static_cast<double>(size);
     }
@@ -165,17 +167,15 @@ class DescriptionReader {
         const std::string name = entry.get<std::string>();
         const auto found = by_name.find(name);
         if (found == by_name.end() || !seen.insert(name).second) {
-          throw std::invalid_argument(
-              absl::StrCat("\"tied\" names \"", name, "\", which is ",
-                           seen.contains(name) ? "there already" : "no tensor of it"));
+          refuse("\"tied\" names \"", name, "\", which is ",
+                 seen.contains(name) ? "there already" : "no tensor of it");
         }
         if (elements < 0) {
           elements = found->second.elements;
           continue;
         }
         if (found->second.elements != elements) {
-          throw std::invalid_argument(
-              absl::StrCat("\"", name, "\" is tied to a tensor of another size"));
+          refuse("\"", name, "\" is tied to a tensor of another size");
         }
         by_name.erase(found);
       }
@@ -192,7 +192,7 @@ class DescriptionReader {
       const auto field = fields.find(key);
       const int64_t number = integer_of(value);
       if (field == fields.end() || number < 1 || number > kMaxCount) {
-        throw std::invalid_argument(absl::StrCat("\"transformer\" has \"", key, "\": ", number));
+        refuse("\"transformer\" has \"", key, "\": ", number);
       }
       *field->second = number;
     }

@@ -14,7 +14,7 @@
 #include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/settings/child_environment.h"
+#include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {
 

@@ -12,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/shell_words.h"
 #include "accelerate/platform/env.h"
-#include "launch/settings/child_environment.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 

@@ -23,7 +23,6 @@
 #include "absl/types/span.h"
 #include "launch/agent/agent_options.h"
 #include "launch/process/process_plan.h"
-#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 

@@ -1,4 +1,4 @@
-#include "launch/settings/child_environment.h"
+#include "launch/settings/validate.h"
 
 #include <algorithm>
 #include <array>

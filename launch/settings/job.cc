@@ -1,4 +1,4 @@
-#include "launch/settings/job.h"
+#include "launch/settings/machine.h"
 
 #include <algorithm>
 #include <optional>
