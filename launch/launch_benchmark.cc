@@ -2,7 +2,6 @@
 // under `accelerate launch`, in turn; and 64 of them at once.
 //
 //   launch_benchmark LAUNCHER [PROGRAM]
-#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>

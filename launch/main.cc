@@ -10,7 +10,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,9 +17,8 @@
 #include "accelerate/base/message_text.h"
 #include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/launch.h"
 #include "launch/process/version.h"
-#include "launch/settings/flags.h"
+#include "launch/settings/settings.h"
 
 namespace accelerate::launch {
 

@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::golden {
 

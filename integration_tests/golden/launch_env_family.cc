@@ -23,11 +23,11 @@
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/config_file.h"
-#include "launch/settings/flags.h"
-#include "launch/settings/job.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
+#include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::golden {

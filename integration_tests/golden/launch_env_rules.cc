@@ -9,7 +9,6 @@
 
 #include "integration_tests/golden/launch_env_facts.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::golden {
 namespace {

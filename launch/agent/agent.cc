@@ -1,23 +1,28 @@
 #include "launch/agent/agent.h"
 
-#include <algorithm>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/membership_client.h"
-#include "launch/agent/membership_link.h"
 #include "launch/agent/membership_server.h"
-#include "launch/agent/preflight.h"
-#include "launch/agent/rendezvous.h"
+#include "launch/agent/message.h"
 #include "launch/agent/round_plan.h"
-#include "launch/process/listening_socket.h"
-#include "launch/process/program.h"
-#include "launch/supervise/outcome.h"
+#include "launch/process/child_process.h"
+#include "launch/process/socket_address.h"
+#include "launch/process/version.h"
+#include "launch/supervise/rank_group.h"
 #include "launch/supervise/supervisor.h"
 
 namespace accelerate::launch::agent {
@@ -49,6 +54,158 @@ class Alarm final : public process::EventSource {
   const Clock::time_point time_;
 };
 
+constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
+
+std::string new_token() {
+  return absl::StrCat(supervise::host_name(), ".", getpid(), ".", absl::ToUnixNanos(absl::Now()));
+}
+
+MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& timing) {
+  return {.min_nodes = options.min_nodes,
+          .max_nodes = options.max_nodes,
+          .fixed_ranks = options.rendezvous == RendezvousKind::kStatic,
+          .max_restarts = options.max_restarts,
+          .join_timeout = timing.join_timeout,
+          .last_call_timeout = timing.last_call_timeout,
+          .gather_time = options.monitor_interval,
+          .run_token = new_token()};
+}
+
+Handshake handshake_of(const AgentOptions& options) {
+  return {.version = process::kVersion,
+          .run_id = options.run_id,
+          .min_nodes = options.min_nodes,
+          .max_nodes = options.max_nodes,
+          .max_restarts = options.max_restarts,
+          .clock = absl::Now(),
+          .machine = {.host = supervise::host_name(),
+                      .address = options.local_addr.value_or(""),
+                      .processes = options.processes_per_node,
+                      .node_rank = options.node_rank}};
+}
+
+// Digits mean that address alone. A name may stand for the loopback address here and for another
+// one elsewhere, so its machine listens everywhere; so does one behind an address translation.
+absl::StatusOr<process::ListeningSocket> listen_at(
+    const AgentOptions& options, const std::vector<process::SocketAddress>& addresses) {
+  const bool exact = process::SocketAddress::from_text(options.endpoint_host).has_value() ||
+                     options.endpoint_host == "localhost";
+  if (exact && process::is_own_address(addresses[0]))
+    return process::listen_on(addresses[0], options.endpoint_port);
+  return process::listen_everywhere(options.endpoint_port);
+}
+
+// A run on this machine alone: it asks the rules directly.
+class LocalLink final : public MembershipLink {
+ public:
+  LocalLink(const MembershipRules& rules, const Member& machine)
+      : membership_(rules, Clock::now()) {
+    // Cannot fail: it is the first, and a run on one machine has no ranks of machines.
+    membership_.admit(kMember, machine).IgnoreError();
+  }
+
+  void ready(uint16_t store_port) override {
+    membership_.ready(kMember, store_port);
+    advance();
+  }
+  void failed(const Failure& failure) override {
+    membership_.failed(kMember, failure);
+    advance();
+  }
+  void done() override {
+    membership_.done(kMember);
+    advance();
+  }
+  void leave(const Failure&) override {}
+  bool is_flushed() const override { return true; }
+
+  void add_entries(std::vector<pollfd>&) override {}
+  void react(absl::Span<const pollfd>) override {}
+
+ private:
+  static constexpr Membership::MemberId kMember = 0;
+
+  void advance() {
+    for (auto& [member, order] : membership_.advance(Clock::now())) {
+      orders_.push_back(std::move(order));
+    }
+  }
+
+  Membership membership_;
+};
+
+// This machine's part in the rendezvous: alone, as the host of the membership server, or as a
+// client.
+struct Rendezvous {
+  // Only where the run's endpoint is.
+  std::unique_ptr<MembershipServer> server;
+  std::unique_ptr<MembershipLink> link;
+  // How long the server waits for the others to receive the end.
+  absl::Duration close_timeout = absl::ZeroDuration();
+};
+
+absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClientOptions client,
+                                    process::ListeningSocket socket) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot open a socket: ", std::strerror(errno)));
+  }
+  UniqueFd server_end(ends[0]);
+  UniqueFd client_end(ends[1]);
+  Handshake own = handshake_of(options);
+  // The others found this machine by it.
+  if (own.machine.address.empty()) own.machine.address = options.endpoint_host;
+  Rendezvous rendezvous = {.close_timeout = client.timing.close_timeout};
+  rendezvous.server = std::make_unique<MembershipServer>(
+      std::move(socket), rules_of(options, client.timing), own, client.timing.liveness_timeout());
+  rendezvous.server->adopt(std::move(server_end));
+  rendezvous.link =
+      std::make_unique<MembershipClient>(std::move(client), own, std::move(client_end));
+  return rendezvous;
+}
+
+// Finds the endpoint, listens there if it is this machine's, and begins to connect otherwise. The
+// options are checked.
+// Errors: NotFound if the endpoint's name does not resolve, within 5 s; Unavailable if this machine
+//         should listen and the port is taken or the address not its own; InvalidArgument for
+//         `rdzv_conf`.
+absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
+  absl::StatusOr<RendezvousTiming> timing = rendezvous_timing(options.rdzv_conf);
+  if (!timing.ok()) return timing.status();
+  if (options.rendezvous == RendezvousKind::kStandalone) {
+    Rendezvous rendezvous;
+    rendezvous.link = std::make_unique<LocalLink>(rules_of(options, *timing),
+                                                  Member{.host = supervise::host_name(),
+                                                         .address = "127.0.0.1",
+                                                         .processes = options.processes_per_node});
+    return rendezvous;
+  }
+  absl::StatusOr<std::vector<process::SocketAddress>> addresses =
+      process::resolve(options.endpoint_host, kResolveTimeout);
+  if (!addresses.ok()) return addresses.status();
+  MembershipClientOptions client = {.endpoint_host = options.endpoint_host,
+                                    .endpoint_port = options.endpoint_port,
+                                    .addresses = *addresses,
+                                    .timing = *timing,
+                                    .waits_for_unreachable = !options.preflight};
+  const bool is_static = options.rendezvous == RendezvousKind::kStatic;
+  const bool must_host = timing->is_host.value_or(is_static && options.node_rank == 0);
+  if (must_host ||
+      (!is_static && !timing->is_host && absl::c_any_of(*addresses, process::is_own_address))) {
+    absl::StatusOr<process::ListeningSocket> socket = listen_at(options, *addresses);
+    if (socket.ok()) return host_run(options, std::move(client), *std::move(socket));
+    // Another agent of this machine may have been first.
+    if (must_host || !absl::IsAlreadyExists(socket.status())) {
+      return absl::UnavailableError(
+          absl::StrCat(socket.status().message(), "; choose another port on all machines"));
+    }
+  }
+  Rendezvous rendezvous;
+  rendezvous.link = std::make_unique<MembershipClient>(std::move(client), handshake_of(options));
+  return rendezvous;
+}
+
 class Agent {
  public:
   Agent(const AgentOptions& options, std::string program, absl::Span<const std::string> environment,
@@ -77,6 +234,7 @@ class Agent {
   int finish(const Order& last);
   absl::Status open_store();
   absl::Status open_logs(const Round& round);
+  bool is_alone() const { return options_.rendezvous == RendezvousKind::kStandalone; }
   MembershipLink& link() { return *rendezvous_.link; }
   supervise::Console& console() { return supervisor_->console(); }
 
@@ -125,10 +283,9 @@ absl::StatusOr<Order> Agent::form_round() {
 
 // Every machine has a socket for the store ready: it may be the one where rank 0 is.
 absl::Status Agent::open_store() {
-  const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
-  const uint16_t wanted = alone ? options_.endpoint_port : 0;
   absl::StatusOr<process::ListeningSocket> socket =
-      alone ? process::listen_on_loopback(wanted) : process::listen_everywhere(wanted);
+      is_alone() ? process::listen_on_loopback(options_.endpoint_port)
+                 : process::listen_everywhere(0);
   if (absl::IsAlreadyExists(socket.status())) {
     console().say(absl::StrCat(socket.status().message(), "; taking a free port instead"));
     socket = process::listen_on_loopback(0);
@@ -165,8 +322,7 @@ absl::Status Agent::start_round(const Round& round) {
                                counted(round.group_count, "machine")));
   }
   if (absl::Status opened = open_logs(round); !opened.ok()) return opened;
-  const bool alone = options_.rendezvous == RendezvousKind::kStandalone;
-  const bool own_streams = alone && options_.processes_per_node == 1 && log_folder_.empty() &&
+  const bool own_streams = is_alone() && options_.processes_per_node == 1 && log_folder_.empty() &&
                            options_.local_ranks_filter.empty();
   const std::vector<supervise::RankStart> ranks =
       plan_round(options_, round, store_.fd.get(), log_folder_);

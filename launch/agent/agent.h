@@ -1,6 +1,6 @@
 /// One machine's part in a run, from the rendezvous to the last report.
 ///
-/// The agent receives its orders (membership_link.h), starts this machine's ranks of a round,
+/// The agent receives its orders (membership_client.h), starts this machine's ranks of a round,
 /// supervises them and reports their outcome. If the endpoint is on this
 /// machine, it also hosts the server that all agents of the run report to. Threads: the main thread
 /// of a process with no other threads. Mirrors: torch.distributed.run's elastic agent; one run may

@@ -1,4 +1,6 @@
-/// The agent's input: one machine's part in a run, with every setting resolved.
+/// The agent's input: one machine's part in a run, with every setting resolved; and the checks
+/// before anything starts that need only this machine. What concerns several machines (their
+/// versions, clocks and reachability) is checked when they meet (message.h, membership_client.h).
 ///
 /// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
 /// no settings and no configuration.
@@ -12,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "launch/process/process_plan.h"
 
@@ -83,5 +87,33 @@ struct AgentOptions {
   /// Devices that this machine has.
   int devices_present = 0;
 };
+
+/// Whether the options make sense together. Errors: InvalidArgument.
+absl::Status check_options(const AgentOptions& options);
+
+/// Whether there are as many devices as are needed. Errors: FailedPrecondition.
+absl::Status check_devices(int needed, int present);
+
+/// How long machines wait for one another, from torchrun's `--rdzv_conf`.
+struct RendezvousTiming {
+  absl::Duration join_timeout = absl::Seconds(600);
+  absl::Duration last_call_timeout = absl::Seconds(30);
+  /// How long the hosting machine waits for the others to receive the end.
+  absl::Duration close_timeout = absl::Seconds(30);
+  /// How long an answer of the server may take.
+  absl::Duration read_timeout = absl::Seconds(60);
+  absl::Duration keep_alive_interval = absl::Seconds(5);
+  /// A machine that sends nothing for this many intervals counts as lost.
+  int keep_alive_max_attempt = 3;
+  /// Whether this machine runs the server; unset: if the endpoint is its own.
+  std::optional<bool> is_host;
+
+  absl::Duration liveness_timeout() const { return keep_alive_interval * keep_alive_max_attempt; }
+};
+
+/// Reads the pairs. `timeout` is the static back-end's word for join_timeout. `rank` and
+/// `store_type` of torchrun's own back-ends mean nothing here and are passed over. Errors:
+/// InvalidArgument naming the key and the value, or a key that there is not.
+absl::StatusOr<RendezvousTiming> rendezvous_timing(const std::map<std::string, std::string>& pairs);
 
 }  // namespace accelerate::launch::agent

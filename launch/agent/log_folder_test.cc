@@ -1,4 +1,4 @@
-#include "launch/agent/log_folder.h"
+#include "launch/agent/round_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

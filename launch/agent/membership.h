@@ -156,7 +156,6 @@ class Membership {
   bool announced_waiting_ = false;
   // Running.
   std::optional<TimePoint> arrival_at_;
-  std::string arrived_;
   // Stopping.
   std::optional<Failure> failure_;
   bool membership_changed_ = false;

@@ -1,4 +1,4 @@
-/// An agent's connection to the membership server of its run.
+/// An agent's link to the rules of membership: its connection to the membership server of its run.
 ///
 /// It retries while the machine refuses connections, since its launcher may start later; a machine
 /// that cannot be reached is an error. If the server closes the connection or stops answering, the
@@ -6,17 +6,44 @@
 /// Threads: the main thread.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launch/agent/handshake.h"
-#include "launch/agent/membership_link.h"
-#include "launch/agent/message_channel.h"
-#include "launch/agent/rendezvous_timing.h"
+#include "launch/agent/agent_options.h"
+#include "launch/agent/membership.h"
+#include "launch/agent/message.h"
+#include "launch/process/event_source.h"
 #include "launch/process/socket_address.h"
 
 namespace accelerate::launch::agent {
+
+/// What an agent reports, and the orders that it gets for it.
+class MembershipLink : public process::EventSource {
+ public:
+  /// No ranks run here, and the next round's store would be served at `store_port`.
+  virtual void ready(uint16_t store_port) = 0;
+  /// A rank failed here.
+  virtual void failed(const Failure& failure) = 0;
+  /// All ranks of the round ended well.
+  virtual void done() = 0;
+  /// This machine leaves; it gets no more orders.
+  virtual void leave(const Failure& failure) = 0;
+  /// Whether all reports have reached the server.
+  virtual bool is_flushed() const = 0;
+
+  std::optional<Order> next_order() {
+    if (orders_.empty()) return std::nullopt;
+    Order order = std::move(orders_.front());
+    orders_.pop_front();
+    return order;
+  }
+
+ protected:
+  std::deque<Order> orders_;
+};
 
 struct MembershipClientOptions {
   std::string endpoint_host;

@@ -6,16 +6,14 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launch/agent/handshake.h"
 #include "launch/agent/membership.h"
-#include "launch/agent/message_channel.h"
+#include "launch/agent/message.h"
 #include "launch/process/event_source.h"
-#include "launch/process/listening_socket.h"
+#include "launch/process/socket_address.h"
 
 namespace accelerate::launch::agent {
 

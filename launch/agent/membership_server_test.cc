@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "launch/process/listening_socket.h"
+#include "launch/process/socket_address.h"
 
 namespace accelerate::launch::agent {
 

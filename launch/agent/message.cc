@@ -1,6 +1,13 @@
 #include "launch/agent/message.h"
 
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -12,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "launch/agent/agent_options.h"
 
 namespace accelerate::launch::agent {
 namespace {
@@ -66,6 +74,13 @@ constexpr std::pair<Order::Kind, const char*> kVerbs[] = {
     {Order::Kind::kEnd, "end"},
     {Order::Kind::kNotice, "notice"},
 };
+
+constexpr char kVerb[] = "hello";
+constexpr int kMaxNodes = 1'000'000;
+
+constexpr size_t kMaxPendingBytes = 1 << 20;
+
+absl::Status gone(const char* why) { return absl::UnavailableError(why); }
 
 }  // namespace
 
@@ -179,6 +194,142 @@ std::optional<std::string> LineReader::next() {
   std::string line = pending_.substr(0, end);
   pending_.erase(0, end + 1);
   return line;
+}
+
+Message to_message(const Handshake& handshake) {
+  Message message = {.verb = kVerb,
+                     .fields = {{"protocol", absl::StrCat(kProtocolVersion)},
+                                {"version", handshake.version},
+                                {"run_id", handshake.run_id},
+                                {"min_nodes", absl::StrCat(handshake.min_nodes)},
+                                {"max_nodes", absl::StrCat(handshake.max_nodes)},
+                                {"max_restarts", absl::StrCat(handshake.max_restarts)},
+                                {"clock", absl::StrCat(absl::ToUnixMicros(handshake.clock))},
+                                {"host", handshake.machine.host},
+                                {"address", handshake.machine.address},
+                                {"processes", absl::StrCat(handshake.machine.processes)}}};
+  if (handshake.machine.node_rank) {
+    message.fields["node_rank"] = absl::StrCat(*handshake.machine.node_rank);
+  }
+  return message;
+}
+
+absl::StatusOr<Handshake> to_handshake(const Message& message) {
+  if (message.verb != kVerb) return absl::InvalidArgumentError("not a handshake");
+  if (message.number("protocol", 0, kMaxNodes) != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        "its launcher speaks another protocol; install the same version on all machines");
+  }
+  const auto min_nodes = message.number("min_nodes", 1, kMaxNodes);
+  const auto max_nodes = message.number("max_nodes", 1, kMaxNodes);
+  const auto max_restarts = message.number("max_restarts", 0, INT32_MAX);
+  const auto processes = message.number("processes", 1, process::kMaxProcesses);
+  const auto clock = message.number("clock", INT64_MIN, INT64_MAX);
+  if (!min_nodes || !max_nodes || !max_restarts || !processes || !clock ||
+      message.text("host").empty()) {
+    return absl::InvalidArgumentError("a broken handshake");
+  }
+  Handshake result = {.version = message.text("version"),
+                      .run_id = message.text("run_id"),
+                      .min_nodes = static_cast<int>(*min_nodes),
+                      .max_nodes = static_cast<int>(*max_nodes),
+                      .max_restarts = static_cast<int>(*max_restarts),
+                      .clock = absl::FromUnixMicros(*clock),
+                      .machine = {.host = message.text("host"),
+                                  .address = message.text("address"),
+                                  .processes = static_cast<int>(*processes)}};
+  if (const auto rank = message.number("node_rank", 0, kMaxNodes)) {
+    result.machine.node_rank = static_cast<int>(*rank);
+  }
+  return result;
+}
+
+absl::Status check_handshake(const Handshake& theirs, const Handshake& own) {
+  const auto refuse = [](auto&&... parts) {
+    return absl::FailedPreconditionError(absl::StrCat(parts...));
+  };
+  if (theirs.version != own.version) {
+    return refuse("its launcher is version ", theirs.version, " and that of ", own.machine.host,
+                  " is ", own.version, "; install the same version on all machines");
+  }
+  if (theirs.run_id != own.run_id) {
+    return refuse("its run is '", theirs.run_id, "' and ", own.machine.host, " runs '", own.run_id,
+                  "'; give the same --rdzv_id, or another endpoint");
+  }
+  if (theirs.min_nodes != own.min_nodes || theirs.max_nodes != own.max_nodes) {
+    return refuse("it expects ", theirs.min_nodes, " to ", theirs.max_nodes, " machines and ",
+                  own.machine.host, " expects ", own.min_nodes, " to ", own.max_nodes,
+                  "; give the same --num_machines (--nnodes) on all");
+  }
+  if (theirs.max_restarts != own.max_restarts) {
+    return refuse("it allows ", theirs.max_restarts, " restarts and ", own.machine.host, " allows ",
+                  own.max_restarts, "; give the same --max_restarts on all");
+  }
+  const absl::Duration ahead = theirs.clock - own.clock;
+  if (ahead > kClockTolerance || ahead < -kClockTolerance) {
+    return refuse("its clock is ",
+                  absl::FormatDuration(
+                      absl::Trunc(ahead < absl::ZeroDuration() ? -ahead : ahead, absl::Seconds(1))),
+                  ahead > absl::ZeroDuration() ? " ahead of" : " behind", " that of ",
+                  own.machine.host, "; set the clocks (NTP)");
+  }
+  return absl::OkStatus();
+}
+
+MessageChannel::MessageChannel(UniqueFd fd) : fd_(std::move(fd)) {
+  fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
+  const int on = 1;
+  setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+void MessageChannel::send(const Message& message) {
+  if (!is_open()) return;
+  out_ += encode(message);
+  if (out_.size() > kMaxPendingBytes) close();
+}
+
+pollfd MessageChannel::entry() const {
+  const int events = out_.empty() ? POLLIN : POLLIN | POLLOUT;
+  return {.fd = fd_.get(), .events = static_cast<short>(events), .revents = 0};
+}
+
+absl::Status MessageChannel::react(const pollfd& entry) {
+  absl::Status ok;
+  // What the other end said last counts even if it is gone now.
+  if (is_open() && (entry.revents & (POLLIN | POLLHUP | POLLERR))) ok = read_some();
+  if (ok.ok() && is_open() && (entry.revents & POLLOUT)) ok = write_some();
+  if (!ok.ok()) close();
+  return ok;
+}
+
+absl::Status MessageChannel::read_some() {
+  char buffer[4096];
+  const ssize_t size = recv(fd_.get(), buffer, sizeof(buffer), 0);
+  if (size > 0) return in_.append(absl::string_view(buffer, static_cast<size_t>(size)));
+  if (size == 0) return gone("connection closed");
+  if (errno == EAGAIN || errno == EINTR) return absl::OkStatus();
+  return gone(std::strerror(errno));
+}
+
+absl::Status MessageChannel::write_some() {
+  const ssize_t size = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL);
+  if (size >= 0) {
+    out_.erase(0, static_cast<size_t>(size));
+    return absl::OkStatus();
+  }
+  if (errno == EAGAIN || errno == EINTR) return absl::OkStatus();
+  return gone(std::strerror(errno));
+}
+
+absl::StatusOr<std::optional<Message>> MessageChannel::next() {
+  const std::optional<std::string> line = in_.next();
+  if (!line) return std::optional<Message>();
+  absl::StatusOr<Message> message = decode(*line);
+  if (!message.ok()) {
+    close();
+    return message.status();
+  }
+  return std::optional<Message>(*std::move(message));
 }
 
 }  // namespace accelerate::launch::agent

@@ -1,4 +1,4 @@
-/// The messages between agents and the membership server: lines of text.
+/// The messages between agents and the membership server: lines of text, and what carries them.
 ///
 ///     start number=0 group_rank=1 … master_addr=10.0.0.1\n
 ///
@@ -7,15 +7,21 @@
 /// Threads: values.
 #pragma once
 
+#include <poll.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "accelerate/platform/unique_fd.h"
 #include "launch/agent/membership.h"
+#include "launch/process/event_source.h"
 
 namespace accelerate::launch::agent {
 
@@ -55,6 +61,60 @@ class LineReader {
 
  private:
   std::string pending_;
+};
+
+/// Machines whose clocks differ by more do not run together: time-outs and logs would not fit.
+inline constexpr absl::Duration kClockTolerance = absl::Seconds(10);
+
+struct Handshake {
+  std::string version;  ///< of the launcher
+  std::string run_id;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
+  absl::Time clock;
+  Member machine;
+};
+
+/// The handshake: an agent describes its machine and run, and the server admits or refuses it.
+Message to_message(const Handshake& handshake);
+
+/// Errors: InvalidArgument if the message is none; FailedPrecondition for another protocol.
+absl::StatusOr<Handshake> to_handshake(const Message& message);
+
+/// Whether `theirs` fits to the server's own. Errors: FailedPrecondition, a sentence that names
+/// both sides and what to do.
+absl::Status check_handshake(const Handshake& theirs, const Handshake& own);
+
+/// One end of a connection that carries messages. Never blocks. Threads: one user.
+class MessageChannel {
+ public:
+  /// `fd`: a connected stream socket; becomes non-blocking.
+  explicit MessageChannel(UniqueFd fd);
+
+  bool is_open() const { return fd_.is_open(); }
+  int fd() const { return fd_.get(); }
+
+  /// Queues. The other end may be too slow for it: beyond some 1 MiB the channel closes.
+  void send(const Message& message);
+  pollfd entry() const;
+
+  /// Reads and writes what is possible. Errors: Unavailable in words if the other end is gone or
+  /// does not keep to the form; the channel is closed then, but messages may still wait in `next`.
+  absl::Status react(const pollfd& entry);
+
+  /// The next message. Errors: InvalidArgument if it is broken; the channel is closed then.
+  absl::StatusOr<std::optional<Message>> next();
+
+  void close() { fd_.reset(); }
+
+ private:
+  absl::Status read_some();
+  absl::Status write_some();
+
+  UniqueFd fd_;
+  LineReader in_;
+  std::string out_;
 };
 
 }  // namespace accelerate::launch::agent

@@ -1,4 +1,4 @@
-#include "launch/agent/preflight.h"
+#include "launch/agent/agent_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "launch/supervise/outcome.h"
+#include "launch/supervise/rank_group.h"
 
 namespace accelerate::launch::agent {
 namespace {

@@ -1,12 +1,13 @@
 /// From a round to the ranks of this machine: command, environment, descriptors, logs.
 ///
-/// Pure: it starts nothing and asks the machine nothing, so a plan can be printed and compared.
-/// Mirrors: the environment that torchrun's agent gives its workers.
+/// Pure but for `claim_log_folder`: it starts nothing and asks the machine nothing, so a plan can
+/// be printed and compared. Mirrors: the environment that torchrun's agent gives its workers.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "launch/agent/agent_options.h"
 #include "launch/agent/membership.h"
 #include "launch/supervise/rank_group.h"
@@ -20,5 +21,17 @@ std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const 
 
 /// Whether streams are asked to go to files.
 bool wants_logs(const AgentOptions& options);
+
+/// Where the logs of a run go, so that no run overwrites those of another. Threads: any.
+///
+/// The folder for `attempt_N/RANK` of a run: `log_dir/RUN_ID`, or with a number, `log_dir/RUN_ID.2`
+/// and so on, where another run has logs. Machines of the run, which have its token in common,
+/// share the folder if they share the disk. It is made; `.run` in it is a link to the token.
+/// Errors: Unavailable naming the folder and what the system said.
+absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
+                                             const std::string& run_token);
+
+/// `log_dir/RUN_ID`, before any number.
+std::string plain_log_folder(const std::string& log_dir, const std::string& run_id);
 
 }  // namespace accelerate::launch::agent

@@ -1,12 +1,11 @@
-#include "launch/commands/arguments.h"
+#include "launch/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
 
-#include "launch/commands/command_tester.h"
-#include "launch/commands/commands.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -1,10 +1,29 @@
 #include "launch/commands/commands.h"
 
-#include "launch/commands/completion.h"
-#include "launch/commands/launch.h"
-#include "launch/commands/to_fsdp2.h"
+#include <algorithm>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 
 namespace accelerate::launch::commands {
+namespace {
+
+constexpr const char* kLinks[] = {"accelerate-config", "accelerate-estimate-memory",
+                                  "accelerate-launch", "accelerate-merge-weights"};
+
+const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
+  if (const CLI::Option* option = app.get_option_no_throw(name)) return option;
+  for (const CLI::App* subcommand : app.get_subcommands(nullptr)) {
+    if (const CLI::Option* option = subcommand->get_option_no_throw(name)) return option;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code) {
@@ -22,6 +41,44 @@ absl::Span<const Command> all_commands() {
                                       kEnv,       kEstimateMemory, kMergeWeights, kToFsdp2,
                                       kTpuConfig, kInstallXla,     kCompletion};
   return kCommands;
+}
+
+absl::Span<const char* const> link_names() { return kLinks; }
+
+std::vector<std::string> expand_arguments(absl::string_view argv0,
+                                          absl::Span<const std::string> args) {
+  std::vector<std::string> expanded;
+  absl::string_view program = argv0.substr(argv0.rfind('/') + 1);
+  for (const absl::string_view link : kLinks) {
+    if (program != link) continue;
+    absl::ConsumePrefix(&program, "accelerate-");
+    expanded.emplace_back(program);
+  }
+  expanded.insert(expanded.end(), args.begin(), args.end());
+  // Anything else that begins with `simulate` is a question about it, or a mistake.
+  if (expanded.size() > 1 && expanded[0] == "simulate" && !expanded[1].empty() &&
+      expanded[1][0] != '-') {
+    expanded[0] = "launch";
+    expanded.insert(expanded.begin() + 1, "--simulate");
+  }
+  return expanded;
+}
+
+std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<std::string> words) {
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    std::string& word = words[i];
+    if (!absl::StartsWith(word, "--")) continue;
+    const size_t equals = std::min(word.find('='), word.size());
+    const std::string name =
+        absl::StrCat("--", absl::StrReplaceAll(word.substr(2, equals - 2), {{"-", "_"}}));
+    const CLI::Option* option = find_option(app, name);
+    if (option == nullptr) continue;
+    const bool has_value = equals < word.size();
+    word = absl::StrCat(name, word.substr(equals));
+    // The next word is its value, whatever it looks like.
+    if (!has_value && option->get_items_expected_min() > 0) ++i;
+  }
+  return words;
 }
 
 }  // namespace accelerate::launch::commands

@@ -1,24 +1,111 @@
-/// The list of commands for the program's main, the help texts and the shell completion.
+/// The commands of `accelerate`, each in the file of its name (`simulate` in launch.cc).
 ///
-/// Threads: constant data.
+/// A command declares its options on a CLI11 application and returns the function to run after
+/// parsing. The program's main, the help texts and the shell completion all use the list here.
+/// Nothing here may depend on LibTorch: the program has to start at once. Threads: the main thread.
 #pragma once
 
+#include <functional>
+#include <istream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "launch/commands/command.h"
+#include "launch/settings/config_file.h"
+#include "launch/settings/settings.h"
+
+namespace CLI {
+class App;
+}
 
 namespace accelerate::launch::commands {
 
-// Each in the file of its name.
-extern const Command kConfig;
-extern const Command kSimulate;
-extern const Command kTest;
-extern const Command kEnv;
-extern const Command kEstimateMemory;
-extern const Command kMergeWeights;
-extern const Command kTpuConfig;
-extern const Command kInstallXla;
+/// The launcher's exit codes of its own; a program's are passed on as they are.
+inline constexpr int kExitLauncherFailed = 1;
+inline constexpr int kExitBadCommandLine = 2;
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNotFound = 127;
+
+/// What a command runs in. Tests give it streams and an environment of their own.
+struct Invocation {
+  std::istream& in;
+  std::ostream& out;
+  std::ostream& err;
+  /// `NAME=value` words, as `environ` has them.
+  std::vector<std::string> environment;
+  /// Whether `in` and `out` are a terminal that a person sits at.
+  bool is_interactive = false;
+  /// The program to launch and its arguments, as they were typed: no parser has seen them.
+  std::vector<std::string> program = {};
+};
+
+/// Writes `accelerate COMMAND: message`, and returns the exit code.
+int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+         int exit_code = kExitLauncherFailed);
+
+/// Flushes standard output; returns a failure if the output was closed.
+int finish(Invocation& invocation);
+
+/// Runs a parsed command; returns the exit code. Errors are one line on `err`,
+/// `accelerate NAME: what is wrong`.
+using RunCommand = std::function<int(Invocation&)>;
+
+/// One command.
+struct Command {
+  const char* name;     ///< as typed: "estimate-memory"
+  const char* summary;  ///< one line for `accelerate --help`
+  /// Declares options on `app`, which is the command's own, and returns what to run after they were
+  /// parsed; the options' values live as long as the returned function.
+  RunCommand (*declare)(CLI::App& app);
+};
+
+extern const Command kConfig, kLaunch, kSimulate, kTest, kEnv, kEstimateMemory, kMergeWeights,
+    kToFsdp2, kTpuConfig, kInstallXla, kCompletion;
 
 /// In the order of `accelerate --help`.
 absl::Span<const Command> all_commands();
+
+// ---- launch
+
+/// What was typed, to settings: with the configuration file that it names, or the default one,
+/// which does not count for --cpu. Not complete yet (launch/settings/validate.h).
+/// Errors: as Settings::resolve and load_config_file.
+absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
+                                                   absl::Span<const std::string> environment);
+
+/// For a file of `NAME=value` lines that other programs write to as well: makes `lines` the only
+/// ones of their variables in the file; other lines stay. The file is replaced as a whole or not at
+/// all, and only its owner can read it. Errors: Unavailable naming the file.
+absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines);
+
+// ---- to-fsdp2
+
+/// Changes `config` and appends warnings, a line each. Returns whether something was changed.
+bool convert_to_fsdp2(settings::ConfigFile& config, std::string& warnings);
+
+// ---- completion
+
+/// Errors: InvalidArgument for an unknown shell.
+absl::StatusOr<std::string> completion_script(absl::string_view shell,
+                                              absl::Span<const Command> commands);
+
+// ---- What a command line stands for: short forms become the commands that they mean.
+
+/// Names that an installation links to `accelerate`: each is "accelerate-" and a command.
+/// Mirrors: HF Accelerate's programs of these names, which are links to the one program here.
+absl::Span<const char* const> link_names();
+
+/// `args` (which do not include `argv0`) as if `accelerate` itself had been called: the command
+/// that a link stands for comes first, and `simulate SPEC WORDS` is `launch --simulate SPEC WORDS`.
+std::vector<std::string> expand_arguments(absl::string_view argv0,
+                                          absl::Span<const std::string> args);
+
+/// The words with `_` for `-` in the names of the options of `app` and its subcommands, up to a
+/// `--`. Values stay as they are, also those that look like options.
+std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<std::string> words);
 
 }  // namespace accelerate::launch::commands

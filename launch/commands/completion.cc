@@ -1,4 +1,8 @@
-#include "launch/commands/completion.h"
+// `accelerate completion bash|zsh|fish`: a script that completes commands, options and values.
+//
+//     source <(accelerate completion bash)
+// The script is made of the list of commands and of what each declares; the program that a launch
+// starts, and all that follows it, complete as files.
 
 #include <memory>
 #include <vector>
@@ -10,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 

@@ -1,4 +1,4 @@
-#include "launch/commands/completion.h"
+#include "launch/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
-#include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -13,7 +13,6 @@
 #include <memory>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -22,12 +21,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "launch/commands/commands.h"
-#include "launch/dialogue/config_values.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/config_file.h"
-#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/settings.h"

@@ -20,6 +20,7 @@
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/config_file.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 

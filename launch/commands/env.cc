@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <dlfcn.h>
@@ -19,9 +18,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/host_facts.h"
 #include "launch/commands/probe.h"
-#include "launch/estimate/memory_estimate.h"
+#include "launch/estimate/architecture.h"
 #include "launch/process/version.h"
 #include "launch/settings/config_file.h"
 

@@ -9,8 +9,8 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/host_facts.h"
 #include "launch/commands/probe.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -2,7 +2,7 @@
 //
 // MODEL is what launch/estimate/architecture.h reads. Nothing is loaded, and nothing downloaded.
 // Mirrors: accelerate commands/estimate.py.
-// Differs: see architecture.h and memory_estimate.h.
+// Differs: see architecture.h.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,6 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
-#include "launch/estimate/memory_estimate.h"
 
 namespace accelerate::launch::commands {
 

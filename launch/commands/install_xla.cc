@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -16,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::commands {
 

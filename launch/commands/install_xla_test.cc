@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

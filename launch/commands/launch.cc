@@ -1,4 +1,8 @@
-#include "launch/commands/launch.h"
+// `accelerate launch [OPTIONS] PROGRAM [ARGS...]`: starts a program once per rank.
+//
+// Settings (launch/settings) become a plan (launch/plan), and the plan is carried out, or only
+// shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would take
+// `[1,2]` for a list. Mirrors: accelerate commands/launch.py.
 
 #include <filesystem>
 #include <fstream>
@@ -15,15 +19,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "launch/agent/agent.h"
-#include "launch/commands/command.h"
+#include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
-#include "launch/process/program.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/config_file.h"
-#include "launch/settings/flags.h"
-#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
+#include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::commands {
@@ -37,6 +39,7 @@ using settings::TypedFlags;
 namespace {
 
 constexpr char kName[] = "launch";
+constexpr char kSimulateName[] = "simulate";
 
 struct Options {
   TypedFlags typed;
@@ -196,6 +199,22 @@ RunCommand declare(CLI::App& app) {
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
+// `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
+// --simulate SPEC ...` of it; here are its help and the error for a missing SPEC.
+RunCommand declare_simulate(CLI::App& app) {
+  app.usage("Usage: accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]");
+  app.footer(
+      "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...]; its options are\n"
+      "launch's. SPEC is nodes x devices and their kind: 2x4, 2x4:h100.");
+  app.allow_extras();
+  return [](Invocation& invocation) {
+    return fail(invocation, kSimulateName,
+                absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
+                                           "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100"),
+                kExitBadCommandLine);
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
@@ -218,6 +237,8 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
+const Command kSimulate = {kSimulateName, "Start a program on a simulated cluster.",
+                           declare_simulate};
 
 absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines) {
   std::set<std::string> names;

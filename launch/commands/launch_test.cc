@@ -1,4 +1,4 @@
-#include "launch/commands/launch.h"
+#include "launch/commands/commands.h"
 
 #include <algorithm>
 #include <fstream>
@@ -10,7 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "launch/settings/flags.h"
+#include "launch/settings/settings.h"
 
 namespace accelerate::launch::commands {
 namespace {

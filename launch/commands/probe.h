@@ -1,8 +1,8 @@
-/// Probes that may crash or hang their process, so they run in a child
-/// (accelerate/platform/child.h).
+/// Facts about this machine as text, and probes that may crash or hang their process, so they run
+/// in a child (accelerate/platform/child.h).
 ///
 /// The child has 10 s, and its output goes nowhere but to the caller.
-/// Threads: only while the process has one: it forks.
+/// Threads: probes only while the process has one: they fork; facts any.
 #pragma once
 
 #include <optional>
@@ -42,5 +42,27 @@ LibraryProbe probe_torch_library(const std::string& library,
 
 /// "2.6.0" for `libtorch_cpu.so`'s file; empty if unknown.
 std::string libtorch_version(const std::string& path);
+
+/// The compiler that made this program: "GCC 14.2.0, C++20".
+std::string compiler_text();
+
+/// "optimised, assertions on, address sanitizer".
+std::string build_options_text();
+
+/// "Linux-6.1.0-x86_64-with-glibc2.41".
+std::string platform_text();
+
+/// The running program's file.
+std::string executable_path();
+
+/// The processor's name, and how many of them this process may use.
+std::string cpu_text();
+
+/// The size of main memory; 0: unknown.
+double memory_bytes();
+
+/// Devices by their files below `root`/dev, and NVIDIA's names by `root`/proc: "2 x NVIDIA H200",
+/// "4 x /dev/davinci*"; empty for a machine without.
+std::vector<std::string> device_texts(const std::string& root = "");
 
 }  // namespace accelerate::launch::commands

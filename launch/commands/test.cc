@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/host_facts.h"
-#include "launch/commands/run_program.h"
-#include "launch/process/environment_words.h"
+#include "launch/commands/probe.h"
+#include "launch/process/child_process.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::commands {
 
@@ -57,7 +57,7 @@ int run(const Options& options, Invocation& invocation) {
   }
   line.insert(line.end(), options.launch_words.begin(), options.launch_words.end());
   line.push_back(*program);
-  const absl::StatusOr<int> exit_code = run_program(line, invocation.environment);
+  const absl::StatusOr<int> exit_code = process::run_program(line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
   if (*exit_code != 0) {
     return fail(invocation, kName,

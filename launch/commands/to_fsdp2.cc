@@ -1,4 +1,7 @@
-#include "launch/commands/to_fsdp2.h"
+// `accelerate to-fsdp2`: a configuration for FSDP 1 as one for FSDP 2.
+//
+// Mirrors: accelerate commands/to_fsdp2.py.
+// Differs: the file is checked as launch checks it; unknown keys are an error.
 
 #include <filesystem>
 #include <memory>
@@ -13,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "launch/commands/command.h"
+#include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launch::commands {

@@ -1,4 +1,4 @@
-#include "launch/commands/to_fsdp2.h"
+#include "launch/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/command_tester.h"
+#include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {
 namespace {

@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/run_program.h"
+#include "launch/process/child_process.h"
 #include "launch/settings/config_file.h"
 
 namespace accelerate::launch::commands {
@@ -118,12 +118,9 @@ absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
   steps.insert(steps.end(), options.commands.begin(), options.commands.end());
   std::vector<std::string> line = {"gcloud"};
   if (options.use_alpha) line.push_back("alpha");
-  for (const std::string& word :
-       {std::string("compute"), std::string("tpus"), std::string("tpu-vm"), std::string("ssh"),
-        options.tpu_name, std::string("--zone"), options.tpu_zone, std::string("--command"),
-        absl::StrJoin(steps, "; "), std::string("--worker"), std::string("all")}) {
-    line.push_back(word);
-  }
+  line.insert(line.end(),
+              {"compute", "tpus", "tpu-vm", "ssh", options.tpu_name, "--zone", options.tpu_zone,
+               "--command", absl::StrJoin(steps, "; "), "--worker", "all"});
   return line;
 }
 
@@ -137,7 +134,7 @@ int run(const Options& options, Invocation& invocation) {
     invocation.out << "Running " << absl::StrJoin(*line, " ") << "\n";
     return finish(invocation);
   }
-  const absl::StatusOr<int> exit_code = run_program(*line, invocation.environment);
+  const absl::StatusOr<int> exit_code = process::run_program(*line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status(), kExitNotFound);
   if (*exit_code != 0) {
     return fail(invocation, kName,

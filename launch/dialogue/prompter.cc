@@ -4,7 +4,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <iterator>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
+#include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 
 namespace accelerate::launch::dialogue {

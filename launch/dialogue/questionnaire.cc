@@ -1,19 +1,27 @@
 #include "launch/dialogue/questionnaire.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/log/absl_check.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "launch/dialogue/config_values.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch::dialogue {
 namespace {
@@ -62,6 +70,18 @@ size_t index_of(const Words& words, absl::string_view word) {
     if (words[i] == word) return i;
   }
   return 0;
+}
+
+// Refuses all but whole numbers from `least` to `most`.
+Prompter::Check between(int64_t least, int64_t most, const char* expected) {
+  return [=](const std::string& answer) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(answer, &number) && number >= least && number <= most) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(expected, least, " to ", most, ", not \"", answer, "\""));
+  };
 }
 
 class Questionnaire {
@@ -146,24 +166,11 @@ class Questionnaire {
   void ask_machines() {
     machines_ = number("num_machines", "How many machines?", 1, 1);
     if (machines_ > 1) {
-      const auto is_rank = [this](const std::string& answer) {
-        int64_t rank = -1;
-        if (absl::SimpleAtoi(answer, &rank) && rank >= 0 && rank < machines_) {
-          return absl::OkStatus();
-        }
-        return absl::InvalidArgumentError(
-            absl::StrCat("expected 0 to ", machines_ - 1, ", not \"", answer, "\""));
-      };
-      put("machine_rank", ask_.ask_text("Rank of this machine", "0", is_rank));
+      put("machine_rank",
+          ask_.ask_text("Rank of this machine", "0", between(0, machines_ - 1, "expected ")));
       text("main_process_ip", "Name or address of the machine with rank 0", std::nullopt);
-      const auto is_port = [](const std::string& answer) {
-        int64_t port = 0;
-        if (absl::SimpleAtoi(answer, &port) && port >= 1 && port <= 65535) return absl::OkStatus();
-        return absl::InvalidArgumentError(
-            absl::StrCat("expected a port from 1 to 65535, not \"", answer, "\""));
-      };
-      const std::string port =
-          ask_.ask_text("Port of the machine with rank 0", std::nullopt, is_port);
+      const std::string port = ask_.ask_text("Port of the machine with rank 0", std::nullopt,
+                                             between(1, 65535, "expected a port from "));
       if (!port.empty()) put("main_process_port", port);
       if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
         choice("rdzv_backend", "How do the machines meet?", {"static", "c10d"}, "static");
@@ -447,6 +454,93 @@ class Questionnaire {
   bool has_deepspeed_file_ = false;
 };
 
+using Json = nlohmann::ordered_json;
+
+constexpr char kDistributedType[] = "distributed_type";
+
+// Where the file has the setting, and nothing of it there: keys have several spellings.
+Json& cleared_map(settings::ConfigFile& config, const settings::Setting& row) {
+  const settings::SectionName* section = settings::find_section(row.section);
+  Json& map = section != nullptr ? config.values[section->key] : config.values;
+  if (!map.is_object()) map = Json::object();
+  for (auto it = map.begin(); it != map.end();) {
+    it = settings::find_key(row.section, it.key()) == &row ? map.erase(it) : std::next(it);
+  }
+  return map;
+}
+
+bool is_number(absl::string_view text) {
+  int64_t ignored = 0;
+  return absl::SimpleAtoi(text, &ignored);
+}
+
+// A text that files have as a number or a truth value, as HF Accelerate writes it.
+Json plain_text(const settings::Setting& row, absl::string_view text) {
+  if (row.choices != nullptr && is_number(row.choice_list().front())) {
+    return Json::parse(text.begin(), text.end());
+  }
+  if (row.default_value != nullptr && absl::string_view(row.default_value) == "true") {
+    if (const absl::StatusOr<bool> value = settings::parse_bool(text); value.ok()) return *value;
+  }
+  return std::string(text);
+}
+
+Json typed(const settings::Setting& row, absl::string_view text) {
+  switch (row.type) {
+    case settings::ValueType::kFlag:
+    case settings::ValueType::kBool: return *settings::parse_bool(text);
+    case settings::ValueType::kInt: {
+      int64_t number = 0;
+      ABSL_CHECK(absl::SimpleAtoi(text, &number)) << row.name << "=" << text;
+      return number;
+    }
+    case settings::ValueType::kFloat: {
+      double number = 0;
+      ABSL_CHECK(absl::SimpleAtod(text, &number)) << row.name << "=" << text;
+      return number;
+    }
+    case settings::ValueType::kTexts:
+      return std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipEmpty()));
+    case settings::ValueType::kText: return plain_text(row, text);
+    case settings::ValueType::kBools: return std::string(text);
+  }
+  return nullptr;
+}
+
+// A key of some file, or a setting's name.
+const settings::Setting* find_row(absl::string_view name) {
+  const std::vector<std::string> parts = absl::StrSplit(name, absl::MaxSplits('.', 1));
+  if (parts.size() == 2) {
+    const settings::SectionName* named = settings::find_section(parts[0]);
+    return named != nullptr ? settings::find_key(named->section, parts[1]) : nullptr;
+  }
+  for (const settings::Section section : {settings::Section::kTop, settings::Section::kSageMaker}) {
+    if (const settings::Setting* row = settings::find_key(section, name)) return row;
+  }
+  const settings::Setting* row = settings::find_setting(name);
+  return row != nullptr && row->section != settings::Section::kNone ? row : nullptr;
+}
+
+std::string suggested_key(absl::string_view name) {
+  std::vector<std::string> keys;
+  for (const settings::Setting& row : settings::all_settings()) {
+    if (row.section != settings::Section::kNone) keys.push_back(row.key_name());
+  }
+  return did_you_mean(name.substr(name.find('.') + 1), keys);
+}
+
+absl::Status check(const settings::Setting& row, const std::string& text) {
+  if (absl::string_view(row.name) != kDistributedType) return settings::check_value(row, text);
+  std::vector<std::string> types;
+  for (const auto& list :
+       {settings::distributed_types(), settings::sagemaker_distributed_types()}) {
+    types.insert(types.end(), list.begin(), list.end());
+  }
+  if (std::find(types.begin(), types.end(), text) != types.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected one of ", absl::StrJoin(types, ", "), ", not \"", text, "\""));
+}
+
 }  // namespace
 
 absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter,
@@ -454,6 +548,40 @@ absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter,
   settings::ConfigFile config = Questionnaire(prompter, home).fill();
   if (!prompter.status().ok()) return prompter.status();
   return config;
+}
+
+void put_value(settings::ConfigFile& config, absl::string_view name, absl::string_view text) {
+  const settings::Setting& row = settings::setting(name);
+  cleared_map(config, row)[row.key_name()] = typed(row, text);
+}
+
+absl::Status set_value(settings::ConfigFile& config, absl::string_view assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == assignment.npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", assignment, ": expected KEY=VALUE, as in num_processes=4"));
+  }
+  const std::string key =
+      absl::StrReplaceAll(absl::StripAsciiWhitespace(assignment.substr(0, equals)), {{"-", "_"}});
+  std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
+  const settings::Setting* row = find_row(key);
+  if (row == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", assignment, ": unknown key ", key, suggested_key(key)));
+  }
+  text = settings::schema_text(*row, text);
+  if (text.empty()) {
+    cleared_map(config, *row);
+    return absl::OkStatus();
+  }
+  if (!settings::is_utf8(text)) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", key, ": the value is not UTF-8"));
+  }
+  if (absl::Status ok = check(*row, text); !ok.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", ok.message()));
+  }
+  put_value(config, row->name, text);
+  return absl::OkStatus();
 }
 
 }  // namespace accelerate::launch::dialogue

@@ -1,6 +1,6 @@
 /// The questions of `accelerate config`, and the configuration that the answers make.
 ///
-/// Threads: one.
+/// Answers go to where the settings' schema has their names. Threads: one.
 /// Mirrors: accelerate commands/config/cluster.py and sagemaker.py; the order and the defaults.
 /// Differs: a simulated cluster is a machine type; every answer gets to the key that launch reads;
 ///          access keys are not asked for.
@@ -8,7 +8,9 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/settings/config_file.h"
 
@@ -17,5 +19,14 @@ namespace accelerate::launch::dialogue {
 /// `home` is what `~` stands for in paths. Errors: the prompter's, for which nothing must be
 /// written.
 absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home);
+
+/// Sets a value at the place that the schema has for `name`, in the type that it has. `text` must
+/// be one that the schema accepts; lists are separated by commas.
+void put_value(settings::ConfigFile& config, absl::string_view name, absl::string_view text);
+
+/// The same for what a person typed: "KEY=VALUE", KEY being a setting's name, a file's key or
+/// "fsdp_config.fsdp_version". An empty value takes the key out.
+/// Errors: InvalidArgument naming the key, with the nearest one that there is, or the value.
+absl::Status set_value(settings::ConfigFile& config, absl::string_view assignment);
 
 }  // namespace accelerate::launch::dialogue

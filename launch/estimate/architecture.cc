@@ -1,6 +1,7 @@
 #include "launch/estimate/architecture.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -17,10 +18,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::estimate {
 namespace {
@@ -32,6 +34,11 @@ constexpr char kConfigFile[] = "config.json";
 // More than any model has; a description is small and may still stand for more than fits.
 constexpr size_t kMaxTensors = 1'000'000;
 constexpr int64_t kMaxCount = int64_t{1} << 40;
+
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw std::invalid_argument(absl::StrCat(parts...));
+}
 
 std::string safetensors_dtype(const std::string& name) {
   static const std::map<std::string, std::string>& kNames =
@@ -49,7 +56,7 @@ std::string safetensors_dtype(const std::string& name) {
                                               {"float8_e5m2", "F8_E5M2"}};
   if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
   if (safetensors_dtype_size(name) != 0) return name;
-  throw std::invalid_argument(absl::StrCat("\"", name, "\" is not a dtype"));
+  refuse("\"", name, "\" is not a dtype");
 }
 
 // Reads one description. Whatever is wrong is thrown as std::exception, with the path to it.
@@ -62,11 +69,11 @@ class DescriptionReader {
     for (ArchitectureTensor& tensor : found_.tensors) {
       const std::string name = tensor.name;
       if (!by_name.emplace(name, std::move(tensor)).second) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" occurs twice"));
+        refuse("\"", name, "\" occurs twice");
       }
     }
     if (root.contains("tied")) merge_tied(root["tied"], by_name);
-    if (by_name.empty()) throw std::invalid_argument("it describes no tensors");
+    if (by_name.empty()) refuse("it describes no tensors");
     found_.tensors.clear();
     for (auto& [name, tensor] : by_name) found_.tensors.push_back(std::move(tensor));
     if (root.contains("transformer")) read_transformer(root["transformer"]);
@@ -75,12 +82,12 @@ class DescriptionReader {
 
  private:
   static void check_object(const json& value, const std::string& what) {
-    if (!value.is_object()) throw std::invalid_argument(absl::StrCat(what, " is not an object"));
+    if (!value.is_object()) refuse(what, " is not an object");
   }
 
   static std::string child(const std::string& path, const std::string& name) {
     if (name.empty()) {
-      throw std::invalid_argument(absl::StrCat("in \"", path, "\" there is an empty name"));
+      refuse("in \"", path, "\" there is an empty name");
     }
     return path.empty() ? name : absl::StrCat(path, ".", name);
   }
@@ -90,9 +97,8 @@ class DescriptionReader {
     allowed.insert({"parameters", "buffers", "modules", "no_split"});
     for (const auto& [key, value] : module.items()) {
       if (!allowed.contains(key)) {
-        throw std::invalid_argument(absl::StrCat("the module \"", path, "\" has \"", key,
-                                                 "\", which is none of ",
-                                                 absl::StrJoin(allowed, ", ")));
+        refuse("the module \"", path, "\" has \"", key, "\", which is none of ",
+               absl::StrJoin(allowed, ", "));
       }
     }
     if (module.contains("no_split") && module["no_split"].get<bool>()) {
@@ -115,40 +121,38 @@ class DescriptionReader {
     if (!module.contains("repeat")) return read_module(module, path, {});
     const int64_t repeat = integer_of(module["repeat"]);
     if (repeat < 0 || repeat > static_cast<int64_t>(kMaxTensors)) {
-      throw std::invalid_argument(
-          absl::StrCat("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors));
+      refuse("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors);
     }
     for (int64_t i = 0; i < repeat; ++i) {
-      if (++modules_ > kMaxTensors) throw std::invalid_argument("it has too many modules");
+      if (++modules_ > kMaxTensors) refuse("it has too many modules");
       read_module(module, child(path, absl::StrCat(i)), {"repeat"});
     }
   }
 
   void read_tensor(const json& value, const std::string& name) {
     if (found_.tensors.size() >= kMaxTensors) {
-      throw std::invalid_argument(absl::StrCat("it has more than ", kMaxTensors, " tensors"));
+      refuse("it has more than ", kMaxTensors, " tensors");
     }
     ArchitectureTensor tensor{.name = name, .dtype = default_dtype_, .elements = 1};
     if (value.is_object()) {
       for (const auto& [key, ignored] : value.items()) {
         if (key != "shape" && key != "dtype") {
-          throw std::invalid_argument(
-              absl::StrCat("\"", name, "\" has \"", key, "\", which is neither shape nor dtype"));
+          refuse("\"", name, "\" has \"", key, "\", which is neither shape nor dtype");
         }
       }
       if (value.contains("dtype")) tensor.dtype = safetensors_dtype(value["dtype"]);
       if (!value.contains("shape")) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" has no shape"));
+        refuse("\"", name, "\" has no shape");
       }
     }
     const json& shape = value.is_object() ? value["shape"] : value;
     if (!shape.is_array()) {
-      throw std::invalid_argument(absl::StrCat("the shape of \"", name, "\" is not a list"));
+      refuse("the shape of \"", name, "\" is not a list");
     }
     for (const json& dim : shape) {
       const int64_t size = integer_of(dim);
       if (size < 0) {
-        throw std::invalid_argument(absl::StrCat("\"", name, "\" has a dim of ", size));
+        refuse("\"", name, "\" has a dim of ", size);
       }
       tensor.elements *= static_cast<double>(size);
     }
@@ -163,17 +167,15 @@ class DescriptionReader {
         const std::string name = entry.get<std::string>();
         const auto found = by_name.find(name);
         if (found == by_name.end() || !seen.insert(name).second) {
-          throw std::invalid_argument(
-              absl::StrCat("\"tied\" names \"", name, "\", which is ",
-                           seen.contains(name) ? "there already" : "no tensor of it"));
+          refuse("\"tied\" names \"", name, "\", which is ",
+                 seen.contains(name) ? "there already" : "no tensor of it");
         }
         if (elements < 0) {
           elements = found->second.elements;
           continue;
         }
         if (found->second.elements != elements) {
-          throw std::invalid_argument(
-              absl::StrCat("\"", name, "\" is tied to a tensor of another size"));
+          refuse("\"", name, "\" is tied to a tensor of another size");
         }
         by_name.erase(found);
       }
@@ -190,7 +192,7 @@ class DescriptionReader {
       const auto field = fields.find(key);
       const int64_t number = integer_of(value);
       if (field == fields.end() || number < 1 || number > kMaxCount) {
-        throw std::invalid_argument(absl::StrCat("\"transformer\" has \"", key, "\": ", number));
+        refuse("\"transformer\" has \"", key, "\": ", number);
       }
       *field->second = number;
     }
@@ -369,6 +371,25 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
                                                  " versions and no refs/main; name one's folder"));
 }
 
+constexpr double kFloat32Bytes = 4;
+
+double bytes_in_float32(const ArchitectureTensor& tensor) {
+  const bool is_floating_point = tensor.dtype[0] == 'F' || tensor.dtype == "BF16";
+  return tensor.elements *
+         (is_floating_point ? kFloat32Bytes : safetensors_dtype_size(tensor.dtype));
+}
+
+bool is_trained_in(const std::string& dtype) { return dtype != "int8" && dtype != "int4"; }
+
+// The module that the tensor is a part of: the outermost that is never divided, or its own; what
+// sits at the root is a layer by itself.
+std::string layer_of(const std::string& tensor, const std::set<std::string>& no_split) {
+  for (size_t dot = tensor.find('.'); dot != tensor.npos; dot = tensor.find('.', dot + 1)) {
+    if (const std::string module = tensor.substr(0, dot); no_split.contains(module)) return module;
+  }
+  return tensor.substr(0, tensor.rfind('.'));
+}
+
 }  // namespace
 
 std::string hub_cache_folder(const std::vector<std::string>& environment) {
@@ -410,6 +431,83 @@ absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::str
   const absl::StatusOr<std::string> snapshot = cached_snapshot(files, model, hub_cache);
   if (!snapshot.ok()) return snapshot.status();
   return read_folder(files, *snapshot);
+}
+
+const std::vector<std::string>& estimate_dtypes() {
+  static const std::vector<std::string>& kDtypes =
+      *new std::vector<std::string>{"float32", "float16", "bfloat16", "int8", "int4"};
+  return kDtypes;
+}
+
+ModelSize model_size(const Architecture& architecture) {
+  const std::set<std::string> no_split(architecture.no_split.begin(), architecture.no_split.end());
+  ModelSize size;
+  std::map<std::string, double> layers;
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    const double bytes = bytes_in_float32(tensor);
+    size.total += bytes;
+    layers[layer_of(tensor.name, no_split)] += bytes;
+  }
+  for (const auto& [name, bytes] : layers) size.largest_layer = std::max(size.largest_layer, bytes);
+  if (no_split.contains("")) size.largest_layer = size.total;
+  return size;
+}
+
+double size_in(const std::string& dtype, double size_in_float32) {
+  if (dtype == "float16" || dtype == "bfloat16") return size_in_float32 / 2;
+  if (dtype == "int8") return size_in_float32 / 4;
+  if (dtype == "int4") return size_in_float32 / 8;
+  return size_in_float32;
+}
+
+double TrainingUsage::maximum() const { return std::max({model, gradients, optimizer, step}); }
+
+std::optional<TrainingUsage> training_usage(const std::string& dtype, double total) {
+  if (!is_trained_in(dtype)) return std::nullopt;
+  if (dtype == "float32") {
+    return TrainingUsage{
+        .model = total, .gradients = total, .optimizer = 2 * total, .step = 4 * total};
+  }
+  return TrainingUsage{
+      .model = total, .gradients = 1.5 * total, .optimizer = 2 * total, .step = 2 * total};
+}
+
+std::optional<double> divided_training(const std::string& dtype, const ModelSize& size,
+                                       const Division& division) {
+  if (!is_trained_in(dtype)) return std::nullopt;
+  const double whole = size_in(dtype, size.total) / static_cast<double>(division.tp_size);
+  const double layer = size_in(dtype, size.largest_layer) / static_cast<double>(division.tp_size);
+  const double part = whole / static_cast<double>(division.dp_shard_size);
+  const int stage = division.dp_shard_size > 1 ? division.zero_stage : 0;
+  const double optimizer = 2 * (stage >= 1 ? part : whole);
+  const double gradients = stage >= 2 ? part : whole;
+  if (stage < 3) return whole + gradients + optimizer;
+  return part + gradients + optimizer + 2 * layer;
+}
+
+std::optional<double> activation_bytes(const std::string& dtype, const TransformerShape& shape,
+                                       const ActivationOptions& options) {
+  if (!is_trained_in(dtype)) return std::nullopt;
+  const double element = size_in(dtype, kFloat32Bytes);
+  const double s = static_cast<double>(options.sequence_length);
+  const double b = static_cast<double>(options.batch_size);
+  const double h = static_cast<double>(shape.hidden_size);
+  const double a = static_cast<double>(shape.num_attention_heads);
+  const double t = static_cast<double>(options.tp_size);
+  const double layers = static_cast<double>(shape.num_hidden_layers);
+  const double input = s * b * h * element;
+  // Inputs of the two norms and of both blocks, and the two dropout masks of a byte an element.
+  const double replicated = 4 * input + 2 * s * b * h;
+  // Query, key, value, the projection's input, and three widths of 4 but one in the MLP.
+  const double divided = 12 * input;
+  const double scores = options.keeps_attention_scores ? a * s * s * b * (2 * element + 1) : 0;
+  const double layer = replicated + (divided + scores) / t;
+  return options.activation_checkpointing ? layers * input + layer : layers * layer;
+}
+
+std::string bytes_text(double bytes) {
+  const bool is_whole = bytes < 1024 && bytes == std::floor(bytes);
+  return is_whole ? byte_text(static_cast<int64_t>(bytes)) : byte_text(bytes);
 }
 
 }  // namespace accelerate::launch::estimate

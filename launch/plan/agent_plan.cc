@@ -1,15 +1,12 @@
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launch/agent/preflight.h"
-#include "launch/plan/endpoint.h"
+#include "launch/agent/agent_options.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/settings/child_environment.h"
-#include "launch/settings/devices.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {
@@ -150,18 +147,16 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
                                   : settings::count_visible(inputs.machine.installed_devices, ids);
   }
 
-  auto tee = parse_streams(settings, "tee");
-  if (!tee.ok()) return tee.status();
-  options.tee = *std::move(tee);
-  auto redirects = parse_streams(settings, "redirects");
-  if (!redirects.ok()) return redirects.status();
-  options.redirects = *std::move(redirects);
-  auto shown = parse_ranks(settings, "local_ranks_filter");
-  if (!shown.ok()) return shown.status();
-  options.local_ranks_filter = *std::move(shown);
-  auto conf = parse_pairs(settings);
-  if (!conf.ok()) return conf.status();
-  options.rdzv_conf = *std::move(conf);
+  absl::Status parsed;
+  const auto take = [&parsed](auto value, auto& field) {
+    parsed.Update(value.status());
+    if (value.ok()) field = *std::move(value);
+  };
+  take(parse_streams(settings, "tee"), options.tee);
+  take(parse_streams(settings, "redirects"), options.redirects);
+  take(parse_ranks(settings, "local_ranks_filter"), options.local_ranks_filter);
+  take(parse_pairs(settings), options.rdzv_conf);
+  if (!parsed.ok()) return parsed;
 
   absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
   if (!endpoint.ok()) return endpoint.status();

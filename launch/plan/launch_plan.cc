@@ -1,12 +1,15 @@
 #include "launch/plan/launch_plan.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/functional/overload.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/environment.h"
 #include "launch/settings/child_environment.h"
@@ -57,12 +60,6 @@ bool wants_srun(const PlanInputs& inputs) {
 bool is_one_of_many_tasks(const PlanInputs& inputs) {
   return inputs.job.kind == JobKind::kSlurmTask && inputs.job.tasks > 1 &&
          inputs.job.tasks != inputs.job.nodes && !inputs.settings.is_typed("num_processes");
-}
-
-template <typename Plan>
-absl::StatusOr<LaunchPlan> with_notes(absl::StatusOr<Plan> plan, std::vector<std::string> notes) {
-  if (!plan.ok()) return plan.status();
-  return LaunchPlan{*std::move(plan), std::move(notes)};
 }
 
 // What only this launcher's ranks get, of what was asked for, in one note.
@@ -155,36 +152,37 @@ std::string command_text(const CommandPlan& plan) {
 absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   std::vector<std::string> notes;
+  const auto with_notes = [&notes](auto plan) -> absl::StatusOr<LaunchPlan> {
+    if (!plan.ok()) return plan.status();
+    return LaunchPlan{*std::move(plan), std::move(notes)};
+  };
   if (settings.is_set("simulate")) {
     note_missing_features(inputs, "a simulated cluster is one process", &notes);
     return LaunchPlan{plan_simulated(inputs), notes};
   }
   if (settings.is_sagemaker()) {
-    absl::StatusOr<SageMakerPlan> plan = plan_sagemaker(inputs, &notes);
-    return with_notes(std::move(plan), std::move(notes));
+    return with_notes(plan_sagemaker(inputs, &notes));
   }
   if (settings.flag("tpu") && settings.flag("tpu_use_cluster")) {
     note_missing_features(inputs, "gcloud starts the launchers of the workers", &notes);
-    return with_notes(plan_tpu_pod(inputs), notes);
+    return with_notes(plan_tpu_pod(inputs));
   }
   if (settings.is_set("mpirun_hostfile")) {
     note_missing_features(inputs, "mpirun starts the ranks", &notes);
-    absl::StatusOr<CommandPlan> plan = plan_mpirun(inputs, &notes);
-    return with_notes(std::move(plan), std::move(notes));
+    return with_notes(plan_mpirun(inputs, &notes));
   }
   if (settings.flag("use_deepspeed") && settings.number("num_machines") > 1 &&
       settings.text("deepspeed_multinode_launcher") != "standard" &&
       inputs.job.kind == JobKind::kNone) {
     note_missing_features(inputs, "deepspeed starts the ranks", &notes);
-    return with_notes(plan_deepspeed(inputs), notes);
+    return with_notes(plan_deepspeed(inputs));
   }
-  if (wants_srun(inputs)) return with_notes(plan_srun(inputs), notes);
+  if (wants_srun(inputs)) return with_notes(plan_srun(inputs));
   if (is_one_of_many_tasks(inputs)) {
     note_missing_features(inputs, "srun started this rank", &notes);
     return LaunchPlan{plan_task(inputs), notes};
   }
-  absl::StatusOr<AgentOptions> plan = plan_agent(inputs, &notes);
-  return with_notes(std::move(plan), std::move(notes));
+  return with_notes(plan_agent(inputs, &notes));
 }
 
 std::string to_text(const LaunchPlan& plan) {
@@ -215,6 +213,58 @@ std::vector<std::string> program_words(const settings::Settings& settings,
   std::vector<std::string> words = {kModuleLoader, function.empty() ? "main" : function};
   words.insert(words.end(), command.begin(), command.end());
   return words;
+}
+
+absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
+  Endpoint endpoint;
+  absl::string_view port;
+  bool has_port = false;
+  if (absl::string_view rest = text; absl::ConsumePrefix(&rest, "[")) {
+    const size_t close = rest.find(']');
+    if (close == absl::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\": the bracket is not closed"));
+    }
+    endpoint.host = std::string(rest.substr(0, close));
+    port = rest.substr(close + 1);
+    has_port = absl::ConsumePrefix(&port, ":");
+    if (!has_port && !port.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not HOST:PORT"));
+    }
+  } else if (std::count(text.begin(), text.end(), ':') == 1) {
+    endpoint.host = std::string(text.substr(0, text.find(':')));
+    port = text.substr(text.find(':') + 1);
+    has_port = true;
+  } else {
+    endpoint.host = std::string(text);
+  }
+  if (!has_port) return endpoint;
+  int number = 0;
+  if (!absl::SimpleAtoi(port, &number) || number < 0 || number > UINT16_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\": the port is not a whole number from 0 to 65535"));
+  }
+  endpoint.port = static_cast<uint16_t>(number);
+  return endpoint;
+}
+
+uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
+                     std::vector<std::string>* notes) {
+  if (port == 0 || !machine.is_port_in_use(port)) return port;
+  notes->push_back(
+      absl::StrCat("port ", port, " is in use; the ranks of this machine meet at a free one"));
+  return 0;
+}
+
+absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings) {
+  const char* name = settings.is_set("rdzv_endpoint") ? "rdzv_endpoint" : "main_process_ip";
+  absl::StatusOr<Endpoint> endpoint = parse_endpoint(settings.text(name));
+  if (!endpoint.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", endpoint.status().message()));
+  }
+  if (!endpoint->port && settings.is_set("main_process_port")) {
+    endpoint->port = static_cast<uint16_t>(settings.number("main_process_port"));
+  }
+  return endpoint;
 }
 
 }  // namespace accelerate::launch::plan

@@ -8,8 +8,11 @@
 /// Mirrors: accelerate commands/launch.py, the launchers; utils/launch.py, the prepare functions.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -20,7 +23,6 @@
 #include "absl/types/span.h"
 #include "launch/agent/agent_options.h"
 #include "launch/process/process_plan.h"
-#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
@@ -97,7 +99,44 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
 absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
     absl::Span<const std::string> arguments);
 
-// The kinds, each in a file of its own. Notes are added to.
+/// The default port of a rendezvous.
+inline constexpr uint16_t kUsualPort = 29500;
+
+struct Endpoint {
+  /// A name or an address; IPv6 without brackets. Empty: not set.
+  std::string host;
+  std::optional<uint16_t> port;
+};
+
+/// "h", "h:1", "[::1]:1", "::1".
+/// Errors: InvalidArgument for a bad port.
+absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
+
+/// The port of a run on one machine: 0, any free one, in place of one that is in use, with a note.
+uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
+                     std::vector<std::string>* notes);
+
+/// The endpoint from --rdzv_endpoint, else from --main_process_ip and --main_process_port.
+absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings);
+
+// DeepSpeed's file of machines, and the filters on it.
+//
+// A line names a machine and its slots, `worker-1 slots=4`; `#` begins a comment. A filter names
+// machines, and slots of them: `worker-1@worker-2:0,2`.
+// Errors:  InvalidArgument naming the line or the part of the filter.
+// Mirrors: the hostfile of deepspeed/launcher/runner.py.
+
+/// Machines in the order of the file, with the numbers of their slots.
+using Hosts = std::vector<std::pair<std::string, std::vector<int>>>;
+
+absl::StatusOr<Hosts> parse_hostfile(absl::string_view text);
+
+/// What is left: only what `include` names, or all but what `exclude` names; at most one of them
+/// may be there. A machine of which no slot is left is left out.
+absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include,
+                                   absl::string_view exclude);
+
+// The kinds. Notes are added to.
 absl::StatusOr<agent::AgentOptions> plan_agent(const PlanInputs& inputs,
                                                std::vector<std::string>* notes);
 absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes);

@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "launch/plan/launch_plan.h"
-#include "launch/settings/child_environment.h"
+#include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {
 namespace {

@@ -1,4 +1,4 @@
-/// Starting a program: fork, arrange the child, exec.
+/// Finding a program, and starting it: fork, arrange the child, exec.
 ///
 /// Between fork and exec a child may not allocate, so everything it needs is prepared before.
 /// Threads: fork from the main thread only; a child is tied to the life of the thread that forked
@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "launch/process/orphan_guard.h"
 #include "launch/process/signal_inbox.h"
 
@@ -61,8 +63,25 @@ struct ChildSetup {
 absl::StatusOr<pid_t> spawn(const ExecImage& image, const ChildSetup& setup,
                             const SignalInbox& signals, const OrphanGuard& guard);
 
+/// Runs a program to its end, as a shell does: it has the terminal, its streams are ours. Returns
+/// its exit code; 128 + N after signal N. While it runs, SIGINT and SIGQUIT are its business alone;
+/// it gets SIGTERM when this process dies. `argv[0]` is looked for in PATH. Errors: as
+/// `find_program` and `spawn`.
+absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
+                                const std::vector<std::string>& environment);
+
 /// What to tell about an `exec` of `image` that returned `error`. Errors: NotFound,
 /// PermissionDenied.
 absl::Status exec_error(const ExecImage& image, int error);
+
+/// PATH of an environment of `NAME=value` words; what execvp takes where there is none.
+std::string search_path_of(absl::Span<const std::string> environment);
+
+/// The file that `name` stands for: itself if it has a slash, else the first executable file of
+/// that name in the directories of `search_path` (colon separated, an empty one is the current
+/// directory). Same rules as execvp, but the reason of a failure is kept.
+/// Errors: NotFound if there is no such file; PermissionDenied if there is one that cannot be
+///         executed.
+absl::StatusOr<std::string> find_program(absl::string_view name, absl::string_view search_path);
 
 }  // namespace accelerate::launch::process

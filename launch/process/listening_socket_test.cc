@@ -1,4 +1,4 @@
-#include "launch/process/listening_socket.h"
+#include "launch/process/socket_address.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

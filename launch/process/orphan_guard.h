@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "accelerate/platform/unique_fd.h"
@@ -53,5 +54,9 @@ class OrphanGuard {
   UniqueFd pipe_;
   std::string token_;
 };
+
+/// The processes whose parent is `parent`, from /proc. Processes come and go while the list is
+/// made: it is complete only for those that were there before and still are. Threads: any.
+std::vector<pid_t> children_of(pid_t parent);
 
 }  // namespace accelerate::launch::process

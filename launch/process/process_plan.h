@@ -1,4 +1,5 @@
-/// What a process gets: command, environment, descriptors.
+/// What a process gets: command, environment, descriptors; and looking into an environment that is
+/// a list of `NAME=value` words.
 ///
 /// Pure: nothing is started and the machine is not asked, so a plan can be printed and compared as
 /// text.
@@ -9,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 
 namespace accelerate::launch::process {
@@ -56,5 +59,21 @@ std::string to_text(const EnvironmentOverlay& overlay);
 
 /// The plan as lines `argv: …`, the environment's, `keep fd N`, in this order.
 std::string to_text(const ProcessPlan& plan);
+
+/// The value of the last word of that name; nothing if there is none.
+inline std::optional<std::string> find_in_environment(absl::Span<const std::string> environment,
+                                                      absl::string_view name) {
+  std::optional<std::string> value;
+  for (absl::string_view word : environment) {
+    if (absl::ConsumePrefix(&word, name) && absl::ConsumePrefix(&word, "=")) value.emplace(word);
+  }
+  return value;
+}
+
+/// The same; empty if there is none.
+inline std::string environment_value(absl::Span<const std::string> environment,
+                                     absl::string_view name) {
+  return find_in_environment(environment, name).value_or("");
+}
 
 }  // namespace accelerate::launch::process

@@ -1,4 +1,4 @@
-#include "launch/process/program.h"
+#include "launch/process/child_process.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-/// Addresses of machines: IPv4 or IPv6, with a port.
+/// Addresses of machines, IPv4 or IPv6 with a port, and sockets that listen there.
 /// Threads: values.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "accelerate/platform/unique_fd.h"
 
 namespace accelerate::launch::process {
 
@@ -54,5 +55,26 @@ bool is_own_address(const SocketAddress& address);
 
 /// `HOST:PORT`, an IPv6 address in brackets.
 std::string endpoint_text(absl::string_view host, uint16_t port);
+
+/// A socket that a run's other processes connect to: rank 0's rendezvous store, or the membership
+/// server of the launchers. Closed on exec unless a child keeps it on purpose.
+///
+/// The launcher opens the store's socket and hands it on, rather than only a number: between
+/// finding a free port and binding it again, another program could take it.
+struct ListeningSocket {
+  UniqueFd fd;
+  uint16_t port = 0;
+};
+
+/// Listens on `address` and `port`, or on any free port if it is 0.
+/// Errors: AlreadyExists if the port is taken, Unavailable for any other reason; both name the
+///         address and the port and what the system said.
+absl::StatusOr<ListeningSocket> listen_on(const SocketAddress& address, uint16_t port);
+
+/// Listens on 127.0.0.1.
+absl::StatusOr<ListeningSocket> listen_on_loopback(uint16_t port);
+
+/// Listens on all of the machine's addresses, IPv6 and IPv4.
+absl::StatusOr<ListeningSocket> listen_everywhere(uint16_t port);
 
 }  // namespace accelerate::launch::process

@@ -1,4 +1,4 @@
-#include "launch/settings/child_environment.h"
+#include "launch/settings/validate.h"
 
 #include <algorithm>
 #include <array>
@@ -6,14 +6,16 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/environment.h"
 #include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/devices.h"
+#include "launch/settings/machine.h"
+#include "launch/settings/schema.h"
 #include "launch/settings/value_text.h"
 
 namespace accelerate::launch::settings {

@@ -1,45 +1,187 @@
 #include "launch/settings/config_file.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
+#include <yaml-cpp/yaml.h>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
-#include "launch/settings/yaml_text.h"
 
 namespace accelerate::launch::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Configurations are never deeper.
+constexpr int kMaxDepth = 8;
+
+absl::Status error_at(absl::string_view name, const YAML::Mark& mark, absl::string_view message) {
+  if (mark.is_null()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", message));
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ":", mark.line + 1, ":", mark.column + 1, ": ", message));
+}
+
+bool is_one_of(absl::string_view word, std::initializer_list<const char*> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool is_null(absl::string_view word) { return is_one_of(word, {"", "~", "null", "Null", "NULL"}); }
+
+bool is_true(absl::string_view word) {
+  return is_one_of(word, {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"});
+}
+
+bool is_false(absl::string_view word) {
+  return is_one_of(word, {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"});
+}
+
+// Decimal, 0x, 0b, or octal with a 0 in front; `_` may stand between digits.
+bool read_int(absl::string_view word, int64_t* number) {
+  std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
+  if (digits.empty() || word[0] == '_') return false;
+  const bool is_negative = digits[0] == '-';
+  if (is_negative || digits[0] == '+') digits.erase(0, 1);
+  if (digits.empty() || !absl::ascii_isdigit(digits[0])) return false;
+  int base = 10;
+  size_t skip = 0;
+  if (digits.size() > 1 && digits[0] == '0') {
+    base = digits[1] == 'x' ? 16 : digits[1] == 'b' ? 2 : 8;
+    skip = base == 8 ? 1 : 2;
+  }
+  const std::string body = digits.substr(skip);
+  char* end = nullptr;
+  errno = 0;
+  if (body.empty() || !absl::ascii_isxdigit(body[0])) return false;
+  const uint64_t magnitude = std::strtoull(body.c_str(), &end, base);
+  if (*end != 0 || errno != 0 || magnitude > static_cast<uint64_t>(INT64_MAX)) return false;
+  *number = is_negative ? -static_cast<int64_t>(magnitude) : static_cast<int64_t>(magnitude);
+  return true;
+}
+
+// A float of YAML 1.1 has a point; `1e5` is a text there.
+bool read_float(absl::string_view word, double* number) {
+  const std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
+  if (digits.find('.') == std::string::npos) return false;
+  const bool only_digits = std::all_of(digits.begin(), digits.end(), [](char c) {
+    return absl::ascii_isdigit(c) || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-';
+  });
+  return only_digits && std::any_of(digits.begin(), digits.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtod(digits, number);
+}
+
+Json plain_scalar(const std::string& word) {
+  int64_t integer = 0;
+  double real = 0;
+  if (is_null(word)) return nullptr;
+  if (is_true(word)) return true;
+  if (is_false(word)) return false;
+  if (read_int(word, &integer)) return integer;
+  if (read_float(word, &real)) return real;
+  return word;
+}
+
+class Reader {
+ public:
+  explicit Reader(ConfigFile& file) : name_(file.path), lines_(file.lines) {}
+
+  absl::StatusOr<Json> read(const YAML::Node& node, const std::string& path, int depth) {
+    if (depth > kMaxDepth) return error_at(name_, node.Mark(), "too deep");
+    if (!node.IsDefined() || node.IsNull()) return Json(nullptr);
+    if (node.IsScalar()) {
+      return node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str"
+                 ? Json(node.Scalar())
+                 : plain_scalar(node.Scalar());
+    }
+    if (node.IsSequence()) return read_list(node, path, depth);
+    return read_map(node, path, depth);
+  }
+
+ private:
+  absl::StatusOr<Json> read_list(const YAML::Node& node, const std::string& path, int depth) {
+    Json list = Json::array();
+    for (const YAML::Node& item : node) {
+      absl::StatusOr<Json> value = read(item, path, depth + 1);
+      if (!value.ok()) return value.status();
+      list.push_back(*std::move(value));
+    }
+    return list;
+  }
+
+  absl::StatusOr<Json> read_map(const YAML::Node& node, const std::string& path, int depth) {
+    Json map = Json::object();
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar())
+        return error_at(name_, entry.first.Mark(), "a key is not a plain word");
+      const std::string& key = entry.first.Scalar();
+      const std::string key_path = path.empty() ? key : absl::StrCat(path, ".", key);
+      if (map.contains(key)) {
+        return error_at(name_, entry.first.Mark(), absl::StrCat("key ", key, " occurs twice"));
+      }
+      absl::StatusOr<Json> value = read(entry.second, key_path, depth + 1);
+      if (!value.ok()) return value.status();
+      lines_[key_path] = entry.first.Mark().line + 1;
+      map[key] = *std::move(value);
+    }
+    return map;
+  }
+
+  const std::string& name_;
+  std::map<std::string, int>& lines_;
+};
+
+// Whether a reader of YAML 1.1 or 1.2 takes a plain word for something else than a text.
+bool is_keyword(const std::string& text) {
+  // Dates, numbers of YAML 1.2, and numbers to the base of 60.
+  static const std::regex kOtherWords(
+      "[0-9]{4}-[0-9][-0-9Tt:. Z+]*|"
+      "[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+|"
+      "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+([.][0-9_]*)?");
+  return !plain_scalar(text).is_string() || is_one_of(text, {"y", "Y", "n", "N", "=", "<<"}) ||
+         std::regex_match(text, kOtherWords);
+}
+
+absl::Status read_yaml(const std::string& text, ConfigFile& file) {
+  try {
+    absl::StatusOr<Json> value = Reader(file).read(YAML::Load(text), "", 0);
+    if (!value.ok()) return value.status();
+    file.values = *std::move(value);
+  } catch (const YAML::Exception& error) {
+    return error_at(file.path, error.mark, error.msg);
+  }
+  return absl::OkStatus();
+}
+
+std::string to_yaml(const Json& map) {
+  if (map.empty()) return "";
+  return yaml_text(map, {.width = std::string::npos, .unicode = true, .is_keyword = is_keyword});
+}
+
 // Sections of older releases that nothing reads any more.
 constexpr const char* kForgottenKeys[] = {"ipex_config", "mpirun_config.mpirun_ccl"};
 
-bool is_forgotten(absl::string_view key) {
-  for (const char* forgotten : kForgottenKeys) {
-    if (key == forgotten) return true;
-  }
-  return false;
-}
-
-const SectionName* find_section(absl::string_view key) {
-  for (const SectionName& section : all_sections()) {
-    if (key == section.key) return &section;
-  }
-  return nullptr;
-}
+bool is_forgotten(absl::string_view key) { return absl::c_linear_search(kForgottenKeys, key); }
 
 // The text of a scalar in a file.
 std::string scalar_word(const Setting& row, const Json& value) {
@@ -55,20 +197,20 @@ std::string scalar_word(const Setting& row, const Json& value) {
 
 class Checker {
  public:
-  Checker(const YamlDocument& document, std::string path) : document_(document) {
-    config_.path = std::move(path);
-    config_.lines = document.lines;
+  explicit Checker(const ConfigFile& file) : file_(file) {
+    config_.path = file.path;
+    config_.lines = file.lines;
   }
 
   absl::StatusOr<ConfigFile> check() {
-    if (document_.value.is_null()) {
+    if (file_.values.is_null()) {
       return absl::InvalidArgumentError(
           absl::StrCat(config_.path, ": is empty; accelerate config makes a new one"));
     }
-    if (!document_.value.is_object()) {
+    if (!file_.values.is_object()) {
       return absl::InvalidArgumentError(absl::StrCat(config_.path, ": has no keys"));
     }
-    Json values = document_.value;
+    Json values = file_.values;
     if (!values.contains("distributed_type") || values["distributed_type"].is_null()) {
       return absl::InvalidArgumentError(absl::StrCat(
           config_.path,
@@ -88,8 +230,8 @@ class Checker {
 
  private:
   absl::Status error(const std::string& key, absl::string_view message) const {
-    const auto line = document_.lines.find(key);
-    const std::string place = line == document_.lines.end() ? "" : absl::StrCat(":", line->second);
+    const auto line = file_.lines.find(key);
+    const std::string place = line == file_.lines.end() ? "" : absl::StrCat(":", line->second);
     return absl::InvalidArgumentError(absl::StrCat(config_.path, place, ": ", key, ": ", message));
   }
 
@@ -121,8 +263,8 @@ class Checker {
     std::vector<std::string> unknown;
     auto note = [&](const std::string& key, Section section, const std::string& word) {
       std::string text = absl::StrCat("'", key, "'");
-      const auto line = document_.lines.find(key);
-      if (line != document_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
+      const auto line = file_.lines.find(key);
+      if (line != file_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
       const std::vector<std::string> near = nearest_names(word, known_keys(section));
       if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near[0], "?)");
       unknown.push_back(std::move(text));
@@ -204,7 +346,7 @@ class Checker {
         kind_ == Section::kSageMaker ? sagemaker_distributed_types() : distributed_types();
     const std::vector<std::string> words(types.begin(), types.end());
     const std::string word = type.is_string() ? type.get<std::string>() : type.dump();
-    if (std::find(words.begin(), words.end(), word) == words.end()) {
+    if (!absl::c_linear_search(words, word)) {
       return error("distributed_type",
                    absl::StrCat("expected one of ", absl::StrJoin(words, ", "), ", not \"", word,
                                 "\"", did_you_mean(word, words)));
@@ -224,13 +366,13 @@ class Checker {
     return absl::OkStatus();
   }
 
-  const YamlDocument& document_;
+  const ConfigFile& file_;
   Section kind_ = Section::kTop;
   ConfigFile config_;
 };
 
-absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::string& path) {
-  YamlDocument document;
+absl::Status read_json(const std::string& text, ConfigFile& file) {
+  const std::string& path = file.path;
   std::vector<std::set<std::string>> open_objects;  // the keys of each
   std::string repeated;
   const auto watch = [&](int, Json::parse_event_t event, const Json& parsed) {
@@ -243,7 +385,7 @@ absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::stri
     return true;
   };
   try {
-    document.value = Json::parse(text, watch);
+    file.values = Json::parse(text, watch);
   } catch (const Json::parse_error& error) {
     const size_t end = std::min<size_t>(error.byte, text.size());
     const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
@@ -255,7 +397,7 @@ absl::StatusOr<YamlDocument> parse_json(const std::string& text, const std::stri
   if (!repeated.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": has the key ", repeated, " twice"));
   }
-  return document;
+  return absl::OkStatus();
 }
 
 // Neither nulls nor empty maps.
@@ -324,10 +466,11 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path) {
   if (!is_utf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
-  absl::StatusOr<YamlDocument> document =
-      format == ConfigFormat::kJson ? parse_json(text, path) : parse_yaml(text, path);
-  if (!document.ok()) return document.status();
-  return Checker(*document, path).check();
+  ConfigFile file = {.path = path};
+  const absl::Status read =
+      format == ConfigFormat::kJson ? read_json(text, file) : read_yaml(text, file);
+  if (!read.ok()) return read;
+  return Checker(file).check();
 }
 
 nlohmann::ordered_json all_fields(const ConfigFile& config) {

@@ -1,4 +1,4 @@
-#include "launch/settings/devices.h"
+#include "launch/settings/machine.h"
 
 #include <gtest/gtest.h>
 

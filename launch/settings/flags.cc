@@ -1,18 +1,15 @@
-#include "launch/settings/flags.h"
+#include "launch/settings/settings.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch::settings {
 namespace {
@@ -175,8 +172,8 @@ std::string options_markdown() {
     if (row.negated_flag != nullptr) absl::StrAppend(&flag, " `--", row.negated_flag, "`");
     std::string key;
     if (row.section != Section::kNone) key = absl::StrCat("`", row.key_name(), "`");
-    for (const SectionName& section : all_sections()) {
-      if (section.section == row.section) key = absl::StrCat("`", section.key, ": ", row.name, "`");
+    if (const SectionName* section = find_section(row.section)) {
+      key = absl::StrCat("`", section->key, ": ", row.name, "`");
     }
     std::string value = row.choices != nullptr ? absl::StrReplaceAll(row.choices, {{"|", ", "}})
                                                : std::string(value_name(row));

@@ -1,4 +1,4 @@
-#include "launch/settings/flags.h"
+#include "launch/settings/settings.h"
 
 #include <algorithm>
 #include <cstdlib>

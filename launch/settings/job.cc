@@ -1,4 +1,4 @@
-#include "launch/settings/job.h"
+#include "launch/settings/machine.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,10 +10,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::settings {
 namespace {

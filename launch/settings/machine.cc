@@ -1,31 +1,36 @@
 #include "launch/settings/machine.h"
 
-#include <dirent.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
-#include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/unique_fd.h"
-#include "launch/process/listening_socket.h"
-#include "launch/process/program.h"
+#include "launch/process/child_process.h"
+#include "launch/process/process_plan.h"
 #include "launch/process/socket_address.h"
-#include "launch/settings/devices.h"
 
 namespace accelerate::launch::settings {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::optional<std::string> read_text(const std::string& path) {
   std::ifstream file(path);
@@ -35,17 +40,14 @@ std::optional<std::string> read_text(const std::string& path) {
   return text.str();
 }
 
-std::vector<std::string> entries_of(const char* folder) {
+std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(folder), &closedir);
-  if (open == nullptr) return names;
-  while (const dirent* entry = readdir(open.get())) names.emplace_back(entry->d_name);
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
   return names;
-}
-
-bool is_numbered(absl::string_view name, absl::string_view prefix) {
-  return absl::ConsumePrefix(&name, prefix) && !name.empty() &&
-         std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
 }
 
 // GeForce RTX 40: the driver claims peer access, and fails when NCCL uses it.
@@ -60,8 +62,7 @@ bool has_peer_access() {
 int count_physical_cores() {
   // One line a logical processor in each file that names its core and package.
   std::set<std::pair<std::string, std::string>> cores;
-  for (const std::string& name : entries_of("/sys/devices/system/cpu")) {
-    if (!is_numbered(name, "cpu")) continue;
+  for (const std::string& name : numbered_names("/sys/devices/system/cpu", "cpu")) {
     const std::string folder = absl::StrCat("/sys/devices/system/cpu/", name, "/topology/");
     const auto core = read_text(folder + "core_id");
     const auto package = read_text(folder + "physical_package_id");
@@ -93,6 +94,32 @@ std::optional<MpiProgram> find_mpi(const std::string& search_path) {
   return std::nullopt;
 }
 
+// Kinds of devices by the names of their files in /dev: the prefix, then a number.
+constexpr std::pair<const char*, const char*> kDeviceFiles[] = {
+    {"gpu", "nvidia"},  {"npu", "davinci"}, {"mlu", "cambricon_dev"}, {"sdaa", "tcaicard"},
+    {"musa", "mtgpu."}, {"hpu", "hl"},      {"neuron", "neuron"},     {"tpu", "accel"},
+};
+
+constexpr std::pair<const char*, const char*> kVisibleDevices[] = {
+    {"xpu", "ZE_AFFINITY_MASK"},           {"npu", "ASCEND_RT_VISIBLE_DEVICES"},
+    {"mlu", "MLU_VISIBLE_DEVICES"},        {"sdaa", "SDAA_VISIBLE_DEVICES"},
+    {"musa", "MUSA_VISIBLE_DEVICES"},      {"hpu", "HABANA_VISIBLE_MODULES"},
+    {"neuron", "NEURON_RT_VISIBLE_CORES"},
+};
+
+constexpr char kIntel[] = "0x8086";
+
+// All makers' graphics have the same names; only their vendors tell them apart.
+int count_intel(const fs::path& root) {
+  int count = 0;
+  for (const std::string& name : numbered_names(root / "dev/dri", "renderD")) {
+    std::string vendor;
+    std::ifstream(root / "sys/class/drm" / name / "device/vendor") >> vendor;
+    count += vendor == kIntel;
+  }
+  return count;
+}
+
 }  // namespace
 
 MpiFlavour mpi_flavour(absl::string_view version_text) {
@@ -107,16 +134,59 @@ Machine this_machine(absl::Span<const std::string> environment) {
                      .devices = devices.visible,
                      .installed_devices = devices.installed};
   machine.has_peer_access = machine.device_kind != "gpu" || has_peer_access();
-  const std::string search_path = process::search_path_of(environment);
   machine.count_physical_cores = &count_physical_cores;
-  machine.find_mpi = [search_path] { return find_mpi(search_path); };
+  machine.find_mpi = [search_path = process::search_path_of(environment)] {
+    return find_mpi(search_path);
+  };
   machine.is_port_in_use = &accepts_connections;
   machine.find_free_port = &free_port;
-  machine.has_program = [search_path](const std::string& name) {
-    return process::find_program(name, search_path).ok();
-  };
   machine.read_file = &read_text;
   return machine;
+}
+
+std::vector<std::string> numbered_names(const std::string& folder, absl::string_view prefix) {
+  std::vector<std::string> names = entries_of(folder);
+  std::erase_if(names, [prefix](absl::string_view name) {
+    return !absl::ConsumePrefix(&name, prefix) || name.empty() ||
+           !absl::c_all_of(name, absl::ascii_isdigit);
+  });
+  return names;
+}
+
+Devices find_devices(const std::string& root, absl::Span<const std::string> environment) {
+  Devices devices;
+  for (const auto& [kind, prefix] : kDeviceFiles) {
+    devices.installed = static_cast<int>(numbered_names(fs::path(root) / "dev", prefix).size());
+    devices.kind = kind;
+    if (devices.installed > 0) break;
+  }
+  if (devices.installed == 0) {
+    devices.installed = count_intel(root);
+    devices.kind = "xpu";
+  }
+  const std::optional<std::string> ids =
+      process::find_in_environment(environment, visible_devices_variable(devices.kind));
+  devices.visible = ids ? count_visible(devices.installed, *ids) : devices.installed;
+  if (devices.visible == 0) devices.kind = "cpu";
+  return devices;
+}
+
+int count_visible(int installed, absl::string_view ids) {
+  std::set<absl::string_view> visible;
+  for (absl::string_view id : absl::StrSplit(ids, ',', absl::SkipWhitespace())) {
+    id = absl::StripAsciiWhitespace(id);
+    int64_t number = 0;
+    if (absl::SimpleAtoi(id, &number) && (number < 0 || number >= installed)) break;
+    visible.insert(id);
+  }
+  return installed == 0 ? 0 : static_cast<int>(visible.size());
+}
+
+const char* visible_devices_variable(absl::string_view kind) {
+  for (const auto& [name, variable] : kVisibleDevices) {
+    if (kind == name) return variable;
+  }
+  return "CUDA_VISIBLE_DEVICES";
 }
 
 }  // namespace accelerate::launch::settings

@@ -1,17 +1,18 @@
 /// The properties of this machine that plans depend on.
 ///
-/// A plain struct that tests fill in. Nothing here needs a driver's library (devices.h), so a
-/// machine whose driver is broken may seem to have devices that a rank cannot use; preflight and
-/// ranks tell.
-/// Errors:  none; what cannot be found out is not there.
-/// Threads: any.
+/// A plain struct that tests fill in. Accelerators are counted by the files that the system shows
+/// for them; no driver's library is asked, so a machine whose driver is broken may seem to have
+/// devices that a rank cannot use; the agent's checks and ranks tell. Errors:  none; what cannot be
+/// found out is not there. Threads: any.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -48,8 +49,6 @@ struct Machine {
   /// Whether a program on this machine accepts connections at the port.
   std::function<bool(uint16_t)> is_port_in_use = [](uint16_t) { return false; };
   std::function<uint16_t()> find_free_port = [] { return 0; };
-  /// Whether PATH has the program.
-  std::function<bool(const std::string&)> has_program = [](const std::string&) { return false; };
   /// The text of a file; nothing if it cannot be read.
   std::function<std::optional<std::string>(const std::string&)> read_file = [](const std::string&) {
     return std::nullopt;
@@ -61,5 +60,57 @@ Machine this_machine(absl::Span<const std::string> environment);
 
 /// The flavour that prints this for --version.
 MpiFlavour mpi_flavour(absl::string_view version_text);
+
+/// The names in a folder that are the prefix and a number.
+std::vector<std::string> numbered_names(const std::string& folder, absl::string_view prefix);
+
+struct Devices {
+  /// "gpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu", "xpu"; "cpu" where there are
+  /// none, or none is visible.
+  std::string kind = "cpu";
+  int installed = 0;
+  /// Those that the kind's variable leaves.
+  int visible = 0;
+};
+
+/// The devices of the system whose files are below `root`, "/" for this one. `environment` holds
+/// `NAME=value` words.
+Devices find_devices(const std::string& root, absl::Span<const std::string> environment);
+
+/// How many devices a list such as "0,2" shows of `installed` ones. The first that is not there
+/// ends it, as it does for CUDA; those that have names instead of numbers are believed.
+int count_visible(int installed, absl::string_view ids);
+
+/// The variable that limits which devices of a kind a process sees.
+const char* visible_devices_variable(absl::string_view kind);
+
+// The scheduler's description of the job that the launcher runs in.
+//
+// Errors:  InvalidArgument naming the variable that makes no sense.
+// Mirrors: nothing for Slurm; for SageMaker what its containers set, as HF Accelerate's scripts see
+// it.
+
+enum class JobKind {
+  kNone,
+  kSlurmShell,  ///< the batch script or the shell of a Slurm job: ranks are started with srun
+  kSlurmTask,   ///< a task that srun started
+  kSageMaker,   ///< one machine of a SageMaker job
+};
+
+struct Job {
+  JobKind kind = JobKind::kNone;
+  int nodes = 1;
+  /// The tasks over all nodes; 0 if the job does not define them.
+  int tasks = 0;
+  int devices_per_node = 0;
+  /// The node rank of this process; 0 in a shell.
+  int node_rank = 0;
+  std::string first_host;
+  /// One that all of the job agree on.
+  uint16_t port = 0;
+};
+
+/// `environment` holds `NAME=value` words.
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment);
 
 }  // namespace accelerate::launch::settings

@@ -1,11 +1,17 @@
 #include "launch/settings/schema.h"
 
 #include <algorithm>
-#include <utility>
+#include <cmath>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/algorithm/container.h"
 #include "absl/log/absl_check.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
@@ -46,6 +52,23 @@ constexpr OldKey kOldKeys[] = {
     {Section::kMegatron, "megatron_lm_sequence_parallel", "megatron_lm_sequence_parallelism"},
 };
 
+absl::Status expected(absl::string_view what, absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", not \"", text, "\""));
+}
+
+absl::Status check_bools(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
+  const bool all_good = absl::c_all_of(parts, [](absl::string_view part) {
+    return parse_bool(absl::StripAsciiWhitespace(part)).ok();
+  });
+  if (parts.size() == 3 && all_good) return absl::OkStatus();
+  return expected("three booleans as in true,false,true", text);
+}
+
+bool stands_in(const Setting& row, Section section) {
+  return row.section == section || (section == Section::kSageMaker && row.in_sagemaker);
+}
+
 }  // namespace
 
 std::vector<absl::string_view> Setting::choice_list() const {
@@ -79,29 +102,34 @@ const Setting* find_flag(absl::string_view flag) {
 
 absl::Span<const SectionName> all_sections() { return kSections; }
 
+const SectionName* find_section(absl::string_view key) {
+  const auto* found = std::ranges::find(
+      kSections, key, [](const auto& each) { return absl::string_view(each.key); });
+  return found == std::end(kSections) ? nullptr : found;
+}
+
+const SectionName* find_section(Section section) {
+  const auto* found = std::ranges::find(kSections, section, &SectionName::section);
+  return found == std::end(kSections) ? nullptr : found;
+}
+
 const Setting* find_key(Section section, absl::string_view key) {
   for (const Setting& row : all_settings()) {
-    const bool is_here =
-        row.section == section || (section == Section::kSageMaker && row.in_sagemaker);
-    if (is_here && key == row.key_name()) return &row;
+    if (stands_in(row, section) && key == row.key_name()) return &row;
   }
   for (const OldKey& old : kOldKeys) {
     if (old.section == section && key == old.old_key) return &setting(old.name);
   }
-  for (const SectionName& named : kSections) {
-    if (named.section != section || *named.prefix == 0) continue;
-    if (absl::StartsWith(key, named.prefix)) return nullptr;
-    return find_key(section, absl::StrCat(named.prefix, key));
-  }
-  return nullptr;
+  const SectionName* named = find_section(section);
+  if (named == nullptr || *named->prefix == 0) return nullptr;
+  if (absl::StartsWith(key, named->prefix)) return nullptr;
+  return find_key(section, absl::StrCat(named->prefix, key));
 }
 
 std::vector<std::string> known_keys(Section section) {
   std::vector<std::string> keys;
   for (const Setting& row : all_settings()) {
-    if (row.section == section || (section == Section::kSageMaker && row.in_sagemaker)) {
-      keys.push_back(row.key_name());
-    }
+    if (stands_in(row, section)) keys.push_back(row.key_name());
   }
   for (const SectionName& named : kSections) {
     if (section == Section::kTop ||
@@ -135,5 +163,58 @@ const char* group_title(Group group) {
 
 absl::Span<const char* const> distributed_types() { return kDistributedTypes; }
 absl::Span<const char* const> sagemaker_distributed_types() { return kSageMakerDistributedTypes; }
+
+absl::StatusOr<bool> parse_bool(absl::string_view text) {
+  const std::string word = absl::AsciiStrToLower(text);
+  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
+    if (word == no) return false;
+  }
+  return expected("true or false", text);
+}
+
+absl::Status check_value(const Setting& setting, absl::string_view text) {
+  switch (setting.type) {
+    case ValueType::kFlag:
+    case ValueType::kBool: return parse_bool(text).status();
+    case ValueType::kBools: return check_bools(text);
+    case ValueType::kInt: {
+      int64_t number = 0;
+      if (!absl::SimpleAtoi(text, &number)) return expected("a whole number", text);
+      break;
+    }
+    case ValueType::kFloat: {
+      double number = 0;
+      if (!absl::SimpleAtod(text, &number) || !std::isfinite(number)) {
+        return expected("a number", text);
+      }
+      break;
+    }
+    case ValueType::kText:
+    case ValueType::kTexts: break;
+  }
+  const std::vector<absl::string_view> choices = setting.choice_list();
+  if (choices.empty() || absl::c_linear_search(choices, text)) return absl::OkStatus();
+  return expected(absl::StrCat("one of ", absl::StrJoin(choices, ", ")), text);
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+  return true;
+}
+
+std::string schema_text(const Setting& setting, const std::string& text) {
+  if (!setting.is_in_any_case) return text;
+  for (const absl::string_view choice : setting.choice_list()) {
+    if (absl::EqualsIgnoreCase(choice, text)) return std::string(choice);
+  }
+  return text;
+}
 
 }  // namespace accelerate::launch::settings

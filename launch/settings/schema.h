@@ -3,14 +3,16 @@
 /// A row makes the flag of `accelerate launch`, the key in the YAML file, the variable that a rank
 /// gets, the default of the question in `accelerate config`, and the row in
 /// accelerate/docs/launch_options.md.
-/// Errors:  none; looking up a name that no row has is a programming error where stated.
-/// Threads: constant data.
-/// Mirrors: the flags of accelerate commands/launch.py and the fields of commands/config.
+/// Errors:  none but of values; looking up a name that no row has is a programming error where
+/// stated. Threads: constant data. Mirrors: the flags of accelerate commands/launch.py and the
+/// fields of commands/config.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -123,6 +125,10 @@ struct SectionName {
 
 absl::Span<const SectionName> all_sections();
 
+/// The map of a key, "fsdp_config", or of a section. Null for none.
+const SectionName* find_section(absl::string_view key);
+const SectionName* find_section(Section section);
+
 /// The row of a key within a section: with or without the section's prefix, or spelt as an older
 /// release did. For Section::kTop and kSageMaker the keys at the top of such a file. Null for none.
 const Setting* find_key(Section section, absl::string_view key);
@@ -136,5 +142,20 @@ const char* group_title(Group group);
 /// What the types of parallel runs are called in a file; and in one for SageMaker.
 absl::Span<const char* const> distributed_types();
 absl::Span<const char* const> sagemaker_distributed_types();
+
+// What the text of a value means: one way of reading for flags, configuration files and variables.
+// Errors: InvalidArgument with the expected and the actual text; callers add the place.
+
+/// y yes t true on 1 / n no f false off 0, in any case.
+absl::StatusOr<bool> parse_bool(absl::string_view text);
+
+/// The numbers and the words of `text` are as the setting's type and choices want them.
+absl::Status check_value(const Setting& setting, absl::string_view text);
+
+/// Whether a JSON or YAML file can have the text.
+bool is_utf8(const std::string& text);
+
+/// The schema's spelling of a value from a file or a variable, where choices may be in any case.
+std::string schema_text(const Setting& setting, const std::string& text);
 
 }  // namespace accelerate::launch::settings

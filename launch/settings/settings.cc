@@ -1,16 +1,16 @@
 #include "launch/settings/settings.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/absl_check.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launch/process/environment_words.h"
-#include "launch/settings/value_text.h"
+#include "launch/process/process_plan.h"
+#include "launch/settings/schema.h"
 
 namespace accelerate::launch::settings {
 namespace {
@@ -21,13 +21,10 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kKindFlags[] = {
     "multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm", "cpu"};
 
-bool is_kind_flag(absl::string_view name) {
-  return std::find(std::begin(kKindFlags), std::end(kKindFlags), name) != std::end(kKindFlags);
-}
+bool is_kind_flag(absl::string_view name) { return absl::c_linear_search(kKindFlags, name); }
 
 bool has_kind_flag(const TypedFlags& typed) {
-  return std::any_of(std::begin(kKindFlags), std::end(kKindFlags),
-                     [&](const char* name) { return typed.contains(name); });
+  return absl::c_any_of(kKindFlags, [&](const char* name) { return typed.contains(name); });
 }
 
 bool is_secret(absl::string_view name) { return absl::StartsWith(name, "aws_"); }
@@ -97,14 +94,13 @@ void Settings::take_config(const ConfigFile& config) {
       take_key(config, *row, value, key);
       continue;
     }
-    for (const SectionName& section : all_sections()) {
-      if (key != section.key) continue;
-      for (const auto& [inner, inner_value] : value.items()) {
-        const Setting* row = find_key(section.section, inner);
-        ABSL_CHECK(row != nullptr) << "a checked configuration has the key " << inner;
-        take_key(config, *row, inner_value, absl::StrCat(key, ".", inner));
-        if (section.section == Section::kDeepSpeed) deepspeed_keys_.push_back(inner);
-      }
+    const SectionName* section = find_section(key);
+    if (section == nullptr) continue;
+    for (const auto& [inner, inner_value] : value.items()) {
+      const Setting* row = find_key(section->section, inner);
+      ABSL_CHECK(row != nullptr) << "a checked configuration has the key " << inner;
+      take_key(config, *row, inner_value, absl::StrCat(key, ".", inner));
+      if (section->section == Section::kDeepSpeed) deepspeed_keys_.push_back(inner);
     }
   }
 }

@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "launch/settings/child_environment.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::settings {

@@ -6,13 +6,10 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "launch/process/process_plan.h"
-#include "launch/settings/job.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
@@ -37,5 +34,14 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 /// The defaults that a run depends on, "num_processes=2", as one note; empty if there is a
 /// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);
+
+// The variables that pass settings on to ranks. Those for ranks and addresses are set by the
+// program that starts a rank (the agent, mpirun, srun). Mirrors: accelerate utils/launch.py, the
+// prepare functions.
+
+/// \pre `complete` succeeded. `environment` holds `NAME=value` words of the launcher. Requests for
+/// a simulation that an outer run made are removed.
+process::EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
+                                              absl::Span<const std::string> environment);
 
 }  // namespace accelerate::launch::settings

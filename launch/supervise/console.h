@@ -2,16 +2,49 @@
 /// Threads: the main thread.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "launch/process/event_source.h"
-#include "launch/supervise/output_queue.h"
 
 namespace accelerate::launch::supervise {
+
+/// Bytes on their way to the launcher's own standard output or error.
+///
+/// A slow reader must not keep the launcher from answering signals, and the descriptor may be
+/// shared with other processes, so it is not made non-blocking. Instead bytes wait here until poll
+/// reports room, and leave in pieces that fit. Threads: one user.
+class OutputQueue {
+ public:
+  /// Above this, producers should wait.
+  static constexpr size_t kFullBytes = 256 * 1024;
+
+  /// `fd` stays open and is not owned.
+  explicit OutputQueue(int fd) : fd_(fd) {}
+
+  int fd() const { return fd_; }
+  bool empty() const { return sent_ == pending_.size(); }
+  bool is_full() const { return pending_.size() - sent_ >= kFullBytes; }
+
+  /// Where to append. Once a write failed, what is appended is dropped by the next `write_some`.
+  std::string& pending() { return pending_; }
+
+  /// Call when poll reported room or an error: writes as much as surely does not block.
+  /// Errors: Unavailable if the reader is gone; DataLoss for any other reason. Each is
+  ///         returned once, and everything pending or coming is dropped.
+  absl::Status write_some();
+
+ private:
+  const int fd_;
+  std::string pending_;
+  size_t sent_ = 0;  // bytes at the front of pending_ that are gone already
+  bool failed_ = false;
+};
 
 class Console final : public process::EventSource {
  public:

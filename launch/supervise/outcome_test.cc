@@ -1,4 +1,4 @@
-#include "launch/supervise/outcome.h"
+#include "launch/supervise/rank_group.h"
 
 #include <gtest/gtest.h>
 

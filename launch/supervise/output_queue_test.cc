@@ -1,4 +1,4 @@
-#include "launch/supervise/output_queue.h"
+#include "launch/supervise/console.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

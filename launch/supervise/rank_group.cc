@@ -14,7 +14,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/unique_fd.h"
-#include "launch/process/environment_words.h"
+#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::supervise {
 namespace {
@@ -301,6 +301,23 @@ std::optional<process::EventSource::Clock::time_point> RankGroup::deadline() con
     if (time && now < *time) next = process::earlier(next, time);
   }
   return next;
+}
+
+std::string describe(const RankExit& exit) {
+  std::string who = absl::StrCat("rank ", exit.rank, " (pid ", exit.pid, ", local rank ",
+                                 exit.local_rank, " on ", host_name(), ")");
+  if (exit.signal != 0) return absl::StrCat(who, " was killed by ", describe_signal(exit.signal));
+  return absl::StrCat(who, " exited with code ", exit.code);
+}
+
+std::string describe_signal(int signal) {
+  return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "this machine";
+  return name;
 }
 
 }  // namespace accelerate::launch::supervise

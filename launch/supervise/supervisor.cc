@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "launch/process/process_list.h"
+#include "launch/process/orphan_guard.h"
 
 namespace accelerate::launch::supervise {
 namespace {

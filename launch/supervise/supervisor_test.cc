@@ -18,8 +18,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "launch/process/listening_socket.h"
-#include "launch/supervise/outcome.h"
+#include "launch/process/socket_address.h"
+#include "launch/supervise/rank_group.h"
 #include "launch/testing/launcher_process.h"
 
 namespace accelerate::launch::supervise {

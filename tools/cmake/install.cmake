@@ -36,8 +36,8 @@ install(FILES "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake"
 
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 # The commands under HF Accelerate's names, as links to the one program. It knows them by the name that it
-# is called by; launch/commands/arguments.cc has their list.
-file(STRINGS launch/commands/arguments.cc lines REGEX "\"accelerate-[a-z-]+\"")
+# is called by; launch/commands/commands.cc has their list.
+file(STRINGS launch/commands/commands.cc lines REGEX "\"accelerate-[a-z-]+\"")
 string(REGEX MATCHALL "accelerate-[a-z]+(-[a-z]+)*" links "${lines}")
 foreach(link IN LISTS links)
   file(CREATE_LINK accelerate "${CMAKE_BINARY_DIR}/${link}" SYMBOLIC)

@@ -10,7 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "launch/commands/command.h"
+#include "launch/commands/commands.h"
 
 namespace accelerate::launch::commands {
 

@@ -1,0 +1,398 @@
+// Plans whose ranks another tool starts: deepspeed, mpirun, srun, gcloud.
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "accelerate/base/message_text.h"
+#include "accelerate/platform/environment.h"
+#include "launch/plan/launch_plan.h"
+#include "launch/settings/validate.h"
+
+namespace accelerate::launch::plan {
+
+using settings::Provenance;
+using settings::Settings;
+namespace {
+
+constexpr int kMaxSlots = 1024;
+
+void add(std::vector<std::string>& words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+}
+
+const std::vector<int>* slots_of(const Hosts& hosts, absl::string_view name) {
+  for (const auto& [host, slots] : hosts) {
+    if (host == name) return &slots;
+  }
+  return nullptr;
+}
+
+// The part of the hosts that a filter names; no slots: all of the machine.
+absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
+  Hosts result;
+  for (absl::string_view part : absl::StrSplit(filter, '@')) {
+    const std::vector<absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits(':', 1));
+    const std::vector<int>* all = slots_of(hosts, pair[0]);
+    if (all == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("filter \"", filter, "\": the hostfile has no machine \"", pair[0], "\""));
+    }
+    std::vector<int> slots = *all;
+    if (pair.size() == 2) {
+      slots.clear();
+      for (absl::string_view word : absl::StrSplit(pair[1], ',')) {
+        int slot = 0;
+        if (!absl::SimpleAtoi(word, &slot) || !absl::c_linear_search(*all, slot)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("filter \"", filter, "\": ", pair[0], " has no slot \"", word, "\""));
+        }
+        slots.push_back(slot);
+      }
+    }
+    result.emplace_back(std::string(pair[0]), std::move(slots));
+  }
+  return result;
+}
+
+// Whether the hostfile's text and the filters make sense.
+absl::Status check_hosts(const Settings& settings, const std::string& text) {
+  const absl::StatusOr<Hosts> hosts = parse_hostfile(text);
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(settings.text("deepspeed_hostfile"), ": ", hosts.status().message()));
+  }
+  return filter_hosts(*hosts, settings.text("deepspeed_inclusion_filter"),
+                      settings.text("deepspeed_exclusion_filter"))
+      .status();
+}
+
+// Lines that DeepSpeed can read: no empty values, nothing that a shell would take apart.
+std::vector<std::string> variable_lines(const process::EnvironmentOverlay& environment) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : environment) {
+    if (!value || value->empty()) continue;
+    const std::string line = absl::StrCat(name, "=", *value);
+    if (line.find_first_of(";\n<> ") == std::string::npos) lines.push_back(line);
+  }
+  return lines;
+}
+
+// The first machine that an mpirun hostfile names; both flavours begin a line with the name.
+std::string first_host(const std::string& text) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = line.substr(0, line.find('#'));
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r:"), absl::SkipEmpty());
+    if (!words.empty()) return std::string(words[0]);
+  }
+  return "";
+}
+
+// What only a launcher on each machine can do.
+bool needs_launchers(const Settings& settings) {
+  return settings.number("max_restarts") > 0 || settings.is_set("log_dir") ||
+         settings.text("tee") != "0" || settings.text("redirects") != "0" ||
+         settings.text("rdzv_backend") != "static" || settings.is_set("local_ranks_filter") ||
+         settings.is_set("kill_grace") || settings.flag("enable_cpu_affinity");
+}
+
+// What a worker runs: the variables, then the launcher for the cores of that worker.
+absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
+  const Settings& settings = inputs.settings;
+  std::vector<std::string> words;
+  if (settings.flag("tpu_use_sudo")) words.push_back("sudo");
+  add(words, {"env", "ACCELERATE_IN_TPU_POD=1"});
+  if (settings.text("mixed_precision") == "bf16") {
+    words.push_back(settings.flag("downcast_bf16") ? "XLA_DOWNCAST_BF16=1" : "XLA_USE_BF16=1");
+  }
+  if (settings.flag("debug")) words.push_back("ACCELERATE_DEBUG_MODE=true");
+  for (const std::string& pair : settings.texts("env")) {
+    if (pair.find('=') == std::string::npos || pair[0] == '=') {
+      return absl::InvalidArgumentError(absl::StrCat("--env ", pair, " is not NAME=VALUE"));
+    }
+    words.push_back(pair);
+  }
+  add(words, {"accelerate-launch", "--tpu", "--no_tpu_cluster", "--num_machines", "1",
+              "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes",
+              absl::StrCat(settings.number("num_processes"))});
+  if (settings.flag("module")) {
+    words.push_back("--module");
+    if (settings.is_set("main_training_function")) {
+      add(words, {"--main_training_function", settings.text("main_training_function")});
+    }
+  }
+  words.push_back("--");
+  add(words, inputs.command);
+
+  std::vector<std::string> steps = settings.texts("commands");
+  if (settings.is_set("command_file")) {
+    const absl::StatusOr<std::string> text = named_file(inputs, settings.text("command_file"));
+    if (!text.ok()) return text.status();
+    for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipWhitespace())) {
+      steps.emplace_back(line);
+    }
+  }
+  steps.push_back(shell_line(words));
+  return absl::StrJoin(steps, "; ");
+}
+
+}  // namespace
+
+absl::StatusOr<Hosts> parse_hostfile(absl::string_view text) {
+  Hosts hosts;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    absl::string_view count = words.back();
+    int slots = 0;
+    if (words.size() != 2 || !absl::ConsumePrefix(&count, "slots=") ||
+        !absl::SimpleAtoi(count, &slots) || slots < 1 || slots > kMaxSlots) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, ", \"", line, "\", is not MACHINE slots=NUMBER"));
+    }
+    if (slots_of(hosts, words[0]) != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, ": ", words[0], " occurs twice"));
+    }
+    hosts.emplace_back(std::string(words[0]), std::vector<int>());
+    for (int slot = 0; slot < slots; ++slot) hosts.back().second.push_back(slot);
+  }
+  if (hosts.empty()) return absl::InvalidArgumentError("no machine is in it");
+  return hosts;
+}
+
+absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include,
+                                   absl::string_view exclude) {
+  if (include.empty() && exclude.empty()) return hosts;
+  if (!include.empty() && !exclude.empty()) {
+    return absl::InvalidArgumentError("an inclusion and an exclusion filter exclude each other");
+  }
+  if (!include.empty()) return named(hosts, include);
+  const absl::StatusOr<Hosts> gone = named(hosts, exclude);
+  if (!gone.ok()) return gone.status();
+  Hosts rest;
+  for (auto [host, slots] : hosts) {
+    if (const std::vector<int>* out = slots_of(*gone, host)) {
+      std::erase_if(slots, [&](int slot) { return absl::c_linear_search(*out, slot); });
+    }
+    if (!slots.empty()) rest.emplace_back(host, std::move(slots));
+  }
+  if (rest.empty()) return absl::InvalidArgumentError("the exclusion filter leaves no machine");
+  return rest;
+}
+
+absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
+  const Settings& settings = inputs.settings;
+  if (!settings.is_set("deepspeed_hostfile")) {
+    return absl::InvalidArgumentError(
+        "several machines under DeepSpeed's launcher need --deepspeed_hostfile; without one, start "
+        "accelerate on each machine with --deepspeed_multinode_launcher standard");
+  }
+  // One that is not there is told by deepspeed itself, which may look elsewhere.
+  if (const auto text = inputs.machine.read_file(settings.text("deepspeed_hostfile"))) {
+    if (absl::Status ok = check_hosts(settings, *text); !ok.ok()) return ok;
+  }
+  const std::string launcher = settings.is_set("deepspeed_multinode_launcher")
+                                   ? settings.text("deepspeed_multinode_launcher")
+                                   : "pdsh";
+  std::vector<std::string> words = {"deepspeed", "--hostfile", settings.text("deepspeed_hostfile")};
+  if (launcher == "nossh") {
+    if (!settings.is_set("machine_rank")) {
+      return absl::InvalidArgumentError(
+          "the launcher nossh is started on every machine; give --machine_rank, 0 on the first");
+    }
+    add(words, {"--node_rank", absl::StrCat(settings.number("machine_rank")), "--no_ssh"});
+  } else {
+    add(words, {"--no_local_rank", "--launcher", launcher});
+  }
+  if (settings.is_set("deepspeed_exclusion_filter")) {
+    add(words, {"--exclude", settings.text("deepspeed_exclusion_filter")});
+  } else if (settings.is_set("deepspeed_inclusion_filter")) {
+    add(words, {"--include", settings.text("deepspeed_inclusion_filter")});
+  } else {
+    add(words, {"--num_gpus",
+                absl::StrCat(settings.number("num_processes") / settings.number("num_machines"))});
+  }
+  absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
+  if (!endpoint.ok()) return endpoint.status();
+  if (!endpoint->host.empty()) add(words, {"--master_addr", endpoint->host});
+  uint16_t port = endpoint->port.value_or(kUsualPort);
+  if (port == 0) port = inputs.machine.find_free_port();
+  add(words, {"--master_port", absl::StrCat(port), "--no_python"});
+  add(words, program_words(settings, inputs.command));
+
+  CommandPlan plan;
+  plan.kind = "deepspeed";
+  plan.tool = "deepspeed";
+  plan.commands.push_back(std::move(words));
+  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  plan.variable_files[".deepspeed_env"] = variable_lines(plan.environment);
+  plan.environment.merge(process::without_outer_run());
+  return plan;
+}
+
+absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<std::string>* notes) {
+  const Settings& settings = inputs.settings;
+  const std::optional<settings::MpiProgram> mpi = inputs.machine.find_mpi();
+  if (!mpi) {
+    return absl::NotFoundError(
+        "neither mpirun nor mpiexec is in PATH; install Open MPI, Intel MPI or MVAPICH, or leave "
+        "--mpirun_hostfile out");
+  }
+  const std::string hostfile = settings.text("mpirun_hostfile");
+  const int64_t machines = settings.number("num_machines");
+  const int64_t processes = settings.number("num_processes");
+  absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
+  if (!endpoint.ok()) return endpoint.status();
+  if (endpoint->host.empty() && machines > 1) {
+    endpoint->host = first_host(inputs.machine.read_file(hostfile).value_or(""));
+    if (endpoint->host.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(machines, " machines need a place to meet, and ", hostfile,
+                       " names none; give --main_process_ip"));
+    }
+  }
+
+  CommandPlan plan;
+  plan.kind = "mpirun";
+  plan.tool = mpi->name;
+  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  plan.environment.merge(process::without_outer_run());
+  if (processes > 1) {
+    uint16_t port = endpoint->port.value_or(machines == 1 ? 0 : kUsualPort);
+    if (machines == 1) port = free_or_any(port, inputs.machine, notes);
+    if (port == 0) port = inputs.machine.find_free_port();
+    plan.environment[env::kMasterAddr] = endpoint->host.empty() ? "127.0.0.1" : endpoint->host;
+    plan.environment[env::kMasterPort] = absl::StrCat(port);
+  }
+
+  const std::string per_machine = absl::StrCat(processes / machines);
+  std::vector<std::string> words;
+  if (mpi->flavour == settings::MpiFlavour::kOpenMpi) {
+    words = {mpi->name,
+             "--hostfile",
+             hostfile,
+             "--npernode",
+             per_machine,
+             "-n",
+             absl::StrCat(processes),
+             "--bind-to",
+             "socket"};
+    // Open MPI hands nothing on to other machines unless it is told to.
+    for (const auto& [name, value] : plan.environment) {
+      if (value) add(words, {"-x", name});
+    }
+  } else {
+    words = {mpi->name, "-f", hostfile, "-ppn", per_machine, "-n", absl::StrCat(processes)};
+  }
+  add(words, program_words(settings, inputs.command));
+  plan.commands.push_back(std::move(words));
+  return plan;
+}
+
+absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
+  const Settings& settings = inputs.settings;
+  if (inputs.job.kind != settings::JobKind::kSlurmShell) {
+    return absl::InvalidArgumentError(
+        "--slurm: not inside the script or shell of a Slurm job (SLURM_JOB_ID is not set); start "
+        "it "
+        "with sbatch or salloc");
+  }
+  const int64_t nodes = settings.provenance("num_machines") == Provenance::kDefault
+                            ? inputs.job.nodes
+                            : settings.number("num_machines");
+  if (nodes > inputs.job.nodes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        settings.describe("num_machines"), " is more than the job has, ", inputs.job.nodes));
+  }
+  int64_t processes = settings.number("num_processes");
+  // Counted for one machine.
+  if (settings.provenance("num_processes") == Provenance::kMachine &&
+      settings.number("num_machines") == 1) {
+    processes *= nodes;
+  }
+  if (processes % nodes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(processes, " ranks cannot be divided evenly over ", nodes,
+                     " machines; give a --num_processes that ", nodes, " divides"));
+  }
+
+  CommandPlan plan;
+  plan.kind = "srun";
+  plan.tool = "srun";
+  plan.environment = process::without_outer_run();
+  std::vector<std::string> words = {"srun", absl::StrCat("--nodes=", nodes)};
+  if (needs_launchers(settings)) {
+    add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
+                "accelerate", "launch"});
+    for (const std::string& option : inputs.typed_options) {
+      const bool is_ours = absl::StartsWith(option, "--num_processes=") ||
+                           absl::StartsWith(option, "--num_machines=") || option == "--slurm" ||
+                           option == "--dry_run";
+      if (!is_ours) words.push_back(option);
+    }
+    words.push_back(absl::StrCat("--num_processes=", processes));
+    words.push_back("--");
+    add(words, inputs.command);
+  } else {
+    add(words,
+        {absl::StrCat("--ntasks=", processes),
+         absl::StrCat("--ntasks-per-node=", processes / nodes), "--kill-on-bad-exit=1", "--label"});
+    plan.environment.merge(
+        settings::child_environment(settings, inputs.machine, inputs.environment));
+    absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
+    if (!endpoint.ok()) return endpoint.status();
+    if (!endpoint->host.empty()) plan.environment[env::kMasterAddr] = endpoint->host;
+    if (endpoint->port.value_or(0) != 0) {
+      plan.environment[env::kMasterPort] = absl::StrCat(*endpoint->port);
+    }
+    add(words, program_words(settings, inputs.command));
+  }
+  plan.commands.push_back(std::move(words));
+  return plan;
+}
+
+absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
+  const Settings& settings = inputs.settings;
+  const std::vector<std::string> machines = settings.texts("vm");
+  if (machines.empty() && !settings.is_set("tpu_name")) {
+    return absl::InvalidArgumentError(
+        "which TPU pod? set tpu_name and tpu_zone in the configuration file, or give --vm for each "
+        "worker");
+  }
+  absl::StatusOr<std::string> line = worker_line(inputs);
+  if (!line.ok()) return line.status();
+  std::vector<std::string> zone;
+  if (settings.is_set("tpu_zone")) zone = {"--zone", settings.text("tpu_zone")};
+
+  CommandPlan plan;
+  plan.kind = "tpu pod";
+  plan.tool = "gcloud";
+  auto add_command = [&](std::vector<std::string> words, const std::vector<std::string>& last) {
+    add(words, zone);
+    add(words, {"--command", *line});
+    add(words, last);
+    plan.commands.push_back(std::move(words));
+  };
+  for (const std::string& machine : machines)
+    add_command({"gcloud", "compute", "ssh", machine}, {});
+  if (machines.empty()) {
+    add_command({"gcloud", "compute", "tpus", "tpu-vm", "ssh", settings.text("tpu_name")},
+                {"--worker", "all"});
+  }
+  return plan;
+}
+
+}  // namespace accelerate::launch::plan
