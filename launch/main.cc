@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
-#include "launch/commands/arguments.h"
 #include "launch/commands/commands.h"
 #include "launch/process/version.h"
 #include "launch/settings/settings.h"

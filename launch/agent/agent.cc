@@ -14,7 +14,6 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/agent/log_folder.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_server.h"
 #include "launch/agent/message.h"

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/probe.h"
 #include "launch/testing/commands/command_tester.h"
 

@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/config_file.h"
 #include "launch/testing/commands/command_tester.h"

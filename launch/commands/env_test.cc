@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/testing/commands/command_tester.h"

@@ -8,7 +8,6 @@
 
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 

@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/command_tester.h"
 #include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 

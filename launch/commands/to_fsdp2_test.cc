@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "accelerate/platform/host_files.h"
-#include "launch/commands/command_tester.h"
 #include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launch::commands {

@@ -14,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch::dialogue {
 namespace {

@@ -30,9 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
-#include "launch/commands/command.h"
 #include "launch/commands/commands.h"
-#include "launch/module_loader/exported_symbols.h"
 
 namespace accelerate::launch::module_loader {
 

@@ -12,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/environment.h"
-#include "launch/settings/child_environment.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 

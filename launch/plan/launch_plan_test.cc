@@ -7,8 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
-#include "launch/plan/endpoint.h"
-#include "launch/plan/hostfile.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {

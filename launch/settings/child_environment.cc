@@ -11,12 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/environment.h"
-#include "launch/process/environment_words.h"
 #include "launch/process/process_plan.h"
-#include "launch/settings/devices.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/value_text.h"
 
 namespace accelerate::launch::settings {
 namespace {

@@ -24,7 +24,6 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
-#include "launch/process/environment_words.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
