@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/tracking/flush_on_exit.h"
+#include "accelerate/tracking/tracker_queue.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/secrets.h"
 
