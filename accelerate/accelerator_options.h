@@ -11,7 +11,7 @@
 #include "accelerate/config/project_configuration.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 
 namespace accelerate {
 

@@ -11,7 +11,7 @@
 #include <torch/version.h>
 
 #include "accelerate/platform/nvidia.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 
 namespace accelerate {
 namespace {

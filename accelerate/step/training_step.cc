@@ -56,14 +56,7 @@ NoSyncScope TrainingStep::no_sync(Models models) const {
   return NoSyncScope(std::move(counts));
 }
 
-void TrainingStep::finalise_stages() {
-  for (const auto& model : training_.models) {
-    for (const auto& stage : model->stages()) stage->finalise_gradients();
-  }
-}
-
 void TrainingStep::finalise_gradients() {
-  finalise_stages();
   for_each_alive(training_.optimizers,
                  [&](const auto& optimizer) { optimizer->settle_gradients(gradients_); });
 }
@@ -75,7 +68,6 @@ void TrainingStep::unscale_gradients() {
 void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
   if (!training_.scaler || !gradients_.sync_gradients()) return;
   TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
-  finalise_stages();
   optimizer.shared()->settle_gradients(gradients_);
 }
 

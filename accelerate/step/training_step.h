@@ -19,7 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/parallel/no_sync.h"
+#include "accelerate/parallel/stage.h"
 #include "accelerate/step/uneven_inputs.h"
 
 namespace torch::optim {
@@ -108,7 +108,6 @@ class TrainingStep {
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Scales the loss, and runs autograd or the optimizer that does so itself.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
-  void finalise_stages();
   // Makes gradients what the optimizers' steps will see.
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.

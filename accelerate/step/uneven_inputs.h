@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/parallel/join.h"
+#include "accelerate/parallel/ddp.h"
 
 namespace accelerate {
 

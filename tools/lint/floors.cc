@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <format>
-#include <functional>
 #include <map>
 #include <regex>
 #include <set>

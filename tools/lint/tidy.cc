@@ -1,15 +1,12 @@
 #include "tools/lint/tidy.h"
 
-#include <algorithm>
 #include <array>
 #include <cctype>
 #include <format>
 #include <limits>
 #include <map>
 #include <set>
-#include <string_view>
 #include <tuple>
-#include <utility>
 
 namespace accelerate::tidy {
 namespace {

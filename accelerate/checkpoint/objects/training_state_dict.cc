@@ -25,8 +25,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/optim/schedulers/scheduler.h"
+#include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/ddp.h"
-#include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/generator_state.h"
 #include "accelerate/tensors/take_over.h"

@@ -18,7 +18,6 @@
 #include <c10/core/Scalar.h>
 
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/tracking/registry.h"
 #include "accelerate/tracking/tracker.h"
 #include "accelerate/tracking/value.h"
 
