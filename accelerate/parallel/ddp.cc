@@ -87,8 +87,7 @@ Deviation deviation(const std::vector<std::string>& mine, const std::vector<std:
 // Compares parameters and buffers with rank 0's: names, order, dtypes, shapes, strides, and which
 // are trained. Collective: two small operations.
 // Mirrors: torch.distributed.utils, _verify_param_shape_across_processes, with names.
-void check_same_model(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                      const torch::nn::Module& module) {
+void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& module) {
   const std::vector<std::string> mine = descriptions(module);
   std::vector<std::string> first = mine;
   broadcast_object_list(group, first);
@@ -110,8 +109,8 @@ void check_same_model(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
 }
 
 // Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors.
-void broadcast_tensors(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                       const std::vector<at::Tensor>& tensors, int source) {
+void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                       int source) {
   at::NoGradGuard no_grad;
   if (!tensors.empty()) c10d::broadcast_coalesced(group, tensors, kBroadcastBytes, source);
 }
@@ -164,7 +163,7 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
  public:
   using Announce = std::function<void(const at::Tensor&)>;
 
-  AnnouncingGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, Announce announce)
+  AnnouncingGroup(ProcessGroupPtr group, Announce announce)
       : c10d::ProcessGroup(group->getRank(), group->getSize()),
         group_(std::move(group)),
         announce_(std::move(announce)) {}
@@ -181,7 +180,7 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
   }
 
  private:
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   const Announce announce_;
 };
 
@@ -339,8 +338,7 @@ class DistributedDataParallel::Sink final : public torch::autograd::Node {
   const std::weak_ptr<Reducer> reducer_;  // empty: no callback is queued
 };
 
-void replicate(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-               const torch::nn::Module& module) {
+void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {
   check_same_model(group, module);
   std::vector<at::Tensor> state = module.parameters();
   for (const at::Tensor& buffer : module.buffers()) state.push_back(buffer);
@@ -358,13 +356,13 @@ void check_ddp_options(const DistributedDataParallelKwargs& options) {
 }
 
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                                                 c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                                 ProcessGroupPtr group,
                                                  const DistributedDataParallelKwargs& options)
     : DistributedDataParallel(std::move(module), std::move(group), options,
                               make_communication_hook(options)) {}
 
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                                                 c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                                 ProcessGroupPtr group,
                                                  const DistributedDataParallelKwargs& options,
                                                  std::unique_ptr<CommunicationHook> hook)
     : module_(std::move(module)),

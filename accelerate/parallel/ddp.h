@@ -20,14 +20,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/stage.h"
 
 namespace c10d {
 class Logger;
-class ProcessGroup;
 }  // namespace c10d
 
 namespace torch::autograd {
@@ -75,17 +74,14 @@ void check_ddp_options(const DistributedDataParallelKwargs& options);
 /// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
 ///         and buffers differ, or which of them are trained. It names the first difference and the
 ///         ranks that have it.
-void replicate(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-               const torch::nn::Module& module);
+void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
 
 class DistributedDataParallel final : public Stage {
  public:
-  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                          c10::intrusive_ptr<c10d::ProcessGroup> group,
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,
                           const DistributedDataParallelKwargs& options);
   /// Uses `hook` instead of the communication hook that `options` ask for.
-  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                          c10::intrusive_ptr<c10d::ProcessGroup> group,
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,
                           const DistributedDataParallelKwargs& options,
                           std::unique_ptr<CommunicationHook> hook);
   ~DistributedDataParallel() override;
@@ -138,7 +134,7 @@ class DistributedDataParallel final : public Stage {
   /// Makes all replicas, buffers included, equal to that of rank `source`. Collective.
   void adopt_replica(int source);
 
-  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  const ProcessGroupPtr& group() const { return group_; }
   /// How many models the group had before this one; equal on all ranks.
   int64_t ordinal() const { return ordinal_; }
   /// The device on which gradients are reduced.
@@ -161,7 +157,7 @@ class DistributedDataParallel final : public Stage {
   void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   const DistributedDataParallelKwargs options_;
   const int64_t ordinal_;
   std::vector<at::Tensor> buffers_;

@@ -12,7 +12,6 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/runtime/runtime.h"
 
@@ -249,7 +248,7 @@ class JoinScope::Session final : public JoinListener {
   }
 
   const std::vector<DistributedDataParallel*> models_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   const c10::Device device_;
   const CatchUp catch_up_;
   const int exceptions_ = std::uncaught_exceptions();

@@ -14,7 +14,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
@@ -368,16 +367,11 @@ std::string Fp8Report::to_string() const {
 }
 
 std::shared_ptr<Fp8Model> Fp8Model::convert(torch::nn::Module& module, const Fp8Plan& plan,
-                                            c10::intrusive_ptr<c10d::ProcessGroup> group) {
+                                            ProcessGroupPtr group) {
   return std::shared_ptr<Fp8Model>(new Fp8Model(module, plan, std::move(group)));
 }
 
-std::shared_ptr<Fp8Model> Fp8Model::convert(torch::nn::Module& module, const Fp8Plan& plan) {
-  return convert(module, plan, {});
-}
-
-Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan,
-                   c10::intrusive_ptr<c10d::ProcessGroup> group)
+Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupPtr group)
     : module_(module), plan_(plan), group_(std::move(group)) {
   report_.backend = plan.backend();
   const Choice choice(module, plan);

@@ -46,13 +46,10 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/fp8_kwargs.h"
 #include "accelerate/operators/linear_mode.h"
 #include "accelerate/precision/fp8_quantize.h"
-
-namespace c10d {
-class ProcessGroup;
-}  // namespace c10d
 
 namespace torch::nn {
 class LinearImpl;
@@ -157,12 +154,10 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   /// Chooses the layers. Local. `module` outlives the result. The ranks of `group` agree on delayed
   /// scales; null for a single rank.
   static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan,
-                                           c10::intrusive_ptr<c10d::ProcessGroup> group);
-  static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan);
+                                           ProcessGroupPtr group = nullptr);
   ~Fp8Model() override;
 
   const Fp8Report& report() const { return report_; }
-  const Fp8Plan& plan() const { return plan_; }
 
   /// The weights of converted layers, in module order.
   const std::vector<at::Tensor>& weights() const { return weights_; }
@@ -184,13 +179,12 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
                                    const at::Tensor& bias) override;
 
  private:
-  Fp8Model(torch::nn::Module& module, const Fp8Plan& plan,
-           c10::intrusive_ptr<c10d::ProcessGroup> group);
+  Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupPtr group);
   void use_device();
 
   const torch::nn::Module& module_;
   const Fp8Plan plan_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   Fp8Report report_;
   std::vector<at::Tensor> weights_;  // keeps the keys of layers_ alive
   std::unordered_map<at::TensorImpl*, c10::intrusive_ptr<Fp8Layer>> layers_;

@@ -228,8 +228,6 @@ TrackerQueue::TrackerQueue(std::string name, std::unique_ptr<GeneralTracker> tra
 
 TrackerQueue::~TrackerQueue() { finish(absl::Seconds(60)); }
 
-const std::string& TrackerQueue::name() const { return state_->name; }
-
 GeneralTracker& TrackerQueue::tracker() { return *state_->tracker; }
 
 void TrackerQueue::push(Call call, size_t bytes) {

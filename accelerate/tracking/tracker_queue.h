@@ -58,8 +58,6 @@ class TrackerQueue {
   TrackerQueue(const TrackerQueue&) = delete;
   TrackerQueue& operator=(const TrackerQueue&) = delete;
 
-  const std::string& name() const;
-
   /// Local; does not wait. `bytes`: the approximate size of the call's values. Does nothing after
   /// the end.
   void push(Call call, size_t bytes);
