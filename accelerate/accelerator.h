@@ -40,7 +40,6 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
-#include "accelerate/parallel/no_sync.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/autocast.h"
 #include "accelerate/precision/grad_scaler.h"

@@ -10,7 +10,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 
 namespace accelerate {
 

@@ -31,7 +31,6 @@
 #include <optional>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/parallel/no_sync.h"
 #include "accelerate/parallel/prepared_model.h"
 
 namespace accelerate {

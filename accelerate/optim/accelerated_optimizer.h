@@ -16,7 +16,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/precision/fp8_moments.h"
-#include "accelerate/precision/shared_scaler.h"
+#include "accelerate/precision/grad_scaler.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/optimizer_state_reader.h"
 

@@ -1,26 +1,21 @@
 #include "accelerate/parallel/apply.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
-#include <vector>
 
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/ddp.h"
-#include "accelerate/parallel/fp8_gradients.h"
-#include "accelerate/parallel/precision_stages.h"
-#include "accelerate/parallel/replicate.h"
 #include "accelerate/precision/fp8_model.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate {
 namespace {
 
 bool has_trainable_parameters(const torch::nn::Module& module) {
-  const std::vector<at::Tensor> parameters = module.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+  return std::ranges::any_of(module.parameters(),
+                             [](const at::Tensor& parameter) { return parameter.requires_grad(); });
 }
 
 // A frozen model has nothing to reduce. On CPUs, as in HF Accelerate, its buffers still follow
@@ -69,6 +64,38 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
   if (plan.autocast) stages.push_back(std::make_unique<AutocastStage>(*plan.autocast));
   if (fp8) stages.push_back(std::make_unique<Fp8Stage>(std::move(fp8)));
   model.set_stages(std::move(stages));
+}
+
+void AutocastStage::forward(ForwardPass& pass) {
+  {
+    const AutocastScope scope(settings_);
+    pass.proceed();
+  }
+  pass.set_outputs(convert_to_fp32(pass.outputs()));
+}
+
+void Fp8Stage::forward(ForwardPass& pass) {
+  const Fp8Model::Scope scope = model_->forward_scope(pass.synchronises());
+  pass.proceed();
+}
+
+StateDict Fp8Stage::state_dict() const {
+  StateDict state;
+  for (auto& [name, tensor] : model_->state_dict()) state.tensors.emplace_back(name, tensor);
+  return state;
+}
+
+void Fp8Stage::load_state_dict(const StateDict& state, bool /*same_ranks*/) {
+  if (state.tensors.empty()) return;
+  for (const auto& [name, tensor] : state.tensors) {
+    TORCH_CHECK_VALUE(tensor.defined(), "the state of a model in fp8 has no tensor \"", name, "\"");
+  }
+  model_->load_state_dict({state.tensors.begin(), state.tensors.end()});
+}
+
+const Fp8Report* internal::fp8_report(const ModelState& model) {
+  const auto* fp8 = model.find_stage<Fp8Stage>();
+  return fp8 ? &fp8->model()->report() : nullptr;
 }
 
 }  // namespace accelerate

@@ -4,9 +4,15 @@
 ///          operation.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
@@ -14,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/state/logger.h"
 
 namespace accelerate {
 
@@ -56,6 +63,116 @@ class CastHook final : public CommunicationHook {
 
  private:
   const c10::ScalarType dtype_;
+  const std::unique_ptr<CommunicationHook> inner_;
+};
+
+/// PowerSGD: ranks reduce two thin factors of each matrix of gradients, found by one step of power
+/// iteration.
+///
+///   M (n x m) on each rank;  P = mean of M Q, made orthonormal;  Q = mean of M^T P;  M ~ P Q^T
+///
+/// The error of a rank's factors is added to its next gradients (error feedback), and the next step
+/// starts from Q (warm start). Vectors, and matrices that would not shrink enough, are reduced
+/// uncompressed. All ranks get the same bits. Infinite gradients stay infinite or become NaN, and
+/// are not fed back.
+///
+/// Source: Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+///         Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
+/// Memory: with error feedback the size of the gradients; the factors.
+/// Errors: as the group's own, from reduce, which returns when the bucket is reduced: the factors
+///         of one bucket depend on each other, and ranks must agree on the order of operations.
+/// Threads: the thread of the backward pass.
+/// Mirrors: torch.distributed.algorithms.ddp_comm_hooks, powerSGD_hook and batched_powerSGD_hook.
+/// Differs: the error of the rank's own factors is fed back, as in the paper; PyTorch keeps the
+///          difference to the mean, which has the same sum over ranks but grows.
+class PowerSgdHook final : public CommunicationHook {
+ public:
+  /// The matrices that are factorised.
+  enum class Matrices {
+    kParameters,  ///< a matrix per parameter of two or more dims, [first dim, rest]
+    kBucket,      ///< the whole bucket as one square, padded with zeros
+  };
+
+  /// Errors: c10::ValueError naming an option that is out of range or contradicts another.
+  PowerSgdHook(const PowerSgdOptions& options, Matrices matrices);
+
+  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+
+  /// The number of passes, the generator, and the memory of each bucket, not copied: "error.0",
+  /// "q.0", ... It fits as long as the buckets hold the same parameters.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ private:
+  // Matrices of one shape that are multiplied together.
+  struct Batch {
+    std::vector<at::Tensor> members;  // each [n, m]
+    int64_t rank = 0;
+    at::Tensor p, q;  // [members, n, rank] and [members, m, rank]: views of flat buffers
+
+    at::Tensor stacked() const;  // [members, n, m]; a view where there is one member
+  };
+  // The memory of a bucket from step to step.
+  struct Memory {
+    at::Tensor error;  // flat; undefined without error feedback
+    at::Tensor q;      // flat; undefined before the first step and without warm start
+  };
+  // A bucket split into matrices and the rest, as views of `source`.
+  struct Parts {
+    std::vector<Batch> batches;
+    std::vector<at::Tensor> rest;
+  };
+
+  at::Tensor take_in(Memory& memory, const at::Tensor& buffer) const;
+  Parts take_apart(const c10d::GradBucket& bucket, const at::Tensor& source) const;
+  void begin_with(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q);
+  void compress(const Group& group, c10d::GradBucket& bucket, const at::Tensor& buffer);
+  void count(const c10d::GradBucket& bucket, int64_t before, int64_t after);
+
+  const PowerSgdOptions options_;
+  const Matrices matrices_;
+  const Logger logger_;
+  MeanHook plain_;
+  at::Generator generator_;
+  std::map<size_t, Memory> memories_;  // by bucket
+  int64_t iteration_ = 0;
+  // Elements since the last report.
+  int64_t before_ = 0;
+  int64_t after_ = 0;
+};
+
+namespace internal {
+
+// Makes the columns of each matrix orthonormal. Shapes: [batch, n, r], r <= n. With epsilon > 0 by
+// Gram-Schmidt, column norms increased by it; with 0 by a QR decomposition.
+void orthogonalize(const at::Tensor& matrices, double epsilon);
+
+}  // namespace internal
+
+// ---- Gradients that are rounded to fp8 before they are reduced (MS-AMP's level O1).
+//
+// A weight's gradient is rounded to E4M3 with a scale that is equal on all ranks, and then
+// averaged as usual: the sum of the rounded numbers is not rounded again. It is reduced in its own
+// type, because no backend sums fp8. A gradient that is not finite on one rank becomes NaN on all.
+// Source: Peng et al., "FP8-LM: Training FP8 Large Language Models", 2023.
+// Threads: the thread of the backward pass.
+
+/// Rounds each gradient in place; undefined ones are skipped. Collective over `group`, with one
+/// all-reduce for which ranks pass the same number of gradients in the same order; local if `group`
+/// is null.
+void quantize_gradients(const std::vector<at::Tensor>& gradients, c10d::ProcessGroup* group);
+
+/// Rounds the gradients of `weights` in each bucket, and passes the bucket to `inner`. Waits for
+/// one small all-reduce per bucket.
+class Fp8GradientHook final : public CommunicationHook {
+ public:
+  Fp8GradientHook(std::vector<at::Tensor> weights, std::unique_ptr<CommunicationHook> inner);
+
+  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+
+ private:
+  const std::vector<at::Tensor> weights_;  // keeps the addresses in is_weight_ valid
+  std::unordered_set<at::TensorImpl*> is_weight_;
   const std::unique_ptr<CommunicationHook> inner_;
 };
 

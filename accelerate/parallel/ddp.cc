@@ -1,7 +1,6 @@
 #include "accelerate/parallel/ddp.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -22,9 +21,10 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "absl/strings/str_join.h"
+#include "accelerate/comm/objects.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
-#include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/values/fields.h"
@@ -48,6 +48,75 @@ constexpr char kBuckets[] = "buckets";
 constexpr char kReady[] = "ready";
 constexpr char kHook[] = "hook";
 
+// ---- Giving all ranks the same model.
+
+// As in PyTorch.
+constexpr size_t kBroadcastBytes = size_t{250} << 20;
+constexpr char kNothing[] = "nothing";
+
+std::string description(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  std::string text = c10::str(kind, " \"", name, "\": ", tensor.scalar_type(), " ", tensor.sizes());
+  if (tensor.layout() == at::kStrided && !tensor.is_contiguous()) {
+    text += c10::str(", strides ", tensor.strides());
+  }
+  return text;
+}
+
+std::vector<std::string> descriptions(const torch::nn::Module& module) {
+  std::vector<std::string> all;
+  for (const auto& item : module.named_parameters()) {
+    const char* kind = item.value().requires_grad() ? "parameter" : "frozen parameter";
+    all.push_back(description(kind, item.key(), item.value()));
+  }
+  for (const auto& item : module.named_buffers()) {
+    all.push_back(description("buffer", item.key(), item.value()));
+  }
+  return all;
+}
+
+// The index of the first difference from rank 0, or kSame, and what this rank has there.
+using Deviation = std::pair<int64_t, std::string>;
+constexpr int64_t kSame = -1;
+
+Deviation deviation(const std::vector<std::string>& mine, const std::vector<std::string>& first) {
+  const auto [a, b] = std::mismatch(mine.begin(), mine.end(), first.begin(), first.end());
+  if (a == mine.end() && b == first.end()) return {kSame, ""};
+  return {a - mine.begin(), a == mine.end() ? kNothing : *a};
+}
+
+// Compares parameters and buffers with rank 0's: names, order, dtypes, shapes, strides, and which
+// are trained. Collective: two small operations.
+// Mirrors: torch.distributed.utils, _verify_param_shape_across_processes, with names.
+void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& module) {
+  const std::vector<std::string> mine = descriptions(module);
+  std::vector<std::string> first = mine;
+  broadcast_object_list(group, first);
+  const std::vector<Deviation> all = gather_object(group, std::vector{deviation(mine, first)});
+
+  int64_t where = kSame;
+  for (const auto& [index, text] : all) {
+    if (index != kSame && (where == kSame || index < where)) where = index;
+  }
+  if (where == kSame) return;
+  std::string others;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].first != where) continue;
+    others += c10::str(others.empty() ? "" : "; ", all[rank].second, " on rank ", rank);
+  }
+  const bool none = where == static_cast<int64_t>(first.size());
+  TORCH_CHECK_VALUE(false, "ranks have different models. The first difference is ",
+                    none ? kNothing : first[where], " on rank 0, but ", others);
+}
+
+// Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors.
+void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                       int source) {
+  at::NoGradGuard no_grad;
+  if (!tensors.empty()) c10d::broadcast_coalesced(group, tensors, kBroadcastBytes, source);
+}
+
+// ---- The parameters, and the Reducer.
+
 struct Parameters {
   std::vector<at::Tensor> tensors;
   std::vector<bool> sparse;  // whether the gradient is sparse
@@ -56,13 +125,13 @@ struct Parameters {
 
 Parameters trainable_parameters(const torch::nn::Module& module) {
   std::unordered_set<const void*> sparse_weights;
-  for (const auto& part : module.modules()) {
-    if (auto* table = part->as<torch::nn::EmbeddingImpl>(); table && table->options.sparse()) {
+  const auto note = [&](const auto* table) {
+    if (table && table->options.sparse())
       sparse_weights.insert(table->weight.unsafeGetTensorImpl());
-    }
-    if (auto* bag = part->as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse()) {
-      sparse_weights.insert(bag->weight.unsafeGetTensorImpl());
-    }
+  };
+  for (const auto& part : module.modules()) {
+    note(part->as<torch::nn::EmbeddingImpl>());
+    note(part->as<torch::nn::EmbeddingBagImpl>());
   }
   Parameters parameters;
   std::unordered_set<const void*> seen;
@@ -79,14 +148,12 @@ Parameters trainable_parameters(const torch::nn::Module& module) {
 }
 
 // How many models were made on a Runtime, by the name of their group.
-struct ModelCounts {
-  std::map<std::string, int64_t> by_group;
-};
+struct ModelCounts : std::map<std::string, int64_t> {};
 
 int64_t next_ordinal(const std::string& group) {
-  ModelCounts& counts =
+  auto& counts =
       Runtime::current().shared<ModelCounts>([] { return std::make_unique<ModelCounts>(); });
-  return counts.by_group[group]++;
+  return counts[group]++;
 }
 
 // A group that announces each all-reduce. In a join scope the Reducer uses it instead of the real
@@ -96,7 +163,7 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
  public:
   using Announce = std::function<void(const at::Tensor&)>;
 
-  AnnouncingGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, Announce announce)
+  AnnouncingGroup(ProcessGroupPtr group, Announce announce)
       : c10d::ProcessGroup(group->getRank(), group->getSize()),
         group_(std::move(group)),
         announce_(std::move(announce)) {}
@@ -113,7 +180,7 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
   }
 
  private:
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   const Announce announce_;
 };
 
@@ -216,7 +283,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
   }
   // Whether these parameters may share a bucket.
   bool can_be_bucket(const std::vector<size_t>& bucket) const {
-    return !bucket.empty() && std::all_of(bucket.begin(), bucket.end(), [&](size_t parameter) {
+    return !bucket.empty() && std::ranges::all_of(bucket, [&](size_t parameter) {
       return params_[parameter].options().type_equal(params_[bucket[0]].options()) &&
              (bucket.size() == 1 || !expect_sparse_gradients_[parameter]);
     });
@@ -271,11 +338,17 @@ class DistributedDataParallel::Sink final : public torch::autograd::Node {
   const std::weak_ptr<Reducer> reducer_;  // empty: no callback is queued
 };
 
+void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {
+  check_same_model(group, module);
+  std::vector<at::Tensor> state = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) state.push_back(buffer);
+  broadcast_tensors(group, state, 0);
+}
+
 void check_ddp_options(const DistributedDataParallelKwargs& options) {
-  TORCH_CHECK_VALUE(options.dim == 0,
-                    "DistributedDataParallelKwargs: batches are split along dim "
-                    "0 only, got dim=",
-                    options.dim);
+  TORCH_CHECK_VALUE(
+      options.dim == 0,
+      "DistributedDataParallelKwargs: batches are split along dim 0 only, got dim=", options.dim);
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= kMaxBucketMebibytes,
                     "bucket_cap_mb must be positive and at most ", kMaxBucketMebibytes, ", got ",
                     options.bucket_cap_mb);
@@ -283,13 +356,13 @@ void check_ddp_options(const DistributedDataParallelKwargs& options) {
 }
 
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                                                 c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                                 ProcessGroupPtr group,
                                                  const DistributedDataParallelKwargs& options)
     : DistributedDataParallel(std::move(module), std::move(group), options,
                               make_communication_hook(options)) {}
 
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                                                 c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                                 ProcessGroupPtr group,
                                                  const DistributedDataParallelKwargs& options,
                                                  std::unique_ptr<CommunicationHook> hook)
     : module_(std::move(module)),
@@ -314,8 +387,8 @@ void DistributedDataParallel::make_reducer() {
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters.tensors, {kFirstBucketBytes, cap}, parameters.sparse);
   // Gradients become ready roughly from the last layer to the first.
-  std::reverse(buckets.begin(), buckets.end());
-  std::reverse(limits.begin(), limits.end());
+  std::ranges::reverse(buckets);
+  std::ranges::reverse(limits);
   // Buckets hold the gradients themselves where that saves a copy.
   const bool in_buckets = !options_.gradient_as_bucket_view && !options_.find_unused_parameters &&
                           !options_.static_graph && !hook_;
@@ -336,15 +409,11 @@ void DistributedDataParallel::make_reducer() {
   logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
   if (options_.static_graph) reducer_->set_static_graph();
-  if (hook_) register_hook(parameters.sparse);
-}
-
-void DistributedDataParallel::register_hook(const std::vector<bool>& sparse) {
-  const auto found = std::find(sparse.begin(), sparse.end(), true);
-  TORCH_CHECK_VALUE(found == sparse.end(),
-                    "comm_hook and comm_wrapper need dense gradients, but "
-                    "those of parameter \"",
-                    replicas_[found - sparse.begin()].first, "\" are sparse");
+  if (!hook_) return;
+  const auto found = std::ranges::find(parameters.sparse, true);
+  TORCH_CHECK_VALUE(found == parameters.sparse.end(),
+                    "comm_hook and comm_wrapper need dense gradients, but those of parameter \"",
+                    replicas_[found - parameters.sparse.begin()].first, "\" are sparse");
   reducer_->register_comm_hook(std::make_unique<HookOfReducer>(*this));
 }
 
@@ -367,22 +436,16 @@ void DistributedDataParallel::check_replicas(const std::vector<int>& ended) cons
   if (ended.empty()) return runtime.check_replicas(replicas_name_, group_->getSize(), replicas_);
   // The replicas of ranks whose data has ended are outdated, so only the other ranks compare
   // theirs. The check counts ranks by name: the name must be the same on these ranks alone.
-  std::string name = replicas_name_;
-  for (size_t i = 0; i < ended.size(); ++i) {
-    name += (i == 0 ? ", without ranks " : ", ") + std::to_string(ended[i]);
-  }
+  const std::string name = replicas_name_ + ", without ranks " + absl::StrJoin(ended, ", ");
   runtime.check_replicas(name, group_->getSize() - static_cast<int>(ended.size()), replicas_);
 }
 
 // The Reducer checks the same, but knows the parameters' names only in its debug mode.
 void DistributedDataParallel::check_finished() const {
   const std::vector<size_t> missing = reducer_->missing();
-  if (missing.empty()) return;
-  std::string names;
-  for (size_t i : missing) names += (names.empty() ? "" : ", ") + replicas_[i].first;
-  TORCH_CHECK(false, "the last backward pass on rank ", group_->getRank(),
-              " did not reach these parameters, whose gradients the other ranks wait for: ", names,
-              ". ",
+  TORCH_CHECK(missing.empty(), "the last backward pass on rank ", group_->getRank(),
+              " did not reach these parameters, whose gradients the other ranks wait for: ",
+              absl::StrJoin(names_of(missing), ", "), ". ",
               options_.static_graph
                   ? "With static_graph every pass uses the same parameters as the first one."
                   : "If not every pass uses them, set find_unused_parameters; if outputs of the "
@@ -601,10 +664,10 @@ void DistributedDataParallel::load_state_dict(const StateDict& state, bool same_
     copies.emplace_back(*buffer, tensor);
   }
   if (reducer_) {
-    const auto used =
-        parameters_of(field_of<std::vector<std::string>>(state.values, kUsed, kStateOf));
-    const auto ready =
-        parameters_of(field_of<std::vector<std::string>>(state.values, kReady, kStateOf));
+    const auto parameters_in = [&](const char* key) {
+      return parameters_of(field_of<std::vector<std::string>>(state.values, key, kStateOf));
+    };
+    const auto used = parameters_in(kUsed), ready = parameters_in(kReady);
     std::optional<Reducer::Buckets> buckets;
     const nlohmann::ordered_json saved = internal::json_member(state.values, kBuckets, kStateOf);
     if (!saved.is_null()) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,14 +20,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/stage.h"
 
 namespace c10d {
 class Logger;
-class ProcessGroup;
 }  // namespace c10d
 
 namespace torch::autograd {
@@ -70,14 +70,18 @@ class JoinListener {
 /// that is out of range or contradicts another.
 void check_ddp_options(const DistributedDataParallelKwargs& options);
 
+/// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
+/// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
+///         and buffers differ, or which of them are trained. It names the first difference and the
+///         ranks that have it.
+void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
+
 class DistributedDataParallel final : public Stage {
  public:
-  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                          c10::intrusive_ptr<c10d::ProcessGroup> group,
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,
                           const DistributedDataParallelKwargs& options);
   /// Uses `hook` instead of the communication hook that `options` ask for.
-  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
-                          c10::intrusive_ptr<c10d::ProcessGroup> group,
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,
                           const DistributedDataParallelKwargs& options,
                           std::unique_ptr<CommunicationHook> hook);
   ~DistributedDataParallel() override;
@@ -130,7 +134,7 @@ class DistributedDataParallel final : public Stage {
   /// Makes all replicas, buffers included, equal to that of rank `source`. Collective.
   void adopt_replica(int source);
 
-  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  const ProcessGroupPtr& group() const { return group_; }
   /// How many models the group had before this one; equal on all ranks.
   int64_t ordinal() const { return ordinal_; }
   /// The device on which gradients are reduced.
@@ -142,7 +146,6 @@ class DistributedDataParallel final : public Stage {
   class Sink;
 
   void make_reducer();
-  void register_hook(const std::vector<bool>& sparse);
   // Routes the outputs through one autograd node; see Sink.
   std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
   std::vector<at::Tensor> replica() const;
@@ -154,7 +157,7 @@ class DistributedDataParallel final : public Stage {
   void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   const DistributedDataParallelKwargs options_;
   const int64_t ordinal_;
   std::vector<at::Tensor> buffers_;
@@ -170,6 +173,59 @@ class DistributedDataParallel final : public Stage {
   // Buffers only need refreshing after a pass in which those of the ranks could become different.
   bool require_buffer_sync_ = true;
   JoinListener* join_ = nullptr;
+};
+
+/// Lets ranks with unequal amounts of data train together: a rank whose data has ended shadows the
+/// collectives of those that still train, until all have ended.
+///
+///   {
+///     JoinScope join({find_stage<DistributedDataParallel>(model)}, /*enabled=*/true);
+///     for (auto& batch : loader) { ... forward, backward, step ... }
+///   }  // a rank that arrives early waits for the others
+///
+/// While the scope lives, ranks announce each gradient-enabled forward pass and each all-reduce of
+/// a backward pass with a small all-gather. Ranks that reached its end join what is announced: they
+/// add zeros to each gradient bucket, receive buffers, and rebuild buckets. So passes may come in
+/// any order that all training ranks share: several models, several forward passes for one backward
+/// pass, one backward pass through several models, passes that are never differentiated.
+/// Gradients are sums over the training ranks, divided by the number of all ranks.
+/// The parameters of an ended rank become outdated. At the end all replicas become equal to that of
+/// the highest rank among those that trained longest, and the hook runs on all ranks, so that the
+/// caller can synchronise further state (the optimizer's); neither happens if all trained equally
+/// long. Gradients (`.grad`) stay as each rank left them.
+/// Inside, buffers are refreshed from the highest rank that has data (elsewhere: from rank 0).
+/// Forward passes without gradients are local and do not refresh buffers. Ranks that ended do not
+/// take part in other collectives of the same group.
+///
+/// Ownership: the models must outlive the scope, and are in one scope at a time.
+/// Errors: c10::Error, on all ranks and naming one that deviates, when ranks pass different models
+///         or a different `enabled`, or when training ranks begin different passes (one that
+///         synchronises gradients differs from one that accumulates them); c10::Error on a rank
+///         that nests scopes. A scope that an exception leaves does not shadow the other ranks:
+///         their next collective fails with the backend's own error.
+///         The destructor throws what shadowing throws.
+/// Collective: constructor and destructor, enabled or not (disabled: one all-gather, nothing else).
+/// Threads: the rank's thread.
+/// Mirrors: torch.distributed.algorithms.Join around DistributedDataParallel, with
+///          divide_by_initial_world_size.
+/// Differs: all-reduces are announced one by one; PyTorch assumes that each forward pass of the
+///          first model is followed by one backward pass of each model.
+class JoinScope {
+ public:
+  /// Called with the rank whose replica all ranks have taken over.
+  using CatchUp = std::function<void(int source_rank)>;
+
+  /// Without models it does nothing.
+  JoinScope(std::vector<DistributedDataParallel*> models, bool enabled, CatchUp catch_up = {});
+  ~JoinScope() noexcept(false);
+  JoinScope(JoinScope&& other) noexcept;
+  JoinScope(const JoinScope&) = delete;
+  JoinScope& operator=(const JoinScope&) = delete;
+
+ private:
+  class Session;
+
+  std::unique_ptr<Session> session_;  // null: disabled, moved from
 };
 
 }  // namespace accelerate

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 namespace accelerate::internal {
 namespace {
@@ -20,6 +21,78 @@ bool is_held(const at::Tensor& gradient) {
 
 bool is_dense(const at::Tensor& gradient) {
   return gradient.defined() && gradient.layout() == at::kStrided;
+}
+
+// A Bucket is a type that only a Reducer may name.
+
+// Whether the parameter's gradient is the tensor in its place of the bucket.
+bool is_in_place(const auto& bucket, size_t i) {
+  return bucket.variables[i].grad().is_same(bucket.bucket_views_in[i]);
+}
+
+bool fits_place(const auto& bucket, size_t i, const at::Tensor& tensor) {
+  const at::Tensor& parameter = bucket.variables[i];
+  return tensor.is_alias_of(bucket.gradients) && !tensor.requires_grad() &&
+         tensor.storage_offset() == static_cast<int64_t>(bucket.offsets[i]) &&
+         tensor.sizes() == parameter.sizes() &&
+         (parameter.is_non_overlapping_and_dense() ? tensor.strides() == parameter.strides()
+                                                   : tensor.is_contiguous());
+}
+
+// Makes reference counts meaningful: drops what only the last pass needed, and takes a gradient
+// that is another tensor in the same memory, as after zero_grad(false), as the place's tensor.
+void tidy(auto& bucket) {
+  for (size_t i = 0; i < bucket.variables.size(); ++i) {
+    const at::Tensor& gradient = bucket.variables[i].grad();
+    if (is_dense(gradient) && !gradient.is_view() && fits_place(bucket, i, gradient)) {
+      bucket.bucket_views_in[i] = gradient;
+    }
+  }
+  bucket.bucket_views_out = bucket.bucket_views_in;
+  bucket.future_work.reset();
+}
+
+bool is_shared(const auto& bucket) {
+  size_t known = 1;
+  for (const at::Tensor& place : bucket.bucket_views_in) {
+    if (place.is_alias_of(bucket.gradients)) ++known;
+  }
+  return bucket.gradients.storage().use_count() > known;
+}
+
+bool is_place_held(const auto& bucket, size_t i) {
+  constexpr size_t kOfBucket = 2;  // views in and out
+  return bucket.bucket_views_in[i].use_count() > kOfBucket + (is_in_place(bucket, i) ? 1 : 0);
+}
+
+// Whether the coming pass would change tensors that other code holds. A gradient that was not reset
+// may change, because the pass is meant to accumulate into it.
+bool is_about_to_change(const auto& bucket) {
+  const bool shared = is_shared(bucket);
+  for (size_t i = 0; i < bucket.variables.size(); ++i) {
+    // The place was given other memory, another shape or a history.
+    if (!fits_place(bucket, i, bucket.bucket_views_in[i])) return true;
+    if (!is_in_place(bucket, i) && (shared || is_place_held(bucket, i))) return true;
+  }
+  return false;
+}
+
+// Makes independent tensors in the bucket's memory, where the Reducer would make views.
+void make_places(auto& bucket, bool moves_gradients) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < bucket.variables.size(); ++i) {
+    const at::Tensor& parameter = bucket.variables[i];
+    at::Tensor place = at::empty({0}, bucket.gradients.options());
+    const auto offset = static_cast<int64_t>(bucket.offsets[i]);
+    if (parameter.is_non_overlapping_and_dense()) {
+      place.set_(bucket.gradients.storage(), offset, parameter.sizes(), parameter.strides());
+    } else {
+      place.set_(bucket.gradients.storage(), offset, parameter.sizes());
+    }
+    if (moves_gradients && is_in_place(bucket, i)) parameter.mutable_grad() = place;
+    bucket.bucket_views_in[i] = std::move(place);
+  }
+  bucket.bucket_views_out = bucket.bucket_views_in;
 }
 
 }  // namespace
@@ -37,98 +110,26 @@ class GradientsInBuckets::BeforeGradient final : public torch::autograd::Functio
   const std::weak_ptr<GradientsInBuckets> self_;
 };
 
-class GradientsInBuckets::AfterGradient final : public torch::autograd::FunctionPostHook {
- public:
-  explicit AfterGradient(std::weak_ptr<GradientsInBuckets> self) : self_(std::move(self)) {}
-  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
-    if (const auto self = self_.lock(); self && self->must_end_pass()) {
-      torch::autograd::Engine::get_default_engine().queue_callback([weak = self_] {
+void GradientsInBuckets::start(const std::shared_ptr<GradientsInBuckets>& self) {
+  self->started_ = true;
+  self->make_all_places();
+  const auto after_gradient = [weak = std::weak_ptr(self)](const variable_list& outputs,
+                                                           const variable_list& /*inputs*/) {
+    if (const auto reducer = weak.lock(); reducer && reducer->must_end_pass()) {
+      torch::autograd::Engine::get_default_engine().queue_callback([weak] {
         if (const auto alive = weak.lock()) alive->end_pass();
       });
     }
     return outputs;
-  }
-
- private:
-  const std::weak_ptr<GradientsInBuckets> self_;
-};
-
-void GradientsInBuckets::start(const std::shared_ptr<GradientsInBuckets>& self) {
-  self->started_ = true;
-  self->make_all_places();
+  };
   for (const auto& accumulator : self->grad_accumulators_) {
     accumulator->add_pre_hook(std::make_unique<BeforeGradient>(self));
     // Runs after the Reducer's own hook, and is removed with it.
-    self->hooks_.emplace_back(accumulator->add_post_hook(std::make_unique<AfterGradient>(self)),
-                              accumulator);
+    self->hooks_.emplace_back(
+        accumulator->add_post_hook(
+            std::make_unique<torch::autograd::utils::LambdaPostHook>(after_gradient)),
+        accumulator);
   }
-}
-
-bool GradientsInBuckets::is_in_place(const Bucket& bucket, size_t i) {
-  return bucket.variables[i].grad().is_same(bucket.bucket_views_in[i]);
-}
-
-bool GradientsInBuckets::fits_place(const Bucket& bucket, size_t i, const at::Tensor& tensor) {
-  const at::Tensor& parameter = bucket.variables[i];
-  return tensor.is_alias_of(bucket.gradients) && !tensor.requires_grad() &&
-         tensor.storage_offset() == static_cast<int64_t>(bucket.offsets[i]) &&
-         tensor.sizes() == parameter.sizes() &&
-         (parameter.is_non_overlapping_and_dense() ? tensor.strides() == parameter.strides()
-                                                   : tensor.is_contiguous());
-}
-
-void GradientsInBuckets::tidy(Bucket& bucket) {
-  for (size_t i = 0; i < bucket.variables.size(); ++i) {
-    const at::Tensor& gradient = bucket.variables[i].grad();
-    if (is_dense(gradient) && !gradient.is_view() && fits_place(bucket, i, gradient)) {
-      bucket.bucket_views_in[i] = gradient;
-    }
-  }
-  bucket.bucket_views_out = bucket.bucket_views_in;
-  bucket.future_work.reset();
-}
-
-bool GradientsInBuckets::is_shared(const Bucket& bucket) {
-  size_t known = 1;
-  for (const at::Tensor& place : bucket.bucket_views_in) {
-    if (place.is_alias_of(bucket.gradients)) ++known;
-  }
-  return bucket.gradients.storage().use_count() > known;
-}
-
-bool GradientsInBuckets::is_place_held(const Bucket& bucket, size_t i) {
-  constexpr size_t kOfBucket = 2;  // views in and out
-  return bucket.bucket_views_in[i].use_count() > kOfBucket + (is_in_place(bucket, i) ? 1 : 0);
-}
-
-// Whether the coming pass would change tensors that other code holds. A gradient that was not reset
-// may change, because the pass is meant to accumulate into it.
-bool GradientsInBuckets::is_about_to_change(const Bucket& bucket) {
-  const bool shared = is_shared(bucket);
-  for (size_t i = 0; i < bucket.variables.size(); ++i) {
-    // The place was given other memory, another shape or a history.
-    if (!fits_place(bucket, i, bucket.bucket_views_in[i])) return true;
-    if (!is_in_place(bucket, i) && (shared || is_place_held(bucket, i))) return true;
-  }
-  return false;
-}
-
-// Makes independent tensors in the bucket's memory, where the Reducer would make views.
-void GradientsInBuckets::make_places(Bucket& bucket, bool moves_gradients) {
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < bucket.variables.size(); ++i) {
-    const at::Tensor& parameter = bucket.variables[i];
-    at::Tensor place = at::empty({0}, bucket.gradients.options());
-    const auto offset = static_cast<int64_t>(bucket.offsets[i]);
-    if (parameter.is_non_overlapping_and_dense()) {
-      place.set_(bucket.gradients.storage(), offset, parameter.sizes(), parameter.strides());
-    } else {
-      place.set_(bucket.gradients.storage(), offset, parameter.sizes());
-    }
-    if (moves_gradients && is_in_place(bucket, i)) parameter.mutable_grad() = place;
-    bucket.bucket_views_in[i] = std::move(place);
-  }
-  bucket.bucket_views_out = bucket.bucket_views_in;
 }
 
 void GradientsInBuckets::make_all_places() {

@@ -38,7 +38,6 @@ class GradientsInBuckets : public c10d::Reducer {
 
  private:
   class BeforeGradient;
-  class AfterGradient;
   // Parameters, and their gradients that other code holds.
   using Kept = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
@@ -47,16 +46,6 @@ class GradientsInBuckets : public c10d::Reducer {
   bool must_end_pass();
   void end_pass();
 
-  // Whether the parameter's gradient is the tensor in its place of the bucket.
-  static bool is_in_place(const Bucket& bucket, size_t i);
-  static bool fits_place(const Bucket& bucket, size_t i, const at::Tensor& tensor);
-  // Makes reference counts meaningful: drops what only the last pass needed, and takes a gradient
-  // that is another tensor in the same memory, as after zero_grad(false), as the place's tensor.
-  static void tidy(Bucket& bucket);
-  static bool is_shared(const Bucket& bucket);
-  static bool is_place_held(const Bucket& bucket, size_t i);
-  static bool is_about_to_change(const Bucket& bucket);
-  static void make_places(Bucket& bucket, bool moves_gradients);
   void make_all_places();
   Kept held_gradients();
 

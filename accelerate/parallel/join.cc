@@ -1,4 +1,4 @@
-#include "accelerate/parallel/join.h"
+#include "accelerate/parallel/ddp.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,6 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/runtime/runtime.h"
 
@@ -101,55 +100,6 @@ JoinState& join_state() {
   return Runtime::current().shared<JoinState>([] { return std::make_unique<JoinState>(); });
 }
 
-}  // namespace
-
-class JoinScope::Session final : public JoinListener {
- public:
-  Session(std::vector<DistributedDataParallel*> models, CatchUp catch_up)
-      : models_(std::move(models)),
-        group_(models_.front()->group()),
-        device_(models_.front()->device()),
-        catch_up_(std::move(catch_up)) {}
-  ~Session() override { leave(); }
-
-  void open(bool enabled);
-  // Whether an exception leaves the scope.
-  bool unwinding() const { return std::uncaught_exceptions() > exceptions_; }
-  // Shadows the other ranks' collectives until all ranks have ended.
-  void shadow();
-
-  Peers before_forward(DistributedDataParallel& model, const Forward& forward) override;
-  void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) override;
-
- private:
-  using Table = std::vector<Announcement>;  // by rank
-
-  // An announcement whose all-gather may still run.
-  struct Pending {
-    at::Tensor host;  // `mine` may still be copied from it
-    at::Tensor mine;
-    at::Tensor all;
-    c10::intrusive_ptr<c10d::Work> work;
-  };
-
-  Pending announce(const Announcement& mine) const;
-  Table exchange(const Announcement& mine);
-  void equalise(const Table& ended);
-  void leave();
-  int64_t index_of(const DistributedDataParallel& model) const;
-
-  const std::vector<DistributedDataParallel*> models_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  const c10::Device device_;
-  const CatchUp catch_up_;
-  const int exceptions_ = std::uncaught_exceptions();
-  JoinState* state_ = nullptr;  // null: not in the scope
-  std::vector<Pending> pending_;
-  int64_t announced_ = 0;
-};
-
-namespace {
-
 // The highest rank that has data, or -1. Errors: c10::Error naming a rank that deviates from it.
 int leader_of(const std::vector<Announcement>& table) {
   int leader = static_cast<int>(table.size()) - 1;
@@ -164,116 +114,148 @@ int leader_of(const std::vector<Announcement>& table) {
 
 }  // namespace
 
-JoinScope::Session::Pending JoinScope::Session::announce(const Announcement& mine) const {
-  at::NoGradGuard no_grad;
-  Pending pending;
-  pending.host = at::tensor({static_cast<int64_t>(mine.event), mine.model, mine.detail, mine.extra},
-                            at::kLong);
-  // A blocking copy would make the host wait for the kernels of the backward pass.
-  pending.mine = pending.host.to(device_, at::kLong, /*non_blocking=*/true);
-  pending.all = at::empty({group_->getSize() * kNumbers}, pending.mine.options());
-  pending.work = group_->_allgather_base(pending.all, pending.mine);
-  return pending;
-}
+class JoinScope::Session final : public JoinListener {
+ public:
+  Session(std::vector<DistributedDataParallel*> models, CatchUp catch_up)
+      : models_(std::move(models)),
+        group_(models_.front()->group()),
+        device_(models_.front()->device()),
+        catch_up_(std::move(catch_up)) {}
+  ~Session() override { leave(); }
 
-JoinScope::Session::Table JoinScope::Session::exchange(const Announcement& mine) {
-  // These all-gathers were started earlier, so they end earlier.
-  for (Pending& pending : std::exchange(pending_, {})) pending.work->wait();
-  const Pending pending = announce(mine);
-  pending.work->wait();
-  const at::Tensor host = pending.all.cpu();
-  const int64_t* numbers = host.const_data_ptr<int64_t>();
-  Table table;
-  for (int rank = 0; rank < group_->getSize(); ++rank, numbers += kNumbers) {
-    table.push_back({.event = static_cast<Event>(numbers[0]),
-                     .model = numbers[1],
-                     .detail = numbers[2],
-                     .extra = numbers[3]});
+  void open(bool enabled) {
+    JoinState& state = join_state();
+    TORCH_CHECK(!state.inside, "join_uneven_inputs: rank ", group_->getRank(),
+                " is in such a scope already; these scopes do not nest");
+    std::unordered_set<const void*> seen;
+    for (DistributedDataParallel* model : models_) {
+      TORCH_CHECK_VALUE(model->group() == group_,
+                        "join_uneven_inputs: the models belong to different process groups");
+      TORCH_CHECK_VALUE(seen.insert(model).second, "join_uneven_inputs: a model was passed twice");
+    }
+    leader_of(exchange({.event = Event::kOpened,
+                        .model = static_cast<int64_t>(models_.size()),
+                        .detail = enabled,
+                        .extra = fingerprint(models_)}));
+    if (!enabled) return;
+    state_ = &state;
+    state_->inside = true;
+    for (DistributedDataParallel* model : models_) model->set_join(this);
   }
-  return table;
-}
 
-void JoinScope::Session::open(bool enabled) {
-  JoinState& state = join_state();
-  TORCH_CHECK(!state.inside, "join_uneven_inputs: rank ", group_->getRank(),
-              " is in such a scope already; these scopes do not nest");
-  std::unordered_set<const void*> seen;
-  for (DistributedDataParallel* model : models_) {
-    TORCH_CHECK_VALUE(model->group() == group_,
-                      "join_uneven_inputs: the models belong to different process groups");
-    TORCH_CHECK_VALUE(seen.insert(model).second, "join_uneven_inputs: a model was passed twice");
-  }
-  leader_of(exchange({.event = Event::kOpened,
-                      .model = static_cast<int64_t>(models_.size()),
-                      .detail = enabled,
-                      .extra = fingerprint(models_)}));
-  if (!enabled) return;
-  state_ = &state;
-  state_->inside = true;
-  for (DistributedDataParallel* model : models_) model->set_join(this);
-}
+  // Whether an exception leaves the scope.
+  bool unwinding() const { return std::uncaught_exceptions() > exceptions_; }
 
-void JoinScope::Session::leave() {
-  if (state_ == nullptr) return;
-  std::exchange(state_, nullptr)->inside = false;
-  for (DistributedDataParallel* model : models_) model->set_join(nullptr);
-}
-
-int64_t JoinScope::Session::index_of(const DistributedDataParallel& model) const {
-  return std::find(models_.begin(), models_.end(), &model) - models_.begin();
-}
-
-JoinListener::Peers JoinScope::Session::before_forward(DistributedDataParallel& model,
-                                                       const Forward& forward) {
-  const Table table =
-      exchange({.event = Event::kForward, .model = index_of(model), .detail = flags_of(forward)});
-  ++announced_;
-  Peers peers{.leader = leader_of(table)};
-  for (int rank = 0; rank < group_->getSize(); ++rank) {
-    if (table[rank].event == Event::kEnded) peers.ended.push_back(rank);
-  }
-  return peers;
-}
-
-void JoinScope::Session::before_all_reduce(DistributedDataParallel& model, int64_t slot,
-                                           int64_t numel) {
-  // Not waited for: only shadowing ranks read it, and the reduction overlaps the backward pass.
-  pending_.push_back(announce(
-      {.event = Event::kAllReduce, .model = index_of(model), .detail = slot, .extra = numel}));
-  ++announced_;
-}
-
-void JoinScope::Session::shadow() {
-  for (;;) {
-    const Table table = exchange({.event = Event::kEnded, .detail = announced_});
-    const int leader = leader_of(table);
-    if (leader < 0) return equalise(table);
-    const Announcement& announced = table[leader];
-    switch (announced.event) {
-      case Event::kForward:
-        models_.at(announced.model)->shadow_forward(forward_of(announced.detail), leader);
-        break;
-      case Event::kAllReduce:
-        models_.at(announced.model)->shadow_all_reduce(announced.detail, announced.extra);
-        break;
-      default:
-        TORCH_CHECK(false, "join_uneven_inputs: rank ", leader, " ", describe(announced),
-                    ", but rank ", group_->getRank(), " is still in the last scope");
+  // Shadows the other ranks' collectives until all ranks have ended.
+  void shadow() {
+    for (;;) {
+      const Table table = exchange({.event = Event::kEnded, .detail = announced_});
+      const int leader = leader_of(table);
+      if (leader < 0) return equalise(table);
+      const Announcement& announced = table[leader];
+      switch (announced.event) {
+        case Event::kForward:
+          models_.at(announced.model)->shadow_forward(forward_of(announced.detail), leader);
+          break;
+        case Event::kAllReduce:
+          models_.at(announced.model)->shadow_all_reduce(announced.detail, announced.extra);
+          break;
+        default:
+          TORCH_CHECK(false, "join_uneven_inputs: rank ", leader, " ", describe(announced),
+                      ", but rank ", group_->getRank(), " is still in the last scope");
+      }
     }
   }
-}
 
-void JoinScope::Session::equalise(const Table& ended) {
-  leave();
-  // Training ranks announce the same events, so the rank that announced most trained longest.
-  auto less = [](const Announcement& a, const Announcement& b) { return a.detail < b.detail; };
-  const auto [least, most] = std::minmax_element(ended.begin(), ended.end(), less);
-  // minmax_element finds the last of the greatest.
-  if (least->detail == most->detail) return;
-  const int source = static_cast<int>(most - ended.begin());
-  for (DistributedDataParallel* model : models_) model->adopt_replica(source);
-  if (catch_up_) catch_up_(source);
-}
+  Peers before_forward(DistributedDataParallel& model, const Forward& forward) override {
+    const Table table =
+        exchange({.event = Event::kForward, .model = index_of(model), .detail = flags_of(forward)});
+    ++announced_;
+    Peers peers{.leader = leader_of(table)};
+    for (int rank = 0; rank < group_->getSize(); ++rank) {
+      if (table[rank].event == Event::kEnded) peers.ended.push_back(rank);
+    }
+    return peers;
+  }
+
+  void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) override {
+    // Not waited for: only shadowing ranks read it, and the reduction overlaps the backward pass.
+    pending_.push_back(announce(
+        {.event = Event::kAllReduce, .model = index_of(model), .detail = slot, .extra = numel}));
+    ++announced_;
+  }
+
+ private:
+  using Table = std::vector<Announcement>;  // by rank
+
+  // An announcement whose all-gather may still run.
+  struct Pending {
+    at::Tensor host;  // `mine` may still be copied from it
+    at::Tensor mine;
+    at::Tensor all;
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+
+  Pending announce(const Announcement& mine) const {
+    at::NoGradGuard no_grad;
+    Pending pending;
+    pending.host = at::tensor(
+        {static_cast<int64_t>(mine.event), mine.model, mine.detail, mine.extra}, at::kLong);
+    // A blocking copy would make the host wait for the kernels of the backward pass.
+    pending.mine = pending.host.to(device_, at::kLong, /*non_blocking=*/true);
+    pending.all = at::empty({group_->getSize() * kNumbers}, pending.mine.options());
+    pending.work = group_->_allgather_base(pending.all, pending.mine);
+    return pending;
+  }
+
+  Table exchange(const Announcement& mine) {
+    // These all-gathers were started earlier, so they end earlier.
+    for (Pending& pending : std::exchange(pending_, {})) pending.work->wait();
+    const Pending pending = announce(mine);
+    pending.work->wait();
+    const at::Tensor host = pending.all.cpu();
+    const int64_t* numbers = host.const_data_ptr<int64_t>();
+    Table table;
+    for (int rank = 0; rank < group_->getSize(); ++rank, numbers += kNumbers) {
+      table.push_back({.event = static_cast<Event>(numbers[0]),
+                       .model = numbers[1],
+                       .detail = numbers[2],
+                       .extra = numbers[3]});
+    }
+    return table;
+  }
+
+  void equalise(const Table& ended) {
+    leave();
+    // Training ranks announce the same events, so the rank that announced most trained longest.
+    auto less = [](const Announcement& a, const Announcement& b) { return a.detail < b.detail; };
+    const auto [least, most] = std::minmax_element(ended.begin(), ended.end(), less);
+    // minmax_element finds the last of the greatest.
+    if (least->detail == most->detail) return;
+    const int source = static_cast<int>(most - ended.begin());
+    for (DistributedDataParallel* model : models_) model->adopt_replica(source);
+    if (catch_up_) catch_up_(source);
+  }
+
+  void leave() {
+    if (state_ == nullptr) return;
+    std::exchange(state_, nullptr)->inside = false;
+    for (DistributedDataParallel* model : models_) model->set_join(nullptr);
+  }
+
+  int64_t index_of(const DistributedDataParallel& model) const {
+    return std::find(models_.begin(), models_.end(), &model) - models_.begin();
+  }
+
+  const std::vector<DistributedDataParallel*> models_;
+  const ProcessGroupPtr group_;
+  const c10::Device device_;
+  const CatchUp catch_up_;
+  const int exceptions_ = std::uncaught_exceptions();
+  JoinState* state_ = nullptr;  // null: not in the scope
+  std::vector<Pending> pending_;
+  int64_t announced_ = 0;
+};
 
 JoinScope::JoinScope(std::vector<DistributedDataParallel*> models, bool enabled, CatchUp catch_up) {
   if (models.empty()) return;

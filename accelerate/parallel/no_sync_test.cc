@@ -1,4 +1,4 @@
-#include "accelerate/parallel/no_sync.h"
+#include "accelerate/parallel/stage.h"
 
 #include <functional>
 #include <memory>

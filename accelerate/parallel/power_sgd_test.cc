@@ -1,4 +1,4 @@
-#include "accelerate/parallel/power_sgd.h"
+#include "accelerate/parallel/communication_hook.h"
 
 #include <functional>
 #include <limits>

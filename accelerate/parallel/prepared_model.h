@@ -9,7 +9,6 @@
 /// Threads: the rank's thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -29,12 +28,13 @@ class Module;
 namespace accelerate {
 
 struct Fp8Report;
+template <typename Module>
+class PreparedModel;
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
  public:
-  explicit ModelState(std::shared_ptr<torch::nn::Module> module);
-  ~ModelState();
+  explicit ModelState(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
 
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
@@ -51,9 +51,15 @@ class ModelState {
   }
 
   /// Appends the counts of the stages that synchronise gradients.
-  void add_no_sync_counts(NoSyncScope::Counts& counts) const;
+  void add_no_sync_counts(NoSyncScope::Counts& counts) const {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      if (NoSyncCount count = stage->no_sync_count()) counts.push_back(std::move(count));
+    }
+  }
   /// See Stage::trigger_sync_in_backward.
-  void trigger_sync_in_backward() const;
+  void trigger_sync_in_backward() const {
+    for (const std::unique_ptr<Stage>& stage : stages_) stage->trigger_sync_in_backward();
+  }
 
   /// Whether it was prepared to be trained.
   bool is_trained = false;
@@ -96,7 +102,8 @@ class ForwardPassOf final : public ForwardPass {
   std::optional<Output> output_;
 };
 
-struct PreparedModelAccess;
+template <typename Module>
+const std::shared_ptr<ModelState>& state_of(const PreparedModel<Module>& model);
 
 const Fp8Report* fp8_report(const ModelState& model);
 
@@ -143,29 +150,18 @@ class PreparedModel {
   }
 
  private:
-  friend struct internal::PreparedModelAccess;
+  friend const std::shared_ptr<ModelState>& internal::state_of<>(const PreparedModel& model);
 
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelState> state_;
 };
 
-namespace internal {
-
 /// How the library and its tests reach what is behind a handle.
-struct PreparedModelAccess {
-  template <typename Module>
-  static const std::shared_ptr<ModelState>& state(const PreparedModel<Module>& model) {
-    TORCH_CHECK(model.state_ != nullptr, "this prepared model was freed");
-    return model.state_;
-  }
-};
-
 template <typename Module>
-const std::shared_ptr<ModelState>& state_of(const PreparedModel<Module>& model) {
-  return PreparedModelAccess::state(model);
+const std::shared_ptr<ModelState>& internal::state_of(const PreparedModel<Module>& model) {
+  TORCH_CHECK(model.state_ != nullptr, "this prepared model was freed");
+  return model.state_;
 }
-
-}  // namespace internal
 
 /// The model's stage of type T; null if it has none.
 template <typename T, typename Module>

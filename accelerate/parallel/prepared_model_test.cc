@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/apply.h"
 
 namespace accelerate {
 namespace {

@@ -19,14 +19,41 @@
 #include <cstddef>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
-#include "accelerate/parallel/no_sync.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
+
+/// How many scopes keep a model's gradients from being synchronised; 0: they are synchronised.
+using NoSyncCount = std::shared_ptr<int>;
+
+/// A scope in which backward passes leave gradients on their rank: the models that it was made for
+/// do not synchronise them while it lives. Scopes that overlap,
+/// nested or not, are independent: a model synchronises again when the last one has ended. A model
+/// may be freed before the scope ends. Without counts it does nothing.
+/// Mirrors: accelerate accelerator.py, Accelerator.no_sync.
+class NoSyncScope {
+ public:
+  using Counts = c10::SmallVector<NoSyncCount, 4>;
+
+  explicit NoSyncScope(Counts counts = {}) : counts_(std::move(counts)) {
+    for (const NoSyncCount& count : counts_) ++*count;
+  }
+  ~NoSyncScope() {
+    for (const NoSyncCount& count : counts_) --*count;
+  }
+  NoSyncScope(NoSyncScope&& other) noexcept : counts_(std::exchange(other.counts_, {})) {}
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  Counts counts_;
+};
 
 class Stage;
 /// Outermost first.
@@ -77,11 +104,6 @@ class Stage {
   /// Lets the next backward pass synchronise, although its forward pass ran in a NoSyncScope.
   /// Local.
   virtual void trigger_sync_in_backward() {}
-
-  /// Called before gradients of a complete window are read, by clipping and unscaling: a stage that
-  /// holds back part of the work on gradients does it now. It may be called more than once in a
-  /// window. Collective.
-  virtual void finalise_gradients() {}
 
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
   virtual StateDict state_dict() const { return {}; }

@@ -1,4 +1,4 @@
-#include "accelerate/precision/fp8_linear.h"
+#include "accelerate/precision/fp8_model.h"
 
 #include <cmath>
 #include <limits>

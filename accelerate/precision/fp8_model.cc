@@ -2,19 +2,231 @@
 
 #include <algorithm>
 #include <unordered_set>
-#include <utility>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/operators/operator_mode.h"
 
 namespace accelerate {
 namespace {
 
+// Devices that multiply fp8 want dimensions of multiples of 16.
 constexpr int64_t kAlignment = 16;
+
+// ---- One layer.
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Zeros up to multiples of 16, row by row.
+Tensor aligned(const Tensor& data) {
+  const auto missing = [&](int64_t dim) {
+    return (kAlignment - data.size(dim) % kAlignment) % kAlignment;
+  };
+  const int64_t rows = missing(0), cols = missing(1);
+  if (rows == 0 && cols == 0) return data.contiguous();
+  // Zero is the byte 0 in both formats.
+  return at::constant_pad_nd(data.view(at::kByte), {0, cols, 0, rows}).view(data.scalar_type());
+}
+
+Tensor finish(Tensor product, const Tensor& bias, at::ScalarType output) {
+  if (bias.defined()) product += bias;
+  return product.to(output);
+}
+
+// The types of the operators here are chosen already.
+struct PlainOperators {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+  const OperatorModeScope no_handler = OperatorModeScope::without(OperatorOrder::kLinearProducts);
+};
+
+at::ScalarType high_precision(const Tensor& input) {
+  const c10::DeviceType type = input.device().type();
+  const bool casts = at::autocast::is_autocast_available(type) &&
+                     at::autocast::is_autocast_enabled(type) && input.is_floating_point() &&
+                     input.scalar_type() != at::kDouble;
+  return casts ? at::autocast::get_autocast_dtype(type) : input.scalar_type();
+}
+
+// One application of a layer.
+class Product {
+ public:
+  Product(const Fp8Layer& layer, bool records) : layer_(layer), records_(records) {}
+
+  bool in_blocks() const { return layer_.recipe.scaling == Fp8Scaling::kBlocks; }
+
+  Fp8Tensor quantize(const Tensor& tensor, Fp8Role role) const {
+    const at::ScalarType format = format_of(role);
+    if (layer_.recipe.scaling == Fp8Scaling::kCurrent) return fp8_quantize(tensor, format);
+    const Tensor amax = fp8_amax(tensor);
+    if (records_) layer_.scales->record(layer_.index, role, amax);
+    return fp8_quantize(tensor, layer_.scales->scale(layer_.index, role), amax, format);
+  }
+
+  // a x b^T + bias in type `output`: sums and scaling in float32, one rounding at the end.
+  Tensor matmul(const Fp8Tensor& a, const Fp8Tensor& b, const Tensor& bias,
+                at::ScalarType output) const {
+    if (!layer_.native) {
+      Tensor product = at::mm(a.data.to(at::kFloat), b.data.to(at::kFloat).t());
+      return finish(product.mul_(a.inverse_scale * b.inverse_scale), bias, output);
+    }
+    const Tensor product =
+        at::_scaled_mm(aligned(a.data), aligned(b.data).t(), a.inverse_scale, b.inverse_scale,
+                       /*bias=*/{}, /*scale_result=*/{}, at::kFloat);
+    return finish(product.narrow(0, 0, a.data.size(0)).narrow(1, 0, b.data.size(0)), bias, output);
+  }
+
+  // a [M, K] x b [N, K]^T in blocks along K; `role` is a's.
+  Tensor matmul_in_blocks(const Tensor& a, Fp8Role role, const Tensor& b, const Tensor& bias,
+                          at::ScalarType output) const {
+    return finish(at::mm(mx_quantize(a, format_of(role)).dequantize(),
+                         mx_quantize(b, kE4M3).dequantize().t()),
+                  bias, output);
+  }
+
+ private:
+  at::ScalarType format_of(Fp8Role role) const {
+    return role == Fp8Role::kGradient ? layer_.recipe.gradient_format : kE4M3;
+  }
+
+  const Fp8Layer& layer_;
+  const bool records_;
+};
+
+Fp8Tensor transposed(const Fp8Tensor& tensor) { return {tensor.data.t(), tensor.inverse_scale}; }
+
+// Positions of saved tensors. A weight or input in fp8 is undefined if it was not quantised.
+enum Saved { kWeight, kInput, kFp8Weight, kFp8WeightScale, kFp8Input, kFp8InputScale, kNumSaved };
+
+Fp8Tensor fp8_at(const variable_list& saved, Saved place) {
+  return {saved[static_cast<size_t>(place)], saved[static_cast<size_t>(place) + 1]};
+}
+
+struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
+                        const std::optional<Tensor>& bias,
+                        const c10::intrusive_ptr<Fp8Layer>& layer, bool records) {
+    const at::ScalarType type = high_precision(input);
+    const PlainOperators plain;
+    const Product product(*layer, records);
+    const Fp8Recipe& recipe = layer->recipe;
+    const Tensor rows = input.to(type).reshape({-1, weight.size(1)});
+    variable_list saved(kNumSaved);
+    const bool dgrad = input.requires_grad(), wgrad = weight.requires_grad();
+
+    Tensor output;
+    if (recipe.override_fprop) {
+      const Tensor cast_bias = bias ? bias->to(type) : Tensor();
+      output = at::linear(input.to(type), weight.to(type), cast_bias);
+    } else if (product.in_blocks()) {
+      output =
+          product.matmul_in_blocks(rows, Fp8Role::kInput, weight, bias.value_or(Tensor()), type);
+    } else {
+      const Fp8Tensor fp8_input = product.quantize(rows, Fp8Role::kInput);
+      const Fp8Tensor fp8_weight = product.quantize(weight, Fp8Role::kWeight);
+      output = product.matmul(fp8_input, fp8_weight, bias.value_or(Tensor()), type);
+      if (dgrad && !recipe.override_dgrad) {
+        saved[kFp8Weight] = fp8_weight.data;
+        saved[kFp8WeightScale] = fp8_weight.inverse_scale;
+      }
+      if (wgrad && !recipe.override_wgrad) {
+        saved[kFp8Input] = fp8_input.data;
+        saved[kFp8InputScale] = fp8_input.inverse_scale;
+      }
+    }
+    if (dgrad && !saved[kFp8Weight].defined()) saved[kWeight] = weight;
+    if (wgrad && !saved[kFp8Input].defined())
+      saved[kInput] = input.scalar_type() == type ? input : rows;
+    context->save_for_backward(std::move(saved));
+
+    context->saved_data["layer"] = c10::IValue::make_capsule(layer);
+    context->saved_data["records"] = records;
+    context->saved_data["type"] = static_cast<int64_t>(type);
+    context->saved_data["input_type"] = static_cast<int64_t>(input.scalar_type());
+    context->saved_data["weight_type"] = static_cast<int64_t>(weight.scalar_type());
+    context->saved_data["bias_type"] =
+        static_cast<int64_t>(bias ? bias->scalar_type() : at::ScalarType::Undefined);
+    context->saved_data["input_sizes"] = input.sizes();
+    std::vector<int64_t> sizes = input.sizes().vec();
+    sizes.back() = weight.size(0);
+    return output.reshape(sizes);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "a Linear layer in fp8 has no second derivative (backward with create_graph)");
+    const PlainOperators plain;
+    auto& data = context->saved_data;
+    const auto type_of = [&](const char* key) {
+      return static_cast<at::ScalarType>(data.at(key).toInt());
+    };
+    const auto layer = c10::static_intrusive_pointer_cast<Fp8Layer>(data.at("layer").toCapsule());
+    const Product product(*layer, data.at("records").toBool());
+    const Fp8Recipe& recipe = layer->recipe;
+    const at::ScalarType type = type_of("type");
+    variable_list saved = context->get_saved_variables();
+    if (saved[kInput].defined())
+      saved[kInput] = saved[kInput].reshape({-1, saved[kInput].size(-1)});
+    const bool dgrad = context->needs_input_grad(0), wgrad = context->needs_input_grad(1);
+
+    const Tensor& gradient = gradients[0];
+    const Tensor rows = gradient.reshape({-1, gradient.size(-1)});
+    std::optional<Fp8Tensor> fp8_gradient;
+    if (!product.in_blocks() &&
+        ((dgrad && !recipe.override_dgrad) || (wgrad && !recipe.override_wgrad))) {
+      fp8_gradient = product.quantize(rows, Fp8Role::kGradient);
+    }
+
+    variable_list result(5);
+    if (dgrad) {
+      Tensor of_input;
+      if (recipe.override_dgrad) {
+        of_input = rows.mm(saved[kWeight].to(type));
+      } else if (product.in_blocks()) {
+        of_input = product.matmul_in_blocks(rows, Fp8Role::kGradient, saved[kWeight].t(), {}, type);
+      } else {
+        const Fp8Tensor weight = saved[kFp8Weight].defined()
+                                     ? fp8_at(saved, kFp8Weight)
+                                     : product.quantize(saved[kWeight], Fp8Role::kWeight);
+        of_input = product.matmul(*fp8_gradient, transposed(weight), {}, type);
+      }
+      result[0] = of_input.reshape(data.at("input_sizes").toIntVector()).to(type_of("input_type"));
+    }
+    if (wgrad) {
+      const at::ScalarType weight_type = type_of("weight_type");
+      if (recipe.override_wgrad) {
+        result[1] = rows.t().mm(saved[kInput]).to(weight_type);
+      } else if (product.in_blocks()) {
+        result[1] = product.matmul_in_blocks(rows.t(), Fp8Role::kGradient, saved[kInput].t(), {},
+                                             weight_type);
+      } else {
+        const Fp8Tensor input = saved[kFp8Input].defined()
+                                    ? fp8_at(saved, kFp8Input)
+                                    : product.quantize(saved[kInput], Fp8Role::kInput);
+        result[1] = product.matmul(transposed(*fp8_gradient), transposed(input), {}, weight_type);
+      }
+    }
+    if (type_of("bias_type") != at::ScalarType::Undefined && context->needs_input_grad(2)) {
+      result[2] = rows.sum(0).to(type_of("bias_type"));
+    }
+    return result;
+  }
+};
+
+// ---- The choice of layers.
 
 void visit(const torch::nn::Module& module, const std::string& name,
            std::unordered_set<const torch::nn::Module*>& seen, std::vector<NamedLinear>& found) {
@@ -91,6 +303,25 @@ class Choice {
 
 }  // namespace
 
+bool has_native_fp8_matmul(c10::Device device) {
+  if (!device.is_cuda()) return false;
+  try {
+    const at::Tensor zeros =
+        at::zeros({kAlignment, kAlignment}, at::TensorOptions(device).dtype(at::kByte)).view(kE4M3);
+    const at::Tensor one = at::ones({}, at::TensorOptions(device).dtype(at::kFloat));
+    at::_scaled_mm(zeros, zeros.t(), one, one, /*bias=*/{}, /*scale_result=*/{}, at::kFloat);
+    return true;
+  } catch (const c10::Error&) {
+    return false;  // an older device, or a build without it
+  }
+}
+
+at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                      const c10::intrusive_ptr<Fp8Layer>& layer, bool records) {
+  const std::optional<at::Tensor> given = bias.defined() ? std::make_optional(bias) : std::nullopt;
+  return Fp8LinearFunction::apply(input, weight, given, layer, records);
+}
+
 std::vector<NamedLinear> linear_layers(const torch::nn::Module& model) {
   std::vector<NamedLinear> found;
   std::unordered_set<const torch::nn::Module*> seen;
@@ -136,16 +367,11 @@ std::string Fp8Report::to_string() const {
 }
 
 std::shared_ptr<Fp8Model> Fp8Model::convert(torch::nn::Module& module, const Fp8Plan& plan,
-                                            c10::intrusive_ptr<c10d::ProcessGroup> group) {
+                                            ProcessGroupPtr group) {
   return std::shared_ptr<Fp8Model>(new Fp8Model(module, plan, std::move(group)));
 }
 
-std::shared_ptr<Fp8Model> Fp8Model::convert(torch::nn::Module& module, const Fp8Plan& plan) {
-  return convert(module, plan, {});
-}
-
-Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan,
-                   c10::intrusive_ptr<c10d::ProcessGroup> group)
+Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupPtr group)
     : module_(module), plan_(plan), group_(std::move(group)) {
   report_.backend = plan.backend();
   const Choice choice(module, plan);

@@ -43,15 +43,13 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/operators/linear_mode.h"
-#include "accelerate/precision/fp8_linear.h"
-
-namespace c10d {
-class ProcessGroup;
-}  // namespace c10d
+#include "accelerate/precision/fp8_quantize.h"
 
 namespace torch::nn {
 class LinearImpl;
@@ -59,6 +57,61 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+
+// ---- One Linear layer in fp8: input x weight^T + bias, and its gradients.
+//
+//   forward   output   = input [M, K] x weight [N, K]^T     E4M3, E4M3
+//   dgrad     of input = gradient [M, N] x weight           E5M2 (HYBRID) or E4M3, E4M3
+//   wgrad     of weight= gradient^T x input                 the same
+//
+// Each of the three products may stay in high precision, where it equals at::linear's bit for bit.
+// The backward pass keeps quantised operands, one byte per element. High precision means
+// autocast's type if autocast is on, otherwise the input's type; the output has the same type. The
+// weight's gradient has the weight's type. There is no second derivative.
+//
+// A device that multiplies fp8 itself (CUDA from capability 8.9 on) does so. Elsewhere the same
+// numbers are multiplied in float32, which emulates the arithmetic but not its speed. Both sum in
+// float32, scale the sum, add the bias and round once.
+//
+// Local. Threads: any; a layer's delayed scales belong to one thread at a time.
+
+/// Where a tensor's scale comes from.
+enum class Fp8Scaling {
+  kCurrent,  ///< the tensor's own largest value
+  kDelayed,  ///< the largest values of past steps
+  kBlocks,   ///< each block of 32 values along the summed dimension has a power of two
+};
+
+struct Fp8Recipe {
+  Fp8Scaling scaling = Fp8Scaling::kCurrent;
+  at::ScalarType gradient_format = kE5M2;
+  /// Products that stay in high precision.
+  bool override_fprop = false;
+  bool override_dgrad = false;
+  bool override_wgrad = false;
+};
+
+/// How a layer's products are computed. Graphs that went through the layer keep it alive.
+struct Fp8Layer : torch::CustomClassHolder {
+  Fp8Recipe recipe;
+  /// Whether the device multiplies fp8 itself.
+  bool native = false;
+  /// Null unless scaling is delayed.
+  std::shared_ptr<DelayedScales> scales;
+  int64_t index = 0;
+};
+
+/// Tries whether LibTorch multiplies fp8 on this device, with a small product.
+bool has_native_fp8_matmul(c10::Device device);
+
+/// Differentiable in input, weight and bias.
+/// `records`: whether the tensors' amax is recorded for later scales.
+/// Shapes: input [..., K], weight [N, K], bias [N] or undefined; result [..., N].
+/// Errors: c10::Error in a backward pass with create_graph.
+at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                      const c10::intrusive_ptr<Fp8Layer>& layer, bool records);
+
+// ---- A model's layers.
 
 /// Decides whether a layer is converted, given its name in the model.
 using Fp8Filter = std::function<bool(const torch::nn::Module& module, const std::string& name)>;
@@ -101,12 +154,10 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   /// Chooses the layers. Local. `module` outlives the result. The ranks of `group` agree on delayed
   /// scales; null for a single rank.
   static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan,
-                                           c10::intrusive_ptr<c10d::ProcessGroup> group);
-  static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan);
+                                           ProcessGroupPtr group = nullptr);
   ~Fp8Model() override;
 
   const Fp8Report& report() const { return report_; }
-  const Fp8Plan& plan() const { return plan_; }
 
   /// The weights of converted layers, in module order.
   const std::vector<at::Tensor>& weights() const { return weights_; }
@@ -128,13 +179,12 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
                                    const at::Tensor& bias) override;
 
  private:
-  Fp8Model(torch::nn::Module& module, const Fp8Plan& plan,
-           c10::intrusive_ptr<c10d::ProcessGroup> group);
+  Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupPtr group);
   void use_device();
 
   const torch::nn::Module& module_;
   const Fp8Plan plan_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const ProcessGroupPtr group_;
   Fp8Report report_;
   std::vector<at::Tensor> weights_;  // keeps the keys of layers_ alive
   std::unordered_map<at::TensorImpl*, c10::intrusive_ptr<Fp8Layer>> layers_;

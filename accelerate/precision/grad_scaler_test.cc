@@ -12,8 +12,6 @@
 #include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/precision/shared_scaler.h"
-
 namespace accelerate {
 namespace {
 

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string>
 #include <tuple>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -20,7 +18,6 @@
 #include "absl/debugging/symbolize.h"
 #include "absl/log/absl_check.h"
 #include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 
 namespace accelerate {
 namespace {
@@ -41,7 +38,7 @@ bool is_users_object(absl::string_view path) {
 bool is_users_function(absl::string_view name) {
   for (const char* prefix :
        {"c10::", "at::", "torch::", "std::", "void std::", "decltype", "_start", "__",
-        "accelerate::internal::", "accelerate::(anonymous namespace)::CallStack",
+        "accelerate::internal::", "accelerate::(anonymous namespace)::call_stack",
         "accelerate::OperatorObserver"}) {
     if (absl::StartsWith(name, prefix)) return false;
   }
@@ -58,46 +55,37 @@ std::string name_of(void* address) {
   return is_users_function(name) ? name : "";
 }
 
-/// The C++ functions that led to an operator, without those of libraries.
-///
-/// LibTorch's own profiler keeps no C++ frames. Return addresses are read from unwind tables and
-/// named from the symbol tables of the program and its libraries, so functions of a program that
-/// was stripped, or that were inlined, do not appear. There are no lines or files.
-/// Threads: any; names() is slow and is meant for the end of a recording.
-struct CallStack {
-  static constexpr size_t kMaxDepth = 128;
+// The C++ functions that led to an operator, without those of libraries: the return addresses,
+// innermost function first.
+//
+// LibTorch's own profiler keeps no C++ frames. Return addresses are read from unwind tables and
+// named from the symbol tables of the program and its libraries, so functions of a program that
+// was stripped, or that were inlined, do not appear. There are no lines or files.
+using CallStack = std::vector<void*>;
 
-  /// The caller's stack, innermost function first.
-  static CallStack here();
+CallStack call_stack() {
+  void* addresses[128];
+  const int depth = backtrace(addresses, std::size(addresses));
+  return {addresses, addresses + depth};
+}
 
-  std::vector<void*> addresses;
-};
-
-/// Names functions; asks for each address once.
+// Names functions, without those of LibTorch, Abseil, the C and C++ libraries and this library's
+// profiler; asks for each address once. It is slow, and meant for the end of a recording.
 class FunctionNames {
  public:
-  /// Without those of LibTorch, Abseil, the C and C++ libraries and this library's profiler.
-  std::vector<std::string> names(const CallStack& stack);
+  std::vector<std::string> names(const CallStack& stack) {
+    std::vector<std::string> names;
+    for (void* address : stack) {
+      auto [found, is_new] = name_by_address_.try_emplace(address);
+      if (is_new) found->second = name_of(address);
+      if (!found->second.empty()) names.push_back(found->second);
+    }
+    return names;
+  }
 
  private:
   std::map<void*, std::string> name_by_address_;  // empty: not the user's
 };
-
-CallStack CallStack::here() {
-  void* addresses[kMaxDepth];
-  const int depth = backtrace(addresses, kMaxDepth);
-  return {.addresses = std::vector<void*>(addresses, addresses + depth)};
-}
-
-std::vector<std::string> FunctionNames::names(const CallStack& stack) {
-  std::vector<std::string> names;
-  for (void* address : stack.addresses) {
-    auto [found, is_new] = name_by_address_.try_emplace(address);
-    if (is_new) found->second = name_of(address);
-    if (!found->second.empty()) names.push_back(found->second);
-  }
-  return names;
-}
 
 }  // namespace
 
@@ -107,14 +95,9 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   Session(Runtime& runtime, const OperatorObserverOptions& options)
       : runtime_(runtime), options_(options) {}
 
-  static Session*& current() {
-    thread_local Session* session = nullptr;
-    return session;
-  }
-
   void start() {
-    ABSL_CHECK(current() == nullptr) << "one observer at a time";
-    current() = this;
+    ABSL_CHECK(current_ == nullptr) << "one observer at a time";
+    current_ = this;
     if (options_.device_work) {
       runtime_.observe_device([this](const DeviceWork& work) { add_device_work(work); });
     }
@@ -125,7 +108,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   }
 
   void stop() {
-    current() = nullptr;
+    current_ = nullptr;
     if (options_.device_work) runtime_.observe_device(nullptr);
     if (callback_) at::removeCallback(*callback_);
   }
@@ -150,7 +133,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* pointer, int64_t bytes, size_t total_allocated,
                          size_t total_reserved, c10::Device device) override {
     // Another thread of the rank reports through the state it inherited; its order is not ours.
-    if (current() != this || !at::isRecordFunctionEnabled()) return;
+    if (current_ != this || !at::isRecordFunctionEnabled()) return;
     if (device.is_cpu() && !is_own_host_memory(pointer, bytes)) return;
     const int64_t now = now_ns();
     // A device without a number is the rank's own.
@@ -176,14 +159,14 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   };
 
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
-    Session* session = current();
+    Session* session = current_;
     if (session == nullptr) return nullptr;
     return std::make_unique<Context>(session, session->begin(function));
   }
 
   static void on_end(const at::RecordFunction&, at::ObserverContext* context) {
     auto* began = static_cast<Context*>(context);
-    if (began != nullptr && began->session == current()) began->session->end(began->index);
+    if (began != nullptr && began->session == current_) began->session->end(began->index);
   }
 
   size_t begin(const at::RecordFunction& function) {
@@ -207,7 +190,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
           event.name, torch::profiler::impl::saveExtraArgs(function));
     }
     if (options_.modules != nullptr) event.module = module_of(function);
-    if (options_.stack) stacks_.emplace_back(index, CallStack::here());
+    if (options_.stack) stacks_.emplace_back(index, call_stack());
     open_.push_back(index);
     return index;
   }
@@ -252,6 +235,8 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   }
 
   int64_t now_ns() const { return absl::ToUnixNanos(runtime_.now()); }
+
+  static inline thread_local Session* current_ = nullptr;
 
   Runtime& runtime_;
   const OperatorObserverOptions options_;

@@ -9,10 +9,7 @@
 /// Threads: made, used and ended on one thread; one at a time there.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -21,25 +18,19 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/strings/string_view.h"
-#include "accelerate/profiling/event.h"
+#include "accelerate/profiling/recording.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace at {
-
 enum class RecordScope : uint8_t;
-
 }  // namespace at
 
 namespace c10 {
-
 class DebugInfoGuard;
-
 }  // namespace c10
 
 namespace torch::nn {
-
 class Module;
-
 }  // namespace torch::nn
 
 namespace accelerate {

@@ -2,23 +2,19 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <map>
-#include <optional>
 #include <set>
-#include <system_error>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include <ATen/record_function.h>
-#include <stdlib.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
-#include "accelerate/profiling/chrome_trace.h"
 #include "accelerate/profiling/operator_observer.h"
+#include "accelerate/profiling/recording.h"
 
 namespace accelerate {
 namespace {
@@ -28,27 +24,20 @@ struct ProfiledRank {
   bool taken = false;
 };
 
-// Holds the rank for one profiler, for its lifetime.
-class RankClaim {
- public:
-  explicit RankClaim(Runtime& runtime)
-      : rank_(runtime.shared<ProfiledRank>([] { return std::make_shared<ProfiledRank>(); })) {
-    TORCH_CHECK(!rank_.taken, "rank ", runtime.topology().rank,
-                " is being profiled already: end that profiler before another begins");
-    rank_.taken = true;
-  }
-  ~RankClaim() { release(); }
-  RankClaim(const RankClaim&) = delete;
-  RankClaim& operator=(const RankClaim&) = delete;
-  void release() {
-    if (!released_) rank_.taken = false;
-    released_ = true;
-  }
-
- private:
-  ProfiledRank& rank_;
-  bool released_ = false;
+// Holds the rank for one profiler.
+struct EndOfClaim {
+  void operator()(ProfiledRank* rank) const { rank->taken = false; }
 };
+using RankClaim = std::unique_ptr<ProfiledRank, EndOfClaim>;
+
+RankClaim claim(Runtime& runtime) {
+  ProfiledRank& rank =
+      runtime.shared<ProfiledRank>([] { return std::make_shared<ProfiledRank>(); });
+  TORCH_CHECK(!rank.taken, "rank ", runtime.topology().rank,
+              " is being profiled already: end that profiler before another begins");
+  rank.taken = true;
+  return RankClaim(&rank);
+}
 
 OperatorObserverOptions observer_options(const ProfileKwargs& kwargs, const ModuleNames& modules) {
   const bool all = kwargs.activities.empty();
@@ -265,16 +254,10 @@ class Profiler::Impl {
       : state_(state),
         kwargs_((check(kwargs), std::move(kwargs))),
         modules_(std::move(modules)),
-        claim_(state.runtime()) {
+        claim_(claim(state.runtime())) {
     enter(profile_action(kwargs_.schedule_option, 0));
     begin_step();
   }
-
-  bool ended() const { return ended_; }
-  bool unwinding() const { return std::uncaught_exceptions() > exceptions_; }
-  int64_t step_num() const { return step_num_; }
-  ProfileAction action() const { return action_; }
-  const std::vector<ProfileEvent>& events() const { return events_; }
 
   void step(Profiler& self) {
     TORCH_CHECK(!ended_, "rank ", rank(), ": Profiler::step() after its end");
@@ -291,7 +274,7 @@ class Profiler::Impl {
     std::exception_ptr error;
     try {
       leave(std::nullopt, self);
-      claim_.release();
+      claim_.reset();
       if (kwargs_.output_trace_dir) {
         write(absl::StrCat(*kwargs_.output_trace_dir, "/", kProfileFilePrefix, rank(),
                            kProfileFileSuffix));
@@ -299,7 +282,7 @@ class Profiler::Impl {
     } catch (...) {
       error = std::current_exception();
     }
-    claim_.release();
+    claim_.reset();
     try {
       if (kwargs_.output_trace_dir) state_.wait_for_everyone();
     } catch (...) {
@@ -323,12 +306,10 @@ class Profiler::Impl {
   }
 
  private:
+  friend class Profiler;
+
   Runtime& runtime() { return state_.runtime(); }
   int rank() { return runtime().topology().rank; }
-
-  static bool records(std::optional<ProfileAction> action) {
-    return action == ProfileAction::kRecord || action == ProfileAction::kRecordAndSave;
-  }
 
   // Stops what must stop between `action_` and the next action, or the end.
   void leave(std::optional<ProfileAction> next, Profiler& self) {
@@ -345,7 +326,7 @@ class Profiler::Impl {
     action_ = next;
     if (next == ProfileAction::kNone) return;
     if (!ready_) prepare();
-    if (records(next) && !recording_) start();
+    if (next != ProfileAction::kWarmup && !recording_) start();
   }
 
   void prepare() {
@@ -418,8 +399,8 @@ Profiler::Profiler(PartialState& state, ProfileKwargs kwargs,
     : impl_(std::make_unique<Impl>(state, std::move(kwargs), std::move(modules))) {}
 
 Profiler::~Profiler() noexcept(false) {
-  if (impl_->ended()) return;
-  if (impl_->unwinding()) {
+  if (impl_->ended_) return;
+  if (std::uncaught_exceptions() > impl_->exceptions_) {
     impl_->abandon();
   } else {
     impl_->end(*this);
@@ -427,12 +408,12 @@ Profiler::~Profiler() noexcept(false) {
 }
 
 void Profiler::step() { impl_->step(*this); }
-int64_t Profiler::step_num() const { return impl_->step_num(); }
-ProfileAction Profiler::current_action() const { return impl_->action(); }
+int64_t Profiler::step_num() const { return impl_->step_num_; }
+ProfileAction Profiler::current_action() const { return impl_->action_; }
 void Profiler::end() { impl_->end(*this); }
-const std::vector<ProfileEvent>& Profiler::events() const { return impl_->events(); }
+const std::vector<ProfileEvent>& Profiler::events() const { return impl_->events_; }
 EventAverages Profiler::key_averages(const KeyAverages& grouping) const {
-  return EventAverages(impl_->events(), grouping);
+  return EventAverages(impl_->events_, grouping);
 }
 void Profiler::export_chrome_trace(const std::string& path) { impl_->write(path); }
 

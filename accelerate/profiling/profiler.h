@@ -27,15 +27,12 @@
 #include <vector>
 
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/profiling/averages.h"
-#include "accelerate/profiling/event.h"
+#include "accelerate/profiling/recording.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/partial_state.h"
 
 namespace torch::nn {
-
 class Module;
-
 }  // namespace torch::nn
 
 namespace accelerate {

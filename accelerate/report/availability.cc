@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 #include "accelerate/values/versions.h"
 
 namespace accelerate {

@@ -15,7 +15,7 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/precision/shared_scaler.h"
+#include "accelerate/precision/grad_scaler.h"
 #include "accelerate/tensors/optimizer_state_reader.h"
 
 namespace accelerate::internal {

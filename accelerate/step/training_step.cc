@@ -124,14 +124,7 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
   return UnevenInputsScope(std::move(restorer), std::move(join));
 }
 
-void TrainingStep::finalise_stages() {
-  for (const auto& model : training_.models) {
-    for (const auto& stage : model->stages()) stage->finalise_gradients();
-  }
-}
-
 void TrainingStep::finalise_gradients() {
-  finalise_stages();
   for_each_alive(training_.optimizers,
                  [&](const auto& optimizer) { optimizer->settle_gradients(gradients_); });
 }
@@ -143,7 +136,6 @@ void TrainingStep::unscale_gradients() {
 void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
   if (!training_.scaler || !gradients_.sync_gradients()) return;
   TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
-  finalise_stages();
   optimizer.shared()->settle_gradients(gradients_);
 }
 

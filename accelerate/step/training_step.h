@@ -20,8 +20,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/parallel/join.h"
-#include "accelerate/parallel/no_sync.h"
+#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/stage.h"
+#include "accelerate/step/training_step.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -156,7 +157,6 @@ class TrainingStep {
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Scales the loss, and runs autograd or the optimizer that does so itself.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
-  void finalise_stages();
   // Makes gradients what the optimizers' steps will see.
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.

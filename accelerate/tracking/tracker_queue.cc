@@ -1,17 +1,25 @@
 #include "accelerate/tracking/tracker_queue.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
 namespace accelerate {
@@ -52,7 +60,117 @@ void end_run(GeneralTracker& tracker, RunEnd end) {
   }
 }
 
+// ---- Flushing when the process ends.
+
+std::atomic<bool> is_ending = false;
+
+// The limit of all queues on exit together: the sender of the signal may kill the process soon.
+constexpr absl::Duration kExitLimit = absl::Seconds(5);
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+struct Queues {
+  std::mutex mutex;
+  std::vector<TrackerQueue*> queues;
+  bool installed = false;
+
+  void drain() {
+    const std::lock_guard lock(mutex);
+    set_process_is_ending(true);
+    std::vector<std::pair<TrackerQueue*, uint64_t>> requests;
+    for (TrackerQueue* queue : queues) requests.emplace_back(queue, queue->request_flush());
+    const absl::Time end = absl::Now() + kExitLimit;
+    for (const auto& [queue, request] : requests) queue->wait_flushed(request, end - absl::Now());
+  }
+};
+
+// Never destroyed, since threads and exit handlers use it to the end. A forked process gets its
+// own.
+Queues* present_queues = nullptr;
+
+Queues& all_queues() {
+  static std::once_flag made;
+  std::call_once(made, [] { present_queues = new Queues(); });
+  return *present_queues;
+}
+
+// The handler writes the signal's number; a thread reads it and flushes, which handlers may not do.
+int signal_pipe[2] = {-1, -1};
+pid_t signal_process = -1;
+
+void pass_on(int signal) {
+  const int error = errno;
+  if (getpid() != signal_process) {
+    // This process was just forked, and the signal's action is the default already.
+    raise(signal);
+    return;
+  }
+  const auto number = static_cast<unsigned char>(signal);
+  if (write(signal_pipe[1], &number, 1) != 1) _exit(128 + signal);
+  errno = error;
+}
+
+void wait_for_signal(int pipe) {
+  unsigned char number = 0;
+  while (read(pipe, &number, 1) != 1) {
+    if (errno != EINTR) return;
+  }
+  all_queues().drain();
+  // SA_RESETHAND has restored the default action.
+  kill(getpid(), number);
+}
+
+// A forked process has neither the trackers' threads nor the thread that waits for signals.
+void forget_in_child() {
+  present_queues = new Queues();
+  for (const int signal : kSignals) {
+    struct sigaction present = {};
+    if (sigaction(signal, nullptr, &present) == 0 && present.sa_handler == pass_on) {
+      ::signal(signal, SIG_DFL);
+    }
+  }
+  for (int& end : signal_pipe) {
+    if (end >= 0) close(std::exchange(end, -1));
+  }
+}
+
+void install_in_process() {
+  if (pipe2(signal_pipe, O_CLOEXEC) != 0) return;
+  signal_process = getpid();
+  for (const int signal : kSignals) {
+    struct sigaction present = {};
+    if (sigaction(signal, nullptr, &present) != 0 || present.sa_handler != SIG_DFL) continue;
+    struct sigaction action = {};
+    action.sa_handler = pass_on;
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  }
+  std::thread(wait_for_signal, signal_pipe[0]).detach();
+}
+
+void flush_on_exit(TrackerQueue* queue) {
+  Queues& queues = all_queues();
+  static std::once_flag once;  // in this process and those forked from it
+  std::call_once(once, [] {
+    std::atexit([] { all_queues().drain(); });
+    pthread_atfork(nullptr, nullptr, forget_in_child);
+  });
+  const std::lock_guard lock(queues.mutex);
+  if (!std::exchange(queues.installed, true)) install_in_process();
+  queues.queues.push_back(queue);
+}
+
+void forget_on_exit(TrackerQueue* queue) {
+  Queues& queues = all_queues();
+  const std::lock_guard lock(queues.mutex);
+  std::erase(queues.queues, queue);
+}
+
 }  // namespace
+
+bool process_is_ending() { return is_ending; }
+
+void set_process_is_ending(bool ending) { is_ending = ending; }
 
 struct TrackerQueue::State {
   struct Waiting {
@@ -105,11 +223,10 @@ TrackerQueue::TrackerQueue(std::string name, std::unique_ptr<GeneralTracker> tra
   state_->options = options;
   state_->tracker = std::move(tracker);
   if (options.threaded) state_->thread = std::thread([state = state_] { state->work(); });
+  if (options.flush_on_exit) flush_on_exit(this);
 }
 
 TrackerQueue::~TrackerQueue() { finish(absl::Seconds(60)); }
-
-const std::string& TrackerQueue::name() const { return state_->name; }
 
 GeneralTracker& TrackerQueue::tracker() { return *state_->tracker; }
 
@@ -167,6 +284,10 @@ void TrackerQueue::begin_end(RunEnd end) {
 
 void TrackerQueue::finish(absl::Duration limit, RunEnd end) {
   State& state = *state_;
+  // Up to its end a signal waits for this.
+  const absl::Cleanup ended = [this] {
+    if (state_->options.flush_on_exit) forget_on_exit(this);
+  };
   if (!state.is_here()) {
     if (state.thread.joinable()) state.thread.detach();
     return;

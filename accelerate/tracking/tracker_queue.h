@@ -29,6 +29,12 @@ struct TrackerQueueOptions {
   absl::Duration flush_interval = absl::Seconds(1);
   /// How long `finish` waits for a call in progress after its limit has passed.
   absl::Duration last_call = absl::Seconds(15);
+  /// Flushes the tracker before the process ends, until `finish` has ended it, so that nothing that
+  /// was logged is lost. From the first such queue on, SIGINT, SIGTERM and SIGHUP flush before they
+  /// end the process as usual, unless the program handles these signals itself or they cannot be
+  /// caught; so does std::exit. The same signal again ends the process at once. All queues together
+  /// have 5 s. A forked process starts without any queue. For ranks that own their process.
+  bool flush_on_exit = false;
   /// Lives as long as the tracker, which may use it.
   std::shared_ptr<const void> keep_alive = nullptr;
 };
@@ -51,8 +57,6 @@ class TrackerQueue {
   ~TrackerQueue();
   TrackerQueue(const TrackerQueue&) = delete;
   TrackerQueue& operator=(const TrackerQueue&) = delete;
-
-  const std::string& name() const;
 
   /// Local; does not wait. `bytes`: the approximate size of the call's values. Does nothing after
   /// the end.
@@ -84,5 +88,12 @@ class TrackerQueue {
   // Shared with the thread, which may have to be left running.
   const std::shared_ptr<State> state_;
 };
+
+/// True from a signal or std::exit on: a tracker that is flushed then is not flushed again, and
+/// writes all that it holds back.
+bool process_is_ending();
+
+/// For queues that flush on exit, and for tests.
+void set_process_is_ending(bool ending);
 
 }  // namespace accelerate

@@ -4,6 +4,7 @@
 
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
 
 namespace accelerate {
@@ -54,11 +55,8 @@ std::string nested_text(const TensorValue& tensor, size_t depth, size_t* next) {
 
 std::string tensor_text(const TensorValue& tensor) {
   if (tensor.values.size() > kMaxPrinted) {
-    std::string sizes;
-    for (const int64_t size : tensor.sizes) {
-      absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", size);
-    }
-    return absl::StrCat("tensor([...], size=(", sizes, "), dtype=torch.", tensor.dtype, ")");
+    return absl::StrCat("tensor([...], size=(", absl::StrJoin(tensor.sizes, ", "),
+                        "), dtype=torch.", tensor.dtype, ")");
   }
   size_t next = 0;
   return absl::StrCat("tensor(", nested_text(tensor, 0, &next), ")");
@@ -73,13 +71,14 @@ std::string representation(const TrackerValue& value) {
 }  // namespace
 
 std::optional<double> TrackerValue::number() const {
-  return std::visit(absl::Overload([](bool value) { return std::optional<double>(value); },
-                                   [](int64_t value) {
-                                     return std::optional<double>(static_cast<double>(value));
-                                   },
-                                   [](double value) { return std::optional<double>(value); },
-                                   [](const auto&) { return std::optional<double>(); }),
-                    value_);
+  return std::visit(
+      [](const auto& value) -> std::optional<double> {
+        if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>) {
+          return static_cast<double>(value);
+        }
+        return std::nullopt;
+      },
+      value_);
 }
 
 bool TrackerValue::operator==(const TrackerValue& other) const { return value_ == other.value_; }
@@ -100,19 +99,22 @@ std::string value_text(const TrackerValue& value) {
                      [](const std::string& text) { return text; },
                      [](const TensorValue& tensor) { return tensor_text(tensor); },
                      [](const TrackerList& list) {
-                       std::string text = "[";
-                       for (const TrackerValue& entry : list) {
-                         absl::StrAppend(&text, text.size() > 1 ? ", " : "", representation(entry));
-                       }
-                       return text + "]";
+                       return absl::StrCat("[",
+                                           absl::StrJoin(list, ", ",
+                                                         [](std::string* out, const auto& entry) {
+                                                           out->append(representation(entry));
+                                                         }),
+                                           "]");
                      },
                      [](const TrackerDict& dict) {
-                       std::string text = "{";
-                       for (const auto& [name, entry] : dict) {
-                         absl::StrAppend(&text, text.size() > 1 ? ", " : "", in_quotes(name), ": ",
-                                         representation(entry));
-                       }
-                       return text + "}";
+                       return absl::StrCat("{",
+                                           absl::StrJoin(dict, ", ",
+                                                         [](std::string* out, const auto& entry) {
+                                                           absl::StrAppend(
+                                                               out, in_quotes(entry.first), ": ",
+                                                               representation(entry.second));
+                                                         }),
+                                           "}");
                      }),
       value.variant());
 }

@@ -10,7 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/parallel/join.h"
+#include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/process/real_runtime.h"
 

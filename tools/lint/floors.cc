@@ -1,9 +1,8 @@
-#include "tools/lint/floors.h"
+#include "tools/lint/tidy.h"
 
 #include <algorithm>
 #include <array>
 #include <format>
-#include <functional>
 #include <map>
 #include <regex>
 #include <set>
@@ -12,8 +11,6 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
-
-#include "tools/lint/text.h"
 
 namespace accelerate::tidy {
 namespace {
@@ -43,13 +40,6 @@ std::pair<std::string, std::string> top_and_room(std::string_view path) {
   return {std::string(folder.substr(0, slash)), std::string(folder.substr(slash + 1))};
 }
 
-struct Arrow {
-  std::string from, to;  // rooms
-  std::string path;      // of the file that includes
-  int line = 0;
-  std::string include;
-};
-
 // What the list says, and the arrows between the rooms of a folder.
 class House {
  public:
@@ -70,27 +60,21 @@ class House {
   Findings add(const File& file) {
     const auto [top, room] = top_and_room(file.path);
     if (!is_cpp(file.path) || (!floors_.contains(top) && top != "tools")) return {};
-    Findings findings;
     const bool free = is_free(file.path);
     if (!free && top != "tools" && !floors_[top].contains(room)) {
-      findings.push_back({file.path, 0, std::format("{} does not name this folder", kFloorsPath)});
-      return findings;
+      return {{file.path, 0, std::format("{} does not name this folder", kFloorsPath)}};
     }
     const bool libtorch =
-        top != "tools" &&
-        std::none_of(without_libtorch_.begin(), without_libtorch_.end(),
-                     [&](const auto& each) { return is_without_libtorch(file.path, each); });
-    int number = 0;
-    for (std::string_view line : lines_of(file.contents)) {
-      ++number;
+        top != "tools" && std::ranges::none_of(without_libtorch_, [&](const auto& each) {
+          return is_without_libtorch(file.path, each);
+        });
+    return for_each_line(file, [&](std::string_view line) {
       const std::string include(included_path(line));
-      std::string wrong = is_ours(include) ? look_at(file.path, free, include, number) : "";
       if (!libtorch && starts_with_any(include, kLibtorchFolders)) {
-        wrong = std::format("{} must not include LibTorch: {}", folder_of(file.path), include);
+        return std::format("{} must not include LibTorch: {}", folder_of(file.path), include);
       }
-      if (!wrong.empty()) findings.push_back({file.path, number, std::move(wrong)});
-    }
-    return findings;
+      return is_ours(include) ? look_at(file.path, free, include) : "";
+    });
   }
 
   // The rooms of a folder that include each other in a circle, directly or not; a list per circle.
@@ -99,12 +83,12 @@ class House {
     std::set<std::string> seen;
     for (const auto& [room, floor] : floors_.at(top)) {
       if (seen.contains(room)) continue;
+      const std::set<std::string> all = reached(top, room);
+      if (!all.contains(room)) continue;
       std::vector<std::string> circle;
-      const std::set<std::string> below = reached(top, room);
-      for (const std::string& other : below) {
-        if (other == room || reached(top, other).contains(room)) circle.push_back(other);
+      for (const std::string& other : all) {
+        if (reached(top, other).contains(room)) circle.push_back(other);
       }
-      if (!below.contains(room)) continue;
       seen.insert(circle.begin(), circle.end());
       found.push_back(std::move(circle));
     }
@@ -114,25 +98,22 @@ class House {
   std::string drawing() const {
     std::string text;
     for (const auto& [top, rooms] : floors_) {
-      std::map<std::string, std::set<std::string>> below;
-      std::set<std::pair<std::string, std::string>> upward, all;
-      if (const auto arrows = arrows_.find(top); arrows != arrows_.end()) {
-        for (const Arrow& arrow : arrows->second) {
-          below[arrow.from].insert(arrow.to);
-          all.emplace(arrow.from, arrow.to);
-          if (rooms.at(arrow.from) <= rooms.at(arrow.to)) upward.emplace(arrow.from, arrow.to);
+      size_t arrows = 0, upward = 0;
+      int highest = 0;
+      for (const auto& [room, floor] : rooms) {
+        highest = std::max(highest, floor);
+        for (const std::string& other : below(top, room)) {
+          ++arrows;
+          upward += rooms.at(other) >= floor;
         }
       }
-      int highest = 0;
-      for (const auto& [room, floor] : rooms) highest = std::max(highest, floor);
-      text +=
-          std::format("{}: {} rooms on {} floors, {} arrows, {} upward, {} folder cycles\n", top,
-                      rooms.size(), highest + 1, all.size(), upward.size(), cycles(top).size());
+      text += std::format("{}: {} rooms on {} floors, {} arrows, {} upward, {} folder cycles\n",
+                          top, rooms.size(), highest + 1, arrows, upward, cycles(top).size());
       for (int floor = highest; floor >= 0; --floor) {
         for (const auto& [room, its_floor] : rooms) {
           if (its_floor != floor) continue;
           text += std::format("  {:2}  {:22}", floor, room.empty() ? "(" + top + ")" : room);
-          for (const std::string& each : below[room]) text += " " + each;
+          for (const std::string& each : below(top, room)) text += " " + each;
           while (text.ends_with(' ')) text.pop_back();
           text += '\n';
         }
@@ -172,7 +153,7 @@ class House {
   }
 
   // Empty if the include is allowed.
-  std::string look_at(const std::string& path, bool free, const std::string& include, int line) {
+  std::string look_at(const std::string& path, bool free, const std::string& include) {
     const auto [top, room] = top_and_room(path);
     const auto [other_top, other] = top_and_room(include);
     if (top != other_top) {
@@ -187,7 +168,7 @@ class House {
     if (floor == floors_[top].end()) {
       return std::format("{} is on no floor of {}", include, kFloorsPath);
     }
-    arrows_[top].push_back({room, other, path, line, include});
+    arrows_[{top, room}].insert(other);
     const int from = floors_[top][room];
     if (floor->second < from) return "";
     return std::format("an upward include: {} (floor {}) includes {} (floor {})", folder_of(path),
@@ -209,22 +190,27 @@ class House {
   // The rooms that a room includes, directly or not; the room itself only if it is on a circle.
   std::set<std::string> reached(const std::string& top, const std::string& room) const {
     std::set<std::string> found;
-    const auto arrows = arrows_.find(top);
-    if (arrows == arrows_.end()) return found;
     std::vector<std::string> todo = {room};
     while (!todo.empty()) {
       const std::string from = std::move(todo.back());
       todo.pop_back();
-      for (const Arrow& arrow : arrows->second) {
-        if (arrow.from == from && found.insert(arrow.to).second) todo.push_back(arrow.to);
+      for (const std::string& to : below(top, from)) {
+        if (found.insert(to).second) todo.push_back(to);
       }
     }
     return found;
   }
 
+  // The rooms that a room includes directly.
+  const std::set<std::string>& below(const std::string& top, const std::string& room) const {
+    static const std::set<std::string> kNone;
+    const auto found = arrows_.find({top, room});
+    return found == arrows_.end() ? kNone : found->second;
+  }
+
   const nlohmann::json open_to_, open_to_tests_, without_libtorch_, beside_;
   std::map<std::string, std::map<std::string, int>> floors_;  // by top-level folder and room
-  std::map<std::string, std::vector<Arrow>> arrows_;          // by top-level folder
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> arrows_;
 };
 
 const File* list_of(const std::vector<File>& files) {

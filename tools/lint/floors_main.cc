@@ -4,8 +4,8 @@
 #include <exception>
 #include <vector>
 
-#include "tools/lint/floors.h"
 #include "tools/lint/source_tree.h"
+#include "tools/lint/tidy.h"
 
 int main(int argc, char** argv) try {
   using namespace accelerate::tidy;

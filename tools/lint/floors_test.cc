@@ -1,5 +1,5 @@
 // Each rule of the floors on a made-up house.
-#include "tools/lint/floors.h"
+#include "tools/lint/tidy.h"
 
 #include <string>
 #include <vector>

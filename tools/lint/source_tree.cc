@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <format>
 #include <fstream>
 #include <iterator>
@@ -34,7 +33,7 @@ std::string output_of(const std::string& command) {
 
 std::string read(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
-  std::string contents{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  std::string contents{std::istreambuf_iterator<char>(stream), {}};
   if (!stream.is_open() || stream.bad()) throw std::runtime_error("cannot read " + path.string());
   return contents;
 }
@@ -46,17 +45,6 @@ bool is_left_out(const fs::directory_entry& entry) {
 }
 
 }  // namespace
-
-fs::path folder_of_runfile(const std::string& runfile) {
-  const char* runfiles = std::getenv("TEST_SRCDIR");
-  const char* workspace = std::getenv("TEST_WORKSPACE");
-  if (runfiles == nullptr || workspace == nullptr) {
-    throw std::runtime_error("TEST_SRCDIR or TEST_WORKSPACE is not set: run this under Bazel");
-  }
-  const fs::path link = fs::path(runfiles) / workspace / runfile;
-  if (!fs::exists(link)) throw std::runtime_error("no runfile " + link.string());
-  return fs::canonical(link).parent_path();
-}
 
 std::vector<std::string> list_with_git(const fs::path& root) {
   // Without a .git of its own the folder would be judged as a part of whatever is around it. The

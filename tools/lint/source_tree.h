@@ -9,11 +9,6 @@
 
 namespace accelerate::tidy {
 
-/// The folder that really holds a file which Bazel only linked into a test's runfiles; for a file
-/// at the top that is the checkout. Errors: std::runtime_error if `runfile` (relative to the
-/// workspace) is not among them.
-std::filesystem::path folder_of_runfile(const std::string& runfile);
-
 /// Reads what belongs to the checkout, by path: the files that git tracks or would track, so
 /// without what .gitignore names; where there is no git, all files but those of dot-folders and
 /// bazel-*. Links are left out. Errors: std::runtime_error naming the file.

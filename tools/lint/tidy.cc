@@ -1,18 +1,12 @@
 #include "tools/lint/tidy.h"
 
-#include <algorithm>
 #include <array>
 #include <cctype>
 #include <format>
 #include <limits>
 #include <map>
 #include <set>
-#include <string_view>
 #include <tuple>
-#include <utility>
-
-#include "tools/lint/floors.h"
-#include "tools/lint/text.h"
 
 namespace accelerate::tidy {
 namespace {
@@ -57,6 +51,20 @@ const std::set<std::string_view> kReviewedLongFiles = {
 const std::set<std::string_view> kTopLevel = {"accelerate", "ci",    "integration_tests", "launch",
                                               "simulator",  "tools", "trackers"};
 
+bool is_header(std::string_view path) { return path.ends_with(".h"); }
+bool is_markdown(std::string_view path) { return path.ends_with(".md"); }
+bool is_build_file(std::string_view path) {
+  const std::string_view name = base_name(path);
+  return name == "BUILD" || name == "WORKSPACE" || name.ends_with(".BUILD") ||
+         name.ends_with(".bazel");
+}
+
+bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)); }
+std::string_view without_leading_blanks(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  return text;
+}
+
 bool is_text(const File& file) {
   return !is_data(file.path) && file.contents.find('\0') == std::string::npos;
 }
@@ -70,19 +78,6 @@ std::string in_lower_case(std::string_view text) {
 }
 
 bool contains(std::string_view text, const auto& part) { return text.find(part) != text.npos; }
-
-template <typename Rule>
-Findings for_each_line(const File& file, Rule&& message_for) {
-  Findings findings;
-  int number = 0;
-  for (std::string_view line : lines_of(file.contents)) {
-    ++number;
-    if (std::string message = message_for(line); !message.empty()) {
-      findings.push_back({file.path, number, std::move(message)});
-    }
-  }
-  return findings;
-}
 
 // Where `word` stands in `text` with no letter, digit or underscore at either side.
 std::vector<size_t> places_of_word(std::string_view text, std::string_view word) {
@@ -99,11 +94,6 @@ std::vector<size_t> places_of_word(std::string_view text, std::string_view word)
 int columns(std::string_view line) {
   // Continuation bytes of UTF-8 take no column of their own.
   return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; });
-}
-
-bool starts_with_any(std::string_view text, const auto& prefixes) {
-  return std::any_of(std::begin(prefixes), std::end(prefixes),
-                     [&](std::string_view prefix) { return text.starts_with(prefix); });
 }
 
 // Whether a line in lower case has "is no" before a noun. A line may continue the "there" of the
@@ -180,6 +170,39 @@ const File* build_file_of(const std::map<std::string_view, const File*>& builds,
 }
 
 }  // namespace
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+std::string_view folder_of(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return slash == path.npos ? "" : path.substr(0, slash);
+}
+
+bool is_cpp(std::string_view path) { return is_header(path) || path.ends_with(".cc"); }
+bool is_test(std::string_view path) {
+  return path.ends_with("_test.cc") || path.starts_with("integration_tests/") ||
+         path.find("/testing/") != path.npos;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string_view included_path(std::string_view line) {
+  line = without_leading_blanks(line);
+  if (!line.starts_with('#')) return {};
+  line = without_leading_blanks(line.substr(1));
+  if (!line.starts_with("include")) return {};
+  const size_t open = line.find_first_of("<\"");
+  if (open == line.npos) return {};
+  const size_t close = line.find_first_of(">\"", open + 1);
+  return close == line.npos ? std::string_view() : line.substr(open + 1, close - open - 1);
+}
 
 std::string to_string(const Finding& finding) {
   return std::format("{}:{}: {}", finding.path, finding.line, finding.message);

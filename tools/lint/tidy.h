@@ -7,7 +7,10 @@
 /// Threads: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace accelerate::tidy {
@@ -26,6 +29,9 @@ struct Finding {
 };
 
 using Findings = std::vector<Finding>;
+
+/// The list of the floors of each top-level folder.
+inline constexpr char kFloorsPath[] = "tools/build_defs/floors.bzl";
 
 /// `path:line: message`.
 std::string to_string(const Finding& finding);
@@ -69,10 +75,55 @@ Findings check_test_sizes(const File& file);
 
 /// Every .cc and .h is named in the BUILD file that it belongs to.
 Findings check_dead_files(const std::vector<File>& files);
+/// Everything in the includes that the list of floors (kFloorsPath) does not allow: an arrow to the
+/// same floor or upward, a folder that is on no floor, another top-level folder's room that is not
+/// open, LibTorch in a room without it, and a cycle of folders. Tests, benchmarks and folders
+/// beside the floors (testing, examples) may include any room of their top-level folder.
+/// integration_tests may include everything, and nothing includes them.
+Findings check_floors(const std::vector<File>& files);
 /// Only the fixed folders at the top, dot-folders aside.
 Findings check_top_level(const std::vector<File>& files);
 
 /// All rules over all files, by path and line.
 Findings check_tree(const std::vector<File>& files);
+
+/// The folders with their floors, the highest first, and for each room the rooms that it includes.
+/// The first line of a folder counts its rooms, arrows, upward arrows and folder cycles.
+std::string draw_floors(const std::vector<File>& files);
+
+// ---- Questions to paths and lines, which the rules share. The views are of the argument.
+
+/// "c" of "a/b/c".
+std::string_view base_name(std::string_view path);
+/// "a/b" of "a/b/c"; empty for a file at the top.
+std::string_view folder_of(std::string_view path);
+
+bool is_cpp(std::string_view path);
+/// A test, or a file that only tests use.
+bool is_test(std::string_view path);
+
+/// Lines without their newlines; the newline at the end opens no further line.
+std::vector<std::string_view> lines_of(std::string_view text);
+
+/// What a line includes, without its quotes or angles; empty if it includes nothing.
+std::string_view included_path(std::string_view line);
+
+bool starts_with_any(std::string_view text, const auto& prefixes) {
+  return std::ranges::any_of(prefixes,
+                             [&](std::string_view prefix) { return text.starts_with(prefix); });
+}
+
+/// A finding for each line for which `message_for` gives a message.
+Findings for_each_line(const File& file, const auto& message_for) {
+  Findings findings;
+  int number = 0;
+  for (std::string_view line : lines_of(file.contents)) {
+    ++number;
+    if (std::string message = message_for(line); !message.empty()) {
+      findings.push_back({file.path, number, std::move(message)});
+    }
+  }
+  return findings;
+}
 
 }  // namespace accelerate::tidy

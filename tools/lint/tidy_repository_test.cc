@@ -1,5 +1,8 @@
 // Holds the checkout to the rules of tidy.h.
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -10,6 +13,20 @@
 
 namespace accelerate::tidy {
 namespace {
+
+// The folder that really holds a file which Bazel only linked into a test's runfiles; for a file
+// at the top that is the checkout. Errors: std::runtime_error if `runfile` (relative to the
+// workspace) is not among them.
+std::filesystem::path folder_of_runfile(const std::string& runfile) {
+  const char* runfiles = std::getenv("TEST_SRCDIR");
+  const char* workspace = std::getenv("TEST_WORKSPACE");
+  if (runfiles == nullptr || workspace == nullptr) {
+    throw std::runtime_error("TEST_SRCDIR or TEST_WORKSPACE is not set: run this under Bazel");
+  }
+  const std::filesystem::path link = std::filesystem::path(runfiles) / workspace / runfile;
+  if (!std::filesystem::exists(link)) throw std::runtime_error("no runfile " + link.string());
+  return std::filesystem::canonical(link).parent_path();
+}
 
 TEST(Repository, IsTidy) {
   const std::vector<File> files = read_source_tree(folder_of_runfile(".clang-format"));

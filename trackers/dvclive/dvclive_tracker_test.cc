@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/tracking/flush_on_exit.h"
+#include "accelerate/tracking/tracker_queue.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/tracker_world.h"
 

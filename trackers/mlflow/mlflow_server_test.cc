@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/mlflow/mlflow_store.h"
 #include "trackers/mlflow/mlflow_tracker.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/file_system.h"
-#include "accelerate/tracking/flush_on_exit.h"
+#include "accelerate/tracking/tracker_queue.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/init_kwargs.h"

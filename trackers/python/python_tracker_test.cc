@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 #include "trackers/testing/fake_package.h"
 
 namespace accelerate::trackers {

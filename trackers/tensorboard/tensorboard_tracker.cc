@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/number_text.h"
-#include "accelerate/tracking/flush_on_exit.h"
+#include "accelerate/tracking/tracker_queue.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"

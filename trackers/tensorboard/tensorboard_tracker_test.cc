@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
-#include "accelerate/tracking/flush_on_exit.h"
+#include "accelerate/tracking/tracker_queue.h"
 #include "trackers/testing/event_file_reader.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/tracker_world.h"

@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/testing/png_reader.h"
 

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/platform/host_files.h"
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 #include "simulator/disk/sim_disk.h"
 #include "trackers/testing/png_reader.h"
 #include "trackers/testing/wandb_log_reader.h"

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/state/logger.h"
-#include "accelerate/tracking/flush_on_exit.h"
 #include "accelerate/tracking/tracker_queue.h"
 
 namespace accelerate {
@@ -113,7 +112,91 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
                          .info = std::move(info)};
 }
 
+std::string dtype_name(c10::ScalarType type) {
+  switch (type) {
+    case c10::kFloat: return "float32";
+    case c10::kDouble: return "float64";
+    case c10::kHalf: return "float16";
+    case c10::kBFloat16: return "bfloat16";
+    case c10::kByte: return "uint8";
+    case c10::kChar: return "int8";
+    case c10::kShort: return "int16";
+    case c10::kInt: return "int32";
+    case c10::kLong: return "int64";
+    case c10::kBool: return "bool";
+    default: return c10::toString(type);
+  }
+}
+
+// Its elements on the CPU, one after the other.
+at::Tensor on_cpu(const at::Tensor& tensor, c10::ScalarType type) {
+  return tensor.detach().to(c10::kCPU, type).contiguous();
+}
+
 }  // namespace
+
+TrackerValue TrackerValueOf<at::Tensor>::make(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), "a tracker cannot keep an undefined tensor");
+  TORCH_CHECK_VALUE(tensor.layout() == c10::kStrided && !tensor.is_complex(),
+                    "a tracker keeps dense tensors of real numbers, not ", tensor.toString());
+  const at::Tensor numbers = on_cpu(tensor, c10::kDouble);
+  const double* const data = numbers.const_data_ptr<double>();
+  return TensorValue{.sizes = tensor.sizes().vec(),
+                     .dtype = dtype_name(tensor.scalar_type()),
+                     .values = std::vector<double>(data, data + numbers.numel())};
+}
+
+TrackerValue TrackerValueOf<c10::Scalar>::make(const c10::Scalar& scalar) {
+  if (scalar.isBoolean()) return scalar.toBool();
+  if (scalar.isIntegral(/*includeBool=*/false)) return scalar.toLong();
+  TORCH_CHECK_VALUE(scalar.isFloatingPoint(), "a tracker keeps real numbers, not complex ones");
+  return scalar.toDouble();
+}
+
+std::vector<TrackerImage> tracker_images(const at::Tensor& tensor, std::string_view dataformats) {
+  TORCH_CHECK_VALUE(tensor.defined(), "log_images: a tensor is undefined");
+  const auto refuse = [&](const char* reason) {
+    TORCH_CHECK_VALUE(false, "log_images: a tensor of sizes ", tensor.sizes(),
+                      " is not of the format \"", std::string(dataformats), "\": ", reason);
+  };
+  std::string letters(dataformats);
+  std::sort(letters.begin(), letters.end());
+  if (letters != "CHW" && letters != "CHNW" && letters != "HW" && letters != "HNW") {
+    refuse("it must have an H and a W, and may have a C and an N, once each");
+  }
+  if (tensor.dim() != static_cast<int64_t>(dataformats.size())) refuse("dimensions differ");
+
+  at::Tensor images = tensor.detach();
+  std::string format(dataformats);
+  for (const char missing : {'C', 'N'}) {
+    if (format.find(missing) != format.npos) continue;
+    images = images.unsqueeze(0);
+    format.insert(format.begin(), missing);
+  }
+  const auto dimension = [&](char letter) { return static_cast<int64_t>(format.find(letter)); };
+  images = images.permute({dimension('N'), dimension('H'), dimension('W'), dimension('C')});
+  if (images.size(3) < 1 || images.size(3) > 4) refuse("there are 1 to 4 channels");
+  if (images.size(1) == 0 || images.size(2) == 0) refuse("it has no pixels");
+  if (images.is_floating_point()) {
+    images = images.to(c10::kCPU, c10::kFloat).nan_to_num(0).clamp(0, 1).mul(255).round();
+  } else if (images.scalar_type() == c10::kBool) {
+    images = images.to(c10::kCPU, c10::kByte).mul(255);
+  } else if (images.scalar_type() != c10::kByte) {
+    refuse("pixels are bytes, or floats from 0 to 1");
+  }
+  images = on_cpu(images, c10::kByte);
+
+  std::vector<TrackerImage> result;
+  const uint8_t* data = images.const_data_ptr<uint8_t>();
+  const int64_t bytes = images.size(1) * images.size(2) * images.size(3);
+  for (int64_t i = 0; i < images.size(0); ++i, data += bytes) {
+    result.push_back({.height = images.size(1),
+                      .width = images.size(2),
+                      .channels = images.size(3),
+                      .pixels = std::vector<uint8_t>(data, data + bytes)});
+  }
+  return result;
+}
 
 // Messages that trackers put there on their threads, until the rank's thread reads them.
 struct internal::TrackerMailbox {
@@ -167,11 +250,6 @@ struct Trackers::World {
 
   const Environment environment;  // as it was: trackers read it on their own threads
   const TrackerServices services;
-};
-
-struct Trackers::Member {
-  std::shared_ptr<TrackerQueue> queue;
-  std::unique_ptr<FlushOnExit> flush_on_exit;  // last: it uses the queue
 };
 
 TrackerHandle::TrackerHandle(std::string name, std::shared_ptr<TrackerQueue> queue,
@@ -292,24 +370,19 @@ void Trackers::init(const std::string& project_name, const TrackerDict& config,
   }
   mailbox_->begin_run();
   const bool real = runtime_.owns_process();
-  std::vector<Member> members(made.size());
+  std::vector<std::shared_ptr<TrackerQueue>> queues(made.size());
   for (size_t i = 0; i < made.size(); ++i) {
     if (!made[i]) continue;
-    members[i].queue =
-        std::make_shared<TrackerQueue>(classes_[i].name, std::move(made[i]), world_->services.warn,
-                                       TrackerQueueOptions{.threaded = real, .keep_alive = world_});
-    if (real) members[i].flush_on_exit = std::make_unique<FlushOnExit>(*members[i].queue);
+    queues[i] = std::make_shared<TrackerQueue>(
+        classes_[i].name, std::move(made[i]), world_->services.warn,
+        TrackerQueueOptions{.threaded = real, .flush_on_exit = real, .keep_alive = world_});
   }
-  members_ = std::move(members);
+  queues_ = std::move(queues);
   begun_ = true;
-  for (const Member& member : members_) {
-    if (!member.queue) continue;
-    member.queue->push([](GeneralTracker& tracker) { tracker.start(); }, 0);
-    if (!config.empty()) {
-      member.queue->push(
-          [config](GeneralTracker& tracker) { tracker.store_init_configuration(config); },
-          bytes_of(config));
-    }
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    if (!queues_[i]) continue;
+    queues_[i]->push([](GeneralTracker& tracker) { tracker.start(); }, 0);
+    if (!config.empty()) handle(i).store_init_configuration(config);
   }
   mailbox_->read(runtime_);
 }
@@ -382,28 +455,24 @@ TrackerHandle Trackers::get(const std::string& name) const {
   return {name, nullptr, mailbox_, runtime_};
 }
 
-void Trackers::end() { end(/*failed=*/false); }
-
 void Trackers::end(bool failed) {
   const RunEnd how = failed ? RunEnd::kFailed : RunEnd::kDone;
-  for (const Member& member : members_) {
-    if (member.queue) member.queue->begin_end(how);
+  for (const auto& queue : queues_) {
+    if (queue) queue->begin_end(how);
   }
   const auto start = std::chrono::steady_clock::now();
-  for (Member& member : members_) {
-    if (!member.queue) continue;
+  for (const auto& queue : queues_) {
+    if (!queue) continue;
     const absl::Duration spent = absl::FromChrono(std::chrono::steady_clock::now() - start);
-    member.queue->finish((failed ? kFailureLimit : kEndLimit) - spent, how);
-    // Up to this point a signal waits for `finish`.
-    member.flush_on_exit.reset();
+    queue->finish((failed ? kFailureLimit : kEndLimit) - spent, how);
   }
-  members_.clear();
+  queues_.clear();
   begun_ = false;
   mailbox_->read(runtime_);
 }
 
 TrackerHandle Trackers::handle(size_t index) const {
-  return {classes_[index].name, index < members_.size() ? members_[index].queue : nullptr, mailbox_,
+  return {classes_[index].name, index < queues_.size() ? queues_[index] : nullptr, mailbox_,
           runtime_};
 }
 

@@ -14,13 +14,35 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/tracking/registry.h"
-#include "accelerate/tracking/run/tensor_value.h"
 #include "accelerate/tracking/tracker.h"
 #include "accelerate/tracking/value.h"
 
 namespace accelerate {
+
+// ---- Tensors as values and images of trackers. Making one copies the tensor to the CPU, and so
+// waits for its computation.
+
+template <>
+struct TrackerValueOf<at::Tensor> {
+  /// Errors: c10::ValueError for an undefined tensor, and for a sparse or complex one.
+  static TrackerValue make(const at::Tensor& tensor);
+};
+
+/// The result of `tensor.item()`.
+template <>
+struct TrackerValueOf<c10::Scalar> {
+  static TrackerValue make(const c10::Scalar& scalar);
+};
+
+/// The images of a tensor. `dataformats` names its dimensions in order: N (images, optional), C (1
+/// to 4 channels, optional; without it, images are grey), H and W. Bytes are kept; floats from 0 to
+/// 1 are scaled to 0 to 255. Errors: c10::ValueError naming shape and format.
+std::vector<TrackerImage> tracker_images(const at::Tensor& tensor,
+                                         std::string_view dataformats = "CHW");
 
 class TrackerQueue;
 
@@ -107,11 +129,11 @@ class Trackers {
                       const TrackerDict& log_kwargs);
   /// Errors: c10::ValueError for a tracker that is not in `log_with`.
   TrackerHandle get(const std::string& name) const;
-  void end();
+  /// `failed`: as the destructor where an exception leaves the scope.
+  void end(bool failed = false);
 
  private:
-  struct World;   // the trackers' services, which live as long as any tracker
-  struct Member;  // this rank's tracker of one of classes_
+  struct World;  // the trackers' services, which live as long as any tracker
 
   // Null if this rank does not have the tracker.
   std::unique_ptr<GeneralTracker> make_tracker(const TrackerClass& tracker_class,
@@ -122,7 +144,6 @@ class Trackers {
                 const std::function<void(const TrackerHandle&, const TrackerDict&)>& call);
   void check_names(const TrackerDict& kwargs, const char* what) const;
   bool was_asked_for(const std::string& name) const;
-  void end(bool failed);
 
   Runtime& runtime_;
   const std::string logging_dir_;
@@ -132,7 +153,8 @@ class Trackers {
   std::vector<std::string> asked_for_;  // the names in log_with, usable or not
   bool asked_for_all_ = false;
   std::vector<TrackerClass> classes_;
-  std::vector<Member> members_;  // one per class after `init`
+  // After `init` one per class, null where this rank does not have the tracker.
+  std::vector<std::shared_ptr<TrackerQueue>> queues_;
   bool begun_ = false;
 };
 

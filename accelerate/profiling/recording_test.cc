@@ -1,5 +1,10 @@
-#include "accelerate/profiling/chrome_trace.h"
+#include "accelerate/profiling/recording.h"
 
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -7,8 +12,118 @@
 namespace accelerate {
 namespace {
 
-using nlohmann::json;
 using Kind = ProfileEvent::Kind;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// linear [0, 10) { t [1, 3), addmm [3, 9) { 256 bytes, a kernel of 4 } }, linear [10, 12).
+std::vector<ProfileEvent> recording() {
+  return {
+      {.name = "linear", .start_ns = 0, .end_ns = 10'000, .shapes = {{2, 3}}, .stack = {"f", "g"}},
+      {.name = "t", .start_ns = 1'000, .end_ns = 3'000, .parent = 0},
+      {.name = "addmm", .start_ns = 3'000, .end_ns = 9'000, .parent = 0, .flops = 2'000'000},
+      {.name = "[memory]", .kind = Kind::kMemory, .parent = 2, .bytes = 256},
+      {.name = "linear", .start_ns = 10'000, .end_ns = 12'000, .shapes = {{4, 3}}},
+      {.name = "[memory]", .kind = Kind::kMemory, .bytes = -64},
+      {.name = "gemm",
+       .kind = Kind::kDevice,
+       .device_type = c10::kCUDA,
+       .start_ns = 20'000,
+       .end_ns = 24'000,
+       .parent = 2},
+  };
+}
+
+const EventAverage& row(const EventAverages& averages, const std::string& key) {
+  for (const EventAverage& row : averages) {
+    if (row.key == key) return row;
+  }
+  throw std::out_of_range(key);
+}
+
+TEST(EventAverages, TellSelfFromTotal) {
+  const EventAverages averages(recording(), {});
+  EXPECT_EQ(averages.size(), 5);
+  EXPECT_EQ(averages.self_cpu_time_total(), 12'000);
+  EXPECT_EQ(averages.self_device_time_total(), 4'000);
+  const EventAverage& linear = row(averages, "linear");
+  EXPECT_EQ(linear.count, 2);
+  EXPECT_EQ(linear.cpu_time_total, 12'000);
+  EXPECT_EQ(linear.self_cpu_time_total, 4'000);
+  EXPECT_EQ(linear.cpu_time(), 6'000);
+  EXPECT_EQ(linear.cpu_memory_usage, 256);
+  EXPECT_EQ(linear.self_cpu_memory_usage, 0);
+  EXPECT_EQ(linear.device_time_total, 4'000);
+  EXPECT_EQ(linear.self_device_time_total, 0);
+  const EventAverage& addmm = row(averages, "addmm");
+  EXPECT_EQ(addmm.self_cpu_memory_usage, 256);
+  EXPECT_EQ(addmm.self_device_time_total, 4'000);
+  EXPECT_EQ(addmm.flops, 2'000'000);
+  EXPECT_EQ(row(averages, "[memory]").self_cpu_memory_usage, -64);
+  EXPECT_TRUE(row(averages, "gemm").is_device);
+}
+
+TEST(EventAverages, CountAnOperatorInsideItsLikeOnce) {
+  const EventAverages averages({{.name = "mean", .end_ns = 10'000},
+                                {.name = "mean", .start_ns = 2'000, .end_ns = 9'000, .parent = 0}},
+                               {});
+  EXPECT_EQ(row(averages, "mean").count, 2);
+  EXPECT_EQ(row(averages, "mean").cpu_time_total, 10'000);
+  EXPECT_EQ(row(averages, "mean").self_cpu_time_total, 10'000);
+}
+
+TEST(EventAverages, GroupAsAskedTo) {
+  EXPECT_EQ(EventAverages(recording(), {.group_by_input_shape = true}).size(), 6);
+  EXPECT_EQ(EventAverages(recording(), {.group_by_stack_n = 1}).size(), 6);
+  EXPECT_THAT(EventAverages(recording(), {.group_by_input_shape = true}).table(),
+              HasSubstr("[[4, 3]]"));
+  EXPECT_THAT(EventAverages(recording(), {.group_by_stack_n = 2}).table(), HasSubstr("f < g"));
+}
+
+TEST(EventAverages, DrawATable) {
+  const EventAverages averages(
+      {{.name = "mm", .end_ns = 3'000'000, .flops = 2'500'000},
+       {.name = "add", .start_ns = 3'000'000, .end_ns = 4'000'000},
+       {.name = "[memory]", .kind = Kind::kMemory, .parent = 1, .bytes = 2048}},
+      {});
+  EXPECT_EQ(averages.table({.sort_by = "self_cpu_time_total"}),
+            "----  ----------  --------  -----------  ---------  ------------  -------  "
+            "------------  ----------  ------------\n"
+            "Name  Self CPU %  Self CPU  CPU total %  CPU total  CPU time avg  CPU Mem  "
+            "Self CPU Mem  # of Calls  Total MFLOPs\n"
+            "----  ----------  --------  -----------  ---------  ------------  -------  "
+            "------------  ----------  ------------\n"
+            "  mm      75.00%   3.000ms       75.00%    3.000ms       3.000ms      0 b  "
+            "         0 b           1         2.500\n"
+            " add      25.00%   1.000ms       25.00%    1.000ms       1.000ms  2.00 Kb  "
+            "     2.00 Kb           1            --\n"
+            "----  ----------  --------  -----------  ---------  ------------  -------  "
+            "------------  ----------  ------------\n"
+            "Self CPU time total: 4.000ms\n");
+}
+
+TEST(EventAverages, SortAndLimitTheTable) {
+  const EventAverages averages(recording(), {});
+  const std::string table = averages.table({.sort_by = "self_cpu_time_total", .row_limit = 1});
+  EXPECT_THAT(table, HasSubstr("addmm"));
+  EXPECT_THAT(table, Not(HasSubstr("linear")));
+  EXPECT_THAT(averages.table({.sort_by = "self_cuda_time_total", .row_limit = 2}),
+              HasSubstr("gemm"));
+  EXPECT_THAT(averages.table({.top_level_events_only = true}), Not(HasSubstr("addmm")));
+  EXPECT_THAT(averages.table({.max_name_column_width = 4, .header = "Epoch 1"}),
+              testing::AllOf(HasSubstr("l..."), HasSubstr("Epoch 1")));
+  EXPECT_THROW(averages.table({.sort_by = "name"}), c10::ValueError);
+}
+
+TEST(EventAverages, LeaveOutWhatWasNotRecorded) {
+  const std::string table = EventAverages({{.name = "mm", .end_ns = 5}}, {}).table();
+  for (const char* column : {"Mem", "Device", "FLOPs", "Shapes", "Source"}) {
+    EXPECT_THAT(table, Not(HasSubstr(column)));
+  }
+  EXPECT_THAT(EventAverages({}, {}).table(), HasSubstr("Self CPU time total: 0.000us"));
+}
+
+using nlohmann::json;
 
 const Topology kRankOne = {.rank = 1, .world_size = 4};
 constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000;

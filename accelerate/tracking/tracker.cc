@@ -1,8 +1,9 @@
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 
 #include <algorithm>
 #include <stdexcept>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -20,51 +21,12 @@ std::string known_names(const TrackerRegistry& registry) {
   std::vector<std::string> names(std::begin(EnumTable<LoggerType>::kTexts),
                                  std::end(EnumTable<LoggerType>::kTexts));
   for (const TrackerClass& tracker_class : registry.classes()) {
-    if (std::find(names.begin(), names.end(), tracker_class.name) == names.end()) {
-      names.push_back(tracker_class.name);
-    }
+    if (!absl::c_linear_search(names, tracker_class.name)) names.push_back(tracker_class.name);
   }
   return absl::StrCat("['", absl::StrJoin(names, "', '"), "']");
 }
 
 bool is_peers(std::string_view name) { return contains<LoggerType>(name); }
-
-class Selection {
- public:
-  void add(const TrackerClass& tracker_class) {
-    const bool is_new = std::none_of(classes_.begin(), classes_.end(), [&](const auto& chosen) {
-      return chosen.name == tracker_class.name;
-    });
-    if (is_new) classes_.push_back(tracker_class);
-  }
-  std::vector<TrackerClass> take() && { return std::move(classes_); }
-
- private:
-  std::vector<TrackerClass> classes_;
-};
-
-void add_named(const std::string& name, const TrackerRegistry& registry,
-               const TrackerFilter& filter, Selection& selection) {
-  const TrackerClass* tracker_class = registry.find(name);
-  if (tracker_class == nullptr) {
-    if (!is_peers(name)) {
-      throw std::invalid_argument(absl::StrCat("Unsupported logging capability: ", name,
-                                               ". Choose between ", known_names(registry)));
-    }
-    filter.services.warn(absl::StrCat(
-        "log_with: ", name, " is left out: no tracker of that name is linked into this program"));
-    return;
-  }
-  if (const std::string reason = reason_against(*tracker_class, filter.services); !reason.empty()) {
-    filter.services.warn(absl::StrCat("log_with: ", name, " is left out: ", reason));
-    return;
-  }
-  if (*tracker_class->requires_logging_directory && filter.logging_dir.empty()) {
-    throw std::invalid_argument(
-        absl::StrCat("Logging with `", name, "` requires a `logging_dir` to be passed in."));
-  }
-  selection.add(*tracker_class);
-}
 
 }  // namespace
 
@@ -90,9 +52,7 @@ void TrackerRegistry::add(TrackerClass tracker_class) {
                      "attributes. Please define them in the class definition: ",
                      absl::StrJoin(missing, ", ")));
   }
-  const auto old = std::find_if(classes_.begin(), classes_.end(), [&](const auto& known) {
-    return known.name == tracker_class.name;
-  });
+  const auto old = std::ranges::find(classes_, tracker_class.name, &TrackerClass::name);
   if (old != classes_.end()) {
     *old = std::move(tracker_class);
   } else {
@@ -101,42 +61,64 @@ void TrackerRegistry::add(TrackerClass tracker_class) {
 }
 
 const TrackerClass* TrackerRegistry::find(std::string_view name) const {
-  const auto found = std::find_if(classes_.begin(), classes_.end(),
-                                  [&](const auto& known) { return known.name == name; });
+  const auto found = std::ranges::find(classes_, name, &TrackerClass::name);
   return found == classes_.end() ? nullptr : &*found;
 }
 
-void TrackerRegistry::sort_by_name() {
-  std::sort(classes_.begin(), classes_.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-}
+void TrackerRegistry::sort_by_name() { std::ranges::sort(classes_, {}, &TrackerClass::name); }
 
 std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_with,
                                           const TrackerRegistry& registry,
                                           const TrackerFilter& filter) {
-  Selection selection;
-  const bool all = std::any_of(log_with.begin(), log_with.end(), [](const TrackerChoice& choice) {
+  std::vector<TrackerClass> selection;
+  const auto add = [&](const TrackerClass& tracker_class) {
+    if (std::ranges::find(selection, tracker_class.name, &TrackerClass::name) == selection.end()) {
+      selection.push_back(tracker_class);
+    }
+  };
+  const auto warn = [&](const std::string& name, const std::string& why) {
+    filter.services.warn(absl::StrCat("log_with: ", name, " is left out", why));
+  };
+  const auto lacks_folder = [&](const TrackerClass& tracker_class) {
+    return *tracker_class.requires_logging_directory && filter.logging_dir.empty();
+  };
+  const bool all = std::ranges::any_of(log_with, [](const TrackerChoice& choice) {
     return choice.own() == nullptr && choice.name() == to_string(LoggerType::kAll);
   });
   for (const TrackerChoice& choice : log_with) {
     if (choice.own() != nullptr) {
-      selection.add(*choice.own());
-    } else if (!all) {
-      add_named(choice.name(), registry, filter, selection);
+      add(*choice.own());
+      continue;
     }
-  }
-  if (all) {
-    for (const TrackerClass& tracker_class : registry.classes()) {
-      if (!reason_against(tracker_class, filter.services).empty()) continue;
-      if (*tracker_class.requires_logging_directory && filter.logging_dir.empty()) {
-        filter.services.warn(absl::StrCat("log_with: ", tracker_class.name,
-                                          " is left out of all: it needs a logging_dir"));
-        continue;
+    if (all) continue;
+    const std::string& name = choice.name();
+    const TrackerClass* tracker_class = registry.find(name);
+    if (tracker_class == nullptr) {
+      if (!is_peers(name)) {
+        throw std::invalid_argument(absl::StrCat("Unsupported logging capability: ", name,
+                                                 ". Choose between ", known_names(registry)));
       }
-      selection.add(tracker_class);
+      warn(name, ": no tracker of that name is linked into this program");
+    } else if (const std::string reason = reason_against(*tracker_class, filter.services);
+               !reason.empty()) {
+      warn(name, absl::StrCat(": ", reason));
+    } else if (lacks_folder(*tracker_class)) {
+      throw std::invalid_argument(
+          absl::StrCat("Logging with `", name, "` requires a `logging_dir` to be passed in."));
+    } else {
+      add(*tracker_class);
     }
   }
-  return std::move(selection).take();
+  if (!all) return selection;
+  for (const TrackerClass& tracker_class : registry.classes()) {
+    if (!reason_against(tracker_class, filter.services).empty()) continue;
+    if (lacks_folder(tracker_class)) {
+      warn(tracker_class.name, " of all: it needs a logging_dir");
+    } else {
+      add(tracker_class);
+    }
+  }
+  return selection;
 }
 
 bool is_known_tracker(std::string_view name, const TrackerRegistry& registry) {

@@ -1,4 +1,4 @@
-#include "accelerate/tracking/registry.h"
+#include "accelerate/tracking/tracker.h"
 
 #include <stdexcept>
 
