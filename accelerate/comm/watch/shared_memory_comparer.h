@@ -12,7 +12,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "accelerate/comm/backends/call_comparer.h"
+#include "accelerate/comm/backends/backend_registry.h"
 
 namespace accelerate {
 

@@ -8,7 +8,6 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/values/exception_text.h"
 
 namespace accelerate {

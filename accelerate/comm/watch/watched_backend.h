@@ -25,7 +25,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "absl/functional/function_ref.h"
-#include "accelerate/comm/backends/call_comparer.h"
+#include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/job_watch.h"
 

@@ -66,9 +66,8 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const BackendOp
   auto gloo = Gloo::Options::create(options.timeout);
   const std::string interfaces = Environment().get_or(kInterfaces, "");
   if (!interfaces.empty()) {
-    for (const std::string& name :
-         std::vector<std::string>(absl::StrSplit(interfaces, ',', absl::SkipEmpty()))) {
-      gloo->devices.push_back(Gloo::createDeviceForInterface(name));
+    for (const auto name : absl::StrSplit(interfaces, ',', absl::SkipEmpty())) {
+      gloo->devices.push_back(Gloo::createDeviceForInterface(std::string(name)));
     }
     return gloo;
   }
@@ -79,11 +78,9 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const BackendOp
   return gloo;
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendOptions& options) {
+const bool registered = register_backend("gloo", [](const BackendOptions& options) {
   return c10::make_intrusive<GlooBackend>(options);
-}
-
-const bool registered = register_backend("gloo", make_gloo);
+});
 
 }  // namespace
 

@@ -13,7 +13,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/comm/backends/call_comparer.h"
 
 namespace accelerate {
 

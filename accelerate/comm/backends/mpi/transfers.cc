@@ -25,29 +25,24 @@ void check_mpi(int code, const char* what) {
 }
 
 void Transfers::send(const void* data, size_t bytes, int to) {
-  const char* next = static_cast<const char*>(data);
-  do {
-    const int part = static_cast<int>(std::min(bytes, max_message_));
-    messages_.push_back({.peer = to, .bytes = part, .receives = false});
-    requests_.push_back(MPI_REQUEST_NULL);
-    check_mpi(MPI_Isend(next, part, MPI_BYTE, to, tag_, communicator_, &requests_.back()),
-              "MPI_Isend");
-    next += part;
-    bytes -= static_cast<size_t>(part);
-  } while (bytes > 0);
+  start(static_cast<char*>(const_cast<void*>(data)), bytes, to, /*receives=*/false);
 }
 
 void Transfers::receive(void* data, size_t bytes, int from) {
   TORCH_CHECK_VALUE(from != MPI_ANY_SOURCE || bytes <= max_message_, "a receive from any rank of ",
                     bytes, " bytes; at most ", max_message_, " are possible: name the rank");
-  char* next = static_cast<char*>(data);
+  start(static_cast<char*>(data), bytes, from, /*receives=*/true);
+}
+
+void Transfers::start(char* data, size_t bytes, int peer, bool receives) {
+  const auto begin = receives ? MPI_Irecv : MPI_Isend;
   do {
     const int part = static_cast<int>(std::min(bytes, max_message_));
-    messages_.push_back({.peer = from, .bytes = part, .receives = true});
+    messages_.push_back({.peer = peer, .bytes = part, .receives = receives});
     requests_.push_back(MPI_REQUEST_NULL);
-    check_mpi(MPI_Irecv(next, part, MPI_BYTE, from, tag_, communicator_, &requests_.back()),
-              "MPI_Irecv");
-    next += part;
+    check_mpi(begin(data, part, MPI_BYTE, peer, tag_, communicator_, &requests_.back()),
+              receives ? "MPI_Irecv" : "MPI_Isend");
+    data += part;
     bytes -= static_cast<size_t>(part);
   } while (bytes > 0);
 }

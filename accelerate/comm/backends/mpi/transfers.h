@@ -50,6 +50,7 @@ class Transfers {
     int bytes;
     bool receives;
   };
+  void start(char* data, size_t bytes, int peer, bool receives);
   void check_lengths();
 
   const MPI_Comm communicator_;
