@@ -16,7 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/watch/collective_fingerprint.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/device/sim_device.h"
 

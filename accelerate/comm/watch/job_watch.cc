@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {
@@ -200,8 +201,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   void publish_log(c10d::Store& store) const {
-    const nlohmann::ordered_json log = log_.snapshot().to_json();
-    store.set(log_key(options_.rank), to_bytes(dump(log)));
+    store.set(log_key(options_.rank), to_bytes(dump(to_dict(log_.snapshot()))));
   }
 
   std::string collect_report(c10d::Store& store, const OperationFailure& failure) const {
@@ -214,8 +214,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     std::vector<OperationHistory> histories;
     if (!keys.empty()) {
       for (const Bytes& bytes : store.multiGet(keys)) {
-        histories.push_back(
-            OperationHistory::from_json(nlohmann::ordered_json::parse(to_text(bytes))));
+        internal::read_fields(nlohmann::ordered_json::parse(to_text(bytes)),
+                              "a rank's operation history", histories.emplace_back());
       }
     }
     return operation_report(failure, histories);

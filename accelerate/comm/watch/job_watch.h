@@ -22,7 +22,6 @@
 
 #include "absl/time/time.h"
 #include "accelerate/comm/watch/operation_log.h"
-#include "accelerate/comm/watch/operation_report.h"
 
 namespace accelerate {
 

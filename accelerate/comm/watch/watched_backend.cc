@@ -31,92 +31,84 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 // the report is made (JobWatch::fail).
 class WatchedWork final : public c10d::Work {
  public:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
   // `settle` may be null.
   WatchedWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<const WatchedGroup> group,
-              OperationLog::Ticket ticket, Settle settle);
+              OperationLog::Ticket ticket, Settle settle)
+      : Work(group->rank, inner->retrieveOpType()),
+        inner_(std::move(inner)),
+        group_(std::move(group)),
+        ticket_(ticket),
+        settle_(std::move(settle)) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
-  std::exception_ptr exception() const override;
   int sourceRank() const override { return inner_->sourceRank(); }
   std::vector<at::Tensor> result() override { return inner_->result(); }
-  void synchronize() override;
-  bool wait(std::chrono::milliseconds timeout) override;
   void abort() override { inner_->abort(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
-    return inner_->getFutureResult();
-  }
+  FuturePtr getFutureResult() override { return inner_->getFutureResult(); }
   float getDuration() const override { return inner_->getDuration(); }
   uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+
+  std::exception_ptr exception() const override {
+    const std::exception_ptr cause = inner_->exception();
+    if (!cause) return nullptr;
+    try {
+      fail_operation(*group_, ticket_, cause);
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
+
+  void synchronize() override {
+    try {
+      inner_->synchronize();
+      if (settle_) settle_();
+    } catch (...) {
+      fail_operation(*group_, ticket_, std::current_exception());
+    }
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    OperationLog& log = group_->job->log();
+    log.set_state(ticket_, OperationState::kWaiting);
+    bool finished = false;
+    try {
+      finished = inner_->wait(timeout);
+      if (settle_) settle_();
+    } catch (...) {
+      fail_operation(*group_, ticket_, std::current_exception());
+    }
+    log.set_state(ticket_, OperationState::kDone);
+    return finished;
+  }
+
+  FuturePtr getFuture() override {
+    if (future_) return future_;
+    const FuturePtr inner = inner_->getFuture();
+    future_ = inner->then(
+        [group = group_, ticket = ticket_, settle = settle_](c10::ivalue::Future& done) {
+          try {
+            if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+            if (settle) settle();
+          } catch (...) {
+            fail_operation(*group, ticket, std::current_exception());
+          }
+          group->job->log().set_state(ticket, OperationState::kDone);
+          return done.constValue();
+        },
+        inner->elementType());
+    return future_;
+  }
 
  private:
   const c10::intrusive_ptr<c10d::Work> inner_;
   const std::shared_ptr<const WatchedGroup> group_;
   const OperationLog::Ticket ticket_;
   const Settle settle_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  FuturePtr future_;
 };
-
-WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> inner,
-                         std::shared_ptr<const WatchedGroup> group, OperationLog::Ticket ticket,
-                         Settle settle)
-    : Work(group->rank, inner->retrieveOpType()),
-      inner_(std::move(inner)),
-      group_(std::move(group)),
-      ticket_(ticket),
-      settle_(std::move(settle)) {}
-
-bool WatchedWork::wait(std::chrono::milliseconds timeout) {
-  OperationLog& log = group_->job->log();
-  log.set_state(ticket_, OperationState::kWaiting);
-  bool finished = false;
-  try {
-    finished = inner_->wait(timeout);
-    if (settle_) settle_();
-  } catch (...) {
-    fail_operation(*group_, ticket_, std::current_exception());
-  }
-  log.set_state(ticket_, OperationState::kDone);
-  return finished;
-}
-
-void WatchedWork::synchronize() {
-  try {
-    inner_->synchronize();
-    if (settle_) settle_();
-  } catch (...) {
-    fail_operation(*group_, ticket_, std::current_exception());
-  }
-}
-
-std::exception_ptr WatchedWork::exception() const {
-  const std::exception_ptr cause = inner_->exception();
-  if (!cause) return nullptr;
-  try {
-    fail_operation(*group_, ticket_, cause);
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> WatchedWork::getFuture() {
-  if (future_) return future_;
-  const c10::intrusive_ptr<c10::ivalue::Future> inner = inner_->getFuture();
-  future_ = inner->then(
-      [group = group_, ticket = ticket_, settle = settle_](c10::ivalue::Future& done) {
-        try {
-          if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-          if (settle) settle();
-        } catch (...) {
-          fail_operation(*group, ticket, std::current_exception());
-        }
-        group->job->log().set_state(ticket, OperationState::kDone);
-        return done.constValue();
-      },
-      inner->elementType());
-  return future_;
-}
 
 std::shared_ptr<void> end_pending_on_failure(JobWatch& job,
                                              const c10::intrusive_ptr<c10d::Backend>& inner) {
