@@ -12,7 +12,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/tensors/generator_state.h"
+#include "accelerate/comm/random.h"
 
 namespace accelerate {
 namespace {

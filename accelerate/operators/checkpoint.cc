@@ -13,7 +13,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "accelerate/comm/rng_state.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/runtime/runtime.h"
 

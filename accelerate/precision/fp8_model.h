@@ -8,7 +8,7 @@
 ///   loss.backward();                      // outside of the scope
 ///
 /// The module is unchanged. Inside the scope products with the weights of converted layers are
-/// computed in fp8 (see operators/linear_mode.h), also where a function uses such a weight. A
+/// computed in fp8 (see operators/operator_mode.h), also where a function uses such a weight. A
 /// module of another type that computes what Linear computes is not converted.
 ///
 /// Layers and scales by backend:
@@ -46,7 +46,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/fp8_kwargs.h"
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/fp8_linear.h"
 
 namespace c10d {

@@ -6,10 +6,18 @@
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/TensorOptions.h>
 #include <c10/util/Exception.h>
 
-namespace accelerate::internal {
+namespace accelerate {
+
+TensorInformation tensor_information(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), "an undefined tensor has no shape");
+  return {.shape = tensor.sizes().vec(), .dtype = tensor.scalar_type()};
+}
+
+namespace internal {
 
 void throw_unsupported_leaf(const char* operation, const std::string& type) {
   TORCH_CHECK_VALUE(false, operation, ": a leaf of type ", type,
@@ -76,4 +84,15 @@ at::Tensor pad_input_tensor(const at::Tensor& tensor, int64_t batch_size, int nu
   return at::cat({tensor, tensor.narrow(dim, batch_size - 1, 1).expand(shape)}, dim);
 }
 
-}  // namespace accelerate::internal
+at::Tensor structure_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return at::empty(tensor.sizes(), at::device(c10::kMeta).dtype(tensor.scalar_type()));
+}
+
+at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device) {
+  if (!is_tensor_information(structure)) return structure;
+  return at::empty(structure.sizes(), at::device(device).dtype(structure.scalar_type()));
+}
+
+}  // namespace internal
+}  // namespace accelerate

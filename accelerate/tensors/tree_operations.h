@@ -6,7 +6,7 @@
 /// Undefined tensors are passed through unless said otherwise.
 /// Errors: c10::ValueError naming the operation and what is wrong with which type of leaf.
 /// Threads: functions of their arguments.
-/// Mirrors: accelerate utils/operations.py.
+/// Mirrors: accelerate utils/operations.py, and utils/dataclasses.py, TensorInformation.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Type.h>
 
 #include "accelerate/tensors/tree.h"
@@ -234,6 +235,42 @@ Tree pad_input_tensors(Tree tensor, int64_t batch_size, int num_processes, int64
   expect_only_tensors(tensor, "pad_input_tensors");
   return tree_map(std::move(tensor), [=](const at::Tensor& leaf) {
     return internal::pad_input_tensor(leaf, batch_size, num_processes, dim);
+  });
+}
+
+/// A tensor without its numbers. The structure of a tree is the same tree with tensors on the meta
+/// device, which have no data; so it goes wherever trees go.
+struct TensorInformation {
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+
+  bool operator==(const TensorInformation&) const = default;
+};
+
+/// Errors: c10::ValueError for an undefined tensor.
+TensorInformation tensor_information(const at::Tensor& tensor);
+
+/// Whether a tensor is a structure's: shape and dtype only.
+inline bool is_tensor_information(const at::Tensor& tensor_info) {
+  return tensor_info.defined() && tensor_info.is_meta();
+}
+
+namespace internal {
+at::Tensor structure_of(const at::Tensor& tensor);
+at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device);
+}  // namespace internal
+
+/// The tree with shapes and dtypes for tensors. Other leaves and undefined tensors stay.
+template <typename Tree>
+Tree get_data_structure(Tree data) {
+  return tree_map(std::move(data), internal::structure_of);
+}
+
+/// A tree of that structure with tensors on `device`; what is in them is undefined.
+template <typename Tree>
+Tree initialize_tensors(Tree data_structure, c10::Device device = c10::kCPU) {
+  return tree_map(std::move(data_structure), [device](const at::Tensor& structure) {
+    return internal::empty_like_structure(structure, device);
   });
 }
 

@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/objects/optimizer_kinds.h"
-#include "accelerate/tensors/take_over.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/values/json_values.h"
 
 namespace accelerate {
 namespace {

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "accelerate/comm/rng_state.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"

@@ -25,7 +25,7 @@
 #include "accelerate/base/strict_json.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/tensors/fresh_tensor.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {

@@ -1,4 +1,4 @@
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/values/json_values.h"
 
 #include <cmath>
 #include <limits>
@@ -9,8 +9,22 @@
 
 #include "accelerate/base/strict_json.h"
 
-namespace accelerate::internal {
+namespace accelerate {
 namespace {
+
+void merge_into(nlohmann::json& destination, const nlohmann::json& source,
+                const std::string& path) {
+  for (const auto& [key, value] : source.items()) {
+    TORCH_CHECK_VALUE(destination.is_object(), "merge_dicts: an object cannot be merged into ",
+                      destination.type_name(), " at \"", path, "\"");
+    if (!value.is_object()) {
+      destination[key] = value;
+    } else {
+      auto [entry, is_new] = destination.emplace(key, nlohmann::json::object());
+      merge_into(*entry, value, path.empty() ? key : path + "." + key);
+    }
+  }
+}
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -83,6 +97,16 @@ void check_depth(const nlohmann::ordered_json& value) {
 
 }  // namespace
 
+nlohmann::json merge_dicts(const nlohmann::json& source, nlohmann::json destination) {
+  TORCH_CHECK_VALUE(source.is_object() && destination.is_object(),
+                    "merge_dicts takes two objects, got ", source.type_name(), " and ",
+                    destination.type_name());
+  merge_into(destination, source, "");
+  return destination;
+}
+
+namespace internal {
+
 nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value) {
   check_depth(value);
   spell(value);
@@ -107,4 +131,5 @@ nlohmann::ordered_json unwrap_numbers(nlohmann::ordered_json value) {
   return value;
 }
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate
