@@ -18,11 +18,8 @@ thread_local const OperatorHandlers* innermost = nullptr;
 
 OperatorHandlers with(std::shared_ptr<OperatorHandler> handler) {
   OperatorHandlers handlers = current_operator_handlers();
-  if (!handler) return handlers;
-  const auto place = std::find_if(
-      handlers.begin(), handlers.end(),
-      [&handler](const auto& installed) { return installed->order() >= handler->order(); });
-  handlers.insert(place, std::move(handler));
+  // in_order keeps it before others of its order.
+  if (handler) handlers.insert(handlers.begin(), std::move(handler));
   return handlers;
 }
 

@@ -1,5 +1,5 @@
 /// What can be done with the tensors of a tree (see tree.h) without other ranks: find, send,
-/// convert, cut, fill up.
+/// convert, cut, fill up, join.
 ///
 /// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
 /// with its containers as they were: what HF Accelerate's honor_type is for follows from the types.
@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,6 +24,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
 #include "accelerate/tensors/tree.h"
@@ -272,6 +274,82 @@ Tree initialize_tensors(Tree data_structure, c10::Device device = c10::kCPU) {
   return tree_map(std::move(data_structure), [device](const at::Tensor& structure) {
     return internal::empty_like_structure(structure, device);
   });
+}
+
+namespace internal {
+
+void check_same_structure(bool same, const char* what);
+at::Tensor concatenate_tensors(const std::vector<at::Tensor>& parts, int64_t dim);
+c10::IValue concatenate_ivalues(const std::vector<c10::IValue>& parts, int64_t dim);
+
+// Puts the parts' join into `whole`, which is a copy of the first part.
+template <typename T>
+void concatenate_into(T& whole, const std::vector<const T*>& parts, int64_t dim) {
+  [[maybe_unused]] auto values = [&parts] {
+    std::vector<T> copies;
+    for (const T* part : parts) copies.push_back(*part);
+    return copies;
+  };
+  [[maybe_unused]] auto check = [&parts](auto&& same, const char* what) {
+    for (const T* part : parts) check_same_structure(same(*part), what);
+  };
+  // `child` is the whole's, child_of(part) the same one of a part.
+  [[maybe_unused]] auto join = [&](auto& child, auto&& child_of) {
+    std::vector<const std::remove_cvref_t<decltype(child)>*> children;
+    for (const T* part : parts) children.push_back(&child_of(*part));
+    concatenate_into(child, children, dim);
+  };
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    whole = concatenate_tensors(values(), dim);
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    whole = concatenate_ivalues(values(), dim);
+  } else if constexpr (kIsOptional<T>) {
+    check([&](const T& part) { return part.has_value() == whole.has_value(); },
+          "an optional value");
+    if (whole) join(*whole, [](const T& part) -> auto& { return *part; });
+  } else if constexpr (kIsMap<T>) {
+    check([&](const T& part) { return part.size() == whole.size(); }, "keys");
+    for (auto& entry : whole) {
+      join(entry.second, [&](const T& part) -> auto& {
+        auto found = part.find(entry.first);
+        check_same_structure(found != part.end(), "keys");
+        return found->second;
+      });
+    }
+  } else if constexpr (kIsSequence<T> && !kIsList<T>) {
+    check([&](const T& part) { return part.size() == whole.size(); }, "lengths");
+    for (size_t i = 0; i < whole.size(); ++i) {
+      join(whole[i], [i](const T& part) -> auto& { return part[i]; });
+    }
+  } else if constexpr (kHasMembers<T>) {
+    auto members = members_of(whole);
+    auto join_members = [&]<size_t... I>(std::index_sequence<I...> /*which*/) {
+      (join(std::get<I>(members),
+            [](const T& part) -> auto& { return std::get<I>(members_of(const_cast<T&>(part))); }),
+       ...);
+    };
+    join_members(std::make_index_sequence<std::tuple_size_v<decltype(members)>>());
+  } else if (parts.size() > 1) {
+    throw_unsupported_leaf("concatenate", std::string(c10::demangle_type<T>()));
+  }
+}
+
+}  // namespace internal
+
+/// The trees' tensors, joined along `dim` at each place. A single tree is returned as it is.
+/// Errors:  c10::ValueError for nothing to join, structures that differ, and leaves that are no
+///          tensors; c10::Error for tensors that do not fit.
+/// Differs: structures must be equal; HF Accelerate leaves out what the first one does not have.
+template <typename Tree>
+Tree concatenate(const std::vector<Tree>& data, int64_t dim = 0) {
+  TORCH_CHECK_VALUE(!data.empty(), "concatenate: there is nothing to join");
+  Tree whole = data.front();
+  if (data.size() == 1) return whole;
+  std::vector<const Tree*> parts;
+  parts.reserve(data.size());
+  for (const Tree& part : data) parts.push_back(&part);
+  internal::concatenate_into(whole, parts, dim);
+  return whole;
 }
 
 }  // namespace accelerate

@@ -11,7 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "accelerate/comm/backends/joint_work.h"
+#include "accelerate/comm/backends/own_operations.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/held_buffers.h"

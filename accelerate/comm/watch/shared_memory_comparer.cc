@@ -92,12 +92,10 @@ std::unique_ptr<SharedMemoryComparer> SharedMemoryComparer::make(c10d::Store& st
   // get waits for the key.
   const std::string name = store.get_to_str(kNameKey);
   void* memory = nullptr;
-  if (first) {
-    memory = map_shared(name, bytes, /*create=*/true);
-    store.set(opened_key(0), memory != nullptr ? "1" : "0");
-  } else if (store.get_to_str(opened_key(0)) == "1") {
-    memory = map_shared(name, bytes, /*create=*/false);
+  if (first || store.get_to_str(opened_key(0)) == "1") {
+    memory = map_shared(name, bytes, /*create=*/first);
   }
+  store.set(opened_key(member), memory != nullptr ? "1" : "0");
   if (first) {
     bool all = memory != nullptr;
     for (int other = 1; all && other < members; ++other) {
@@ -105,8 +103,6 @@ std::unique_ptr<SharedMemoryComparer> SharedMemoryComparer::make(c10d::Store& st
     }
     if (memory != nullptr) shm_unlink(name.c_str());
     store.set(kUseKey, all ? "1" : "0");
-  } else {
-    store.set(opened_key(member), memory != nullptr ? "1" : "0");
   }
   if (store.get_to_str(kUseKey) == "1") {
     return std::unique_ptr<SharedMemoryComparer>(

@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/rank_text.h"
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/comm/backends/joint_work.h"
 #include "accelerate/comm/backends/mpi/mpi_engine.h"
 #include "accelerate/comm/backends/mpi/schedules.h"
+#include "accelerate/comm/backends/own_operations.h"
 #include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate {

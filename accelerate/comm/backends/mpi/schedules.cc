@@ -8,7 +8,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 
-#include "accelerate/comm/backends/elementwise.h"
+#include "accelerate/comm/backends/own_operations.h"
 
 namespace accelerate::internal {
 namespace {
