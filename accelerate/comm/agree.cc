@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/objects.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate::internal {
 

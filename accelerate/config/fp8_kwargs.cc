@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

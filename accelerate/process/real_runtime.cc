@@ -21,7 +21,6 @@
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/watch/job_watch.h"
-#include "accelerate/comm/watch/shared_memory_comparer.h"
 #include "accelerate/comm/watch/watched_backend.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/platform/nvidia.h"

@@ -16,7 +16,7 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/intra_op_threads.h"
 #include "accelerate/runtime/numa_affinity.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <sstream>
 
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

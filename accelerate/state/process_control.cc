@@ -4,7 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/comm/objects.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

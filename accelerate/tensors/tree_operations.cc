@@ -96,15 +96,6 @@ at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device)
 
 namespace {
 
-// The place of a part in its container, as Part(container).
-template <typename Place>
-c10::IValue join_at(const std::vector<c10::IValue>& parts, int64_t dim, Place&& place) {
-  std::vector<c10::IValue> elements;
-  elements.reserve(parts.size());
-  for (const c10::IValue& part : parts) elements.push_back(place(part));
-  return concatenate_ivalues(elements, dim);
-}
-
 size_t length_of(const c10::IValue& value) {
   if (value.isTuple()) return value.toTupleRef().elements().size();
   return value.isGenericDict() ? value.toGenericDict().size() : value.toList().size();
@@ -118,18 +109,18 @@ void check_same_kind(const std::vector<c10::IValue>& parts) {
   }
 }
 
-c10::IValue concatenate_dicts(const std::vector<c10::IValue>& parts, int64_t dim) {
-  const c10::impl::GenericDict first = parts[0].toGenericDict();
-  c10::impl::GenericDict joined(first.keyType(), first.valueType());
-  for (const auto& entry : first) {
-    joined.insert(entry.key(), join_at(parts, dim, [&](const c10::IValue& part) {
-                    const c10::impl::GenericDict dict = part.toGenericDict();
-                    auto found = dict.find(entry.key());
-                    check_same_structure(found != dict.end(), "keys");
-                    return found->value();
-                  }));
+// The children of `value`, in the order of those of `first`, which is like it.
+std::vector<c10::IValue> children_like(const c10::IValue& first, const c10::IValue& value) {
+  if (value.isTuple()) return value.toTupleRef().elements().vec();
+  if (value.isList()) return value.toListRef().vec();
+  std::vector<c10::IValue> children;
+  const c10::impl::GenericDict dict = value.toGenericDict();
+  for (const auto& entry : first.toGenericDict()) {
+    const auto found = dict.find(entry.key());
+    check_same_structure(found != dict.end(), "keys");
+    children.push_back(found->value());
   }
-  return joined;
+  return children;
 }
 
 }  // namespace
@@ -157,13 +148,14 @@ c10::IValue concatenate_ivalues(const std::vector<c10::IValue>& parts, int64_t d
     for (const c10::IValue& part : parts) tensors.push_back(part.toTensor());
     return concatenate_tensors(tensors, dim);
   }
-  if (first.isGenericDict()) return concatenate_dicts(parts, dim);
+  std::vector<std::vector<c10::IValue>> children;
+  for (const c10::IValue& part : parts) children.push_back(children_like(first, part));
   size_t index = 0;
   return map_ivalue_children(first, [&](const c10::IValue& /*child*/) {
-    const size_t i = index++;
-    return join_at(parts, dim, [i](const c10::IValue& part) -> c10::IValue {
-      return part.isTuple() ? part.toTupleRef().elements()[i] : part.toList().get(i);
-    });
+    std::vector<c10::IValue> of_child;
+    for (const std::vector<c10::IValue>& of_part : children) of_child.push_back(of_part[index]);
+    ++index;
+    return concatenate_ivalues(of_child, dim);
   });
 }
 

@@ -30,6 +30,9 @@
 #include "accelerate/tensors/tree.h"
 
 namespace accelerate {
+
+struct TensorSlice;
+
 namespace internal {
 
 [[noreturn]] void throw_unsupported_leaf(const char* operation, const std::string& type);
@@ -40,6 +43,9 @@ at::Tensor send_tensor(const at::Tensor& tensor, c10::Device device, bool non_bl
 c10::IValue send_ivalue(const c10::IValue& value, c10::Device device, bool non_blocking,
                         const std::vector<std::string>& skip_keys);
 at::Tensor tensor_to_fp32(const at::Tensor& tensor);
+at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice);
+at::Tensor structure_of(const at::Tensor& tensor);
+at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device);
 at::Tensor pad_input_tensor(const at::Tensor& tensor, int64_t batch_size, int num_processes,
                             int64_t dim);
 
@@ -212,10 +218,6 @@ struct TensorSlice {
   int64_t step = 1;
 };
 
-namespace internal {
-at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice);
-}  // namespace internal
-
 /// The rows of each tensor; views. Other leaves are passed through.
 /// Errors: c10::ValueError for a tensor without rows, and for a step below 1.
 template <typename Tree>
@@ -256,11 +258,6 @@ TensorInformation tensor_information(const at::Tensor& tensor);
 inline bool is_tensor_information(const at::Tensor& tensor_info) {
   return tensor_info.defined() && tensor_info.is_meta();
 }
-
-namespace internal {
-at::Tensor structure_of(const at::Tensor& tensor);
-at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device);
-}  // namespace internal
 
 /// The tree with shapes and dtypes for tensors. Other leaves and undefined tensors stay.
 template <typename Tree>

@@ -41,9 +41,7 @@ constexpr bool kIsFunctionField = false;
 template <typename Signature>
 constexpr bool kIsFunctionField<std::function<Signature>> = true;
 template <typename T>
-constexpr bool kIsOptionalField = false;
-template <typename T>
-constexpr bool kIsOptionalField<std::optional<T>> = true;
+constexpr bool kIsOptionalField = requires(T& field) { field.has_value(); };
 template <typename T>
 constexpr bool kIsMapField = false;
 template <typename T>

@@ -1,8 +1,11 @@
 #include "accelerate/values/json_values.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -26,7 +29,13 @@ void merge_into(nlohmann::json& destination, const nlohmann::json& source,
   }
 }
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+struct Spelling {
+  std::string_view text;
+  double number;
+};
+constexpr Spelling kSpellings[] = {{"nan", std::numeric_limits<double>::quiet_NaN()},
+                                   {"inf", std::numeric_limits<double>::infinity()},
+                                   {"-inf", -std::numeric_limits<double>::infinity()}};
 
 void spell(nlohmann::ordered_json& value) {
   if (value.is_structured()) {
@@ -46,13 +55,8 @@ void read(nlohmann::ordered_json& value) {
     for (auto& item : value) read(item);
   } else if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
-    if (text == "nan") {
-      value = std::numeric_limits<double>::quiet_NaN();
-    } else if (text == "inf") {
-      value = kInfinity;
-    } else if (text == "-inf") {
-      value = -kInfinity;
-    }
+    const auto* found = std::ranges::find(kSpellings, text, &Spelling::text);
+    if (found != std::end(kSpellings)) value = found->number;
   }
 }
 

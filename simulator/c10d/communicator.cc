@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/rank_text.h"
 #include "accelerate/comm/watch/operation_log.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"

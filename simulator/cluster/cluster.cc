@@ -22,7 +22,7 @@
 #include "accelerate/base/rank_text.h"
 #include "accelerate/platform/env.h"
 #include "accelerate/runtime/intra_op_threads.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"

@@ -19,8 +19,8 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
-#include "accelerate/values/exception_text.h"
 #include "accelerate/values/json_values.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -21,7 +21,7 @@
 #include "accelerate/report/features.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 

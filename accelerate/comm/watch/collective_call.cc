@@ -269,6 +269,7 @@ OpType check_call(const CollectiveCall& call, int rank, int size) {
   if (op == OpType::ALLREDUCE && share.size() == 1 && share[0].is_sparse()) {
     op = OpType::_ALLREDUCE_SPARSE;
   }
+  const char* which = &share == call.outputs.data() ? "output" : "input";
   switch (op) {
     case OpType::BARRIER: return op;
     case OpType::_ALLREDUCE_SPARSE: check_sparse_sum(share, *call.reduce_op); break;
@@ -276,17 +277,13 @@ OpType check_call(const CollectiveCall& call, int rank, int size) {
       TORCH_CHECK_VALUE(!share.empty(), "all_reduce_coalesced: no tensors");
       [[fallthrough]];
     case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE: check_count(share, share.size(), op, "input"); break;
+    case OpType::_ALLGATHER_BASE: check_count(share, share.size(), op, which); break;
     case OpType::_REDUCE_SCATTER_BASE:
       check_count(call.inputs[0], call.inputs[0].size(), op, "input");
-      check_count(share, call.inputs[0].size(), op, "output");
+      check_count(share, call.inputs[0].size(), op, which);
       break;
-    case OpType::ALLTOALL: check_count(share, size, op, "input"); break;
-    case OpType::SCATTER:
-    case OpType::REDUCE_SCATTER:
-    case OpType::RECV:
-    case OpType::RECVANYSOURCE: check_count(share, 1, op, "output"); break;
-    default: check_count(share, 1, op, "input"); break;
+    case OpType::ALLTOALL: check_count(share, size, op, which); break;
+    default: check_count(share, 1, op, which); break;
   }
   switch (op) {
     case OpType::BROADCAST:

@@ -76,16 +76,14 @@ PartsByRank parts_by_rank(OpType op, CollectiveCall::Lists lists, int size) {
   return parts;
 }
 
-Schedule send_to(Link& link, Bytes data, int destination) {
-  internal::Transfers& message = link.open();
-  message.send(data.data, data.size, destination);
-  co_await message;
-}
-
-Schedule receive_from(Link& link, Bytes data, int source) {
-  internal::Transfers& message = link.open();
-  message.receive(data.data, data.size, source);
-  co_await message;
+Schedule message(Link& link, Bytes data, int peer, bool receives) {
+  internal::Transfers& transfers = link.open();
+  if (receives) {
+    transfers.receive(data, peer);
+  } else {
+    transfers.send(data, peer);
+  }
+  co_await transfers;
 }
 
 Schedule all_reduce_each(Link& link, Reduction reduction, Tensors tensors) {
@@ -312,9 +310,10 @@ class MpiBackend final : public CallBackend, public Interruptible {
                         cut(call.outputs[0][0], size_, call.output_splits));
       case OpType::ALLTOALL:
         return exchange(call, link, bytes_of(share), bytes_of(call.outputs[0]));
-      case OpType::SEND: return send_to(link, bytes_of(share[0]), call.peer);
+      case OpType::SEND: return message(link, bytes_of(share[0]), call.peer, /*receives=*/false);
       default:
-        return receive_from(link, bytes_of(share[0]), call.peer < 0 ? MPI_ANY_SOURCE : call.peer);
+        return message(link, bytes_of(share[0]), call.peer < 0 ? MPI_ANY_SOURCE : call.peer,
+                       /*receives=*/true);
     }
   }
 

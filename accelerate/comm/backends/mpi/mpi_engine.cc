@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/rank_text.h"
 #include "accelerate/comm/watch/collective_call.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate::internal {
 namespace {

@@ -11,7 +11,7 @@
 /// What is passed has to stay valid until the schedule has ended. Units: bytes, unless named
 /// otherwise. A schedule is a collective of the link's group.
 /// Errors:  what the coroutine throws comes out of Schedule::advance().
-/// Threads: one at a time; see transfers.h.
+/// Threads: one at a time.
 #pragma once
 
 #include <coroutine>
@@ -19,23 +19,84 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+#include <mpi.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "accelerate/comm/backends/mpi/transfers.h"
-
 namespace accelerate::internal {
+
+/// A part of memory.
+struct Bytes {
+  char* data = nullptr;
+  size_t size = 0;
+};
+
+/// Throws unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* what);
+
+/// Messages in flight between this rank and others of a communicator: what a schedule waits for.
+///
+/// Units:   bytes; ranks within the communicator.
+/// Errors:  c10::DistBackendError for what MPI reports, and for a message that is not as long as
+///          the receiver expects, which is how ranks whose calls differ find out.
+/// Threads: none of its own; every call into MPI is made under the engine's lock.
+class Transfers {
+ public:
+  /// One message holds at most `max_message` bytes; what is longer travels in several. MPI counts
+  /// in int, and system calls below it stop at two gigabytes.
+  Transfers(MPI_Comm communicator, int tag, size_t max_message = kMaxMessage)
+      : communicator_(communicator), tag_(tag), max_message_(max_message) {}
+  Transfers(Transfers&&) = default;
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  void send(Bytes data, int to) { start(data, to, /*receives=*/false); }
+  /// `from` may be MPI_ANY_SOURCE for what fits one message.
+  void receive(Bytes data, int from) { start(data, from, /*receives=*/true); }
+
+  /// Whether all of them have arrived. Never blocks.
+  bool done();
+
+  /// The ranks that have not sent or taken what they were to, ascending.
+  std::vector<int> missing();
+  /// Where the last message that was received came from.
+  int source() const { return source_; }
+  /// Takes receives back, as far as that is possible; done() tells when nothing is in flight.
+  void cancel();
+
+  static constexpr size_t kMaxMessage = size_t{1} << 30;
+
+ private:
+  struct Message {
+    int peer;
+    int bytes;
+    bool receives;
+  };
+  void start(Bytes data, int peer, bool receives);
+  void check_lengths();
+
+  const MPI_Comm communicator_;
+  const int tag_;
+  const size_t max_message_;
+  bool cancelled_ = false;
+  int source_ = -1;
+  c10::SmallVector<MPI_Request, 4> requests_;
+  c10::SmallVector<Message, 4> messages_;
+  std::vector<MPI_Status> statuses_;
+};
 
 /// A collective as a coroutine: it starts transfers, waits for them with co_await, and computes in
 /// between. Nothing blocks: any thread may drive a schedule at any time.
 ///
 ///   Schedule ping(Transfers to, Transfers from, char* byte) {
-///     to.send(byte, 1, 1);
+///     to.send({byte, 1}, 1);
 ///     co_await to;
-///     from.receive(byte, 1, 1);
+///     from.receive({byte, 1}, 1);
 ///     co_await from;
 ///   }
 ///
@@ -147,14 +208,11 @@ struct Link {
   int rank = 0;
   int size = 1;
   int tag = 0;
-  size_t max_message = Transfers::kMaxMessage;
   std::shared_ptr<Staging> staging;
   /// All that the operation has opened, so that it can be taken back.
   std::vector<std::unique_ptr<Transfers>> opened;
 
-  Transfers& open() {
-    return *opened.emplace_back(std::make_unique<Transfers>(communicator, tag, max_message));
-  }
+  Transfers& open() { return *opened.emplace_back(std::make_unique<Transfers>(communicator, tag)); }
 };
 
 /// Reduces memory by LibTorch's own kernels, so that every dtype and operator gives what it gives
@@ -169,12 +227,6 @@ struct Reduction {
   void add(char* total, const char* value, int64_t numel) const;
   /// Makes the sum of `count` ranks an average, if that is what is wanted.
   void finish(char* total, int64_t numel, int count) const;
-};
-
-/// A part of memory.
-struct Bytes {
-  char* data = nullptr;
-  size_t size = 0;
 };
 
 Schedule barrier(Link& link);
