@@ -142,8 +142,7 @@ Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) 
 /// Errors: c10::ValueError if a tensor has the dim on some ranks only, or if its dtype does not
 ///         have the value `pad_index` and some rank must be filled up.
 /// Differs: the dtype stays; HF Accelerate's follows from tensor + pad_index, on those ranks that
-/// are
-///          filled up.
+///          are filled up.
 template <typename Tree>
 Tree pad_across_processes(const ProcessGroupPtr& group, Tree tensor,
                           const PadAcrossProcessesOptions& options = {}) {

@@ -31,13 +31,6 @@ at::Generator generator_of(RNGType type, const at::Generator& given) {
   return given;
 }
 
-void synchronize(const ProcessGroupPtr& group, const at::Generator& generator) {
-  if (!group) return;
-  const at::Tensor state = generator_state(generator);
-  broadcast_tensor(group, state);
-  set_generator_state(generator, state);
-}
-
 }  // namespace
 
 at::Tensor generator_state(at::Generator generator) {
@@ -129,14 +122,19 @@ at::Generator default_generator(RNGType type, const Runtime& runtime) {
 }
 
 void synchronize_rng_state(const ProcessGroupPtr& group, RNGType type, at::Generator generator) {
-  synchronize(group, generator_of(type, generator));
+  synchronize_rng_states(group, {type}, generator);
 }
 
 void synchronize_rng_states(const ProcessGroupPtr& group, const std::vector<RNGType>& types,
                             at::Generator generator) {
   std::vector<at::Generator> generators;
   for (RNGType type : types) generators.push_back(generator_of(type, generator));
-  for (const at::Generator& each : generators) synchronize(group, each);
+  if (!group) return;
+  for (const at::Generator& each : generators) {
+    const at::Tensor state = generator_state(each);
+    broadcast_tensor(group, state);
+    set_generator_state(each, state);
+  }
 }
 
 NamedGenerators all_generators(NamedGenerators generators, const Runtime& runtime) {

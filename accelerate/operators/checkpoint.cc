@@ -182,9 +182,7 @@ void check_inputs(const std::vector<Version>& versions, const char* when) {
 
 }  // namespace
 
-namespace internal {
-
-struct CheckpointedCall {
+struct internal::CheckpointedCall {
   Runtime* runtime;
   std::optional<RngState> rng;
   AutocastState autocast;
@@ -192,8 +190,6 @@ struct CheckpointedCall {
   Inside inside;
   std::vector<Version> inputs;
 };
-
-}  // namespace internal
 
 namespace {
 

@@ -160,11 +160,10 @@ Version parse_version(std::string_view text) {
 
 }  // namespace
 
-bool compare_versions(std::string_view version, std::string_view operation,
+bool compare_versions(std::string_view version, std::string_view op,
                       std::string_view requirement_version) {
-  const std::string_view op = operation;
   TORCH_CHECK_VALUE(op == ">" || op == ">=" || op == "==" || op == "!=" || op == "<=" || op == "<",
-                    "`operation` must be one of >, >=, ==, !=, <=, <; got \"", operation, "\"");
+                    "`operation` must be one of >, >=, ==, !=, <=, <; got \"", op, "\"");
   const auto order = parse_version(version) <=> parse_version(requirement_version);
   if (op == ">") return order > 0;
   if (op == ">=") return order >= 0;

@@ -21,10 +21,6 @@ std::map<std::string, Entry>& registry() {
   return *entries;
 }
 
-bool carries_cpu_tensors(const std::string& backend) {
-  return backend == "gloo" || backend == "mpi";
-}
-
 c10::DeviceType device_of(const std::string& name, const std::string& choice) {
   try {
     return c10::Device(name).type();
@@ -74,8 +70,7 @@ std::vector<DeviceBackend> backends_by_device(const std::string& choice, c10::De
   std::vector<DeviceBackend> pairs{{.device = device, .backend = choice}};
   if (choice.find_first_of(":,") != std::string::npos) pairs = parse(choice);
   auto find = [&](c10::DeviceType type) {
-    return std::find_if(pairs.begin(), pairs.end(),
-                        [type](const DeviceBackend& pair) { return pair.device == type; });
+    return std::ranges::find(pairs, type, &DeviceBackend::device);
   };
   const auto own = find(device);
   TORCH_CHECK_VALUE(own != pairs.end(), "backend \"", choice, "\" names none for ",
@@ -84,7 +79,8 @@ std::vector<DeviceBackend> backends_by_device(const std::string& choice, c10::De
   std::vector<DeviceBackend> needed{*own};
   if (device == c10::kCPU) return needed;
   const auto cpu = find(c10::kCPU);
-  std::string for_cpu = carries_cpu_tensors(own->backend) ? own->backend : "gloo";
+  // Of those that carry CPU tensors, the device's own if it is one.
+  std::string for_cpu = own->backend == "mpi" ? "mpi" : "gloo";
   if (cpu != pairs.end()) for_cpu = cpu->backend;
   needed.push_back({.device = c10::kCPU, .backend = std::move(for_cpu)});
   return needed;

@@ -330,8 +330,4 @@ OpType check_call(const CollectiveCall& call, int rank, int size) {
   return op;
 }
 
-void CallBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) {
-  barrier(options)->wait(kNoTimeout);
-}
-
 }  // namespace accelerate

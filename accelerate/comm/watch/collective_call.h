@@ -209,7 +209,9 @@ class CallBackend : public c10d::Backend {
   }
   /// A barrier that is waited for: the report of any failed barrier names the missing ranks, which
   /// is all that a monitored one adds.
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) override {
+    barrier(options)->wait(kNoTimeout);
+  }
 
  private:
   using Lists = CollectiveCall::Lists;

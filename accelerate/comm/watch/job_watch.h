@@ -40,8 +40,6 @@ class JobWatch {
   explicit JobWatch(Options options);
   /// As stop().
   ~JobWatch();
-  JobWatch(const JobWatch&) = delete;
-  JobWatch& operator=(const JobWatch&) = delete;
 
   OperationLog& log();
 

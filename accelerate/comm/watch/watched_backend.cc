@@ -180,16 +180,10 @@ std::string fresh_name() {
 
 }  // namespace
 
-OperationFailure WatchedGroup::failure(const std::string& operation,
-                                       const std::exception_ptr& cause) const {
-  return {.reason = absl::StrCat("rank ", rank, ": ", operation, " of group \"", name,
-                                 "\" failed: ", first_line(exception_text(cause))),
-          .group = name,
-          .ranks = ranks};
-}
-
 void WatchedGroup::fail(const std::string& operation, const std::exception_ptr& cause) const {
-  throw c10::DistBackendError(job->fail(failure(operation, cause)));
+  const std::string reason = absl::StrCat("rank ", rank, ": ", operation, " of group \"", name,
+                                          "\" failed: ", first_line(exception_text(cause)));
+  throw c10::DistBackendError(job->fail({.reason = reason, .group = name, .ranks = ranks}));
 }
 
 void WatchedGroup::fail_mismatch() const {

@@ -42,9 +42,7 @@ struct WatchedGroup {
   int rank = 0;            ///< this one, globally
   int index = 0;           ///< in this rank's operation log
 
-  /// Describes a failure of the operation; `cause` is its exception.
-  OperationFailure failure(const std::string& operation, const std::exception_ptr& cause) const;
-  /// Raises the alarm. Throws the job's report.
+  /// Raises the alarm; `cause` is the operation's exception. Throws the job's report.
   [[noreturn]] void fail(const std::string& operation, const std::exception_ptr& cause) const;
   /// The same if the members' calls differ.
   [[noreturn]] void fail_mismatch() const;
@@ -110,8 +108,6 @@ class SharedMemoryComparer final : public CallComparer {
   static std::unique_ptr<SharedMemoryComparer> make(c10d::Store& store, int member, int members);
 
   ~SharedMemoryComparer() override;
-  SharedMemoryComparer(const SharedMemoryComparer&) = delete;
-  SharedMemoryComparer& operator=(const SharedMemoryComparer&) = delete;
 
   Entry enter(uint64_t hash, std::chrono::milliseconds timeout) override;
   bool settle(uint64_t round, std::chrono::milliseconds timeout) override;

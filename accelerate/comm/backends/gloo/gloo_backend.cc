@@ -4,8 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <iterator>
 #include <memory>
 
 #include <gloo/allgather.h>
@@ -110,11 +108,6 @@ std::vector<uint64_t> GlooBackend::all_gather_hash(uint64_t mine,
   options.setTimeout(timeout);
   gloo::allgather(options);
   return words;
-}
-
-CallComparer::Entry GlooComparer::enter(uint64_t hash, std::chrono::milliseconds timeout) {
-  const std::vector<uint64_t> hashes = line_->all_gather_hash(hash, timeout);
-  return {.agrees = std::ranges::count(hashes, hash) == std::ssize(hashes)};
 }
 
 }  // namespace accelerate

@@ -52,8 +52,6 @@ class Transfers {
   Transfers(MPI_Comm communicator, int tag, size_t max_message = kMaxMessage)
       : communicator_(communicator), tag_(tag), max_message_(max_message) {}
   Transfers(Transfers&&) = default;
-  Transfers(const Transfers&) = delete;
-  Transfers& operator=(const Transfers&) = delete;
 
   void send(Bytes data, int to) { start(data, to, /*receives=*/false); }
   /// `from` may be MPI_ANY_SOURCE for what fits one message.
