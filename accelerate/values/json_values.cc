@@ -93,10 +93,10 @@ void unwrap(nlohmann::ordered_json& value) {
 
 // A checkpoint that is written must also load.
 void check_depth(const nlohmann::ordered_json& value) {
-  TORCH_CHECK_VALUE(!is_value_too_deep(value),
+  TORCH_CHECK_VALUE(!internal::is_value_too_deep(value),
                     "a state's values cannot be saved: with what marks infinities and NaN they are "
                     "nested in more than ",
-                    kMaxJsonDepth, " levels");
+                    internal::kMaxJsonDepth, " levels");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 
 #include <ATen/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -118,12 +119,13 @@ void Transfers::start(Bytes data, int peer, bool receives) {
   TORCH_CHECK_VALUE(peer != MPI_ANY_SOURCE || data.size <= max_message_,
                     "a receive from any rank of ", data.size, " bytes; at most ", max_message_,
                     " are possible: name the rank");
-  const auto begin = receives ? MPI_Irecv : MPI_Isend;
   do {
     const int part = static_cast<int>(std::min(data.size, max_message_));
     messages_.push_back({.peer = peer, .bytes = part, .receives = receives});
     requests_.push_back(MPI_REQUEST_NULL);
-    check_mpi(begin(data.data, part, MPI_BYTE, peer, tag_, communicator_, &requests_.back()),
+    MPI_Request* request = &requests_.back();
+    check_mpi(receives ? MPI_Irecv(data.data, part, MPI_BYTE, peer, tag_, communicator_, request)
+                       : MPI_Isend(data.data, part, MPI_BYTE, peer, tag_, communicator_, request),
               receives ? "MPI_Irecv" : "MPI_Isend");
     data.data += part;
     data.size -= static_cast<size_t>(part);
@@ -167,18 +169,16 @@ void Transfers::check_lengths() {
 }
 
 std::vector<int> Transfers::missing() {
-  std::vector<int> ranks;
+  std::set<int> ranks;
   for (size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;
     // What is done stays in the list, as a null request, which counts as done.
     if (MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
         done == 0 && messages_[i].peer >= 0) {
-      ranks.push_back(messages_[i].peer);
+      ranks.insert(messages_[i].peer);
     }
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  return {ranks.begin(), ranks.end()};
 }
 
 void Transfers::cancel() {
