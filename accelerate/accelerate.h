@@ -10,7 +10,6 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/comm/rng_state.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/local_sgd.h"

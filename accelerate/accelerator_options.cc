@@ -9,7 +9,7 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/partial_state.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -7,7 +7,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/comm/gradient_average.h"
+#include "accelerate/comm/operations.h"
 
 namespace accelerate {
 namespace {

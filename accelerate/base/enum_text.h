@@ -3,7 +3,7 @@
 ///   to_string(PrecisionType::kBf16)       "bf16"
 ///   contains<PrecisionType>("int3")       false
 ///   values<PrecisionType>()               all members, in their order
-///   from_string<PrecisionType>("bf16")    PrecisionType::kBf16 (accelerate/values/from_string.h)
+///   from_string<PrecisionType>("bf16")    PrecisionType::kBf16 (accelerate/values/texts.h)
 ///
 /// A specialisation of EnumTable makes an enumeration one of these.
 #pragma once

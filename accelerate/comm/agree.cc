@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/objects.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate::internal {
 
@@ -62,8 +62,7 @@ std::string failures(const std::vector<RankOutcome>& outcomes, const char* separ
 }
 
 bool any(const std::vector<RankOutcome>& outcomes, RankStatus status) {
-  return std::any_of(outcomes.begin(), outcomes.end(),
-                     [&](const RankOutcome& each) { return each.status == status; });
+  return std::ranges::count(outcomes, status, &RankOutcome::status) > 0;
 }
 
 void throw_failures(const std::vector<RankOutcome>& outcomes, const std::string& action,

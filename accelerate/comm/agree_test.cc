@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/testing/threaded_group.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate::internal {
 namespace {

@@ -1,4 +1,4 @@
-#include "accelerate/comm/gradient_average.h"
+#include "accelerate/comm/operations.h"
 
 #include <vector>
 

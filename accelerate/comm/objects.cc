@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
@@ -58,13 +59,6 @@ void check_size(int64_t size) {
                     ". Send tensors as tensors");
 }
 
-void broadcast_message(const ProcessGroupPtr& group, const at::Tensor& message, int source) {
-  std::vector<at::Tensor> tensors{message};
-  c10d::BroadcastOptions options;
-  options.rootRank = source;
-  group->broadcast(tensors, options)->wait();
-}
-
 // UTF-8 characters, one string each.
 std::vector<c10::IValue> characters(const std::string& text) {
   std::vector<c10::IValue> found;
@@ -76,6 +70,13 @@ std::vector<c10::IValue> characters(const std::string& text) {
     begin = end;
   }
   return found;
+}
+
+using Description = std::optional<std::pair<at::ScalarType, std::vector<int64_t>>>;
+
+Description describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  return Description({tensor.scalar_type(), tensor.sizes().vec()});
 }
 
 }  // namespace
@@ -133,7 +134,7 @@ std::string broadcast_bytes(const ProcessGroupPtr& group, std::string bytes, int
   internal::check_rank(group, "broadcast", source);
   const bool sends = group->getRank() == source;
   const at::Tensor first = sends ? first_message(bytes) : at::empty({kFirstMessage}, at::kByte);
-  broadcast_message(group, first, source);
+  broadcast_tensor(group, first, source);
   const char* message = data_of(first);
   const int64_t size = size_in(message);
   check_size(size);
@@ -142,7 +143,7 @@ std::string broadcast_bytes(const ProcessGroupPtr& group, std::string bytes, int
   bytes.resize(static_cast<size_t>(size));
   for (int64_t begin = 0; begin < size; begin += kMaxMessage) {
     const int64_t width = std::min(kMaxMessage, size - begin);
-    broadcast_message(group, message_in(bytes, begin, width), source);
+    broadcast_tensor(group, message_in(bytes, begin, width), source);
   }
   return bytes;
 }
@@ -154,6 +155,36 @@ c10::IValue gather_object(const ProcessGroupPtr& group, const c10::IValue& objec
     all.push_back(std::move(entry));
   }
   return all;
+}
+
+TensorSource gather_tensor_shape(const ProcessGroupPtr& group, const at::Tensor& tensor) {
+  std::optional<TensorSource> source;
+  std::string owners;
+  int count = 0;
+  const std::vector<std::string> by_rank = all_gather_bytes(group, to_bytes(describe(tensor)));
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    Description described = from_bytes<Description>(by_rank[rank]);
+    if (!described) continue;
+    ++count;
+    owners += (owners.empty() ? "" : ", ") + std::to_string(rank);
+    source = {.rank = static_cast<int>(rank),
+              .information = {.shape = std::move(described->second), .dtype = described->first}};
+  }
+  TORCH_CHECK_VALUE(count == 1,
+                    "copy_tensor_to_devices: exactly one rank must have the tensor, but ",
+                    owners.empty() ? "none has it" : "these have one: " + owners);
+  return *source;
+}
+
+at::Tensor copy_tensor_to_devices(const ProcessGroupPtr& group, const at::Tensor& tensor,
+                                  c10::Device device) {
+  const TensorSource source = gather_tensor_shape(group, tensor);
+  const TensorInformation& information = source.information;
+  const at::Tensor copy =
+      tensor.defined() ? tensor
+                       : at::empty(information.shape, at::device(device).dtype(information.dtype));
+  broadcast_tensor(group, copy, source.rank);
+  return copy;
 }
 
 }  // namespace accelerate

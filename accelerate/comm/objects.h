@@ -1,4 +1,5 @@
-/// Collectives on values that are not tensors; see portable.h for what can travel.
+/// Collectives on values that are not tensors, or of which the other ranks do not know the shape;
+/// see portable.h for what can travel.
 ///
 /// All functions are collective over `group`; a null group stands for one rank alone. Values travel
 /// as bytes: small ones in one collective, larger ones in a second, in pieces where they are so
@@ -6,7 +7,8 @@
 /// themselves travel faster with operations.h.
 /// Errors: as the group's own; c10::ValueError, on every rank, for a value larger than
 ///         kMaxObjectBytes.
-/// Mirrors: accelerate utils/operations.py, gather_object, broadcast_object_list.
+/// Mirrors: accelerate utils/operations.py, gather_object, broadcast_object_list,
+///          gather_tensor_shape, copy_tensor_to_devices.
 #pragma once
 
 #include <cstdint>
@@ -68,5 +70,20 @@ std::vector<T>& broadcast_object_list(const ProcessGroupPtr& group, std::vector<
   if (!sends) object_list = from_bytes<std::vector<T>>(std::move(bytes));
   return object_list;
 }
+
+/// Where a tensor is that one rank has, when the others know neither shape nor rank.
+struct TensorSource {
+  int rank = 0;
+  TensorInformation information;
+};
+
+/// Finds the rank that has the tensor, and its shape and dtype; the other ranks pass an undefined
+/// one.
+/// Errors: c10::ValueError, on every rank, unless exactly one rank has a tensor.
+TensorSource gather_tensor_shape(const ProcessGroupPtr& group, const at::Tensor& tensor = {});
+
+/// That tensor; on the other ranks on `device`.
+at::Tensor copy_tensor_to_devices(const ProcessGroupPtr& group, const at::Tensor& tensor = {},
+                                  c10::Device device = c10::kCPU);
 
 }  // namespace accelerate

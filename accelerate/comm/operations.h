@@ -64,6 +64,23 @@ void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, in
 /// `value` as rank 0 has it.
 uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value);
 
+// ---- Many tensors: means over ranks, a few large collectives for all of them.
+//
+// Tensors are packed into flat buffers by dtype and device; the next one is packed while one is on
+// its way. Beyond the tensors it takes the memory of two buffers (25 MiB each, or the largest
+// tensor). All ranks pass tensors of the same shapes and dtypes in the same order.
+// Errors: c10::ValueError for tensors that have no mean (integers, undefined, sparse).
+
+/// Puts the mean over ranks into each tensor.
+void average_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors);
+
+/// Puts the mean over ranks into the gradients of those parameters that require them. A gradient
+/// that some ranks lack is zero there, and they get the mean as well; one that all ranks lack stays
+/// undefined. Sparse gradients become dense ones. Parameters may come several times. There is no
+/// extra collective to find out which ranks have a gradient.
+/// Mirrors: the all-reduce in accelerate optimizer.py, AcceleratedOptimizer.step, on XLA devices.
+void average_gradients(const ProcessGroupPtr& group, const std::vector<at::Tensor>& parameters);
+
 namespace internal {
 
 // For all tensors at once: two ranks may need different sizes, but all know it from one collective.
@@ -125,8 +142,7 @@ Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) 
 /// Errors: c10::ValueError if a tensor has the dim on some ranks only, or if its dtype does not
 ///         have the value `pad_index` and some rank must be filled up.
 /// Differs: the dtype stays; HF Accelerate's follows from tensor + pad_index, on those ranks that
-/// are
-///          filled up.
+///          are filled up.
 template <typename Tree>
 Tree pad_across_processes(const ProcessGroupPtr& group, Tree tensor,
                           const PadAcrossProcessesOptions& options = {}) {

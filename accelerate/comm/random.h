@@ -1,21 +1,40 @@
 /// Seeds and states of random number generators, either the same on all ranks or different on
-/// purpose.
+/// purpose; and states as values: captured, kept in a checkpoint, and restored, so that the same
+/// numbers are drawn again.
 ///
-/// Mirrors: accelerate utils/random.py.
-/// Threads: the rank's thread.
+/// Mirrors: accelerate utils/random.py, and what checkpointing.py writes into random_states_{rank}.
+/// Threads: the rank's thread; for one generator's state any, and it is locked meanwhile.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Generator.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+
+/// The state of one generator: a uint8 vector, whose length and meaning are those of the
+/// generator's kind. Local. The result is the caller's own.
+at::Tensor generator_state(at::Generator generator);
+
+/// Errors: c10::ValueError saying what is wrong if the state is not one of such a generator; the
+/// generator is as it was then.
+void set_generator_state(at::Generator generator, const at::Tensor& state);
+
+/// The same errors, and sets nothing.
+void check_generator_state(at::Generator generator, const at::Tensor& state);
+
+/// A uint8 vector as text (base64), and back. Errors: c10::ValueError for text that is none.
+std::string bytes_to_text(const at::Tensor& bytes);
+at::Tensor bytes_from_text(const std::string& text);
 
 struct SetSeedOptions {
   /// Each rank gets a seed of its own: seed + its number.
@@ -39,11 +58,42 @@ at::Generator default_generator(RNGType type, const Runtime& runtime = Runtime::
 /// Gives every rank the state that rank 0's generator has. `generator` is needed for kGenerator
 /// only. Collective; a null group stands for one rank.
 /// Errors: as default_generator; c10::ValueError for kGenerator without a generator.
-void synchronize_rng_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group, RNGType type,
+void synchronize_rng_state(const ProcessGroupPtr& group, RNGType type,
                            at::Generator generator = {});
 
 /// All of them, in the given order. Collective. Errors: as above, before any is synchronised.
-void synchronize_rng_states(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                            const std::vector<RNGType>& types, at::Generator generator = {});
+void synchronize_rng_states(const ProcessGroupPtr& group, const std::vector<RNGType>& types,
+                            at::Generator generator = {});
+
+struct RngState {
+  /// By the generator's name, its state: a uint8 vector. "torch" is LibTorch's default CPU
+  /// generator; "cuda", "npu", ... (RNGType) is the default generator of the rank's device, if it
+  /// has one; other names are those that capture_rng_state was given.
+  std::map<std::string, at::Tensor> states;
+};
+
+/// Generators besides the default ones, by names of one's own.
+using NamedGenerators = std::map<std::string, at::Generator>;
+
+/// These and the rank's default ones, by the names that RngState has. Local.
+/// Errors: c10::ValueError for a name that is an RNGType's, and an undefined generator.
+NamedGenerators all_generators(NamedGenerators generators = {},
+                               const Runtime& runtime = Runtime::current());
+
+/// Local. Errors: as all_generators.
+RngState capture_rng_state(const NamedGenerators& generators = {},
+                           const Runtime& runtime = Runtime::current());
+
+/// Sets the rank's generators, and the same `generators` as were captured. Local.
+/// Errors: c10::ValueError naming the generator of which there is no state, the state for which
+///         there is no generator, or whose state is damaged or another kind's, and what is wrong
+///         with it. No generator has changed then.
+void restore_rng_state(const RngState& state, const NamedGenerators& generators = {},
+                       const Runtime& runtime = Runtime::current());
+
+/// A JSON object, its bytes as base64, and back.
+/// Errors: c10::ValueError for JSON that is not such an object.
+nlohmann::json rng_state_to_json(const RngState& state);
+RngState rng_state_from_json(const nlohmann::json& json);
 
 }  // namespace accelerate

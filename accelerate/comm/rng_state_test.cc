@@ -1,4 +1,4 @@
-#include "accelerate/comm/rng_state.h"
+#include "accelerate/comm/random.h"
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/comm/random.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/testing/fake_runtime.h"
 

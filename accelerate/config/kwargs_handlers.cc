@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/log/absl_check.h"
-#include "accelerate/tensors/generator_state.h"
+#include "accelerate/comm/random.h"
 
 namespace accelerate {
 namespace {

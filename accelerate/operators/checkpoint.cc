@@ -13,7 +13,8 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "accelerate/comm/rng_state.h"
+#include "absl/cleanup/cleanup.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -64,42 +65,6 @@ void forget_casts(const AutocastState& state) {
   for (const AutocastState::OfDevice& device : state.devices) any |= device.enabled;
   if (any && state.cache_enabled) at::autocast::clear_cache();
 }
-
-class RestoredAutocast {
- public:
-  RestoredAutocast(const AutocastState& state, const Runtime& runtime)
-      : state_(state), previous_(autocast_state(runtime)) {
-    forget_casts(state_);
-    set_autocast_state(state_);
-    at::autocast::increment_nesting();
-  }
-  ~RestoredAutocast() {
-    at::autocast::decrement_nesting();
-    forget_casts(state_);
-    set_autocast_state(previous_);
-  }
-  RestoredAutocast(const RestoredAutocast&) = delete;
-  RestoredAutocast& operator=(const RestoredAutocast&) = delete;
-
- private:
-  const AutocastState& state_;
-  const AutocastState previous_;
-};
-
-class RngScope {
- public:
-  RngScope(const RngState& state, const Runtime& runtime)
-      : runtime_(runtime), previous_(capture_rng_state({}, runtime)) {
-    restore_rng_state(state, {}, runtime_);
-  }
-  ~RngScope() { restore_rng_state(previous_, {}, runtime_); }
-  RngScope(const RngScope&) = delete;
-  RngScope& operator=(const RngScope&) = delete;
-
- private:
-  const Runtime& runtime_;
-  const RngState previous_;
-};
 
 // ---- The function's part of the graph.
 
@@ -217,9 +182,7 @@ void check_inputs(const std::vector<Version>& versions, const char* when) {
 
 }  // namespace
 
-namespace internal {
-
-struct CheckpointedCall {
+struct internal::CheckpointedCall {
   Runtime* runtime;
   std::optional<RngState> rng;
   AutocastState autocast;
@@ -227,8 +190,6 @@ struct CheckpointedCall {
   Inside inside;
   std::vector<Version> inputs;
 };
-
-}  // namespace internal
 
 namespace {
 
@@ -265,7 +226,57 @@ class CheckpointNode : public Node {
     call_ = nullptr;
   }
 
-  variable_list apply(variable_list&& grads) override;
+  variable_list apply(variable_list&& grads) override {
+    TORCH_CHECK(again_ != nullptr,
+                "checkpoint: a second backward pass through a graph that was freed; the first one "
+                "needs retain_graph");
+    Inside inside = call_->inside;
+    const std::vector<at::Tensor> outputs = compute_again(&inside.first_number);
+
+    EdgeIndex index;
+    for (size_t i = 0; i < border_.size(); ++i) {
+      index.emplace(std::pair(border_[i].function.get(), border_[i].input_nr), i);
+    }
+    const auto sink = make_node<Sink>(border_);
+    std::vector<bool> reached(border_.size(), false);
+    std::vector<std::pair<Edge*, Edge>> changed;
+    edge_list all_roots = roots_of(outputs);
+    for_each_edge(all_roots, inside, [&](Edge& edge) {
+      const auto found = index.find(std::pair(edge.function.get(), edge.input_nr));
+      if (found == index.end()) return;
+      reached[found->second] = true;
+      changed.emplace_back(&edge, edge);
+      edge = Edge(sink, static_cast<uint32_t>(found->second));
+    });
+    check_reached(reached);
+
+    edge_list roots;
+    variable_list root_grads;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined()) continue;
+      roots.push_back(all_roots[i]);
+      root_grads.push_back(std::move(grads[i]));
+    }
+    edge_list wanted;
+    std::vector<size_t> wanted_index;
+    for (size_t i = 0; i < border_.size(); ++i) {
+      if (!task_should_compute_output(i)) continue;
+      wanted.emplace_back(sink, static_cast<uint32_t>(i));
+      wanted_index.push_back(i);
+    }
+    variable_list results(border_.size());
+    if (roots.empty() || wanted.empty()) return results;
+    const bool create_graph = at::GradMode::is_enabled();
+    variable_list caught = torch::autograd::Engine::get_default_engine().execute(
+        roots, root_grads, /*keep_graph=*/create_graph, create_graph, /*accumulate_grad=*/false,
+        wanted);
+    for (size_t i = 0; i < wanted.size(); ++i) results[wanted_index[i]] = std::move(caught[i]);
+    // Gradients of these gradients go through the recomputed graph, to what is behind the border.
+    if (create_graph) {
+      for (auto& [edge, original] : changed) *edge = original;
+    }
+    return results;
+  }
 
  private:
   struct Description {
@@ -275,9 +286,78 @@ class CheckpointNode : public Node {
     at::TensorOptions options;
   };
 
-  std::vector<at::Tensor> compute_again(uint64_t* first_number) const;
-  void check_outputs(const std::vector<at::Tensor>& outputs) const;
-  void check_reached(const std::vector<bool>& reached) const;
+  std::vector<at::Tensor> compute_again(uint64_t* first_number) const {
+    const CheckpointedCall& call = *call_;
+    check_inputs(call.inputs, "after the call");
+    for (size_t i = 0; i < border_.size(); ++i) {
+      const at::Tensor* parameter = leaf_of(border_[i]);
+      TORCH_CHECK(parameter == nullptr || parameter->_version() == parameter_versions_[i],
+                  "checkpoint: a parameter of shape ", parameter->sizes(),
+                  " was changed in place after the call, so that the function cannot be computed "
+                  "again");
+    }
+    std::optional<RuntimeScope> scope;
+    if (Runtime::find_current() == nullptr) scope.emplace(*call.runtime);
+    std::optional<RngState> outer_rng;
+    if (call.rng) outer_rng = capture_rng_state({}, *call.runtime);
+    const absl::Cleanup restore_rng = [&] {
+      if (outer_rng) restore_rng_state(*outer_rng, {}, *call.runtime);
+    };
+    if (call.rng) restore_rng_state(*call.rng, {}, *call.runtime);
+    const AutocastState outer_autocast = autocast_state(*call.runtime);
+    forget_casts(call.autocast);
+    set_autocast_state(call.autocast);
+    at::autocast::increment_nesting();
+    const absl::Cleanup restore_autocast = [&] {
+      at::autocast::decrement_nesting();
+      forget_casts(call.autocast);
+      set_autocast_state(outer_autocast);
+    };
+    const OperatorModeScope handlers(call.handlers);
+    at::AutoGradMode with_gradients(true);
+    // Another thread than the call's continues that thread's numbers.
+    while (at::sequence_number::peek() < call.inside.first_number)
+      at::sequence_number::get_and_increment();
+    *first_number = at::sequence_number::peek();
+    std::vector<at::Tensor> outputs = again_();
+    check_outputs(outputs);
+    return outputs;
+  }
+
+  void check_outputs(const std::vector<at::Tensor>& outputs) const {
+    TORCH_CHECK(outputs.size() == outputs_.size(), "checkpoint: the function gave ", outputs.size(),
+                " tensors when it was computed again, and ", outputs_.size(), " at first");
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const at::Tensor& now = outputs[i];
+      const Description& first = outputs_[i];
+      TORCH_CHECK(now.defined() == first.defined, "checkpoint: tensor ", i, " of the function is ",
+                  first.defined ? "un" : "", "defined when it is computed again, unlike at first");
+      if (!first.defined) continue;
+      TORCH_CHECK(now.sizes() == first.sizes && now.dtype() == first.options.dtype() &&
+                      now.device() == first.options.device(),
+                  "checkpoint: tensor ", i, " of the function has shape ", now.sizes(), ", type ",
+                  now.dtype(), " and device ", now.device(),
+                  " when it is computed again, and had shape ", at::IntArrayRef(first.sizes),
+                  ", type ", first.options.dtype(), " and device ", first.options.device(),
+                  " at first");
+      TORCH_CHECK(now.requires_grad() == first.requires_grad, "checkpoint: tensor ", i,
+                  " of the function ", first.requires_grad ? "requires no" : "requires a",
+                  " gradient when it is computed again, unlike at first");
+    }
+  }
+
+  void check_reached(const std::vector<bool>& reached) const {
+    for (size_t i = 0; i < reached.size(); ++i) {
+      if (reached[i]) continue;
+      const at::Tensor* leaf = leaf_of(border_[i]);
+      // A leaf that the function made itself is a new one each time, and its gradient is not used.
+      if (leaf != nullptr && leaf->use_count() == 1) continue;
+      TORCH_CHECK(false, "checkpoint: the function does not use ",
+                  leaf != nullptr ? "a parameter" : "a tensor", " of shape ",
+                  border_[i].function->input_metadata(border_[i].input_nr).shape_as_dim_vector(),
+                  " when it is computed again, which it used at first");
+    }
+  }
 
   const edge_list border_;
   std::shared_ptr<CheckpointedCall> call_;
@@ -285,119 +365,6 @@ class CheckpointNode : public Node {
   std::vector<Description> outputs_;
   std::vector<int64_t> parameter_versions_;  // by position in border_, for edges to leaves
 };
-
-std::vector<at::Tensor> CheckpointNode::compute_again(uint64_t* first_number) const {
-  const CheckpointedCall& call = *call_;
-  check_inputs(call.inputs, "after the call");
-  for (size_t i = 0; i < border_.size(); ++i) {
-    const at::Tensor* parameter = leaf_of(border_[i]);
-    TORCH_CHECK(parameter == nullptr || parameter->_version() == parameter_versions_[i],
-                "checkpoint: a parameter of shape ", parameter->sizes(),
-                " was changed in place after the call, so that the function cannot be computed "
-                "again");
-  }
-  std::optional<RuntimeScope> scope;
-  if (Runtime::find_current() == nullptr) scope.emplace(*call.runtime);
-  std::optional<RngScope> rng;
-  if (call.rng.has_value()) rng.emplace(*call.rng, *call.runtime);
-  const RestoredAutocast autocast(call.autocast, *call.runtime);
-  const OperatorModeScope handlers(call.handlers);
-  at::AutoGradMode with_gradients(true);
-  // Another thread than the call's continues that thread's numbers.
-  while (at::sequence_number::peek() < call.inside.first_number)
-    at::sequence_number::get_and_increment();
-  *first_number = at::sequence_number::peek();
-  std::vector<at::Tensor> outputs = again_();
-  check_outputs(outputs);
-  return outputs;
-}
-
-void CheckpointNode::check_outputs(const std::vector<at::Tensor>& outputs) const {
-  TORCH_CHECK(outputs.size() == outputs_.size(), "checkpoint: the function gave ", outputs.size(),
-              " tensors when it was computed again, and ", outputs_.size(), " at first");
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor& now = outputs[i];
-    const Description& first = outputs_[i];
-    TORCH_CHECK(now.defined() == first.defined, "checkpoint: tensor ", i, " of the function is ",
-                first.defined ? "un" : "", "defined when it is computed again, unlike at first");
-    if (!first.defined) continue;
-    TORCH_CHECK(now.sizes() == first.sizes && now.dtype() == first.options.dtype() &&
-                    now.device() == first.options.device(),
-                "checkpoint: tensor ", i, " of the function has shape ", now.sizes(), ", type ",
-                now.dtype(), " and device ", now.device(),
-                " when it is computed again, and had shape ", at::IntArrayRef(first.sizes),
-                ", type ", first.options.dtype(), " and device ", first.options.device(),
-                " at first");
-    TORCH_CHECK(now.requires_grad() == first.requires_grad, "checkpoint: tensor ", i,
-                " of the function ", first.requires_grad ? "requires no" : "requires a",
-                " gradient when it is computed again, unlike at first");
-  }
-}
-
-void CheckpointNode::check_reached(const std::vector<bool>& reached) const {
-  for (size_t i = 0; i < reached.size(); ++i) {
-    if (reached[i]) continue;
-    const at::Tensor* leaf = leaf_of(border_[i]);
-    // A leaf that the function made itself is a new one each time, and its gradient is not used.
-    if (leaf != nullptr && leaf->use_count() == 1) continue;
-    TORCH_CHECK(false, "checkpoint: the function does not use ",
-                leaf != nullptr ? "a parameter" : "a tensor", " of shape ",
-                border_[i].function->input_metadata(border_[i].input_nr).shape_as_dim_vector(),
-                " when it is computed again, which it used at first");
-  }
-}
-
-variable_list CheckpointNode::apply(variable_list&& grads) {
-  TORCH_CHECK(again_ != nullptr,
-              "checkpoint: a second backward pass through a graph that was freed; the first one "
-              "needs retain_graph");
-  Inside inside = call_->inside;
-  const std::vector<at::Tensor> outputs = compute_again(&inside.first_number);
-
-  EdgeIndex index;
-  for (size_t i = 0; i < border_.size(); ++i) {
-    index.emplace(std::pair(border_[i].function.get(), border_[i].input_nr), i);
-  }
-  const auto sink = make_node<Sink>(border_);
-  std::vector<bool> reached(border_.size(), false);
-  std::vector<std::pair<Edge*, Edge>> changed;
-  edge_list all_roots = roots_of(outputs);
-  for_each_edge(all_roots, inside, [&](Edge& edge) {
-    const auto found = index.find(std::pair(edge.function.get(), edge.input_nr));
-    if (found == index.end()) return;
-    reached[found->second] = true;
-    changed.emplace_back(&edge, edge);
-    edge = Edge(sink, static_cast<uint32_t>(found->second));
-  });
-  check_reached(reached);
-
-  edge_list roots;
-  variable_list root_grads;
-  for (size_t i = 0; i < grads.size(); ++i) {
-    if (!grads[i].defined()) continue;
-    roots.push_back(all_roots[i]);
-    root_grads.push_back(std::move(grads[i]));
-  }
-  edge_list wanted;
-  std::vector<size_t> wanted_index;
-  for (size_t i = 0; i < border_.size(); ++i) {
-    if (!task_should_compute_output(i)) continue;
-    wanted.emplace_back(sink, static_cast<uint32_t>(i));
-    wanted_index.push_back(i);
-  }
-  variable_list results(border_.size());
-  if (roots.empty() || wanted.empty()) return results;
-  const bool create_graph = at::GradMode::is_enabled();
-  variable_list caught = torch::autograd::Engine::get_default_engine().execute(
-      roots, root_grads, /*keep_graph=*/create_graph, create_graph, /*accumulate_grad=*/false,
-      wanted);
-  for (size_t i = 0; i < wanted.size(); ++i) results[wanted_index[i]] = std::move(caught[i]);
-  // Gradients of these gradients go through the recomputed graph, to what is behind the border.
-  if (create_graph) {
-    for (auto& [edge, original] : changed) *edge = original;
-  }
-  return results;
-}
 
 }  // namespace
 

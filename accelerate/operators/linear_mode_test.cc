@@ -1,4 +1,4 @@
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 
 #include <memory>
 #include <stdexcept>

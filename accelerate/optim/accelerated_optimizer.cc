@@ -10,8 +10,8 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
-#include "accelerate/comm/gradient_average.h"
 #include "accelerate/comm/objects.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/optim/foreach_optimizers.h"
 
 namespace accelerate {

@@ -18,7 +18,7 @@
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/tensors/optimizer_state_reader.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 

@@ -21,8 +21,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/precision/fp8_quantize.h"
-#include "accelerate/tensors/generator_state.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/values/fields.h"
 

@@ -8,7 +8,7 @@
 ///   loss.backward();                      // outside of the scope
 ///
 /// The module is unchanged. Inside the scope products with the weights of converted layers are
-/// computed in fp8 (see operators/linear_mode.h), also where a function uses such a weight. A
+/// computed in fp8 (see operators/operator_mode.h), also where a function uses such a weight. A
 /// module of another type that computes what Linear computes is not converted.
 ///
 /// Layers and scales by backend:
@@ -48,7 +48,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/operators/linear_mode.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/fp8_quantize.h"
 
 namespace torch::nn {

@@ -15,7 +15,7 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/numa_affinity.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

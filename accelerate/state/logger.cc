@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "accelerate/state/partial_state.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace internal {

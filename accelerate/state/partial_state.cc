@@ -15,9 +15,8 @@
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/values/exception_text.h"
 #include "accelerate/values/fields.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -16,7 +16,7 @@
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/grad_scaler.h"
-#include "accelerate/tensors/optimizer_state_reader.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate::internal {
 

@@ -22,7 +22,6 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/stage.h"
-#include "accelerate/step/training_step.h"
 
 namespace torch::optim {
 class Optimizer;

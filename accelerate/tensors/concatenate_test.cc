@@ -1,4 +1,4 @@
-#include "accelerate/tensors/concatenate.h"
+#include "accelerate/tensors/tree_operations.h"
 
 #include <map>
 #include <optional>

@@ -81,33 +81,6 @@ constexpr bool are_portable(std::tuple<Parts...>* /*type*/) {
   return (is_portable<std::remove_cvref_t<Parts>, Around...>() && ...);
 }
 
-template <typename T>
-struct ElementsOf;
-template <typename T, typename Allocator>
-struct ElementsOf<std::vector<T, Allocator>> {
-  using Type = std::tuple<T>;
-};
-template <typename T, size_t N>
-struct ElementsOf<std::array<T, N>> {
-  using Type = std::tuple<T>;
-};
-template <typename T>
-struct ElementsOf<std::optional<T>> {
-  using Type = std::tuple<T>;
-};
-template <typename First, typename Second>
-struct ElementsOf<std::pair<First, Second>> {
-  using Type = std::tuple<First, Second>;
-};
-template <typename... Elements>
-struct ElementsOf<std::tuple<Elements...>> {
-  using Type = std::tuple<Elements...>;
-};
-template <typename Key, typename T, typename Compare, typename Allocator>
-struct ElementsOf<std::map<Key, T, Compare, Allocator>> {
-  using Type = std::tuple<Key, T>;
-};
-
 template <typename T, typename... Around>
 constexpr bool is_portable() {
   if constexpr ((std::is_same_v<T, Around> || ...)) {
@@ -116,18 +89,14 @@ constexpr bool is_portable() {
                        std::is_same_v<T, std::string> || std::is_same_v<T, at::Tensor> ||
                        std::is_same_v<T, c10::IValue>) {
     return true;
-  } else if constexpr (requires { typename ElementsOf<T>::Type; }) {
-    return are_portable<T, Around...>(static_cast<typename ElementsOf<T>::Type*>(nullptr));
-  } else if constexpr (!std::is_default_constructible_v<T>) {
-    return false;
-  } else if constexpr (HasTreeMembers<T>) {
-    using Members = decltype(tree_members(std::declval<T&>()));
+  } else if constexpr (kIsMap<T>) {
+    return is_portable<typename T::key_type, T, Around...>() &&
+           is_portable<typename T::mapped_type, T, Around...>();
+  } else if constexpr (kIsVector<T> || kIsArray<T> || kIsOptional<T>) {
+    return is_portable<typename T::value_type, T, Around...>();
+  } else if constexpr (kHasMembers<T> && (kIsTuple<T> || std::is_default_constructible_v<T>)) {
+    using Members = decltype(members_of(std::declval<T&>()));
     return are_portable<T, Around...>(static_cast<Members*>(nullptr));
-  } else if constexpr (IsExample<T>) {
-    return is_portable<decltype(T::data), T, Around...>() &&
-           is_portable<decltype(T::target), T, Around...>();
-  } else if constexpr (IsUnlabelledExample<T>) {
-    return is_portable<decltype(T::data), T, Around...>();
   } else {
     return false;
   }
@@ -140,7 +109,7 @@ concept Portable = internal::is_portable<T>();
 
 template <Portable T>
 void write_portable(PortableWriter& out, const T& value) {
-  using internal::kIsMap, internal::kIsOptional, internal::kIsTuple, internal::kIsVector;
+  using internal::kIsMap, internal::kIsOptional, internal::kIsVector;
   if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
     out.write_bytes(&value, sizeof(value));
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -149,9 +118,9 @@ void write_portable(PortableWriter& out, const T& value) {
     out.write_tensor(value);
   } else if constexpr (std::is_same_v<T, c10::IValue>) {
     out.write_ivalue(value);
-  } else if constexpr (internal::HasTreeMembers<T>) {
+  } else if constexpr (internal::kHasMembers<T>) {
     std::apply([&](const auto&... member) { (write_portable(out, member), ...); },
-               tree_members(const_cast<T&>(value)));
+               internal::members_of(const_cast<T&>(value)));
   } else if constexpr (kIsOptional<T>) {
     write_portable(out, value.has_value());
     if (value) write_portable(out, *value);
@@ -164,13 +133,6 @@ void write_portable(PortableWriter& out, const T& value) {
       write_portable(out, key);
       write_portable(out, element);
     }
-  } else if constexpr (kIsTuple<T>) {
-    std::apply([&](const auto&... element) { (write_portable(out, element), ...); }, value);
-  } else if constexpr (internal::IsExample<T>) {
-    write_portable(out, value.data);
-    write_portable(out, value.target);
-  } else if constexpr (internal::IsUnlabelledExample<T>) {
-    write_portable(out, value.data);
   } else {
     for (const auto& element : value) write_portable(out, element);
   }
@@ -178,7 +140,7 @@ void write_portable(PortableWriter& out, const T& value) {
 
 template <Portable T>
 void read_portable(PortableReader& in, T& value) {
-  using internal::kIsMap, internal::kIsOptional, internal::kIsTuple, internal::kIsVector;
+  using internal::kIsMap, internal::kIsOptional, internal::kIsVector;
   if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
     in.read_bytes(&value, sizeof(value));
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -187,8 +149,9 @@ void read_portable(PortableReader& in, T& value) {
     value = in.read_tensor();
   } else if constexpr (std::is_same_v<T, c10::IValue>) {
     in.read_ivalue(value);
-  } else if constexpr (internal::HasTreeMembers<T>) {
-    std::apply([&](auto&... member) { (read_portable(in, member), ...); }, tree_members(value));
+  } else if constexpr (internal::kHasMembers<T>) {
+    std::apply([&](auto&... member) { (read_portable(in, member), ...); },
+               internal::members_of(value));
   } else if constexpr (kIsOptional<T>) {
     bool present = false;
     read_portable(in, present);
@@ -212,13 +175,6 @@ void read_portable(PortableReader& in, T& value) {
       read_portable(in, key);
       read_portable(in, value[std::move(key)]);
     }
-  } else if constexpr (kIsTuple<T>) {
-    std::apply([&](auto&... element) { (read_portable(in, element), ...); }, value);
-  } else if constexpr (internal::IsExample<T>) {
-    read_portable(in, value.data);
-    read_portable(in, value.target);
-  } else if constexpr (internal::IsUnlabelledExample<T>) {
-    read_portable(in, value.data);
   } else {
     for (auto& element : value) read_portable(in, element);
   }

@@ -30,15 +30,6 @@ int64_t count_characters(const std::string& text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-template <typename Get>
-std::vector<c10::IValue> entries_of_share(const ProcessShare& share, int64_t size, Get&& get) {
-  std::vector<c10::IValue> entries;
-  entries.reserve(static_cast<size_t>(share.length));
-  for (int64_t i = share.begin; i < share.end; ++i) entries.push_back(get(i));
-  for (int64_t i = 0; i < share.padding(); ++i) entries.push_back(get(size - 1));
-  return entries;
-}
-
 }  // namespace
 
 void throw_no_length(const std::string& type) {
@@ -88,19 +79,15 @@ c10::IValue split_part(const c10::IValue& value, const ProcessShare& share) {
     return map_ivalue_children(
         value, [&share](const c10::IValue& child) { return split_part(child, share); });
   }
-  if (value.isTuple()) {
-    const auto& elements = value.toTupleRef().elements();
-    return c10::ivalue::Tuple::create(
-        entries_of_share(share, static_cast<int64_t>(elements.size()),
-                         [&](int64_t i) { return elements[static_cast<size_t>(i)]; }));
+  const c10::ArrayRef<c10::IValue> all =
+      value.isTuple() ? value.toTupleRef().elements().asArrayRef() : value.toListRef();
+  std::vector<c10::IValue> entries(all.begin() + share.begin, all.begin() + share.end);
+  if (share.padding() > 0) {
+    entries.insert(entries.end(), static_cast<size_t>(share.padding()), all.back());
   }
-  const c10::List<c10::IValue> list = value.toList();
-  c10::impl::GenericList part(list.elementType());
-  for (c10::IValue& entry :
-       entries_of_share(share, static_cast<int64_t>(list.size()),
-                        [&](int64_t i) { return c10::IValue(list.get(static_cast<size_t>(i))); })) {
-    part.push_back(std::move(entry));
-  }
+  if (value.isTuple()) return c10::ivalue::Tuple::create(std::move(entries));
+  c10::impl::GenericList part(value.toList().elementType());
+  for (c10::IValue& entry : entries) part.push_back(std::move(entry));
   return part;
 }
 

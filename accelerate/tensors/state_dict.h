@@ -30,4 +30,14 @@ concept Stateful = requires(T& object, const T& constant, const StateDict& state
   object.load_state_dict(state);
 };
 
+/// Reads an optimizer's state while training goes on, as an asynchronous save does.
+class OptimizerStateReader {
+ public:
+  virtual ~OptimizerStateReader() = default;
+
+  /// Returns when it has read all, for the state is about to change. Throws nothing. By the rank's
+  /// thread.
+  virtual void finish() noexcept = 0;
+};
+
 }  // namespace accelerate

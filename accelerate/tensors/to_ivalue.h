@@ -23,11 +23,6 @@ namespace internal {
 c10::IValue shapes_of(const c10::IValue& value);
 c10::IValue lists_of(const c10::IValue& value);
 
-template <typename T>
-constexpr bool kIsArrayLike = false;
-template <typename T, size_t N>
-constexpr bool kIsArrayLike<std::array<T, N>> = true;
-
 }  // namespace internal
 
 /// A tree as a dynamic value: numbers, booleans, strings and tensors as such; std::vector and array
@@ -46,7 +41,7 @@ c10::IValue to_ivalue(const T& value) {
     return static_cast<double>(value);
   } else if constexpr (internal::kIsOptional<T>) {
     return value ? to_ivalue(*value) : c10::IValue();
-  } else if constexpr (internal::kIsVector<T> || internal::kIsArrayLike<T>) {
+  } else if constexpr (internal::kIsVector<T> || internal::kIsArray<T>) {
     c10::impl::GenericList list(c10::AnyType::get());
     list.reserve(value.size());
     for (const typename T::value_type& element : value) list.push_back(to_ivalue(element));

@@ -18,61 +18,12 @@ bool is_plain_list(const c10::IValue& value) {
          value.isComplexDoubleList();
 }
 
-// The type of elements that were of type `type` before a function took their place.
-c10::TypePtr type_after(const c10::TypePtr& type, bool same_kinds) {
-  return same_kinds ? type : c10::TypePtr(c10::AnyType::get());
-}
-
 bool same_kind(const c10::IValue& a, const c10::IValue& b) {
   if (a.isList() && b.isList()) return *a.toList().elementType() == *b.toList().elementType();
   if (a.isGenericDict() && b.isGenericDict()) {
     return *a.toGenericDict().valueType() == *b.toGenericDict().valueType();
   }
   return a.tagKind() == b.tagKind();
-}
-
-c10::IValue map_tuple(const c10::ivalue::Tuple& tuple, MapIValue fn) {
-  std::vector<c10::IValue> elements;
-  elements.reserve(tuple.elements().size());
-  bool same_kinds = true;
-  for (const c10::IValue& element : tuple.elements()) {
-    elements.push_back(fn(element));
-    same_kinds = same_kinds && same_kind(element, elements.back());
-  }
-  std::shared_ptr<c10::TupleType> type = tuple.type();
-  if (same_kinds && type->schema() != nullptr) {
-    return c10::ivalue::Tuple::createNamed(std::move(elements), std::move(type));
-  }
-  return c10::ivalue::Tuple::create(std::move(elements));
-}
-
-c10::IValue map_list(const c10::impl::GenericList& list, MapIValue fn) {
-  std::vector<c10::IValue> elements;
-  elements.reserve(list.size());
-  bool same_kinds = true;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const c10::IValue element = list.get(i);
-    elements.push_back(fn(element));
-    same_kinds = same_kinds && same_kind(element, elements.back());
-  }
-  c10::impl::GenericList mapped(type_after(list.elementType(), same_kinds));
-  mapped.reserve(elements.size());
-  for (c10::IValue& element : elements) mapped.push_back(std::move(element));
-  return mapped;
-}
-
-c10::IValue map_dict(const c10::impl::GenericDict& dict, MapIValue fn) {
-  std::vector<std::pair<c10::IValue, c10::IValue>> entries;
-  entries.reserve(dict.size());
-  bool same_kinds = true;
-  for (const auto& entry : dict) {
-    entries.emplace_back(entry.key(), fn(entry.value()));
-    same_kinds = same_kinds && same_kind(entry.value(), entries.back().second);
-  }
-  c10::impl::GenericDict mapped(dict.keyType(), type_after(dict.valueType(), same_kinds));
-  mapped.reserve(entries.size());
-  for (auto& [key, element] : entries) mapped.insert(std::move(key), std::move(element));
-  return mapped;
 }
 
 bool has_children(const c10::IValue& value) {
@@ -89,13 +40,6 @@ void for_each_child(const c10::IValue& value, absl::FunctionRef<void(const c10::
   }
 }
 
-c10::IValue with_tensors_changed(const c10::IValue& value,
-                                 absl::FunctionRef<void(at::Tensor&)> fn) {
-  c10::IValue changed = value;
-  visit_ivalue(changed, fn);
-  return changed;
-}
-
 }  // namespace
 
 void visit_ivalue(c10::IValue& value, absl::FunctionRef<void(at::Tensor&)> fn) {
@@ -104,8 +48,10 @@ void visit_ivalue(c10::IValue& value, absl::FunctionRef<void(at::Tensor&)> fn) {
     fn(tensor);
     value = std::move(tensor);
   } else if (has_children(value) && !is_plain_list(value)) {
-    value = map_ivalue_children(
-        value, [fn](const c10::IValue& child) { return with_tensors_changed(child, fn); });
+    value = map_ivalue_children(value, [fn](c10::IValue child) {
+      visit_ivalue(child, fn);
+      return child;
+    });
   }
 }
 
@@ -123,9 +69,36 @@ void visit_ivalue_leaves(const c10::IValue& value, absl::FunctionRef<void(const 
 }
 
 c10::IValue map_ivalue_children(const c10::IValue& value, MapIValue fn) {
-  if (value.isTuple()) return map_tuple(value.toTupleRef(), fn);
-  if (value.isGenericDict()) return map_dict(value.toGenericDict(), fn);
-  return value.isList() ? map_list(value.toList(), fn) : value;
+  if (!has_children(value)) return value;
+  std::vector<c10::IValue> elements;
+  bool same_kinds = true;
+  for_each_child(value, [&](const c10::IValue& child) {
+    elements.push_back(fn(child));
+    same_kinds = same_kinds && same_kind(child, elements.back());
+  });
+  if (value.isTuple()) {
+    std::shared_ptr<c10::TupleType> type = value.toTupleRef().type();
+    if (same_kinds && type->schema() != nullptr) {
+      return c10::ivalue::Tuple::createNamed(std::move(elements), std::move(type));
+    }
+    return c10::ivalue::Tuple::create(std::move(elements));
+  }
+  // The type of elements that were of type `type` before `fn` took their place.
+  auto type_after = [same_kinds](const c10::TypePtr& type) {
+    return same_kinds ? type : c10::TypePtr(c10::AnyType::get());
+  };
+  if (value.isGenericDict()) {
+    const c10::impl::GenericDict dict = value.toGenericDict();
+    c10::impl::GenericDict mapped(dict.keyType(), type_after(dict.valueType()));
+    mapped.reserve(elements.size());
+    auto next = elements.begin();
+    for (const auto& entry : dict) mapped.insert(entry.key(), std::move(*next++));
+    return mapped;
+  }
+  c10::impl::GenericList mapped(type_after(value.toList().elementType()));
+  mapped.reserve(elements.size());
+  for (c10::IValue& element : elements) mapped.push_back(std::move(element));
+  return mapped;
 }
 
 c10::IValue map_ivalue_leaves(const c10::IValue& value, MapIValue fn) {

@@ -74,13 +74,17 @@ constexpr bool kIsVector = false;
 template <typename T, typename Allocator>
 constexpr bool kIsVector<std::vector<T, Allocator>> = true;
 
+template <typename T>
+constexpr bool kIsArray = false;
+template <typename T, size_t N>
+constexpr bool kIsArray<std::array<T, N>> = true;
+
 // Elements that cannot hold a tensor are not worth a loop.
 template <typename T>
 constexpr bool kIsSequence = false;
-template <typename T, typename Allocator>
-constexpr bool kIsSequence<std::vector<T, Allocator>> = !std::is_arithmetic_v<T>;
-template <typename T, size_t N>
-constexpr bool kIsSequence<std::array<T, N>> = !std::is_arithmetic_v<T>;
+template <typename T>
+  requires(kIsVector<T> || kIsArray<T>)
+constexpr bool kIsSequence<T> = !std::is_arithmetic_v<typename T::value_type>;
 
 template <typename T>
 constexpr bool kIsTuple = false;
@@ -136,18 +140,37 @@ constexpr bool kIsList = false;
 template <typename T, typename Allocator>
 constexpr bool kIsList<std::vector<T, Allocator>> = !kMayHoldTensors<T>;
 
+// Whether a T has parts whose number and types are known.
+template <typename T>
+constexpr bool kHasMembers =
+    HasTreeMembers<T> || kIsTuple<T> || IsExample<T> || IsUnlabelledExample<T>;
+
+// The parts of such a type, by reference.
+template <typename T>
+  requires kHasMembers<T>
+auto members_of(T& value) {
+  if constexpr (HasTreeMembers<T>) {
+    return tree_members(value);
+  } else if constexpr (kIsTuple<T>) {
+    return std::apply([](auto&... element) { return std::tie(element...); }, value);
+  } else if constexpr (IsUnlabelledExample<T>) {
+    return std::tie(value.data);
+  } else {
+    return std::tie(value.data, value.target);
+  }
+}
+
 // Whether a T consists of others that are looked into.
 template <typename T>
 constexpr bool kHasChildren =
-    HasTreeMembers<T> || kIsOptional<T> || (kIsSequence<T> && !kIsList<T>) || kIsTuple<T> ||
-    kIsMap<T> || IsExample<T> || IsUnlabelledExample<T>;
+    kHasMembers<T> || kIsOptional<T> || (kIsSequence<T> && !kIsList<T>) || kIsMap<T>;
 
 // Calls fn(child) for each part, in order; it is const where T is.
 template <typename T, typename Fn>
   requires kHasChildren<std::remove_const_t<T>>
 void for_each_child(T& value, Fn&& fn) {
   using Value = std::remove_const_t<T>;
-  if constexpr (HasTreeMembers<Value>) {
+  if constexpr (kHasMembers<Value>) {
     // Members come as std::tie gives them; they are as const as the whole.
     std::apply(
         [&fn](auto&... member) {
@@ -157,18 +180,13 @@ void for_each_child(T& value, Fn&& fn) {
             (fn(member), ...);
           }
         },
-        tree_members(const_cast<Value&>(value)));
+        members_of(const_cast<Value&>(value)));
   } else if constexpr (kIsOptional<Value>) {
     if (value.has_value()) fn(*value);
-  } else if constexpr (kIsSequence<Value>) {
-    for (auto& element : value) fn(element);
-  } else if constexpr (kIsTuple<Value>) {
-    std::apply([&fn](auto&... element) { (fn(element), ...); }, value);
   } else if constexpr (kIsMap<Value>) {
     for (auto& [key, element] : value) fn(element);
   } else {
-    fn(value.data);
-    if constexpr (!IsUnlabelledExample<Value>) fn(value.target);
+    for (auto& element : value) fn(element);
   }
 }
 
@@ -188,13 +206,6 @@ void visit_leaves(T& value, Fn& fn) {
   }
 }
 
-// Calls fn(tensor) for each tensor; it is const where T is.
-template <typename T, typename Fn>
-void visit_tensors(T& value, Fn& fn) {
-  static_assert(!std::is_invocable_v<Fn&, LeafTag, const T&>, "use visit_leaves");
-  visit_leaves(value, fn);
-}
-
 }  // namespace internal
 
 /// The same tree with fn(tensor) for each tensor; `fn` takes a const at::Tensor& and returns an
@@ -206,7 +217,7 @@ T tree_map(T value, Fn&& fn) {
   static_assert(!internal::kHoldsReferences<T>,
                 "tree_map of a tuple of references would change what they refer to");
   auto replace = [&fn](at::Tensor& tensor) { tensor = fn(std::as_const(tensor)); };
-  internal::visit_tensors(value, replace);
+  internal::visit_leaves(value, replace);
   return value;
 }
 
@@ -215,7 +226,7 @@ template <typename T, typename Fn>
   requires std::invocable<Fn&, const at::Tensor&>
 void tree_for_each(const T& value, Fn&& fn) {
   auto visit = [&fn](const at::Tensor& tensor) { fn(tensor); };
-  internal::visit_tensors(value, visit);
+  internal::visit_leaves(value, visit);
 }
 
 }  // namespace accelerate

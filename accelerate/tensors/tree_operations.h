@@ -1,15 +1,16 @@
 /// What can be done with the tensors of a tree (see tree.h) without other ranks: find, send,
-/// convert, cut, fill up.
+/// convert, cut, fill up, join.
 ///
 /// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
 /// with its containers as they were: what HF Accelerate's honor_type is for follows from the types.
 /// Undefined tensors are passed through unless said otherwise.
 /// Errors: c10::ValueError naming the operation and what is wrong with which type of leaf.
 /// Threads: functions of their arguments.
-/// Mirrors: accelerate utils/operations.py.
+/// Mirrors: accelerate utils/operations.py, and utils/dataclasses.py, TensorInformation.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,11 +23,16 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
 #include "accelerate/tensors/tree.h"
 
 namespace accelerate {
+
+struct TensorSlice;
+
 namespace internal {
 
 [[noreturn]] void throw_unsupported_leaf(const char* operation, const std::string& type);
@@ -37,6 +43,9 @@ at::Tensor send_tensor(const at::Tensor& tensor, c10::Device device, bool non_bl
 c10::IValue send_ivalue(const c10::IValue& value, c10::Device device, bool non_blocking,
                         const std::vector<std::string>& skip_keys);
 at::Tensor tensor_to_fp32(const at::Tensor& tensor);
+at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice);
+at::Tensor structure_of(const at::Tensor& tensor);
+at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device);
 at::Tensor pad_input_tensor(const at::Tensor& tensor, int64_t batch_size, int num_processes,
                             int64_t dim);
 
@@ -209,10 +218,6 @@ struct TensorSlice {
   int64_t step = 1;
 };
 
-namespace internal {
-at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice);
-}  // namespace internal
-
 /// The rows of each tensor; views. Other leaves are passed through.
 /// Errors: c10::ValueError for a tensor without rows, and for a step below 1.
 template <typename Tree>
@@ -235,6 +240,113 @@ Tree pad_input_tensors(Tree tensor, int64_t batch_size, int num_processes, int64
   return tree_map(std::move(tensor), [=](const at::Tensor& leaf) {
     return internal::pad_input_tensor(leaf, batch_size, num_processes, dim);
   });
+}
+
+/// A tensor without its numbers. The structure of a tree is the same tree with tensors on the meta
+/// device, which have no data; so it goes wherever trees go.
+struct TensorInformation {
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+
+  bool operator==(const TensorInformation&) const = default;
+};
+
+/// Errors: c10::ValueError for an undefined tensor.
+TensorInformation tensor_information(const at::Tensor& tensor);
+
+/// Whether a tensor is a structure's: shape and dtype only.
+inline bool is_tensor_information(const at::Tensor& tensor_info) {
+  return tensor_info.defined() && tensor_info.is_meta();
+}
+
+/// The tree with shapes and dtypes for tensors. Other leaves and undefined tensors stay.
+template <typename Tree>
+Tree get_data_structure(Tree data) {
+  return tree_map(std::move(data), internal::structure_of);
+}
+
+/// A tree of that structure with tensors on `device`; what is in them is undefined.
+template <typename Tree>
+Tree initialize_tensors(Tree data_structure, c10::Device device = c10::kCPU) {
+  return tree_map(std::move(data_structure), [device](const at::Tensor& structure) {
+    return internal::empty_like_structure(structure, device);
+  });
+}
+
+namespace internal {
+
+void check_same_structure(bool same, const char* what);
+at::Tensor concatenate_tensors(const std::vector<at::Tensor>& parts, int64_t dim);
+c10::IValue concatenate_ivalues(const std::vector<c10::IValue>& parts, int64_t dim);
+
+// Puts the parts' join into `whole`, which is a copy of the first part.
+template <typename T>
+void concatenate_into(T& whole, const std::vector<const T*>& parts, int64_t dim) {
+  [[maybe_unused]] auto values = [&parts] {
+    std::vector<T> copies;
+    for (const T* part : parts) copies.push_back(*part);
+    return copies;
+  };
+  [[maybe_unused]] auto check = [&parts](auto&& same, const char* what) {
+    for (const T* part : parts) check_same_structure(same(*part), what);
+  };
+  // `child` is the whole's, child_of(part) the same one of a part.
+  [[maybe_unused]] auto join = [&](auto& child, auto&& child_of) {
+    std::vector<const std::remove_cvref_t<decltype(child)>*> children;
+    for (const T* part : parts) children.push_back(&child_of(*part));
+    concatenate_into(child, children, dim);
+  };
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    whole = concatenate_tensors(values(), dim);
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    whole = concatenate_ivalues(values(), dim);
+  } else if constexpr (kIsOptional<T>) {
+    check([&](const T& part) { return part.has_value() == whole.has_value(); },
+          "an optional value");
+    if (whole) join(*whole, [](const T& part) -> auto& { return *part; });
+  } else if constexpr (kIsMap<T>) {
+    check([&](const T& part) { return part.size() == whole.size(); }, "keys");
+    for (auto& entry : whole) {
+      join(entry.second, [&](const T& part) -> auto& {
+        auto found = part.find(entry.first);
+        check_same_structure(found != part.end(), "keys");
+        return found->second;
+      });
+    }
+  } else if constexpr (kIsSequence<T> && !kIsList<T>) {
+    check([&](const T& part) { return part.size() == whole.size(); }, "lengths");
+    for (size_t i = 0; i < whole.size(); ++i) {
+      join(whole[i], [i](const T& part) -> auto& { return part[i]; });
+    }
+  } else if constexpr (kHasMembers<T>) {
+    auto members = members_of(whole);
+    auto join_members = [&]<size_t... I>(std::index_sequence<I...> /*which*/) {
+      (join(std::get<I>(members),
+            [](const T& part) -> auto& { return std::get<I>(members_of(const_cast<T&>(part))); }),
+       ...);
+    };
+    join_members(std::make_index_sequence<std::tuple_size_v<decltype(members)>>());
+  } else if (parts.size() > 1) {
+    throw_unsupported_leaf("concatenate", std::string(c10::demangle_type<T>()));
+  }
+}
+
+}  // namespace internal
+
+/// The trees' tensors, joined along `dim` at each place. A single tree is returned as it is.
+/// Errors:  c10::ValueError for nothing to join, structures that differ, and leaves that are no
+///          tensors; c10::Error for tensors that do not fit.
+/// Differs: structures must be equal; HF Accelerate leaves out what the first one does not have.
+template <typename Tree>
+Tree concatenate(const std::vector<Tree>& data, int64_t dim = 0) {
+  TORCH_CHECK_VALUE(!data.empty(), "concatenate: there is nothing to join");
+  Tree whole = data.front();
+  if (data.size() == 1) return whole;
+  std::vector<const Tree*> parts;
+  parts.reserve(data.size());
+  for (const Tree& part : data) parts.push_back(&part);
+  internal::concatenate_into(whole, parts, dim);
+  return whole;
 }
 
 }  // namespace accelerate

@@ -13,12 +13,9 @@
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/base/number_text.h"
 
 namespace accelerate {
-
-namespace internal {
-std::string convert_fractional_bytes(double size);
-}  // namespace internal
 
 /// Bytes: a number with KB, MB or GB (powers of 1000) or KiB, MiB or GiB (of 1024), the unit in any
 /// case. A small b at the end of the former means bits: "1Gb" is 125000000. Fractions of a byte are
@@ -32,7 +29,7 @@ int64_t convert_file_size_to_int(std::floating_point auto size) = delete;
 std::string convert_bytes(int64_t size);
 /// As well, of sizes with fractions: "512.5 bytes".
 std::string convert_bytes(std::floating_point auto size) {
-  return internal::convert_fractional_bytes(size);
+  return byte_text(static_cast<double>(size));
 }
 
 /// Bytes per element; a fraction where several share one. A bool counts a bit.

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/base/constants.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -41,9 +41,7 @@ constexpr bool kIsFunctionField = false;
 template <typename Signature>
 constexpr bool kIsFunctionField<std::function<Signature>> = true;
 template <typename T>
-constexpr bool kIsOptionalField = false;
-template <typename T>
-constexpr bool kIsOptionalField<std::optional<T>> = true;
+constexpr bool kIsOptionalField = requires(T& field) { field.has_value(); };
 template <typename T>
 constexpr bool kIsMapField = false;
 template <typename T>
@@ -86,29 +84,23 @@ bool json_to(const nlohmann::ordered_json& value, T& field) {
       fits = fits && value.contains(name) && json_to(value.at(name), member);
     });
     return fits;
-  } else if constexpr (std::same_as<T, bool>) {
-    if (!value.is_boolean()) return false;
-    field = value.get<bool>();
-    return true;
   } else if constexpr (std::is_enum_v<T>) {
     std::underlying_type_t<T> number{};
     if (!json_to(value, number)) return false;
     field = static_cast<T>(number);
     return true;
-  } else if constexpr (std::integral<T>) {
+  } else if constexpr (std::integral<T> && !std::same_as<T, bool>) {
     if (!value.is_number_integer()) return false;
     const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
                                                  : std::in_range<T>(value.get<int64_t>());
     if (fits) field = value.get<T>();
     return fits;
-  } else if constexpr (std::floating_point<T>) {
-    if (!value.is_number()) return false;
-    field = value.get<T>();
-    return true;
-  } else if constexpr (std::same_as<T, std::string>) {
-    if (!value.is_string()) return false;
-    field = value.get<std::string>();
-    return true;
+  } else if constexpr (std::is_arithmetic_v<T> || std::same_as<T, std::string>) {
+    const bool fits = std::same_as<T, bool>          ? value.is_boolean()
+                      : std::same_as<T, std::string> ? value.is_string()
+                                                     : value.is_number();
+    if (fits) field = value.get<T>();
+    return fits;
   } else if constexpr (std::same_as<T, std::tuple<double, double>>) {
     return value.is_array() && value.size() == 2 && json_to(value[0], std::get<0>(field)) &&
            json_to(value[1], std::get<1>(field));

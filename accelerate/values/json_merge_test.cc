@@ -1,4 +1,4 @@
-#include "accelerate/values/json_merge.h"
+#include "accelerate/values/json_values.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/values/json_values.h"
 
 #include <cmath>
 #include <limits>

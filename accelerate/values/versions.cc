@@ -1,5 +1,6 @@
 #include "accelerate/values/versions.h"
 
+#include <algorithm>
 #include <charconv>
 #include <compare>
 #include <cstdint>
@@ -35,9 +36,6 @@ struct Version {
   auto operator<=>(const Version&) const = default;
 };
 
-bool is_digit(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); }
-bool is_separator(char c) { return c == '.' || c == '-' || c == '_'; }
-
 // Takes what it recognises from the front of a text.
 class Reader {
  public:
@@ -49,26 +47,19 @@ class Reader {
     rest_.remove_prefix(text.size());
     return true;
   }
-  bool take_separator() {
-    if (rest_.empty() || !is_separator(rest_.front())) return false;
-    rest_.remove_prefix(1);
-    return true;
-  }
+  bool take_separator() { return take(".") || take("-") || take("_"); }
   std::optional<int64_t> take_number() {
     int64_t number = 0;
-    if (rest_.empty() || !is_digit(rest_.front())) return std::nullopt;
+    if (rest_.starts_with('-')) return std::nullopt;
     const auto [stop, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
     if (error != std::errc()) return std::nullopt;
     rest_.remove_prefix(static_cast<size_t>(stop - rest_.data()));
     return number;
   }
   std::string_view take_word() {
-    size_t size = 0;
-    while (size < rest_.size() && absl::ascii_isalnum(static_cast<unsigned char>(rest_[size]))) {
-      ++size;
-    }
-    const std::string_view word = rest_.substr(0, size);
-    rest_.remove_prefix(size);
+    const auto end = std::ranges::find_if_not(rest_, absl::ascii_isalnum);
+    const std::string_view word = rest_.substr(0, static_cast<size_t>(end - rest_.begin()));
+    rest_.remove_prefix(word.size());
     return word;
   }
 
@@ -169,11 +160,10 @@ Version parse_version(std::string_view text) {
 
 }  // namespace
 
-bool compare_versions(std::string_view version, std::string_view operation,
+bool compare_versions(std::string_view version, std::string_view op,
                       std::string_view requirement_version) {
-  const std::string_view op = operation;
   TORCH_CHECK_VALUE(op == ">" || op == ">=" || op == "==" || op == "!=" || op == "<=" || op == "<",
-                    "`operation` must be one of >, >=, ==, !=, <=, <; got \"", operation, "\"");
+                    "`operation` must be one of >, >=, ==, !=, <=, <; got \"", op, "\"");
   const auto order = parse_version(version) <=> parse_version(requirement_version);
   if (op == ">") return order > 0;
   if (op == ">=") return order >= 0;

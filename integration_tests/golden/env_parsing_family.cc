@@ -14,7 +14,7 @@
 #include "accelerate/state/memory.h"
 #include "accelerate/step/executable_batch_size.h"
 #include "accelerate/values/byte_sizes.h"
-#include "accelerate/values/json_merge.h"
+#include "accelerate/values/json_values.h"
 #include "accelerate/values/versions.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/call_notes.h"

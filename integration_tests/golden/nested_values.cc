@@ -12,7 +12,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
-#include "accelerate/tensors/tensor_information.h"
+#include "accelerate/tensors/tree_operations.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {

@@ -11,8 +11,6 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/state/job_operations.h"
-#include "accelerate/tensors/concatenate.h"
-#include "accelerate/tensors/tensor_information.h"
 #include "accelerate/tensors/to_ivalue.h"
 #include "accelerate/tensors/tree_operations.h"
 #include "integration_tests/golden/answers.h"

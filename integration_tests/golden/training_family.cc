@@ -15,7 +15,7 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/local_sgd.h"
-#include "accelerate/values/from_string.h"
+#include "accelerate/values/texts.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"

@@ -16,7 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/comm/backends/mpi/transfers.h"
+#include "accelerate/comm/backends/mpi/schedules.h"
 #include "accelerate/testing/collective_contract/collective_contract.h"
 
 namespace accelerate::testing {
@@ -110,9 +110,9 @@ TEST(MpiTransfers, CutLongMessages) {
   std::string text(2500, '\0');
   if (topology.rank == 0) {
     for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
-    transfers.send(text.data(), text.size(), 1);
+    transfers.send({text.data(), text.size()}, 1);
   } else {
-    transfers.receive(text.data(), text.size(), 0);
+    transfers.receive({text.data(), text.size()}, 0);
   }
   while (!transfers.done()) std::this_thread::yield();
   for (size_t i = 0; i < text.size(); ++i) ASSERT_EQ(text[i], static_cast<char>(i % 251));

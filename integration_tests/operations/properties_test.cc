@@ -16,7 +16,6 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/tensors/concatenate.h"
 #include "accelerate/tensors/split.h"
 #include "accelerate/tensors/tree_operations.h"
 #include "simulator/cluster/cluster.h"

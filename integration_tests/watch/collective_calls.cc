@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
-#include "accelerate/comm/copy_tensor.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 

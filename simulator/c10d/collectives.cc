@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/comm/backends/elementwise.h"
+#include "accelerate/comm/backends/own_operations.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 

@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "accelerate/comm/watch/collective_fingerprint.h"
+#include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate::simulator {
 

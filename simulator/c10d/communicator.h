@@ -23,7 +23,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/time/time.h"
-#include "accelerate/comm/watch/collective_fingerprint.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "simulator/c10d/collectives.h"
 #include "simulator/c10d/fabric.h"
 

@@ -15,7 +15,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/comm/backends/joint_work.h"
+#include "accelerate/comm/backends/own_operations.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/device/sim_device.h"

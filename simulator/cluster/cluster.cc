@@ -22,7 +22,7 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/host.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"

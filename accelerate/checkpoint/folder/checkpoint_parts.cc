@@ -13,10 +13,11 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/state/logger.h"
-#include "accelerate/tensors/fresh_tensor.h"
-#include "accelerate/values/exception_text.h"
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/values/json_values.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {

@@ -17,7 +17,7 @@
 #include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/tensor_files/deferred_copy.h"
-#include "accelerate/comm/rng_state.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"

@@ -22,7 +22,7 @@
 #include "accelerate/report/availability.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 

@@ -34,9 +34,9 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
-#include "accelerate/tensors/take_over.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/values/json_values.h"
 
 namespace accelerate {
 namespace {

@@ -24,14 +24,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/tensors/generator_state.h"
-#include "accelerate/tensors/take_over.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/values/json_values.h"
 
 namespace accelerate::internal {
 namespace {

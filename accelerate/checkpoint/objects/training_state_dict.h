@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/comm/rng_state.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"

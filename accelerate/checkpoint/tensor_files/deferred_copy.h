@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
-#include "accelerate/tensors/optimizer_state_reader.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate::internal {
 

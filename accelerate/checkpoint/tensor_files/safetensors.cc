@@ -23,7 +23,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/tensors/fresh_tensor.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {

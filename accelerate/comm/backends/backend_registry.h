@@ -1,13 +1,16 @@
-/// Collective backends by name. Each registers itself from its own source file, so that linking a
-/// backend is all it takes to make its name known, and nothing else names it.
+/// Collective backends by name, and what they may offer besides. Each registers itself from its own
+/// source file, so that linking a backend is all it takes to make its name known, and nothing else
+/// names it.
 /// Threads: registration happens before main; look-ups are read only.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -34,6 +37,31 @@ class Interruptible {
   virtual void interrupt() = 0;
 };
 
+/// Debug mode's own connection between the members of a group: each publishes a hash of every call
+/// that it is about to make, and equal calls have equal hashes.
+///
+/// Errors: c10::DistBackendError if a member is gone or late, or after interrupt.
+/// Threads: enter is called by one thread at a time, settle and interrupt by any.
+class CallComparer {
+ public:
+  virtual ~CallComparer() = default;
+
+  struct Entry {
+    uint64_t round = 0;  ///< number of the call, for settle
+    /// False if a member that has reached this call already published another hash.
+    bool agrees = true;
+  };
+  /// Publishes this member's next hash. Of two members with different hashes at least the later one
+  /// learns it here, before its operation begins.
+  virtual Entry enter(uint64_t hash, std::chrono::milliseconds timeout) = 0;
+
+  /// Waits until all members have reached the call. Returns whether all hashes are equal.
+  virtual bool settle(uint64_t round, std::chrono::milliseconds timeout) = 0;
+
+  /// Ends all waits; later calls throw.
+  virtual void interrupt() = 0;
+};
+
 using BackendFactory =
     std::function<c10::intrusive_ptr<c10d::Backend>(const BackendOptions& options)>;
 
@@ -47,5 +75,36 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& name,
 
 /// Known names, sorted.
 std::vector<std::string> backend_names();
+
+/// A user's choice of backends by device: "gloo", or "cpu:gloo,cuda:nccl".
+struct DeviceBackend {
+  c10::DeviceType device;
+  std::string backend;
+
+  bool operator==(const DeviceBackend&) const = default;
+};
+
+/// The backends that a rank on `device` needs: first the one for the device's tensors, then one for
+/// CPU tensors, with which ranks exchange what the library itself needs. A bare name is the
+/// device's backend. Without a choice for the CPU, the device's backend is used if it carries CPU
+/// tensors ("gloo", "mpi"), else "gloo". Entries for other devices are ignored, so that one choice
+/// serves machines with and without them.
+/// Errors: c10::ValueError for text that is not such a list, a device named twice, and a list
+///         without the rank's device.
+std::vector<DeviceBackend> backends_by_device(const std::string& choice, c10::DeviceType device);
+
+/// Rendezvous without a known address: some launchers, as MPI's, give ranks a way to exchange data
+/// before any connection exists. A backend registers such a way from its own source file.
+/// Returns rank 0's `text` on every rank. Collective over the job.
+/// Errors: c10::DistBackendError if rank 0 is late or belongs to another job.
+using RendezvousExchange = std::function<std::string(
+    const std::string& text, int rank, int world_size, std::chrono::milliseconds timeout)>;
+
+/// `launcher` is the Topology::source of the ranks that can use it. The returned value only serves
+/// static initialisation.
+bool register_rendezvous(std::string launcher, RendezvousExchange publish);
+
+/// Null if the launcher has none.
+const RendezvousExchange* find_rendezvous(const std::string& launcher);
 
 }  // namespace accelerate

@@ -4,6 +4,9 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace accelerate {
 namespace {
 
@@ -109,7 +112,126 @@ void check_sparse_sum(const Tensors& tensors, const ReduceOp& op) {
   TORCH_CHECK_VALUE(op.op_ == ReduceOp::SUM, "all_reduce_sparse: only sums are defined");
 }
 
+std::string tensors_to_string(const CollectiveFingerprint& call) {
+  // A bucketed or coalesced call can carry hundreds of tensors; a person reads the first few.
+  constexpr size_t kShown = 4;
+  std::vector<std::string> shown;
+  const int64_t* next = call.sizes.data();
+  for (size_t i = 0; i < call.dtypes.size() && i < kShown; ++i) {
+    shown.push_back(absl::StrCat(c10::toString(call.dtypes[i]), "[",
+                                 absl::StrJoin(next, next + call.dims[i], ", "), "]"));
+    next += call.dims[i];
+  }
+  if (call.dtypes.size() > kShown)
+    shown.push_back(absl::StrCat("and ", call.dtypes.size() - kShown, " more"));
+  return absl::StrJoin(shown, ", ");
+}
+
 }  // namespace
+
+const char* op_name(OpType op) {
+  switch (op) {
+    case OpType::BROADCAST: return "broadcast";
+    case OpType::ALLREDUCE: return "all_reduce";
+    case OpType::ALLREDUCE_COALESCED: return "all_reduce_coalesced";
+    case OpType::REDUCE: return "reduce";
+    case OpType::ALLGATHER: return "all_gather";
+    case OpType::_ALLGATHER_BASE: return "all_gather_into_tensor";
+    case OpType::ALLGATHER_COALESCED: return "all_gather_coalesced";
+    case OpType::GATHER: return "gather";
+    case OpType::SCATTER: return "scatter";
+    case OpType::REDUCE_SCATTER: return "reduce_scatter";
+    case OpType::ALLTOALL_BASE: return "all_to_all_single";
+    case OpType::ALLTOALL: return "all_to_all";
+    case OpType::SEND: return "send";
+    case OpType::RECV: return "recv";
+    case OpType::RECVANYSOURCE: return "recv_any";
+    case OpType::BARRIER: return "barrier";
+    case OpType::_REDUCE_SCATTER_BASE: return "reduce_scatter_tensor";
+    case OpType::COALESCED: return "coalesced";
+    case OpType::_ALLREDUCE_SPARSE: return "all_reduce_sparse";
+    default: return "unknown";
+  }
+}
+
+const char* reduce_op_name(ReduceOp::RedOpType op) {
+  switch (op) {
+    case ReduceOp::SUM: return "sum";
+    case ReduceOp::AVG: return "avg";
+    case ReduceOp::PRODUCT: return "product";
+    case ReduceOp::MIN: return "min";
+    case ReduceOp::MAX: return "max";
+    case ReduceOp::BAND: return "bitwise and";
+    case ReduceOp::BOR: return "bitwise or";
+    case ReduceOp::BXOR: return "bitwise xor";
+    case ReduceOp::PREMUL_SUM: return "premultiplied sum";
+    default: return "";
+  }
+}
+
+void CollectiveFingerprint::add(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  dtypes.push_back(tensor.scalar_type());
+  dims.push_back(tensor.dim());
+  sizes.append(tensor.sizes().begin(), tensor.sizes().end());
+}
+
+std::optional<std::string> CollectiveFingerprint::difference(
+    const CollectiveFingerprint& other) const {
+  if (op != other.op)
+    return absl::StrCat("operation ", op_name(op), " against ", op_name(other.op));
+  if (root != other.root) return absl::StrCat("root ", root, " against ", other.root);
+  if (reduce_op != other.reduce_op) {
+    return absl::StrCat("reduce op ", reduce_op_name(reduce_op), " against ",
+                        reduce_op_name(other.reduce_op));
+  }
+  const bool same_dtypes = dtypes == other.dtypes;
+  const bool same_shapes = shapes_may_differ || (dims == other.dims && sizes == other.sizes);
+  if (same_dtypes && same_shapes) {
+    if (sequence == other.sequence) return std::nullopt;
+    return absl::StrCat("call #", sequence, " against #", other.sequence);
+  }
+  const char* what = dtypes.size() != other.dtypes.size() ? "tensors "
+                     : same_dtypes                        ? "shape "
+                                                          : "dtype ";
+  return absl::StrCat(what, tensors_to_string(*this), " against ", tensors_to_string(other));
+}
+
+uint64_t CollectiveFingerprint::hash() const {
+  // FNV-1a over whole words. All ranks compute it alike, whatever machine they run on.
+  uint64_t hash = 0xcbf29ce484222325;
+  auto mix = [&hash](uint64_t word) {
+    hash = (hash ^ word) * 0x100000001b3;
+    hash ^= hash >> 32;
+  };
+  mix(static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(reduce_op));
+  mix(static_cast<uint64_t>(root));
+  mix(sequence);
+  mix(dtypes.size());
+  for (const at::ScalarType dtype : dtypes) mix(static_cast<uint64_t>(dtype));
+  if (shapes_may_differ) return hash;
+  for (const int64_t count : dims) mix(static_cast<uint64_t>(count));
+  for (int64_t size : sizes) mix(static_cast<uint64_t>(size));
+  return hash;
+}
+
+std::string CollectiveFingerprint::to_string() const {
+  std::vector<std::string> details;
+  if (reduce_op != ReduceOp::UNUSED) details.push_back(reduce_op_name(reduce_op));
+  if (root >= 0) details.push_back(absl::StrCat("root ", root));
+  if (!dtypes.empty()) details.push_back(tensors_to_string(*this));
+  const bool point_to_point = c10d::isP2POp(op);
+  std::string text = op_name(op);
+  if (point_to_point) {
+    if (peer >= 0) absl::StrAppend(&text, op == OpType::SEND ? " to " : " from ", peer);
+    absl::StrAppend(&text, ", tag ", tag);
+  } else {
+    absl::StrAppend(&text, " #", sequence);
+  }
+  if (!details.empty()) absl::StrAppend(&text, " (", absl::StrJoin(details, ", "), ")");
+  return text;
+}
 
 std::vector<at::Tensor> flattened(Lists lists) {
   Tensors all;
@@ -147,6 +269,7 @@ OpType check_call(const CollectiveCall& call, int rank, int size) {
   if (op == OpType::ALLREDUCE && share.size() == 1 && share[0].is_sparse()) {
     op = OpType::_ALLREDUCE_SPARSE;
   }
+  const char* which = &share == call.outputs.data() ? "output" : "input";
   switch (op) {
     case OpType::BARRIER: return op;
     case OpType::_ALLREDUCE_SPARSE: check_sparse_sum(share, *call.reduce_op); break;
@@ -154,17 +277,13 @@ OpType check_call(const CollectiveCall& call, int rank, int size) {
       TORCH_CHECK_VALUE(!share.empty(), "all_reduce_coalesced: no tensors");
       [[fallthrough]];
     case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE: check_count(share, share.size(), op, "input"); break;
+    case OpType::_ALLGATHER_BASE: check_count(share, share.size(), op, which); break;
     case OpType::_REDUCE_SCATTER_BASE:
       check_count(call.inputs[0], call.inputs[0].size(), op, "input");
-      check_count(share, call.inputs[0].size(), op, "output");
+      check_count(share, call.inputs[0].size(), op, which);
       break;
-    case OpType::ALLTOALL: check_count(share, size, op, "input"); break;
-    case OpType::SCATTER:
-    case OpType::REDUCE_SCATTER:
-    case OpType::RECV:
-    case OpType::RECVANYSOURCE: check_count(share, 1, op, "output"); break;
-    default: check_count(share, 1, op, "input"); break;
+    case OpType::ALLTOALL: check_count(share, size, op, which); break;
+    default: check_count(share, 1, op, which); break;
   }
   switch (op) {
     case OpType::BROADCAST:
@@ -209,218 +328,6 @@ OpType check_call(const CollectiveCall& call, int rank, int size) {
     }
   }
   return op;
-}
-
-using WorkPtr = CallBackend::WorkPtr;
-
-WorkPtr CallBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return issue({.op = OpType::BROADCAST,
-                .inputs = tensors,
-                .timeout = options.timeout,
-                .root = options.rootRank,
-                .repeat = [&](Backend& backend) { return backend.broadcast(tensors, options); }});
-}
-
-WorkPtr CallBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return issue({.op = OpType::ALLREDUCE,
-                .inputs = tensors,
-                .timeout = options.timeout,
-                .reduce_op = &options.reduceOp,
-                .repeat = [&](Backend& backend) { return backend.allreduce(tensors, options); }});
-}
-
-WorkPtr CallBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return issue(
-      {.op = OpType::_ALLREDUCE_SPARSE,
-       .inputs = tensors,
-       .timeout = options.timeout,
-       .reduce_op = &options.reduceOp,
-       .repeat = [&](Backend& backend) { return backend.allreduce_sparse(tensors, options); }});
-}
-
-WorkPtr CallBackend::allreduce_coalesced(Tensors& tensors,
-                                         const c10d::AllreduceCoalescedOptions& options) {
-  return issue(
-      {.op = OpType::ALLREDUCE_COALESCED,
-       .inputs = tensors,
-       .timeout = options.timeout,
-       .reduce_op = &options.reduceOp,
-       .repeat = [&](Backend& backend) { return backend.allreduce_coalesced(tensors, options); }});
-}
-
-WorkPtr CallBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return issue({.op = OpType::REDUCE,
-                .inputs = tensors,
-                .timeout = options.timeout,
-                .reduce_op = &options.reduceOp,
-                .root = options.rootRank,
-                .repeat = [&](Backend& backend) { return backend.reduce(tensors, options); }});
-}
-
-WorkPtr CallBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                               const c10d::AllgatherOptions& options) {
-  return issue(
-      {.op = OpType::ALLGATHER,
-       .inputs = inputs,
-       .outputs = outputs,
-       .timeout = options.timeout,
-       .repeat = [&](Backend& backend) { return backend.allgather(outputs, inputs, options); }});
-}
-
-WorkPtr CallBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                     const c10d::AllgatherOptions& options) {
-  const Tensors inputs{input};
-  const Tensors outputs{output};
-  return issue({.op = OpType::_ALLGATHER_BASE,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .repeat = [&](Backend& backend) {
-                  return backend._allgather_base(output, input, options);
-                }});
-}
-
-WorkPtr CallBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                                         const c10d::AllgatherOptions& options) {
-  return issue({.op = OpType::ALLGATHER_COALESCED,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .repeat = [&](Backend& backend) {
-                  return backend.allgather_coalesced(outputs, inputs, options);
-                }});
-}
-
-WorkPtr CallBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                     const c10d::AllgatherOptions& options) {
-  return issue({.op = OpType::_ALLGATHER_BASE,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .repeat = [&](Backend& backend) {
-                  return backend.allgather_into_tensor_coalesced(outputs, inputs, options);
-                }});
-}
-
-WorkPtr CallBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                            const c10d::GatherOptions& options) {
-  return issue(
-      {.op = OpType::GATHER,
-       .inputs = inputs,
-       .outputs = outputs,
-       .timeout = options.timeout,
-       .root = options.rootRank,
-       .repeat = [&](Backend& backend) { return backend.gather(outputs, inputs, options); }});
-}
-
-WorkPtr CallBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                             const c10d::ScatterOptions& options) {
-  return issue(
-      {.op = OpType::SCATTER,
-       .inputs = inputs,
-       .outputs = outputs,
-       .timeout = options.timeout,
-       .root = options.rootRank,
-       .repeat = [&](Backend& backend) { return backend.scatter(outputs, inputs, options); }});
-}
-
-WorkPtr CallBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                    const c10d::ReduceScatterOptions& options) {
-  return issue({.op = OpType::REDUCE_SCATTER,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .reduce_op = &options.reduceOp,
-                .repeat = [&](Backend& backend) {
-                  return backend.reduce_scatter(outputs, inputs, options);
-                }});
-}
-
-WorkPtr CallBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                          const c10d::ReduceScatterOptions& options) {
-  const Tensors inputs{input};
-  const Tensors outputs{output};
-  return issue({.op = OpType::_REDUCE_SCATTER_BASE,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .reduce_op = &options.reduceOp,
-                .repeat = [&](Backend& backend) {
-                  return backend._reduce_scatter_base(output, input, options);
-                }});
-}
-
-WorkPtr CallBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                     const c10d::ReduceScatterOptions& options) {
-  return issue({.op = OpType::_REDUCE_SCATTER_BASE,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .reduce_op = &options.reduceOp,
-                .repeat = [&](Backend& backend) {
-                  return backend.reduce_scatter_tensor_coalesced(outputs, inputs, options);
-                }});
-}
-
-WorkPtr CallBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                   std::vector<int64_t>& output_splits,
-                                   std::vector<int64_t>& input_splits,
-                                   const c10d::AllToAllOptions& options) {
-  const Tensors inputs{input};
-  const Tensors outputs{output};
-  return issue({.op = OpType::ALLTOALL_BASE,
-                .inputs = inputs,
-                .outputs = outputs,
-                .timeout = options.timeout,
-                .input_splits = input_splits,
-                .output_splits = output_splits,
-                .repeat = [&](Backend& backend) {
-                  return backend.alltoall_base(output, input, output_splits, input_splits, options);
-                }});
-}
-
-WorkPtr CallBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                              const c10d::AllToAllOptions& options) {
-  return issue(
-      {.op = OpType::ALLTOALL,
-       .inputs = inputs,
-       .outputs = outputs,
-       .timeout = options.timeout,
-       .repeat = [&](Backend& backend) { return backend.alltoall(outputs, inputs, options); }});
-}
-
-WorkPtr CallBackend::send(Tensors& tensors, int destination, int tag) {
-  return issue(
-      {.op = OpType::SEND,
-       .inputs = tensors,
-       .peer = destination,
-       .tag = tag,
-       .repeat = [&](Backend& backend) { return backend.send(tensors, destination, tag); }});
-}
-
-WorkPtr CallBackend::recv(Tensors& tensors, int source, int tag) {
-  return issue({.op = OpType::RECV,
-                .outputs = tensors,
-                .peer = source,
-                .tag = tag,
-                .repeat = [&](Backend& backend) { return backend.recv(tensors, source, tag); }});
-}
-
-WorkPtr CallBackend::recvAnysource(Tensors& tensors, int tag) {
-  return issue({.op = OpType::RECVANYSOURCE,
-                .outputs = tensors,
-                .tag = tag,
-                .repeat = [&](Backend& backend) { return backend.recvAnysource(tensors, tag); }});
-}
-
-WorkPtr CallBackend::barrier(const c10d::BarrierOptions& options) {
-  return issue({.op = OpType::BARRIER, .timeout = options.timeout, .repeat = [&](Backend& backend) {
-                  return backend.barrier(options);
-                }});
-}
-
-void CallBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) {
-  barrier(options)->wait(kNoTimeout);
 }
 
 }  // namespace accelerate

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {
@@ -31,7 +32,6 @@ std::string log_key(int rank) { return absl::StrCat("accelerate/watch/log/", ran
 std::string wake_key(int rank) { return absl::StrCat("accelerate/watch/wake/", rank); }
 
 Bytes to_bytes(const std::string& text) { return Bytes(text.begin(), text.end()); }
-std::string to_text(const Bytes& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
 // Texts of exceptions may have any bytes.
 std::string dump(const nlohmann::ordered_json& json) {
@@ -142,7 +142,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     stopping_ = true;
     if (!listening_) return true;
     request([](State& state, c10d::Store& store) {
-      store.set(wake_key(state.options_.rank), to_bytes("end"));
+      store.set(wake_key(state.options_.rank), std::string("end"));
     });
     return changed_.wait_for(lock, grace(), [this] { return !listening_; });
   }
@@ -182,26 +182,24 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
 
   void answer_alarm(c10d::Store& store) {
     publish_log(store);
-    const nlohmann::ordered_json alarm =
-        nlohmann::ordered_json::parse(to_text(store.get(kAlarmKey)));
+    const nlohmann::ordered_json alarm = nlohmann::ordered_json::parse(store.get_to_str(kAlarmKey));
     const OperationFailure failure{
         .reason = alarm.at("reason"), .group = alarm.at("group"), .ranks = alarm.at("ranks")};
     if (alarm.at("explained")) {
       set_report(failure.reason);
     } else if (alarm.at("rank") == options_.rank) {
       const std::string report = collect_report(store, failure);
-      store.set(kReportKey, to_bytes(report));
+      store.set(kReportKey, report);
       set_report(report);
     } else if (wait_for_keys(store, {kReportKey}, grace() * kGracesForReport)) {
-      set_report(to_text(store.get(kReportKey)));
+      set_report(store.get_to_str(kReportKey));
     } else {
       set_report(collect_report(store, failure));
     }
   }
 
   void publish_log(c10d::Store& store) const {
-    const nlohmann::ordered_json log = log_.snapshot().to_json();
-    store.set(log_key(options_.rank), to_bytes(dump(log)));
+    store.set(log_key(options_.rank), dump(to_dict(log_.snapshot())));
   }
 
   std::string collect_report(c10d::Store& store, const OperationFailure& failure) const {
@@ -214,8 +212,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     std::vector<OperationHistory> histories;
     if (!keys.empty()) {
       for (const Bytes& bytes : store.multiGet(keys)) {
-        histories.push_back(
-            OperationHistory::from_json(nlohmann::ordered_json::parse(to_text(bytes))));
+        internal::read_fields(nlohmann::ordered_json::parse(bytes), "a rank's operation history",
+                              histories.emplace_back());
       }
     }
     return operation_report(failure, histories);

@@ -22,7 +22,6 @@
 
 #include "absl/time/time.h"
 #include "accelerate/comm/watch/operation_log.h"
-#include "accelerate/comm/watch/operation_report.h"
 
 namespace accelerate {
 
@@ -41,8 +40,6 @@ class JobWatch {
   explicit JobWatch(Options options);
   /// As stop().
   ~JobWatch();
-  JobWatch(const JobWatch&) = delete;
-  JobWatch& operator=(const JobWatch&) = delete;
 
   OperationLog& log();
 

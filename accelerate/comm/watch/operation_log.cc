@@ -1,11 +1,176 @@
 #include "accelerate/comm/watch/operation_log.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include "accelerate/values/fields.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/message_text.h"
 
 namespace accelerate {
+namespace {
+
+// How many of a group's last calls the report shows.
+constexpr uint64_t kShownCalls = 5;
+
+const char* state_text(OperationState state) {
+  switch (state) {
+    case OperationState::kIssued: return "under way";
+    case OperationState::kWaiting: return "waits";
+    case OperationState::kDone: return "done";
+    case OperationState::kFailed: return "failed";
+    case OperationState::kRefused: return "refused";
+  }
+  return "";
+}
+
+// One rank's view of one group.
+struct View {
+  int rank = 0;
+  const OperationHistory* history = nullptr;  // null: it did not answer
+  const GroupRecord* group = nullptr;         // null: it never began to make the group
+  int group_index = -1;
+  const OperationRecord* last = nullptr;  // its last collective in the group
+
+  uint64_t collectives() const { return group == nullptr ? 0 : group->collectives; }
+};
+
+// Whether the record is of a collective of the view's group that was carried out.
+bool is_call(const View& view, const OperationRecord& record) {
+  return record.group == view.group_index && record.state != OperationState::kRefused &&
+         !c10d::isP2POp(record.fingerprint.op);
+}
+
+View view_of(int rank, const OperationFailure& failure,
+             const std::vector<OperationHistory>& histories) {
+  View view{.rank = rank};
+  for (const OperationHistory& history : histories) {
+    if (history.rank == rank) view.history = &history;
+  }
+  if (view.history == nullptr) return view;
+  for (size_t i = 0; i < view.history->groups.size(); ++i) {
+    if (view.history->groups[i].name != failure.group) continue;
+    view.group = &view.history->groups[i];
+    view.group_index = static_cast<int>(i);
+  }
+  for (const OperationRecord& record : view.history->operations) {
+    if (is_call(view, record)) view.last = &record;
+  }
+  return view;
+}
+
+std::vector<View> views_of(const OperationFailure& failure,
+                           const std::vector<OperationHistory>& histories) {
+  std::vector<View> views;
+  for (int rank : failure.ranks) views.push_back(view_of(rank, failure, histories));
+  return views;
+}
+
+std::string operations(uint64_t count) {
+  return absl::StrCat(count, count == 1 ? " operation" : " operations");
+}
+
+// Where the rank is when it is not in an operation of the group.
+std::string elsewhere(const View& view) {
+  for (const GroupRecord& group : view.history->groups) {
+    if (!group.made) return absl::StrCat("; it is making group \"", group.name, "\"");
+  }
+  if (view.history->operations.empty()) return "";
+  const OperationRecord& latest = view.history->operations.back();
+  if (latest.group == view.group_index && !c10d::isP2POp(latest.fingerprint.op)) return "";
+  if (latest.state != OperationState::kWaiting && latest.state != OperationState::kFailed) {
+    return "";
+  }
+  return absl::StrCat("; it is in ", latest.fingerprint.to_string(), " of group \"",
+                      view.history->groups[latest.group].name, "\"");
+}
+
+std::string line_of(const View& view, uint64_t most) {
+  if (view.history == nullptr) return "did not answer (gone or unreachable)";
+  std::string text;
+  if (!view.history->ending.empty()) text = view.history->ending;
+  auto add = [&text](const std::string& part) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", part);
+  };
+  if (view.group == nullptr) {
+    add("never made this group");
+    return text + elsewhere(view);
+  }
+  if (!view.group->made) {
+    add("is making this group");
+    return text;
+  }
+  const uint64_t behind = most - view.collectives();
+  if (behind > 0) add(absl::StrCat(operations(behind), " behind"));
+  if (view.last == nullptr) {
+    add(view.collectives() == 0 ? "entered no operation"
+                                : absl::StrCat("entered ", operations(view.collectives())));
+  } else if (behind == 0 && view.history->ending.empty() &&
+             view.last->state == OperationState::kWaiting) {
+    add(absl::StrCat("waits in ", view.last->fingerprint.to_string()));
+  } else {
+    add(absl::StrCat("its last was ", view.last->fingerprint.to_string(), ", ",
+                     state_text(view.last->state)));
+  }
+  return view.history->ending.empty() ? text + elsewhere(view) : text;
+}
+
+const OperationRecord* call_number(const View& view, uint64_t sequence) {
+  if (view.history == nullptr) return nullptr;
+  const OperationRecord* found = nullptr;
+  for (const OperationRecord& record : view.history->operations) {
+    if (is_call(view, record) && record.fingerprint.sequence == sequence) found = &record;
+  }
+  return found;
+}
+
+uint64_t most_collectives(const std::vector<View>& views) {
+  uint64_t most = 0;
+  for (const View& view : views) most = std::max(most, view.collectives());
+  return most;
+}
+
+std::string lines_of(const std::vector<View>& views) {
+  const uint64_t most = most_collectives(views);
+  std::vector<std::pair<int, std::string>> lines;
+  for (const View& view : views) lines.emplace_back(view.rank, line_of(view, most));
+  return lines_by_rank(lines);
+}
+
+// The first call that members made differently, among those that are still remembered.
+std::string first_difference(const OperationFailure& failure, const std::vector<View>& views) {
+  const uint64_t most = most_collectives(views);
+  const uint64_t oldest = most - std::min<uint64_t>(most, OperationLog::kCapacity);
+  for (uint64_t sequence = oldest; sequence < most; ++sequence) {
+    std::vector<std::pair<int, CollectiveFingerprint>> calls;
+    for (const View& view : views) {
+      if (const OperationRecord* call = call_number(view, sequence)) {
+        calls.emplace_back(view.rank, call->fingerprint);
+      }
+    }
+    std::string difference = describe_mismatch(failure.group, calls);
+    if (!difference.empty()) return difference;
+  }
+  return "";
+}
+
+std::string last_calls(const std::vector<View>& views) {
+  const uint64_t most = most_collectives(views);
+  std::string text;
+  for (uint64_t sequence = most - std::min(most, kShownCalls); sequence < most; ++sequence) {
+    std::vector<std::pair<int, std::string>> calls;
+    for (const View& view : views) {
+      const OperationRecord* call = call_number(view, sequence);
+      if (call == nullptr) continue;
+      calls.emplace_back(
+          view.rank, absl::StrCat(call->fingerprint.to_string(), ", ", state_text(call->state)));
+    }
+    if (!calls.empty()) absl::StrAppend(&text, "\n", lines_by_rank(calls));
+  }
+  return text;
+}
+
+}  // namespace
 
 int OperationLog::add_group(std::string name, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
@@ -62,12 +227,41 @@ OperationHistory OperationLog::snapshot() const {
   return history;
 }
 
-nlohmann::ordered_json OperationHistory::to_json() const { return to_dict(*this); }
+std::string describe_mismatch(const std::string& group,
+                              const std::vector<std::pair<int, CollectiveFingerprint>>& calls) {
+  for (const auto& [rank, call] : calls) {
+    const std::optional<std::string> difference = calls[0].second.difference(call);
+    if (!difference) continue;
+    std::vector<std::pair<int, std::string>> texts;
+    for (const auto& [member, fingerprint] : calls) {
+      texts.emplace_back(member, fingerprint.to_string());
+    }
+    return absl::StrCat("collective mismatch in call #", calls[0].second.sequence, " of group \"",
+                        group, "\": ", *difference, "\n", lines_by_rank(texts));
+  }
+  return "";
+}
 
-OperationHistory OperationHistory::from_json(const nlohmann::ordered_json& json) {
-  OperationHistory history;
-  internal::read_fields(json, "a rank's operation history", history);
-  return history;
+std::string group_lines(const OperationFailure& failure,
+                        const std::vector<OperationHistory>& histories) {
+  return lines_of(views_of(failure, histories));
+}
+
+std::string operation_report(const OperationFailure& failure,
+                             const std::vector<OperationHistory>& histories) {
+  const std::vector<View> views = views_of(failure, histories);
+  const std::string difference = first_difference(failure, views);
+  if (failure.reason.empty() && !difference.empty()) return difference;
+  std::string text = failure.reason.empty()
+                         ? absl::StrCat("calls of group \"", failure.group, "\" differ")
+                         : failure.reason;
+  if (views.empty()) return text;
+  absl::StrAppend(&text, "\n", failure.group.empty() ? "" : "group \"", failure.group,
+                  failure.group.empty() ? "ranks:\n" : "\", by rank:\n", lines_of(views));
+  if (!difference.empty()) absl::StrAppend(&text, "\n", difference);
+  const std::string calls = last_calls(views);
+  if (!calls.empty()) absl::StrAppend(&text, "\nlast calls:", calls);
+  return text;
 }
 
 }  // namespace accelerate

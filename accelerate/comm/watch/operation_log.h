@@ -3,7 +3,8 @@
 ///
 /// Entering and leaving an operation allocates nothing for the usual few tensors of few dims, and
 /// formats no text. Text is made from the snapshots that ranks send to the one that writes the
-/// report (accelerate/comm/watch/operation_report.h). Threads: any may call at any time.
+/// report: which ranks are behind, by how many operations, and where their calls differ.
+/// Threads: any may call the log at any time; the others are functions of their arguments.
 #pragma once
 
 #include <array>
@@ -11,11 +12,10 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
-#include "accelerate/comm/watch/collective_fingerprint.h"
+#include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate {
 
@@ -50,10 +50,6 @@ struct OperationHistory {
   std::string ending;  ///< how its program ended; empty while it has not
   std::vector<GroupRecord> groups;
   std::vector<OperationRecord> operations;  ///< the latest last
-
-  nlohmann::ordered_json to_json() const;
-  /// Errors: c10::ValueError for what to_json did not write.
-  static OperationHistory from_json(const nlohmann::ordered_json& json);
 };
 ACCELERATE_FIELDS(OperationHistory, rank, ending, groups, operations)
 
@@ -93,5 +89,38 @@ class OperationLog {
   Ticket next_ = 0;
   std::array<OperationRecord, kCapacity> ring_;  // operation t is at t % kCapacity
 };
+
+/// Why and where an operation failed.
+struct OperationFailure {
+  /// The first line of the report, from the rank that noticed. Empty: members' calls differ.
+  std::string reason;
+  std::string group;       ///< name; empty: no group
+  std::vector<int> ranks;  ///< global ranks of its members
+};
+
+/// As in
+///
+///   rank 0: all_reduce #5 (sum, Float[4]) of group "world" failed: timed out after 2s
+///   group "world", by rank:
+///     rank 0: waits in all_reduce #5 (sum, Float[4])
+///     rank 1: 1 operation behind: its last was barrier #4, done
+///   last calls:
+///     #4  ranks 0-1: barrier, done
+///     #5  rank 0: all_reduce (sum, Float[4]), waits
+///
+/// `histories` are those of the ranks that answered, in any order. Members of the group without one
+/// are reported as "did not answer".
+std::string operation_report(const OperationFailure& failure,
+                             const std::vector<OperationHistory>& histories);
+
+/// One line per rank of the group: how far it is behind. Part of the above.
+std::string group_lines(const OperationFailure& failure,
+                        const std::vector<OperationHistory>& histories);
+
+/// The differences between calls that should be the same collective, by global rank; empty if
+/// there are none.
+std::string describe_mismatch(
+    const std::string& group,
+    const std::vector<std::pair<int, CollectiveFingerprint>>& calls_by_rank);
 
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-#include "accelerate/comm/watch/shared_memory_comparer.h"
+#include "accelerate/comm/watch/watched_backend.h"
 
 #include <atomic>
 #include <functional>

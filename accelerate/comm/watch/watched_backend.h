@@ -13,7 +13,9 @@
 /// Mirrors: accelerate utils/operations.py, verify_operation.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -23,9 +25,10 @@
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/functional/function_ref.h"
-#include "accelerate/comm/backends/call_comparer.h"
+#include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/job_watch.h"
 
@@ -39,9 +42,7 @@ struct WatchedGroup {
   int rank = 0;            ///< this one, globally
   int index = 0;           ///< in this rank's operation log
 
-  /// Describes a failure of the operation; `cause` is its exception.
-  OperationFailure failure(const std::string& operation, const std::exception_ptr& cause) const;
-  /// Raises the alarm. Throws the job's report.
+  /// Raises the alarm; `cause` is the operation's exception. Throws the job's report.
   [[noreturn]] void fail(const std::string& operation, const std::exception_ptr& cause) const;
   /// The same if the members' calls differ.
   [[noreturn]] void fail_mismatch() const;
@@ -95,6 +96,33 @@ class WatchedBackend final : public CallBackend {
   const std::shared_ptr<void> interrupt_;
   std::mutex one_at_a_time_;  // in debug mode
   bool coalescing_ = false;
+};
+
+/// Members of a group on one machine compare their calls through shared memory. No member waits to
+/// begin a call: each compares its call with those of the members that came before.
+///
+/// Errors and threads: as CallComparer's.
+class SharedMemoryComparer final : public CallComparer {
+ public:
+  /// Null on all members if one of them cannot map the memory. Collective.
+  static std::unique_ptr<SharedMemoryComparer> make(c10d::Store& store, int member, int members);
+
+  ~SharedMemoryComparer() override;
+
+  Entry enter(uint64_t hash, std::chrono::milliseconds timeout) override;
+  bool settle(uint64_t round, std::chrono::milliseconds timeout) override;
+  void interrupt() override { interrupted_.store(true); }
+
+ private:
+  struct Slot;
+  SharedMemoryComparer(Slot* slots, int member, int members);
+  // Waits until the member has made so many calls.
+  void wait_for(Slot& slot, uint64_t calls, std::chrono::milliseconds timeout) const;
+
+  Slot* const slots_;
+  const int member_;
+  const int members_;
+  std::atomic<bool> interrupted_ = false;
 };
 
 }  // namespace accelerate

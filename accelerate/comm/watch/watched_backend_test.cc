@@ -18,7 +18,6 @@
 
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/watch/job_watch.h"
-#include "accelerate/comm/watch/shared_memory_comparer.h"
 
 namespace accelerate {
 namespace {

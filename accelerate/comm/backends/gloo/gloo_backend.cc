@@ -4,8 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <iterator>
 #include <memory>
 
 #include <gloo/allgather.h>
@@ -66,9 +64,8 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const BackendOp
   auto gloo = Gloo::Options::create(options.timeout);
   const std::string interfaces = Environment().get_or(kInterfaces, "");
   if (!interfaces.empty()) {
-    for (const std::string& name :
-         std::vector<std::string>(absl::StrSplit(interfaces, ',', absl::SkipEmpty()))) {
-      gloo->devices.push_back(Gloo::createDeviceForInterface(name));
+    for (const auto name : absl::StrSplit(interfaces, ',', absl::SkipEmpty())) {
+      gloo->devices.push_back(Gloo::createDeviceForInterface(std::string(name)));
     }
     return gloo;
   }
@@ -79,11 +76,9 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const BackendOp
   return gloo;
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendOptions& options) {
+const bool registered = register_backend("gloo", [](const BackendOptions& options) {
   return c10::make_intrusive<GlooBackend>(options);
-}
-
-const bool registered = register_backend("gloo", make_gloo);
+});
 
 }  // namespace
 
@@ -113,11 +108,6 @@ std::vector<uint64_t> GlooBackend::all_gather_hash(uint64_t mine,
   options.setTimeout(timeout);
   gloo::allgather(options);
   return words;
-}
-
-CallComparer::Entry GlooComparer::enter(uint64_t hash, std::chrono::milliseconds timeout) {
-  const std::vector<uint64_t> hashes = line_->all_gather_hash(hash, timeout);
-  return {.agrees = std::ranges::count(hashes, hash) == std::ssize(hashes)};
 }
 
 }  // namespace accelerate

@@ -5,15 +5,16 @@
 /// Errors: those of Gloo.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/comm/backends/call_comparer.h"
 
 namespace accelerate {
 
@@ -39,7 +40,10 @@ class GlooComparer final : public CallComparer {
  public:
   explicit GlooComparer(c10::intrusive_ptr<GlooBackend> line) : line_(std::move(line)) {}
 
-  Entry enter(uint64_t hash, std::chrono::milliseconds timeout) override;
+  Entry enter(uint64_t hash, std::chrono::milliseconds timeout) override {
+    const std::vector<uint64_t> hashes = line_->all_gather_hash(hash, timeout);
+    return {.agrees = std::ranges::count(hashes, hash) == std::ssize(hashes)};
+  }
   bool settle(uint64_t, std::chrono::milliseconds) override { return true; }
   void interrupt() override { line_->interrupt(); }
 

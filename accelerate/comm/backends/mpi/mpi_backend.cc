@@ -14,10 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/comm/backends/joint_work.h"
 #include "accelerate/comm/backends/mpi/mpi_engine.h"
 #include "accelerate/comm/backends/mpi/schedules.h"
-#include "accelerate/comm/backends/rendezvous.h"
+#include "accelerate/comm/backends/own_operations.h"
 #include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate {
@@ -42,20 +41,10 @@ std::vector<Bytes> bytes_of(const Tensors& tensors) {
   return parts;
 }
 
-// A tensor cut into as many equal parts.
-std::vector<Bytes> cut(const at::Tensor& tensor, int count) {
-  const Bytes all = bytes_of(tensor);
-  const size_t part = all.size / static_cast<size_t>(count);
-  std::vector<Bytes> parts;
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-    parts.push_back({.data = all.data + i * part, .size = part});
-  }
-  return parts;
-}
-
-// A tensor cut into parts of so many rows; no splits mean equal parts.
-std::vector<Bytes> cut_rows(const at::Tensor& tensor, c10::IntArrayRef splits, int count) {
-  if (splits.empty()) return cut(tensor, count);
+// A tensor cut into parts of so many rows; no splits mean `count` equal parts.
+std::vector<Bytes> cut(const at::Tensor& tensor, int count, c10::IntArrayRef splits = {}) {
+  const std::vector<int64_t> equal(static_cast<size_t>(count), 1);
+  if (splits.empty()) splits = equal;
   const int64_t rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
   const Bytes all = bytes_of(tensor);
   const size_t row = rows == 0 ? 0 : all.size / static_cast<size_t>(rows);
@@ -87,16 +76,14 @@ PartsByRank parts_by_rank(OpType op, CollectiveCall::Lists lists, int size) {
   return parts;
 }
 
-Schedule send_to(Link& link, Bytes data, int destination) {
-  internal::Transfers& message = link.open();
-  message.send(data.data, data.size, destination);
-  co_await message;
-}
-
-Schedule receive_from(Link& link, Bytes data, int source) {
-  internal::Transfers& message = link.open();
-  message.receive(data.data, data.size, source);
-  co_await message;
+Schedule message(Link& link, Bytes data, int peer, bool receives) {
+  internal::Transfers& transfers = link.open();
+  if (receives) {
+    transfers.receive(data, peer);
+  } else {
+    transfers.send(data, peer);
+  }
+  co_await transfers;
 }
 
 Schedule all_reduce_each(Link& link, Reduction reduction, Tensors tensors) {
@@ -228,142 +215,123 @@ std::shared_ptr<internal::MpiGroup> make_group(const BackendOptions& options) {
 class MpiBackend final : public CallBackend, public Interruptible {
  public:
   /// Collective over the group.
-  explicit MpiBackend(const BackendOptions& options);
-  ~MpiBackend() override;
+  explicit MpiBackend(const BackendOptions& options)
+      : CallBackend(options.rank, options.size), group_(make_group(options)) {}
+  ~MpiBackend() override { MpiEngine::get().free_group(*group_); }
 
   const std::string getBackendName() const override { return "mpi"; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group_->calls; }
 
-  void interrupt() override;
+  void interrupt() override {
+    MpiEngine::get().fail(*group_, std::make_exception_ptr(c10::DistBackendError("interrupted")));
+  }
 
   /// Calls in between run as usual; endCoalescing returns one Work for all of them.
-  void startCoalescing() override;
-  WorkPtr endCoalescing() override;
+  void startCoalescing() override {
+    // An earlier block that threw may have left operations behind.
+    coalesced_.clear();
+    coalescing_ = true;
+  }
+  WorkPtr endCoalescing() override {
+    TORCH_CHECK(coalescing_, "endCoalescing without startCoalescing");
+    coalescing_ = false;
+    return c10::make_intrusive<internal::JointWork>(rank_, std::exchange(coalesced_, {}));
+  }
 
  private:
-  WorkPtr issue(const CollectiveCall& call) override;
-  internal::Schedule schedule_of(c10d::OpType op, const CollectiveCall& call,
-                                 internal::Link& link) const;
-  internal::Schedule exchange(const CollectiveCall& call, internal::Link& link,
-                              std::vector<internal::Bytes> sends,
-                              std::vector<internal::Bytes> receives) const;
+  WorkPtr issue(const CollectiveCall& call) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        call.reduce_op == nullptr || call.reduce_op->op_ != c10d::ReduceOp::PREMUL_SUM,
+        "the mpi backend has no premultiplied sums; scale the tensor first");
+    const OpType op = check_call(call, rank_, size_);
+    for (const CollectiveCall::Lists lists : {call.inputs, call.outputs}) {
+      for (const at::Tensor& tensor : flattened(lists)) {
+        TORCH_CHECK_VALUE(tensor.is_cpu(), op_name(op), ": a tensor is on ", tensor.device(),
+                          "; the mpi backend carries CPU tensors only");
+      }
+    }
+    Tensors inputs = flattened(call.inputs);
+    // Only the root of a gather has outputs; other operations without any work in place.
+    const bool in_place = call.outputs.empty() && op != OpType::GATHER;
+    auto work = c10::make_intrusive<MpiWork>(group_, op, call.timeout,
+                                             in_place ? inputs : flattened(call.outputs),
+                                             in_place ? Tensors() : inputs);
+    const bool is_message = c10d::isP2POp(op);
+    if (is_message) {
+      const std::string peer =
+          call.peer < 0 ? "" : absl::StrCat(op == OpType::SEND ? " to " : " from ", call.peer);
+      work->set_peer(absl::StrCat(peer, ", tag ", call.tag));
+      work->link().tag = call.tag;
+    }
+    work->set_schedule(schedule_of(op, call, work->link()));
+    MpiEngine::get().start(work, /*collective=*/!is_message);
+    if (coalescing_) coalesced_.push_back(work);
+    return work;
+  }
+
+  Schedule schedule_of(OpType op, const CollectiveCall& call, Link& link) const {
+    const int root = static_cast<int>(call.root);
+    const Tensors& share = call.share();
+    Reduction reduction;
+    if (call.reduce_op != nullptr && !share.empty()) {
+      reduction = {.op = call.reduce_op->op_, .dtype = share[0].scalar_type()};
+    }
+    switch (op) {
+      case OpType::BARRIER: return internal::barrier(link);
+      case OpType::BROADCAST: return internal::broadcast(link, bytes_of(share[0]), root);
+      case OpType::ALLREDUCE:
+      case OpType::ALLREDUCE_COALESCED: return all_reduce_each(link, reduction, share);
+      case OpType::_ALLREDUCE_SPARSE: return all_reduce_sparse(link, share[0], share[0].coalesce());
+      case OpType::REDUCE: return internal::reduce(link, reduction, bytes_of(share[0]), root);
+      case OpType::ALLGATHER:
+      case OpType::ALLGATHER_COALESCED:
+      case OpType::_ALLGATHER_BASE:
+        return all_gather_each(link, share, parts_by_rank(op, call.outputs, size_));
+      case OpType::REDUCE_SCATTER:
+      case OpType::_REDUCE_SCATTER_BASE:
+        return reduce_scatter_each(link, reduction, parts_by_rank(op, call.inputs, size_), share);
+      case OpType::GATHER: {
+        std::vector<Bytes> sends(size_);
+        sends[root] = bytes_of(share[0]);
+        return internal::exchange(
+            link, std::move(sends),
+            rank_ == root ? bytes_of(call.outputs[0]) : std::vector<Bytes>(size_));
+      }
+      case OpType::SCATTER: {
+        std::vector<Bytes> receives(size_);
+        receives[root] = bytes_of(share[0]);
+        return internal::exchange(
+            link, rank_ == root ? bytes_of(call.inputs[0]) : std::vector<Bytes>(size_),
+            std::move(receives));
+      }
+      case OpType::ALLTOALL_BASE:
+        return exchange(call, link, cut(share[0], size_, call.input_splits),
+                        cut(call.outputs[0][0], size_, call.output_splits));
+      case OpType::ALLTOALL:
+        return exchange(call, link, bytes_of(share), bytes_of(call.outputs[0]));
+      case OpType::SEND: return message(link, bytes_of(share[0]), call.peer, /*receives=*/false);
+      default:
+        return message(link, bytes_of(share[0]), call.peer < 0 ? MPI_ANY_SOURCE : call.peer,
+                       /*receives=*/true);
+    }
+  }
+
+  Schedule exchange(const CollectiveCall& call, Link& link, std::vector<Bytes> sends,
+                    std::vector<Bytes> receives) const {
+    TORCH_CHECK_VALUE(receives[rank_].size == sends[rank_].size, op_name(call.op),
+                      ": this rank sends ", sends[rank_].size, " bytes to itself and expects ",
+                      receives[rank_].size);
+    return internal::exchange(link, std::move(sends), std::move(receives));
+  }
 
   const std::shared_ptr<internal::MpiGroup> group_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };
 
-c10::intrusive_ptr<c10d::Backend> make_mpi(const BackendOptions& options) {
-  return c10::make_intrusive<MpiBackend>(options);
-}
-
-const bool registered = register_backend("mpi", make_mpi);
+const bool registered = register_backend(
+    "mpi", [](const BackendOptions& options) { return c10::make_intrusive<MpiBackend>(options); });
 
 }  // namespace
-
-MpiBackend::MpiBackend(const BackendOptions& options)
-    : CallBackend(options.rank, options.size), group_(make_group(options)) {}
-
-MpiBackend::~MpiBackend() { MpiEngine::get().free_group(*group_); }
-
-void MpiBackend::interrupt() {
-  MpiEngine::get().fail(*group_, std::make_exception_ptr(c10::DistBackendError("interrupted")));
-}
-
-MpiBackend::WorkPtr MpiBackend::issue(const CollectiveCall& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      call.reduce_op == nullptr || call.reduce_op->op_ != c10d::ReduceOp::PREMUL_SUM,
-      "the mpi backend has no premultiplied sums; scale the tensor first");
-  const OpType op = check_call(call, rank_, size_);
-  for (const CollectiveCall::Lists lists : {call.inputs, call.outputs}) {
-    for (const at::Tensor& tensor : flattened(lists)) {
-      TORCH_CHECK_VALUE(tensor.is_cpu(), op_name(op), ": a tensor is on ", tensor.device(),
-                        "; the mpi backend carries CPU tensors only");
-    }
-  }
-  Tensors inputs = flattened(call.inputs);
-  // Only the root of a gather has outputs; other operations without any work in place.
-  const bool in_place = call.outputs.empty() && op != OpType::GATHER;
-  auto work = c10::make_intrusive<MpiWork>(group_, op, call.timeout,
-                                           in_place ? inputs : flattened(call.outputs),
-                                           in_place ? Tensors() : inputs);
-  const bool is_message = c10d::isP2POp(op);
-  if (is_message) {
-    const std::string peer =
-        call.peer < 0 ? "" : absl::StrCat(op == OpType::SEND ? " to " : " from ", call.peer);
-    work->set_peer(absl::StrCat(peer, ", tag ", call.tag));
-    work->link().tag = call.tag;
-  }
-  work->set_schedule(schedule_of(op, call, work->link()));
-  MpiEngine::get().start(work, /*collective=*/!is_message);
-  if (coalescing_) coalesced_.push_back(work);
-  return work;
-}
-
-Schedule MpiBackend::schedule_of(OpType op, const CollectiveCall& call, Link& link) const {
-  const int root = static_cast<int>(call.root);
-  const Tensors& share = call.share();
-  Reduction reduction;
-  if (call.reduce_op != nullptr && !share.empty()) {
-    reduction = {.op = call.reduce_op->op_, .dtype = share[0].scalar_type()};
-  }
-  switch (op) {
-    case OpType::BARRIER: return internal::barrier(link);
-    case OpType::BROADCAST: return internal::broadcast(link, bytes_of(share[0]), root);
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED: return all_reduce_each(link, reduction, share);
-    case OpType::_ALLREDUCE_SPARSE: return all_reduce_sparse(link, share[0], share[0].coalesce());
-    case OpType::REDUCE: return internal::reduce(link, reduction, bytes_of(share[0]), root);
-    case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE:
-      return all_gather_each(link, share, parts_by_rank(op, call.outputs, size_));
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE:
-      return reduce_scatter_each(link, reduction, parts_by_rank(op, call.inputs, size_), share);
-    case OpType::GATHER: {
-      std::vector<Bytes> sends(size_);
-      sends[root] = bytes_of(share[0]);
-      return internal::exchange(
-          link, std::move(sends),
-          rank_ == root ? bytes_of(call.outputs[0]) : std::vector<Bytes>(size_));
-    }
-    case OpType::SCATTER: {
-      std::vector<Bytes> receives(size_);
-      receives[root] = bytes_of(share[0]);
-      return internal::exchange(
-          link, rank_ == root ? bytes_of(call.inputs[0]) : std::vector<Bytes>(size_),
-          std::move(receives));
-    }
-    case OpType::ALLTOALL_BASE:
-      return exchange(call, link, cut_rows(share[0], call.input_splits, size_),
-                      cut_rows(call.outputs[0][0], call.output_splits, size_));
-    case OpType::ALLTOALL: return exchange(call, link, bytes_of(share), bytes_of(call.outputs[0]));
-    case OpType::SEND: return send_to(link, bytes_of(share[0]), call.peer);
-    default:
-      return receive_from(link, bytes_of(share[0]), call.peer < 0 ? MPI_ANY_SOURCE : call.peer);
-  }
-}
-
-Schedule MpiBackend::exchange(const CollectiveCall& call, Link& link, std::vector<Bytes> sends,
-                              std::vector<Bytes> receives) const {
-  TORCH_CHECK_VALUE(receives[rank_].size == sends[rank_].size, op_name(call.op),
-                    ": this rank sends ", sends[rank_].size, " bytes to itself and expects ",
-                    receives[rank_].size);
-  return internal::exchange(link, std::move(sends), std::move(receives));
-}
-
-void MpiBackend::startCoalescing() {
-  // An earlier block that threw may have left operations behind.
-  coalesced_.clear();
-  coalescing_ = true;
-}
-
-MpiBackend::WorkPtr MpiBackend::endCoalescing() {
-  TORCH_CHECK(coalescing_, "endCoalescing without startCoalescing");
-  coalescing_ = false;
-  return c10::make_intrusive<internal::JointWork>(rank_, std::exchange(coalesced_, {}));
-}
-
 }  // namespace accelerate

@@ -3,17 +3,27 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 
 #include <ATen/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 
-#include "accelerate/comm/backends/elementwise.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/comm/backends/own_operations.h"
 
 namespace accelerate::internal {
 namespace {
 
 using c10d::ReduceOp;
+
+std::string mpi_error(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return std::string(text.data(), static_cast<size_t>(length));
+}
 
 // Below it a loop is over before LibTorch has found its kernel.
 constexpr int64_t kFewElements = 64;
@@ -73,10 +83,10 @@ Schedule gather_small(Link& link, Bytes mine, char* blocks) {
   for (int have = 1; have < link.size; have *= 2) {
     const int more = std::min(have, link.size - have);
     Transfers& round = link.open();
-    round.receive(relative + static_cast<size_t>(have) * mine.size,
-                  static_cast<size_t>(more) * mine.size, (link.rank + have) % link.size);
-    round.send(relative, static_cast<size_t>(more) * mine.size,
-               (link.rank - have + link.size) % link.size);
+    const size_t bytes = static_cast<size_t>(more) * mine.size;
+    round.receive({relative + static_cast<size_t>(have) * mine.size, bytes},
+                  (link.rank + have) % link.size);
+    round.send({relative, bytes}, (link.rank - have + link.size) % link.size);
     co_await round;
   }
   for (int i = 0; i < link.size; ++i) {
@@ -100,6 +110,84 @@ void add_in_order(const Link& link, const Reduction& reduction, char* total, cha
 
 }  // namespace
 
+void check_mpi(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  throw c10::DistBackendError(absl::StrCat(what, ": ", mpi_error(code)));
+}
+
+void Transfers::start(Bytes data, int peer, bool receives) {
+  TORCH_CHECK_VALUE(peer != MPI_ANY_SOURCE || data.size <= max_message_,
+                    "a receive from any rank of ", data.size, " bytes; at most ", max_message_,
+                    " are possible: name the rank");
+  do {
+    const int part = static_cast<int>(std::min(data.size, max_message_));
+    messages_.push_back({.peer = peer, .bytes = part, .receives = receives});
+    requests_.push_back(MPI_REQUEST_NULL);
+    MPI_Request* request = &requests_.back();
+    check_mpi(receives ? MPI_Irecv(data.data, part, MPI_BYTE, peer, tag_, communicator_, request)
+                       : MPI_Isend(data.data, part, MPI_BYTE, peer, tag_, communicator_, request),
+              receives ? "MPI_Irecv" : "MPI_Isend");
+    data.data += part;
+    data.size -= static_cast<size_t>(part);
+  } while (data.size > 0);
+}
+
+bool Transfers::done() {
+  if (requests_.empty()) return true;
+  statuses_.resize(requests_.size());
+  int all = 0;
+  const int code =
+      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, statuses_.data());
+  if (code != MPI_SUCCESS && !cancelled_) {
+    for (size_t i = 0; code == MPI_ERR_IN_STATUS && i < statuses_.size(); ++i) {
+      const int error = statuses_[i].MPI_ERROR;
+      if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
+      throw c10::DistBackendError(
+          absl::StrCat(messages_[i].receives ? "receiving from" : "sending to", " rank ",
+                       messages_[i].peer, ": ", mpi_error(error)));
+    }
+    check_mpi(code, "MPI_Testall");
+  }
+  if (code == MPI_SUCCESS && all == 0) return false;
+  if (!cancelled_) check_lengths();
+  requests_.clear();
+  messages_.clear();
+  return true;
+}
+
+void Transfers::check_lengths() {
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    if (!messages_[i].receives) continue;
+    int bytes = 0;
+    MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes);
+    source_ = statuses_[i].MPI_SOURCE;
+    if (bytes == messages_[i].bytes) continue;
+    throw c10::DistBackendError(absl::StrCat("rank ", source_, " of the group sent ", bytes,
+                                             " bytes where this rank expects ", messages_[i].bytes,
+                                             ": their calls differ"));
+  }
+}
+
+std::vector<int> Transfers::missing() {
+  std::set<int> ranks;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    int done = 0;
+    // What is done stays in the list, as a null request, which counts as done.
+    if (MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+        done == 0 && messages_[i].peer >= 0) {
+      ranks.insert(messages_[i].peer);
+    }
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+void Transfers::cancel() {
+  cancelled_ = true;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (messages_[i].receives && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
+  }
+}
+
 void Reduction::add(char* total, const char* value, int64_t numel) const {
   if (numel <= kFewElements && (op == ReduceOp::SUM || op == ReduceOp::AVG)) {
     if (dtype == at::kFloat) return add_few<float>(total, value, numel);
@@ -122,8 +210,8 @@ void Reduction::finish(char* total, int64_t numel, int count) const {
 Schedule barrier(Link& link) {
   for (int distance = 1; distance < link.size; distance *= 2) {
     Transfers& round = link.open();
-    round.receive(nullptr, 0, (link.rank - distance + link.size) % link.size);
-    round.send(nullptr, 0, (link.rank + distance) % link.size);
+    round.receive({}, (link.rank - distance + link.size) % link.size);
+    round.send({}, (link.rank + distance) % link.size);
     co_await round;
   }
 }
@@ -133,11 +221,11 @@ Schedule exchange(Link& link, std::vector<Bytes> sends, std::vector<Bytes> recei
   // Every rank begins with another one.
   for (int distance = 1; distance < link.size; ++distance) {
     const int from = (link.rank - distance + link.size) % link.size;
-    if (receives[from].size > 0) all.receive(receives[from].data, receives[from].size, from);
+    if (receives[from].size > 0) all.receive(receives[from], from);
   }
   for (int distance = 1; distance < link.size; ++distance) {
     const int to = (link.rank + distance) % link.size;
-    if (sends[to].size > 0) all.send(sends[to].data, sends[to].size, to);
+    if (sends[to].size > 0) all.send(sends[to], to);
   }
   copy(receives[link.rank], sends[link.rank]);
   co_await all;
@@ -165,12 +253,12 @@ Schedule broadcast(Link& link, Bytes data, int root) {
     while (above <= self) above *= 2;
     if (self > 0) {
       Transfers& from = link.open();
-      from.receive(data.data, data.size, rank_of(self - above / 2));
+      from.receive(data, rank_of(self - above / 2));
       co_await from;
     }
     Transfers& to = link.open();
     for (; self + above < link.size; above *= 2) {
-      to.send(data.data, data.size, rank_of(self + above));
+      to.send(data, rank_of(self + above));
     }
     co_await to;
     co_return;
@@ -221,13 +309,13 @@ Schedule reduce_scatter(Link& link, Reduction reduction, std::vector<Bytes> inpu
     char* place = staging + slot_of(begin) * slot;
     for (int rank = 0; rank < link.size; ++rank) {
       if (rank == link.rank || mine == 0) continue;
-      all.receive(place, mine, rank);
+      all.receive({place, mine}, rank);
       place += mine;
     }
     for (int distance = 1; distance < link.size; ++distance) {
       const int to = (link.rank + distance) % link.size;
       const Bytes part = cut(to, begin);
-      if (part.size > 0) all.send(part.data, part.size, to);
+      if (part.size > 0) all.send(part, to);
     }
   };
   for (size_t i = 0; i < kWindow; ++i) start(i * segment);

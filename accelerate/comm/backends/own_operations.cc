@@ -1,4 +1,4 @@
-#include "accelerate/comm/backends/elementwise.h"
+#include "accelerate/comm/backends/own_operations.h"
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>

@@ -1,4 +1,4 @@
-#include "accelerate/comm/backends/backend_choice.h"
+#include "accelerate/comm/backends/backend_registry.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -1,6 +1,9 @@
-#include "accelerate/values/exception_text.h"
+#include "accelerate/values/texts.h"
 
 #include <c10/util/Exception.h>
+
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace accelerate {
 
@@ -17,6 +20,12 @@ std::string exception_text(const std::exception_ptr& error) {
   } catch (...) {
     return "an exception that is not a std::exception";
   }
+}
+
+void internal::throw_unknown_text(const char* name, const char* const* texts, size_t count,
+                                  std::string_view text) {
+  TORCH_CHECK_VALUE(false, "unknown ", name, " \"", std::string(text), "\"; there are ",
+                    absl::StrJoin(absl::MakeConstSpan(texts, count), ", "));
 }
 
 }  // namespace accelerate

@@ -1,13 +1,24 @@
-/// Enumerations from their texts; accelerate/base/enum_text.h has the other direction.
+/// Exceptions as texts, and enumerations from their texts; accelerate/base/enum_text.h has the
+/// other direction.
+///
+/// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <iterator>
+#include <string>
 #include <string_view>
 
 #include "accelerate/base/enum_text.h"
 
 namespace accelerate {
+
+/// The message of an exception; LibTorch's without their backtraces.
+std::string exception_text(const std::exception& error);
+
+/// Also for an exception that is not a std::exception. Null: the exception that is being handled.
+std::string exception_text(const std::exception_ptr& error = nullptr);
 
 namespace internal {
 

@@ -1,19 +1,34 @@
-/// The Work that endCoalescing returns: several operations waited for as one.
+/// What backends have in common that carry operations out by themselves: the element-wise
+/// reductions, and the Work of several operations.
 ///
-/// Errors and threads: as the operations'.
+/// Two such backends give bitwise equal results if they add in the same order.
+/// Errors:  LibTorch's, for a dtype that an operator does not have; backends check that before
+///          (accelerate/comm/watch/collective_call.h). A Work's are its operations'.
+/// Threads: the functions are pure; a Work as its operations.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace accelerate::internal {
 
+/// total = total (op) value, element by element; an average begins as a sum. Shapes and dtypes are
+/// equal. `op` is not PREMUL_SUM.
+void accumulate(at::Tensor& total, const at::Tensor& value, c10d::ReduceOp::RedOpType op);
+
+/// Makes the sum of `count` ranks their average; integers are rounded towards zero.
+void average(at::Tensor& sum, int64_t count);
+
+/// The Work that endCoalescing returns: several operations waited for as one.
 class JointWork : public c10d::Work {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;

@@ -1,4 +1,4 @@
-#include "accelerate/comm/watch/collective_fingerprint.h"
+#include "accelerate/comm/watch/collective_call.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>

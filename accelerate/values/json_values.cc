@@ -1,18 +1,41 @@
-#include "accelerate/values/spelled_numbers.h"
+#include "accelerate/values/json_values.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/json_text.h"
 
-namespace accelerate::internal {
+namespace accelerate {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+void merge_into(nlohmann::json& destination, const nlohmann::json& source,
+                const std::string& path) {
+  for (const auto& [key, value] : source.items()) {
+    TORCH_CHECK_VALUE(destination.is_object(), "merge_dicts: an object cannot be merged into ",
+                      destination.type_name(), " at \"", path, "\"");
+    if (!value.is_object()) {
+      destination[key] = value;
+    } else {
+      auto [entry, is_new] = destination.emplace(key, nlohmann::json::object());
+      merge_into(*entry, value, path.empty() ? key : path + "." + key);
+    }
+  }
+}
+
+struct Spelling {
+  std::string_view text;
+  double number;
+};
+constexpr Spelling kSpellings[] = {{"nan", std::numeric_limits<double>::quiet_NaN()},
+                                   {"inf", std::numeric_limits<double>::infinity()},
+                                   {"-inf", -std::numeric_limits<double>::infinity()}};
 
 void spell(nlohmann::ordered_json& value) {
   if (value.is_structured()) {
@@ -32,13 +55,8 @@ void read(nlohmann::ordered_json& value) {
     for (auto& item : value) read(item);
   } else if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
-    if (text == "nan") {
-      value = std::numeric_limits<double>::quiet_NaN();
-    } else if (text == "inf") {
-      value = kInfinity;
-    } else if (text == "-inf") {
-      value = -kInfinity;
-    }
+    const auto* found = std::ranges::find(kSpellings, text, &Spelling::text);
+    if (found != std::end(kSpellings)) value = found->number;
   }
 }
 
@@ -75,13 +93,23 @@ void unwrap(nlohmann::ordered_json& value) {
 
 // A checkpoint that is written must also load.
 void check_depth(const nlohmann::ordered_json& value) {
-  TORCH_CHECK_VALUE(!is_value_too_deep(value),
+  TORCH_CHECK_VALUE(!internal::is_value_too_deep(value),
                     "a state's values cannot be saved: with what marks infinities and NaN they are "
                     "nested in more than ",
-                    kMaxJsonDepth, " levels");
+                    internal::kMaxJsonDepth, " levels");
 }
 
 }  // namespace
+
+nlohmann::json merge_dicts(const nlohmann::json& source, nlohmann::json destination) {
+  TORCH_CHECK_VALUE(source.is_object() && destination.is_object(),
+                    "merge_dicts takes two objects, got ", source.type_name(), " and ",
+                    destination.type_name());
+  merge_into(destination, source, "");
+  return destination;
+}
+
+namespace internal {
 
 nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value) {
   check_depth(value);
@@ -107,4 +135,5 @@ nlohmann::ordered_json unwrap_numbers(nlohmann::ordered_json value) {
   return value;
 }
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate

@@ -1,10 +1,25 @@
-#include "accelerate/tensors/take_over.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 namespace accelerate::internal {
+
+at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
+  at::Tensor tensor = at::empty(sizes, options);
+  constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
+  const auto start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+  const uintptr_t begin = (start + kLargePage - 1) / kLargePage * kLargePage;
+  const uintptr_t end = (start + tensor.nbytes()) / kLargePage * kLargePage;
+  // Advice: where it cannot be followed, all is as before.
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  return tensor;
+}
 
 at::Tensor take_over(at::Tensor tensor, const at::Tensor& parameter, at::ScalarType dtype,
                      bool like_parameter) {

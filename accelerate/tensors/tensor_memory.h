@@ -1,9 +1,15 @@
-/// Saved tensors as tensors that are used and changed.
+/// Where tensors lie: untouched host memory, and saved tensors for use.
+///
+/// Threads: any.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace accelerate::internal {
+
+/// An uninitialised CPU tensor. Where it is large, its memory comes in large pages if the system
+/// has some, which makes the first touch several times faster.
+at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options);
 
 /// The tensor for use beside `parameter`: on its device, in `dtype`, and, with `like_parameter`, in
 /// memory as it lies, else contiguous. It is the tensor itself where that is so already and it has
