@@ -26,13 +26,16 @@ using ToleranceOf = Tolerance (*)(const nlohmann::json& in);
 struct Family {
   RunCase run_case = nullptr;
   ToleranceOf tolerance = nullptr;
+  /// Fields of `in` whose entries have an order: a case has a list of [key, value] there.
+  std::vector<std::string> ordered_fields;
 };
 
 class FamilyRegistration {
  public:
   FamilyRegistration(
       const std::string& name, RunCase run,
-      ToleranceOf tolerance = [](const nlohmann::json& /*in*/) { return Tolerance(); });
+      ToleranceOf tolerance = [](const nlohmann::json& /*in*/) { return Tolerance(); },
+      std::vector<std::string> ordered_fields = {});
 };
 
 /// Null for a name that no family has.

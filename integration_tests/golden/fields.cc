@@ -67,6 +67,10 @@ bool bool_field(const json& in, const char* name) {
   return value.get<bool>();
 }
 
+bool bool_field_or(const json& in, const char* name, bool otherwise) {
+  return in.contains(name) ? bool_field(in, name) : otherwise;
+}
+
 std::string string_field(const json& in, const char* name) {
   const json& value = field(in, name);
   if (!value.is_string()) fail(name, "a string", value);

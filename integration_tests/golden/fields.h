@@ -29,6 +29,8 @@ const nlohmann::json& field(const nlohmann::json& in, const char* name);
 int64_t int_field(const nlohmann::json& in, const char* name);
 double double_field(const nlohmann::json& in, const char* name);
 bool bool_field(const nlohmann::json& in, const char* name);
+/// `otherwise` where the case has no such field.
+bool bool_field_or(const nlohmann::json& in, const char* name, bool otherwise);
 std::string string_field(const nlohmann::json& in, const char* name);
 /// Nothing for null.
 std::optional<int64_t> optional_int_field(const nlohmann::json& in, const char* name);

@@ -37,6 +37,24 @@ absl::Status check_case(const json& one, size_t index, std::set<std::string>& id
   return absl::OkStatus();
 }
 
+// Objects are read in the order of their keys; the fields that have one of their own become lists
+// of [key, value] in it.
+void restore_order(const Family& family, const std::string& text, json& cases) {
+  if (family.ordered_fields.empty()) return;
+  const auto ordered = nlohmann::ordered_json::parse(text).at("cases");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (const std::string& name : family.ordered_fields) {
+      const auto& in = ordered[i].at("in");
+      if (!in.contains(name) || !in[name].is_object()) continue;
+      json entries = json::array();
+      for (const auto& [key, value] : in[name].items()) {
+        entries.push_back(json::array({key, json::parse(value.dump())}));
+      }
+      cases[i]["in"][name] = std::move(entries);
+    }
+  }
+}
+
 }  // namespace
 
 Totals& Totals::operator+=(const Totals& other) {
@@ -66,7 +84,8 @@ absl::StatusOr<GoldenFile> parse_file(const std::string& path, const std::string
         path + ": no golden file: it needs a \"family\" (text) and \"cases\" (a list)");
   }
   const auto family = content["family"].get<std::string>();
-  if (find_family(family) == nullptr) {
+  const Family* known = find_family(family);
+  if (known == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": unknown family \"", family,
                                                    "\"; known are ",
                                                    absl::StrJoin(family_names(), ", ")));
@@ -78,6 +97,7 @@ absl::StatusOr<GoldenFile> parse_file(const std::string& path, const std::string
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
     }
   }
+  restore_order(*known, text, content["cases"]);
   return GoldenFile{path, family, std::move(content["cases"])};
 }
 
