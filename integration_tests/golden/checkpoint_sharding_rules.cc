@@ -51,13 +51,10 @@ bool has_views_or_empty_tensors(const json& in) {
 }
 
 bool finds_earlier_files(const json& in) {
-  return saves_tensors(in) && in.contains("existing_files") &&
-         !in["existing_files"].empty();
+  return saves_tensors(in) && in.contains("existing_files") && !in["existing_files"].empty();
 }
 
-bool has_no_tensors(const json& in) {
-  return saves_tensors(in) && field(in, "tensors").empty();
-}
+bool has_no_tensors(const json& in) { return saves_tensors(in) && field(in, "tensors").empty(); }
 
 void expect_our_folder(const json& in, json& out) {
   if (out.contains("error")) return;
@@ -204,8 +201,8 @@ std::vector<Decision> checkpoint_sharding_rules() {
       {"checkpoint_sharding", "tensors that are not contiguous",
        "the reference refuses them; ours packs them", &writes_a_file, &expect_a_packed_file},
       {"checkpoint_sharding", "a folder that is a file",
-       "HF Accelerate logs an error and returns, as if it had saved; ours throws",
-       &saves_to_a_file, &refuse_the_file},
+       "HF Accelerate logs an error and returns, as if it had saved; ours throws", &saves_to_a_file,
+       &refuse_the_file},
       {"checkpoint_sharding", "repeated keys",
        "the reference takes the last of two equal keys in a header; ours refuses the file",
        &repeats_a_key, &refuse},

@@ -172,8 +172,8 @@ void act_inside(const json& in, const std::string& name, Environment& environmen
 json run_patch_environment(const json& in) {
   expect_fields(in, {"fn", "env", "kwargs", "inside_action", "raises"});
   std::vector<std::pair<std::string, EnvironmentValue>> variables;
-  for (const json& entry : field(in, "kwargs")) {
-    variables.emplace_back(entry.at(0).get<std::string>(), environment_value(entry.at(1)));
+  for (const auto& [key, value] : entries_in_order(field(in, "kwargs"))) {
+    variables.emplace_back(key, environment_value(value));
   }
   return run_scope(
       in, [&](Environment& environment) { return patch_environment(variables, environment); },
@@ -398,8 +398,8 @@ json run_case(const json& in) {
   throw CaseError("unknown function \"" + name + "\"");
 }
 
-const FamilyRegistration kRegistration(
-    "env_parsing", &run_case, [](const json& /*in*/) { return Tolerance(); }, {"kwargs"});
+const FamilyRegistration kRegistration("env_parsing", &run_case,
+                                       [](const json& /*in*/) { return Tolerance(); }, {"kwargs"});
 
 }  // namespace
 }  // namespace accelerate::golden

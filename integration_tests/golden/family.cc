@@ -14,8 +14,7 @@ std::map<std::string, Family>& families() {
 
 }  // namespace
 
-FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run,
-                                       ToleranceOf tolerance,
+FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run, ToleranceOf tolerance,
                                        std::vector<std::string> ordered_fields) {
   families()[name] = {run, tolerance, std::move(ordered_fields)};
 }

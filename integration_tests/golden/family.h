@@ -26,7 +26,7 @@ using ToleranceOf = Tolerance (*)(const nlohmann::json& in);
 struct Family {
   RunCase run_case = nullptr;
   ToleranceOf tolerance = nullptr;
-  /// Fields of `in` whose entries have an order: a case has a list of [key, value] there.
+  /// Fields of `in` in whose objects the order of the entries counts: see entries_in_order.
   std::vector<std::string> ordered_fields;
 };
 

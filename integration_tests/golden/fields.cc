@@ -110,6 +110,19 @@ std::optional<uint64_t> optional_seed_field(const json& in, const char* name) {
   return seed_field(in, name);
 }
 
+std::vector<std::pair<std::string, json>> entries_in_order(const json& object) {
+  std::vector<std::pair<std::string, json>> entries;
+  if (object.contains(kOrder)) {
+    for (const json& key : object[kOrder]) {
+      const auto name = key.get<std::string>();
+      entries.emplace_back(name, object.at(name));
+    }
+  } else {
+    for (const auto& [key, value] : object.items()) entries.emplace_back(key, value);
+  }
+  return entries;
+}
+
 json to_list(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().cpu().flatten();
   json list = json::array();

@@ -10,8 +10,8 @@ namespace accelerate::golden {
 
 class LocalSocket {
  public:
-  /// Port 0 is one that the system chooses. Where another program has the port already, that program
-  /// stands in.
+  /// Port 0 is one that the system chooses. Where another program has the port already, that
+  /// program stands in.
   explicit LocalSocket(const std::string& state, int port = 0);
   ~LocalSocket();
   LocalSocket(const LocalSocket&) = delete;

@@ -412,8 +412,7 @@ json refused_registration(const std::string& what) {
                 !Stateful<json> && !Stateful<OnlySaves> && !Stateful<OnlyLoads>);
   static_assert(Stateful<CustomValue>);
   if (is_one_of(what, "lambda", "int", "str", "string", "dict", "none", "no_state_dict",
-                "only_state_dict",
-                "only_load_state_dict", "invalid")) {
+                "only_state_dict", "only_load_state_dict", "invalid")) {
     return refused_by_compiler();
   }
   throw CaseError("unknown object to register: \"" + what + "\"");

@@ -132,8 +132,8 @@ std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
   if (ranks_field(in, "world_size") > 1) {
     // Inside a window the buffers of the other ranks are their own.
     for (size_t i = 0; i < models; ++i) {
-      const bool has_own_buffers = is_inside_window && rank > 0 && in.contains("models") &&
-                                   in["models"].at(i) == "bn";
+      const bool has_own_buffers =
+          is_inside_window && rank > 0 && in.contains("models") && in["models"].at(i) == "bn";
       names.push_back(absl::StrCat("replica_state", i == 0 ? "" : absl::StrCat("_", i), "_rank",
                                    rank, has_own_buffers ? ".safetensors" : ".json"));
     }
