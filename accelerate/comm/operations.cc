@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -320,14 +319,16 @@ namespace {
 // Where a tensor has no such dim.
 constexpr int64_t kAbsent = -1;
 
-int64_t size_or_absent(const at::Tensor& tensor, int64_t dim) {
+// The size of the dim, or kAbsent, and how many dims there are.
+std::pair<int64_t, int64_t> extent(const at::Tensor& tensor, int64_t dim) {
   if (tensor.defined() && tensor.is_nested()) {
     TORCH_WARN("CannotPadNestedTensorWarning: pad_across_processes leaves nested tensors as they ",
                "are; convert them to padded tensors first");
-    return kAbsent;
+    return {kAbsent, tensor.dim()};
   }
   check_leaf("pad_across_processes", tensor);
-  return dim >= -tensor.dim() && dim < tensor.dim() ? tensor.size(dim) : kAbsent;
+  const bool is_there = dim >= -tensor.dim() && dim < tensor.dim();
+  return {is_there ? tensor.size(dim) : kAbsent, tensor.dim()};
 }
 
 // Negative numbers count as values of unsigned types, as everywhere in LibTorch.
@@ -360,14 +361,32 @@ at::Tensor filled_up(const at::Tensor& tensor, int64_t size,
   return padded;
 }
 
-// The ranks with and without, for an error.
-std::string presence(const at::Tensor& sizes, int64_t column, bool absent) {
+// What every rank has of one tensor.
+struct Extents {
+  std::vector<int64_t> sizes;  // kAbsent where there is no such dim
+  std::vector<int64_t> dims;
+};
+
+// The ranks whose number is that, or is another one, for an error.
+std::string ranks_with(const std::vector<int64_t>& numbers, int64_t number, bool equal) {
   std::string ranks;
-  for (int64_t rank = 0; rank < sizes.size(0); ++rank) {
-    if ((sizes[rank][column].item<int64_t>() == kAbsent) != absent) continue;
+  for (size_t rank = 0; rank < numbers.size(); ++rank) {
+    if ((numbers[rank] == number) != equal) continue;
     ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
   return ranks;
+}
+
+void check_extents(const Extents& extents, size_t index, int64_t dim) {
+  const auto& [sizes, dims] = extents;
+  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+  if (*most == kAbsent) return;
+  TORCH_CHECK_VALUE(*least != kAbsent, "pad_across_processes: tensor ", index, " has a dim ", dim,
+                    " on ranks ", ranks_with(sizes, kAbsent, false), " but not on ranks ",
+                    ranks_with(sizes, kAbsent, true));
+  TORCH_CHECK_VALUE(ranks_with(dims, dims[0], false).empty(), "pad_across_processes: tensor ",
+                    index, " has ", dims[0], " dims on ranks ", ranks_with(dims, dims[0], true),
+                    " but another number of them on ranks ", ranks_with(dims, dims[0], false));
 }
 
 }  // namespace
@@ -388,28 +407,28 @@ std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& grou
                                                      const PadAcrossProcessesOptions& options) {
   if (tensors.empty()) return {};
   at::NoGradGuard no_grad;
+  // Two numbers a tensor.
   std::vector<int64_t> own;
-  own.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) own.push_back(size_or_absent(tensor, options.dim));
-  const at::Tensor sizes = all_gather_numbers(group, own, tensors.front().device());
-  const auto columns = static_cast<int64_t>(own.size());
-  const int64_t* size = sizes.const_data_ptr<int64_t>();
+  own.reserve(2 * tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    const auto [size, dims] = extent(tensor, options.dim);
+    own.insert(own.end(), {size, dims});
+  }
+  const at::Tensor table = all_gather_numbers(group, own, tensors.front().device());
+  const auto ranks = static_cast<size_t>(table.size(0));
+  const int64_t* numbers = table.const_data_ptr<int64_t>();
+  Extents extents{std::vector<int64_t>(ranks), std::vector<int64_t>(ranks)};
   std::vector<at::Tensor> padded;
   padded.reserve(tensors.size());
-  for (int64_t column = 0; column < columns; ++column) {
-    int64_t most = kAbsent;
-    int64_t least = std::numeric_limits<int64_t>::max();
-    for (int64_t rank = 0; rank < sizes.size(0); ++rank) {
-      most = std::max(most, size[rank * columns + column]);
-      least = std::min(least, size[rank * columns + column]);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      extents.sizes[rank] = numbers[rank * own.size() + 2 * i];
+      extents.dims[rank] = numbers[rank * own.size() + 2 * i + 1];
     }
-    TORCH_CHECK_VALUE(least != kAbsent || most == kAbsent, "pad_across_processes: tensor ", column,
-                      " has a dim ", options.dim, " on ranks ", presence(sizes, column, false),
-                      " but not on ranks ", presence(sizes, column, true));
-    const at::Tensor& tensor = tensors[static_cast<size_t>(column)];
-    if (least != most) check_pad_index(options.pad_index, tensor.scalar_type());
-    padded.push_back(own[static_cast<size_t>(column)] < most ? filled_up(tensor, most, options)
-                                                             : tensor);
+    check_extents(extents, i, options.dim);
+    const auto [least, most] = std::minmax_element(extents.sizes.begin(), extents.sizes.end());
+    if (*least != *most) check_pad_index(options.pad_index, tensors[i].scalar_type());
+    padded.push_back(own[2 * i] < *most ? filled_up(tensors[i], *most, options) : tensors[i]);
   }
   return padded;
 }

@@ -139,8 +139,9 @@ Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) 
 /// The tensors with dim `dim` filled up to the size it has on the rank where it is largest, so that
 /// they can be gathered. Tensors without that dim are returned as they are; so are nested tensors,
 /// with a warning. One collective for the whole tree.
-/// Errors: c10::ValueError if a tensor has the dim on some ranks only, or if its dtype does not
-///         have the value `pad_index` and some rank must be filled up.
+/// Errors: c10::ValueError if a tensor has the dim on some ranks only or another number of dims on
+///         some, for it could not be gathered, or if its dtype does not have the value
+///         `pad_index` and some rank must be filled up.
 /// Differs: the dtype stays; HF Accelerate's follows from tensor + pad_index, on those ranks that
 ///          are filled up.
 template <typename Tree>

@@ -117,12 +117,34 @@ SaveModelOptions options_of(const json& in) {
   if (size.is_string()) {
     options.max_shard_size = size.get<std::string>();
   } else {
-    options.max_shard_size = to_int(size, "max_shard_size");
+    // A number with a fraction is cut to bytes, as by the compiler.
+    options.max_shard_size = size.is_number_float() ? static_cast<int64_t>(size.get<double>())
+                                                    : to_int(size, "max_shard_size");
   }
   return options;
 }
 
+// Into a folder that is a file.
+json run_save_model_to_a_file(const json& in) {
+  expect_fields(in, {"kind", "note"});
+  if (string_field(in, "note") != "save_directory is an existing regular file") {
+    throw CaseError("note: unknown note " + in["note"].dump());
+  }
+  HostFiles files(/*parallelism=*/1);
+  const TemporaryFolder folder;
+  const std::string path = folder.path("taken");
+  internal::check_ok(write_file(files, path, "old"));
+  json out = part([&]() -> json {
+    save_model(files, {{"x", at::zeros({2})}}, path);
+    return {{"returned", nullptr}};
+  });
+  const auto text = read_file(files, path);
+  out["file_unchanged"] = text.ok() && *text == "old";
+  return out;
+}
+
 json run_save_model(const json& in) {
+  if (in.contains("note")) return run_save_model_to_a_file(in);
   expect_fields(in, {"kind", "tensors", "max_shard_size", "safe_serialization", "existing_files"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;

@@ -22,14 +22,24 @@ bool is_kind(const json& in, const char* kind) { return string_field(in, "kind")
 
 // ---- save_model
 
+bool saves_to_a_file(const json& in) { return is_kind(in, "save_model") && in.contains("note"); }
+
+// Of tensors, into a folder.
+bool saves_tensors(const json& in) { return is_kind(in, "save_model") && !in.contains("note"); }
+
+void refuse_the_file(const json& /*in*/, json& out) {
+  out.erase("returned");
+  out["error"] = {{"type", "CheckpointError"}, {"message", "not a folder"}};
+}
+
 bool asks_for_pickle(const json& in) {
-  return is_kind(in, "save_model") && !bool_field(in, "safe_serialization");
+  return saves_tensors(in) && !bool_field(in, "safe_serialization");
 }
 
 // Tensors of one storage that are not the same view, and empty ones, of which HF Accelerate knows
 // no storage.
 bool has_views_or_empty_tensors(const json& in) {
-  if (!is_kind(in, "save_model")) return false;
+  if (!saves_tensors(in)) return false;
   std::map<std::string, std::set<std::pair<int64_t, std::vector<int64_t>>>> views;
   int64_t empty = 0;
   for (const StoredTensor& tensor : tensors_of_model(in)) {
@@ -41,13 +51,10 @@ bool has_views_or_empty_tensors(const json& in) {
 }
 
 bool finds_earlier_files(const json& in) {
-  return is_kind(in, "save_model") && in.contains("existing_files") &&
-         !in["existing_files"].empty();
+  return saves_tensors(in) && in.contains("existing_files") && !in["existing_files"].empty();
 }
 
-bool has_no_tensors(const json& in) {
-  return is_kind(in, "save_model") && field(in, "tensors").empty();
-}
+bool has_no_tensors(const json& in) { return saves_tensors(in) && field(in, "tensors").empty(); }
 
 void expect_our_folder(const json& in, json& out) {
   if (out.contains("error")) return;
@@ -103,9 +110,18 @@ bool has_equal_tensors(const json& in) {
   return false;
 }
 
+bool writes_a_file(const json& in) { return is_kind(in, "safetensors_file"); }
+
 void expect_a_file(const json& in, json& out) {
   if (!out.contains("error")) return;
   out = {{"base64", absl::Base64Escape(safetensors_bytes(tensors_of_file(in), metadata_of(in)))}};
+}
+
+// Of the layout a case says nothing but this.
+void expect_a_packed_file(const json& in, json& out) {
+  if (!out.contains("error")) return;
+  const auto message = out["error"].value("message", "");
+  if (absl::StrContains(message, "non contiguous tensor")) expect_a_file(in, out);
 }
 
 // ---- safetensors_bad
@@ -182,6 +198,11 @@ std::vector<Decision> checkpoint_sharding_rules() {
        "the reference refuses them; ours writes each under its name, and save_model and save leave "
        "tied ones out before",
        &has_equal_tensors, &expect_a_file},
+      {"checkpoint_sharding", "tensors that are not contiguous",
+       "the reference refuses them; ours packs them", &writes_a_file, &expect_a_packed_file},
+      {"checkpoint_sharding", "a folder that is a file",
+       "HF Accelerate logs an error and returns, as if it had saved; ours throws", &saves_to_a_file,
+       &refuse_the_file},
       {"checkpoint_sharding", "repeated keys",
        "the reference takes the last of two equal keys in a header; ours refuses the file",
        &repeats_a_key, &refuse},

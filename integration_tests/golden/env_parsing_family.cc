@@ -27,6 +27,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kDefaultPort = 29500;
+
 const json& argument(const json& in, size_t i) {
   const json& arguments = field(in, "args");
   if (!arguments.is_array() || i >= arguments.size()) throw CaseError("args: too few");
@@ -159,7 +161,7 @@ void act_inside(const json& in, const std::string& name, Environment& environmen
   const json& action = field(in, "inside_action");
   if (action == "set") {
     environment.set(name, "changed inside");
-  } else if (action == "delete" || action == "unset") {
+  } else if (action == "del" || action == "delete" || action == "unset") {
     environment.unset(name);
   } else if (!action.is_null()) {
     throw CaseError("inside_action: unknown action " + action.dump());
@@ -169,7 +171,7 @@ void act_inside(const json& in, const std::string& name, Environment& environmen
 json run_patch_environment(const json& in) {
   expect_fields(in, {"fn", "env", "kwargs", "inside_action", "raises"});
   std::vector<std::pair<std::string, EnvironmentValue>> variables;
-  for (const auto& [key, value] : field(in, "kwargs").items()) {
+  for (const auto& [key, value] : entries_in_order(field(in, "kwargs"))) {
     variables.emplace_back(key, environment_value(value));
   }
   return run_scope(
@@ -229,6 +231,7 @@ PeerError named_error(const std::string& name) {
   static const std::string kCuda = "CUDA out of memory. Tried to allocate 2 GiB";
   static const std::pair<const char*, PeerError> kErrors[] = {
       {"oom", {"RuntimeError", {kCuda}}},
+      {"prefixless", {"RuntimeError", {"out of memory."}}},
       {"oom_class", {"OutOfMemoryError", {kCuda}}},
       {"xpu", {"RuntimeError", {"XPU out of memory. Tried to allocate 2 GiB"}}},
       {"npu", {"RuntimeError", {"NPU out of memory. Tried to allocate 2 GiB"}}},
@@ -242,10 +245,12 @@ PeerError named_error(const std::string& name) {
       {"lower", {"RuntimeError", {"cuda OUT OF MEMORY."}}},
       {"noargs", {"RuntimeError", {}}},
       {"twoargs", {"RuntimeError", {kCuda, "and more"}}},
+      {"two_args", {"RuntimeError", {kCuda, "more"}}},
       {"other", {"RuntimeError", {"shape mismatch"}}},
       {"value", {"ValueError", {kCuda}}},
       {"type", {"TypeError", {kCuda}}},
       {"memory", {"MemoryError", {kCuda}}},
+      {"memoryerror", {"MemoryError", {kCuda}}},
   };
   for (const auto& [known, error] : kErrors) {
     if (name == known) return error;
@@ -340,7 +345,13 @@ json run_find_executable_batch_size(const json& in) {
 
 json run_is_port_in_use(const json& in) {
   expect_fields(in, {"fn", "state"});
-  const LocalSocket socket(string_field(in, "state"));
+  const std::string state = string_field(in, "state");
+  // Without an argument it asks for the port that HF Accelerate launches on.
+  if (state == "argument null: only port 29500 listening") {
+    const LocalSocket socket("listening", kDefaultPort);
+    return value_of(is_port_in_use());
+  }
+  const LocalSocket socket(state);
   return value_of(is_port_in_use(socket.port()));
 }
 
@@ -386,7 +397,8 @@ json run_case(const json& in) {
   throw CaseError("unknown function \"" + name + "\"");
 }
 
-const FamilyRegistration kRegistration("env_parsing", &run_case);
+const FamilyRegistration kRegistration("env_parsing", &run_case,
+                                       [](const json& /*in*/) { return Tolerance(); }, {"kwargs"});
 
 }  // namespace
 }  // namespace accelerate::golden

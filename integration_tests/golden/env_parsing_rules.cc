@@ -116,7 +116,7 @@ void count_a_fraction(const json& in, json& out) { out = {{"value", shared_byte(
 bool names_a_variable_twice(const json& in) {
   if (!is(in, "patch_environment")) return false;
   std::set<std::string> names;
-  for (const auto& [key, value] : field(in, "kwargs").items()) {
+  for (const auto& [key, value] : entries_in_order(field(in, "kwargs"))) {
     std::string name = key;
     std::transform(name.begin(), name.end(), name.begin(), ::toupper);
     if (!names.insert(name).second) return true;

@@ -1,6 +1,7 @@
 #include "integration_tests/golden/family.h"
 
 #include <map>
+#include <utility>
 
 namespace accelerate::golden {
 namespace {
@@ -13,9 +14,9 @@ std::map<std::string, Family>& families() {
 
 }  // namespace
 
-FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run,
-                                       ToleranceOf tolerance) {
-  families()[name] = {run, tolerance};
+FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run, ToleranceOf tolerance,
+                                       std::vector<std::string> ordered_fields) {
+  families()[name] = {run, tolerance, std::move(ordered_fields)};
 }
 
 const Family* find_family(const std::string& name) {

@@ -26,13 +26,16 @@ using ToleranceOf = Tolerance (*)(const nlohmann::json& in);
 struct Family {
   RunCase run_case = nullptr;
   ToleranceOf tolerance = nullptr;
+  /// Fields of `in` in whose objects the order of the entries counts: see entries_in_order.
+  std::vector<std::string> ordered_fields;
 };
 
 class FamilyRegistration {
  public:
   FamilyRegistration(
       const std::string& name, RunCase run,
-      ToleranceOf tolerance = [](const nlohmann::json& /*in*/) { return Tolerance(); });
+      ToleranceOf tolerance = [](const nlohmann::json& /*in*/) { return Tolerance(); },
+      std::vector<std::string> ordered_fields = {});
 };
 
 /// Null for a name that no family has.

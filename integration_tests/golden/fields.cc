@@ -67,6 +67,10 @@ bool bool_field(const json& in, const char* name) {
   return value.get<bool>();
 }
 
+bool bool_field_or(const json& in, const char* name, bool otherwise) {
+  return in.contains(name) ? bool_field(in, name) : otherwise;
+}
+
 std::string string_field(const json& in, const char* name) {
   const json& value = field(in, name);
   if (!value.is_string()) fail(name, "a string", value);
@@ -104,6 +108,19 @@ uint64_t seed_field(const json& in, const char* name) { return to_seed(field(in,
 std::optional<uint64_t> optional_seed_field(const json& in, const char* name) {
   if (field(in, name).is_null()) return std::nullopt;
   return seed_field(in, name);
+}
+
+std::vector<std::pair<std::string, json>> entries_in_order(const json& object) {
+  std::vector<std::pair<std::string, json>> entries;
+  if (object.contains(kOrder)) {
+    for (const json& key : object[kOrder]) {
+      const auto name = key.get<std::string>();
+      entries.emplace_back(name, object.at(name));
+    }
+  } else {
+    for (const auto& [key, value] : object.items()) entries.emplace_back(key, value);
+  }
+  return entries;
 }
 
 json to_list(const at::Tensor& tensor) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -29,6 +30,8 @@ const nlohmann::json& field(const nlohmann::json& in, const char* name);
 int64_t int_field(const nlohmann::json& in, const char* name);
 double double_field(const nlohmann::json& in, const char* name);
 bool bool_field(const nlohmann::json& in, const char* name);
+/// `otherwise` where the case has no such field.
+bool bool_field_or(const nlohmann::json& in, const char* name, bool otherwise);
 std::string string_field(const nlohmann::json& in, const char* name);
 /// Nothing for null.
 std::optional<int64_t> optional_int_field(const nlohmann::json& in, const char* name);
@@ -42,6 +45,11 @@ int ranks_field(const nlohmann::json& in, const char* name);
 /// A seed, from 0.
 uint64_t seed_field(const nlohmann::json& in, const char* name);
 std::optional<uint64_t> optional_seed_field(const nlohmann::json& in, const char* name);
+
+/// The key under which an object keeps the order of its entries, where that is not the keys' own.
+inline constexpr char kOrder[] = "$order";
+/// The entries of an object as they stood in the file, if its family asked for that.
+std::vector<std::pair<std::string, nlohmann::json>> entries_in_order(const nlohmann::json& object);
 
 /// `value`, which stands at `place`, as an integer.
 int64_t to_int(const nlohmann::json& value, const std::string& place);

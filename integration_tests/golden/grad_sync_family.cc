@@ -91,11 +91,13 @@ AcceleratorOptions options_of(const json& in) {
   if (!plugin.is_null()) {
     expect_fields(plugin,
                   {"num_steps", "adjust_scheduler", "sync_with_dataloader", "sync_each_batch"});
+    const GradientAccumulationPlugin defaults;
     options.gradient_accumulation_plugin = GradientAccumulationPlugin{
         .num_steps = int_field(plugin, "num_steps"),
-        .adjust_scheduler = bool_field(plugin, "adjust_scheduler"),
-        .sync_with_dataloader = bool_field(plugin, "sync_with_dataloader"),
-        .sync_each_batch = bool_field(plugin, "sync_each_batch")};
+        .adjust_scheduler = bool_field_or(plugin, "adjust_scheduler", defaults.adjust_scheduler),
+        .sync_with_dataloader =
+            bool_field_or(plugin, "sync_with_dataloader", defaults.sync_with_dataloader),
+        .sync_each_batch = bool_field_or(plugin, "sync_each_batch", defaults.sync_each_batch)};
   }
   return options;
 }
@@ -133,8 +135,10 @@ class Training {
         model_(accelerator_.prepare(net_)),
         optimizer_(accelerator_.prepare(sgd_)),
         loader_(accelerator_.prepare(made_loader(
-            count_field(in, "n"), count_field(in, "batch_size"), bool_field(in, "drop_last")))),
-        eval_loader_(accelerator_.prepare(made_loader(kEvalRows, kEvalBatchSize, false))) {
+            count_field(in, "n"), count_field(in, "batch_size"), bool_field(in, "drop_last")))) {
+    if (loop_ == "nested") {
+      eval_loader_ = accelerator_.prepare(made_loader(kEvalRows, kEvalBatchSize, false));
+    }
     if (second_net_) second_model_ = accelerator_.prepare(*second_net_);
     if (inner_scheduler_) scheduler_ = accelerator_.prepare(*inner_scheduler_);
   }
@@ -228,7 +232,7 @@ class Training {
 
   json evaluation() {
     json passes = json::array();
-    for ([[maybe_unused]] auto& batch : eval_loader_) {
+    for ([[maybe_unused]] auto& batch : eval_loader_.value()) {
       const GradientState& state = accelerator_.gradient_state();
       passes.push_back({state.end_of_dataloader(), state.remainder()});
     }
@@ -247,7 +251,7 @@ class Training {
   AcceleratedOptimizer optimizer_;
   std::optional<AcceleratedScheduler> scheduler_;
   DataLoader<TensorDataset<2>> loader_;
-  DataLoader<TensorDataset<2>> eval_loader_;
+  std::optional<DataLoader<TensorDataset<2>>> eval_loader_;
   json steps_ = json::array();
 };
 

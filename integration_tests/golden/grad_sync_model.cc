@@ -127,7 +127,8 @@ class Training {
   explicit Training(const json& in)
       : setting_(setting_of(in)),
         schedule_(in),
-        reduces_always_(setting_.ranks == 1 || bool_field(field(in, "plugin"), "sync_each_batch")),
+        reduces_always_(setting_.ranks == 1 ||
+                        bool_field_or(field(in, "plugin"), "sync_each_batch", false)),
         losses_(string_field(in, "loop") == "two_models" ? 2 : 1),
         advance_(setting_.split ? 1 : setting_.ranks),
         gradients_(static_cast<size_t>(setting_.ranks)) {

@@ -10,7 +10,9 @@ namespace accelerate::golden {
 
 class LocalSocket {
  public:
-  explicit LocalSocket(const std::string& state);
+  /// Port 0 is one that the system chooses. Where another program has the port already, that
+  /// program stands in.
+  explicit LocalSocket(const std::string& state, int port = 0);
   ~LocalSocket();
   LocalSocket(const LocalSocket&) = delete;
   LocalSocket& operator=(const LocalSocket&) = delete;

@@ -10,6 +10,8 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/state/job_operations.h"
 #include "accelerate/tensors/to_ivalue.h"
 #include "accelerate/tensors/tree_operations.h"
@@ -108,6 +110,11 @@ c10::IValue broadcast_objects(const Call& call, c10::IValue& data) {
 
 c10::IValue concatenate_list(const Call& call, c10::IValue& data) {
   call.expect({"dim"});
+  if (data.isTuple()) {
+    const auto& entries = data.toTupleRef().elements();
+    return concatenate(std::vector<c10::IValue>(entries.begin(), entries.end()),
+                       call.integer("dim", 0));
+  }
   if (!data.isList()) throw CaseError("concatenate: expected a list");
   return concatenate(data.toListRef().vec(), call.integer("dim", 0));
 }
@@ -196,6 +203,9 @@ json run_case(const json& in) {
     throw CaseError("data: expected a value per rank");
   }
   return {{"ranks", ask_ranks(ranks, [&](int rank) -> json {
+             if (bool_field_or(in, "debug", false)) {
+               Runtime::current().environment().set(env::kDebugMode, "1");
+             }
              Accelerator accelerator;
              c10::IValue input = decode_value(data[static_cast<size_t>(rank)]);
              const json before = encode_value(input);

@@ -199,7 +199,12 @@ void count_like_the_original(const json& in, json& out) {
           std::max<int64_t>(rank["len"].get<int64_t>() - to_int(pass.step.at(1), "skip"), 0);
     }
     json* records = records_of(entry);
-    if (records == nullptr || !setting.map || setting.dispatches || setting.drop_last) return;
+    if (records == nullptr || setting.dispatches) return;
+    if (setting.drop_last) {
+      // As in a pass of all batches.
+      for (json& record : *records) record["rem"] = -1;
+    }
+    if (!setting.map || setting.drop_last) return;
     for (json& record : *records) {
       record["rem"] = setting.rest();
       if (record["end"] == true && setting.rest() > 0) trim(record["g"], setting.rest());

@@ -1,5 +1,6 @@
 #include "integration_tests/golden/replay.h"
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -12,6 +13,7 @@
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/compare.h"
 #include "integration_tests/golden/family.h"
+#include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
 namespace {
@@ -35,6 +37,31 @@ absl::Status check_case(const json& one, size_t index, std::set<std::string>& id
     return absl::InvalidArgumentError(id + " has an in that is not an object");
   if (!ids.insert(id).second) return absl::InvalidArgumentError("two cases have the id " + id);
   return absl::OkStatus();
+}
+
+// Objects are read in the order of their keys. Where the file has another one, it is noted.
+void note_order(const nlohmann::ordered_json& ordered, json& value) {
+  if (ordered.is_array()) {
+    for (size_t i = 0; i < ordered.size(); ++i) note_order(ordered[i], value[i]);
+  }
+  if (!ordered.is_object()) return;
+  std::vector<std::string> keys;
+  for (const auto& [key, entry] : ordered.items()) {
+    keys.push_back(key);
+    note_order(entry, value[key]);
+  }
+  if (!std::is_sorted(keys.begin(), keys.end())) value[kOrder] = keys;
+}
+
+void note_order(const Family& family, const std::string& text, json& cases) {
+  if (family.ordered_fields.empty()) return;
+  const auto ordered = nlohmann::ordered_json::parse(text).at("cases");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& in = ordered[i].at("in");
+    for (const std::string& name : family.ordered_fields) {
+      if (in.contains(name)) note_order(in[name], cases[i]["in"][name]);
+    }
+  }
 }
 
 }  // namespace
@@ -66,7 +93,8 @@ absl::StatusOr<GoldenFile> parse_file(const std::string& path, const std::string
         path + ": no golden file: it needs a \"family\" (text) and \"cases\" (a list)");
   }
   const auto family = content["family"].get<std::string>();
-  if (find_family(family) == nullptr) {
+  const Family* known = find_family(family);
+  if (known == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": unknown family \"", family,
                                                    "\"; known are ",
                                                    absl::StrJoin(family_names(), ", ")));
@@ -78,6 +106,7 @@ absl::StatusOr<GoldenFile> parse_file(const std::string& path, const std::string
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
     }
   }
+  note_order(*known, text, content["cases"]);
   return GoldenFile{path, family, std::move(content["cases"])};
 }
 

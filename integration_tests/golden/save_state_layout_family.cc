@@ -183,7 +183,7 @@ json run_layout(const json& in) {
                               .schedulers = names_in(in, "schedulers"),
                               .dataloaders = names_in(in, "dataloaders"),
                               .custom = count_field(in, "custom")};
-  const int64_t steps = count_field(in, "steps");
+  const int64_t steps = in.contains("steps") ? count_field(in, "steps") : 0;
   const bool safe = bool_field(in, "safe_serialization");
   const int ranks = ranks_field(in, "world_size");
   const auto disk = std::make_shared<SimDisk>();
@@ -371,12 +371,20 @@ Script script_of(const std::string& action) {
     script.options.strict = rest != "_not_strict";
   } else if (is_one_of(action, "extra_custom_file", "load_fewer_custom")) {
     script.saved.custom = 2;
-  } else if (is_one_of(action, "save_no_dir", "save_none", "save_without_dir")) {
+  } else if (is_one_of(action, "save_no_dir", "save_none", "save_none_manual",
+                       "save_without_dir")) {
     script.save_folder.clear();
   } else if (is_one_of(action, "save_to_file", "save_over_file", "save_file")) {
     script.before = [](SimDisk& disk) { internal::check_ok(write_file(disk, kCheckpoint, "")); };
-  } else if (is_one_of(action, "load_no_dir", "load_none", "load_without_dir")) {
+  } else if (is_one_of(action, "load_no_dir", "load_none", "load_none_manual",
+                       "load_without_dir")) {
     script.load_folder.clear();
+  } else if (action == "custom_like_name_ignored") {
+    script.between = [](SimDisk& disk) {
+      for (const char* name : {"custom_checkpoint_x.json", "my_custom_checkpoint_0.json"}) {
+        internal::check_ok(write_file(disk, join_path(kCheckpoint, name), "{}"));
+      }
+    };
   } else if (is_one_of(action, "load_missing", "load_missing_dir", "load_missing_folder",
                        "load_nonexistent", "load_nonexistent_dir")) {
     script.load_folder = "/sim/missing";
@@ -403,8 +411,8 @@ json refused_registration(const std::string& what) {
   static_assert(!Stateful<decltype([] {})> && !Stateful<int> && !Stateful<std::string> &&
                 !Stateful<json> && !Stateful<OnlySaves> && !Stateful<OnlyLoads>);
   static_assert(Stateful<CustomValue>);
-  if (is_one_of(what, "lambda", "int", "str", "string", "dict", "none", "only_state_dict",
-                "only_load_state_dict", "invalid")) {
+  if (is_one_of(what, "lambda", "int", "str", "string", "dict", "none", "no_state_dict",
+                "only_state_dict", "only_load_state_dict", "invalid")) {
     return refused_by_compiler();
   }
   throw CaseError("unknown object to register: \"" + what + "\"");

@@ -129,7 +129,15 @@ std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
     }
   };
   if (in.contains("dataloaders")) add("dl_state_dict", number_of(in, "dataloaders"), ".json");
-  if (ranks_field(in, "world_size") > 1) add("replica_state", models, ".json");
+  if (ranks_field(in, "world_size") > 1) {
+    // Inside a window the buffers of the other ranks are their own.
+    for (size_t i = 0; i < models; ++i) {
+      const bool has_own_buffers =
+          is_inside_window && rank > 0 && in.contains("models") && in["models"].at(i) == "bn";
+      names.push_back(absl::StrCat("replica_state", i == 0 ? "" : absl::StrCat("_", i), "_rank",
+                                   rank, has_own_buffers ? ".safetensors" : ".json"));
+    }
+  }
   if (is_inside_window) add("gradients", models, ".safetensors");
   return names;
 }

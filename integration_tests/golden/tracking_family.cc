@@ -13,6 +13,7 @@
 #include "accelerate/state/partial_state.h"
 #include "accelerate/tracking/run/trackers.h"
 #include "accelerate/tracking/tracker.h"
+#include "accelerate/values/texts.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
@@ -23,6 +24,8 @@ namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
+
+constexpr char kProject[] = "/sim/project";
 
 class Nothing : public GeneralTracker {
  public:
@@ -61,6 +64,7 @@ json run_tracker(const json& in) {
 // An object of the user's own is written "obj:name"; one called needsdir needs a folder.
 TrackerChoice choice_of(const json& entry) {
   const std::string text = entry.get<std::string>();
+  if (text.starts_with("enum:")) return from_string<LoggerType>(text.substr(5));
   if (!text.starts_with("obj:")) return text;
   return nothing("object:" + text.substr(4), text == "obj:needsdir");
 }
@@ -101,10 +105,15 @@ json run_filter(const json& in) {
 
 json run_register(const json& in) {
   const std::string which = string_field(in, "case");
-  if (which == "ok") {
-    register_tracker_class(nothing("x", false));
-    const Accelerator accelerator({.log_with = {"x"}});
-    return {{"registered", true}, {"filter", {accelerator.get_tracker("x").name()}}};
+  if (which == "ok" || which == "ok_dir") {
+    const bool needs_folder = which == "ok_dir";
+    register_tracker_class(nothing("x", needs_folder));
+    AcceleratorOptions options{.log_with = {"x"}};
+    if (needs_folder) options.project_dir = kProject;
+    const Accelerator accelerator(options);
+    json answer = {{"filter", {accelerator.get_tracker("x").name()}}};
+    if (!needs_folder) answer["registered"] = true;
+    return answer;
   }
   if (which == "shadow") {
     PartialState::get();
@@ -124,6 +133,13 @@ json run_register(const json& in) {
 }
 
 json run_custom(const json& in) {
+  if (in.contains("note")) {
+    if (string_field(in, "note") != "GeneralTracker(_blank=True)") {
+      throw CaseError("note: unknown note " + in["note"].dump());
+    }
+    // One that does nothing is what an Accelerator without trackers gives.
+    return {{"ok", !Accelerator().get_tracker("x")}};
+  }
   const json& attributes = in.at("class_attributes");
   TrackerClass tracker_class;
   if (attributes.contains("name")) tracker_class.name = attributes["name"].get<std::string>();
@@ -132,15 +148,16 @@ json run_custom(const json& in) {
   }
   if (attributes.contains("tracker")) tracker_class.tracker = make_tracker<Nothing>;
   register_tracker_class(tracker_class);
-  return {{"registered", true}};
+  return {{"ok", true}};
 }
 
 class Spy : public GeneralTracker {
  public:
-  Spy(const TrackerSetup& setup, json& calls) : calls_(calls) {
-    calls_.push_back({{"call", "init"},
-                      {"args", {setup.project_name}},
-                      {"kwargs", tracking_answer(setup.init_kwargs)}});
+  Spy(const TrackerSetup& setup, bool has_folder, json& calls) : calls_(calls) {
+    json kwargs = tracking_answer(setup.init_kwargs);
+    if (has_folder) kwargs["logging_dir"] = setup.logging_dir == kProject ? "<PROJ>" : "";
+    calls_.push_back(
+        {{"call", "init"}, {"args", {setup.project_name}}, {"kwargs", std::move(kwargs)}});
   }
   const char* tracker() const { return "inner"; }
   void start() override { calls_.push_back({{"call", "start"}}); }
@@ -165,23 +182,41 @@ TrackerDict optional_dict(const json& in, const char* name) {
   return tracking_dict(in[name]);
 }
 
+// The trackers that cases of init ask for besides those of vendors, of which none is linked usably.
+TrackerClass spy_class(const std::string& name, bool requires_logging_directory, json& calls) {
+  return {.name = name,
+          .requires_logging_directory = requires_logging_directory,
+          .tracker = [&calls, requires_logging_directory](const TrackerSetup& setup) {
+            return std::make_unique<Spy>(setup, requires_logging_directory, calls);
+          }};
+}
+
 json run_init(const json& in) {
-  const std::string name = string_field(in, "log_with");
+  expect_fields(in, {"kind", "log_with", "config", "init_kwargs", "log_kwargs", "project_dir"});
   json calls = json::array();
-  Accelerator accelerator({.log_with = {TrackerClass{.name = name,
-                                                     .requires_logging_directory = false,
-                                                     .tracker = [&](const TrackerSetup& setup) {
-                                                       return std::make_unique<Spy>(setup, calls);
-                                                     }}}});
+  register_tracker_class(spy_class("spy", false, calls));
+  register_tracker_class(spy_class("spydir", true, calls));
+  AcceleratorOptions options;
+  const json& asked = field(in, "log_with");
+  if (asked.is_string()) options.log_with.push_back(choice_of(asked));
+  if (asked.is_array()) {
+    for (const json& entry : asked) options.log_with.push_back(choice_of(entry));
+  }
+  if (in.contains("project_dir")) options.project_dir = kProject;
+  Accelerator accelerator(options);
   accelerator.init_trackers("proj", optional_dict(in, "config"), optional_dict(in, "init_kwargs"));
   accelerator.log({{"x", 1}}, 4, optional_dict(in, "log_kwargs"));
   json answer = json::object();
-  answer["get_tracker"][name] = part([&] {
-    const Spy* const spy = accelerator.get_tracker(name).unwrap<Spy>();
-    return json{{"found", spy != nullptr ? "Spy" : ""}, {"unwrapped", spy->tracker()}};
-  });
-  answer["get_tracker"]["absent"] =
-      part([&] { return json(accelerator.get_tracker("absent").name()); });
+  for (const char* name : {"spy", "absent"}) {
+    answer["get_tracker"][name] = part([&]() -> json {
+      const TrackerHandle handle = accelerator.get_tracker(name);
+      // One that does nothing.
+      if (!handle)
+        return {{"found", "GeneralTracker"}, {"unwrapped", {{"object", "GeneralTracker"}}}};
+      const Spy* const spy = handle.unwrap<Spy>();
+      return {{"found", spy != nullptr ? "Spy" : ""}, {"unwrapped", spy->tracker()}};
+    });
+  }
   accelerator.end_training();
   answer["calls"] = calls;
   return answer;

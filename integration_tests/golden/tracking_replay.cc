@@ -73,6 +73,16 @@ std::vector<TrackerImage> to_images(const json& value) {
   return images;
 }
 
+TrackerTable table_of(const json& kwargs) {
+  TrackerTable table{.columns = field(kwargs, "columns").get<std::vector<std::string>>()};
+  for (const json& row : field(kwargs, "data")) {
+    TrackerList values;
+    for (const json& value : row) values.push_back(tracking_value(value));
+    table.rows.push_back(std::move(values));
+  }
+  return table;
+}
+
 }  // namespace
 
 TrackerValue tracking_value(const json& value) {
@@ -100,7 +110,9 @@ TrackerValue tracking_value(const json& value) {
 
 TrackerDict tracking_dict(const json& value) {
   TrackerDict dict;
-  for (const auto& [name, entry] : value.items()) dict.emplace_back(name, tracking_value(entry));
+  for (const auto& [name, entry] : entries_in_order(value)) {
+    dict.emplace_back(name, tracking_value(entry));
+  }
   return dict;
 }
 
@@ -194,9 +206,16 @@ void TrackingReplay::make_step(GeneralTracker& tracker, const json& step) {
     tracker.store_init_configuration(tracking_dict(args.at(0)));
   } else if (method == "log_images") {
     TrackerImages images;
-    for (const auto& [name, value] : args.at(0).items())
+    for (const auto& [name, value] : entries_in_order(args.at(0))) {
       images.emplace_back(name, to_images(value));
+    }
     tracker.log_images(images, when);
+  } else if (method == "log_table") {
+    const TrackerTable table = table_of(step.at(2));
+    for (const char* name : {"columns", "data"}) {
+      std::erase_if(when.kwargs, [&](const auto& entry) { return entry.first == name; });
+    }
+    tracker.log_table(args.at(0).get<std::string>(), table, when);
   } else if (method == "finish") {
     tracker.finish();
   } else {

@@ -28,8 +28,8 @@ void refuse(const json& /*in*/, json& out) {
 bool asks_for_all_without_folder(const json& in) {
   if (in.at("kind") != "filter" || !in.at("logging_dir").is_null()) return false;
   const json& asked = in.at("log_with");
-  return asked == "all" ||
-         (asked.is_array() && std::find(asked.begin(), asked.end(), "all") != asked.end());
+  const auto is_all = [](const json& entry) { return entry == "all" || entry == "enum:all"; };
+  return is_all(asked) || (asked.is_array() && std::any_of(asked.begin(), asked.end(), is_all));
 }
 
 void leave_out_those_with_folders(const json& /*in*/, json& out) {
@@ -39,6 +39,39 @@ void leave_out_those_with_folders(const json& /*in*/, json& out) {
     if (name != "tensorboard" && name != "aim") kept.push_back(name);
   }
   out["trackers"] = kept;
+}
+
+bool stores_nothing(const json& in) {
+  return in.at("kind") == "init" && in.contains("config") && in["config"] == json::object();
+}
+
+void leave_out_empty_configurations(const json& /*in*/, json& out) {
+  if (!out.contains("calls")) return;
+  json calls = json::array();
+  for (const json& call : out["calls"]) {
+    if (call.at("call") != "store_init_configuration") calls.push_back(call);
+  }
+  out["calls"] = std::move(calls);
+}
+
+bool has_kwargs_for_nobody(const json& in) {
+  if (in.at("kind") != "init") return false;
+  const json& asked = in.at("log_with");
+  const auto is_asked_for = [&](const std::string& name) {
+    return asked == name ||
+           (asked.is_array() && std::find(asked.begin(), asked.end(), name) != asked.end());
+  };
+  for (const char* field : {"init_kwargs", "log_kwargs"}) {
+    if (!in.contains(field) || !in[field].is_object()) continue;
+    for (const auto& [name, kwargs] : in[field].items()) {
+      if (!is_asked_for(name)) return true;
+    }
+  }
+  return false;
+}
+
+void refuse_kwargs(const json& /*in*/, json& out) {
+  out = {{"error", {{"type", "ValueError"}, {"message", "kwargs of a tracker that is not there"}}}};
 }
 
 }  // namespace
@@ -53,6 +86,13 @@ std::vector<Decision> tracking_rules() {
        "HF Accelerate's \"all\" takes trackers that need a logging_dir even where there is none, "
        "and fails when they start; ours leaves them out and says so",
        &asks_for_all_without_folder, &leave_out_those_with_folders},
+      {"tracking", "empty configurations",
+       "HF Accelerate tells trackers a configuration without entries; ours does not",
+       &stores_nothing, &leave_out_empty_configurations},
+      {"tracking", "kwargs for trackers that were not asked for",
+       "HF Accelerate ignores init_kwargs and log_kwargs under another name; ours refuses them, "
+       "for a misspelt name loses its arguments otherwise",
+       &has_kwargs_for_nobody, &refuse_kwargs},
   };
   for (const auto& vendor : {bridge_tracking_rules(), dvclive_tracking_rules(),
                              mlflow_tracking_rules(), tensorboard_tracking_rules()}) {

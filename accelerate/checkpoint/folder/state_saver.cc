@@ -104,8 +104,6 @@ StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& trainin
       training_(training),
       gradient_state_(gradient_state),
       configuration_(std::move(configuration)) {
-  TORCH_CHECK_VALUE(configuration_.total_limit.value_or(0) >= 0,
-                    "ProjectConfiguration::total_limit is ", *configuration_.total_limit);
   TORCH_CHECK_VALUE(configuration_.iteration >= 0, "ProjectConfiguration::iteration is ",
                     configuration_.iteration);
   if (!configuration_.logging_dir) configuration_.logging_dir = configuration_.project_dir;
