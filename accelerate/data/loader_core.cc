@@ -283,7 +283,15 @@ void LoaderCore::synchronize_generators() {
   }
 }
 
+void LoaderCore::leave_pass() {
+  const bool was_left = progress_.begun && !progress_.finished && progress_.batches > 0;
+  if (!was_left || !batch_sampler_ || mode_ == LoaderMode::kDispatch) return;
+  const int64_t rest = batch_sampler_->num_samples().value_or(0) - progress_.taken;
+  if (0 < rest && rest < round()) batch_sampler_->end_pass();
+}
+
 PassStart LoaderCore::begin_pass(int64_t skip) {
+  leave_pass();
   synchronize_generators();
   if (batch_sampler_) batch_sampler_->set_epoch(epoch_);
   PassStart start;

@@ -136,6 +136,9 @@ class LoaderCore {
   void share_shuffling();
   void share_batches();
   void synchronize_generators();
+  // PyTorch's loaders read one batch ahead: of a pass that was left before a last round that is
+  // short, they have seen the end of the sampler, which draws a random number there.
+  void leave_pass();
   at::Generator shared_generator() const;
   // Samples of a round; 0 where batches differ in length.
   int64_t round() const;

@@ -87,7 +87,7 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
   });
   for (const TrackerChoice& choice : log_with) {
     if (choice.own() != nullptr) {
-      add(*choice.own());
+      selection.push_back(*choice.own());  // as often as it is given
       continue;
     }
     if (all) continue;

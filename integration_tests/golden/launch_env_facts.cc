@@ -40,8 +40,13 @@ std::optional<std::string> LaunchFacts::typed(const std::string& name) const {
   return found->second;
 }
 
-// A line `key: value`, in quotes or not, at the top or in a section.
+// A line `key: value`, in quotes or not, at the top or in a section; of JSON, at the top.
 std::optional<std::string> LaunchFacts::in_config(const std::string& key) const {
+  if (config_.starts_with('{')) {
+    const auto config = nlohmann::json::parse(config_);
+    if (!config.contains(key) || config[key].is_null()) return std::nullopt;
+    return config[key].is_string() ? config[key].get<std::string>() : config[key].dump();
+  }
   std::istringstream lines(config_);
   for (std::string line; std::getline(lines, line);) {
     const size_t begin = line.find_first_not_of(' ');

@@ -186,14 +186,18 @@ absl::StatusOr<std::optional<ConfigFile>> config_of(const json& in, const TypedF
   if (!in.contains("config_file")) return std::nullopt;
   const bool is_default = in.value("config_is_default", false);
   if (is_default && typed.contains("cpu")) return std::nullopt;
+  const std::string format = in.value("config_format", "yaml");
+  if (format != "yaml" && format != "json") throw CaseError("config_format: unknown " + format);
   absl::StatusOr<ConfigFile> config =
-      parse_config(string_field(in, "config_file"), ConfigFormat::kYaml, "cfg.yaml");
+      parse_config(string_field(in, "config_file"),
+                   format == "json" ? ConfigFormat::kJson : ConfigFormat::kYaml, "cfg." + format);
   if (!config.ok()) return config.status();
   return *std::move(config);
 }
 
 json run_launch(const json& in) {
-  expect_fields(in, {"kind", "argv", "env", "machine", "config_file", "config_is_default"});
+  expect_fields(
+      in, {"kind", "argv", "env", "machine", "config_file", "config_is_default", "config_format"});
   const auto argv = field(in, "argv").get<std::vector<std::string>>();
   CLI::App app;
   TypedFlags typed;

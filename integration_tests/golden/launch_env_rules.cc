@@ -255,6 +255,22 @@ void hand_variables_on_with_mpirun(const json& in, json& out) {
   out["cmd"] = words;
 }
 
+// HF Accelerate takes a file's value only for flags without a default.
+void heed_the_file(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  json& variables = out["env_set"];
+  if (facts.is_on("enable_cpu_affinity")) variables["ACCELERATE_CPU_AFFINITY"] = "1";
+  if (variables.contains("ACCELERATE_FP8_AMAX_HISTORY_LENGTH")) {
+    variables["ACCELERATE_FP8_AMAX_HISTORY_LEN"] = variables["ACCELERATE_FP8_AMAX_HISTORY_LENGTH"];
+    variables.erase("ACCELERATE_FP8_AMAX_HISTORY_LENGTH");
+  }
+  const auto rendezvous = facts.value("rdzv_backend");
+  if (starts(out, "torchrun") && rendezvous && *rendezvous != "static") {
+    out["torchrun"]["rdzv_backend"] = *rendezvous;
+  }
+}
+
 // ---- Engines.
 
 bool uses_deepspeed(const json& in) {
@@ -309,7 +325,13 @@ void tell_zero_what_others_are_told(const json& in, json& out) {
   json words = json::array();
   for (const json& word : out["cmd"]) {
     if (word == "--module" || word == "--no_python") continue;
-    if (word == facts.program()[0]) words.push_back("--no_python");
+    if (word == facts.program()[0]) {
+      words.push_back("--no_python");
+      if (facts.typed("module")) {
+        words.push_back("accelerate-module");
+        words.push_back(facts.value("main_training_function").value_or("main"));
+      }
+    }
     words.push_back(word == "None" ? json("pdsh") : word);
   }
   out["cmd"] = words;
@@ -373,7 +395,12 @@ bool is_tpu(const json& in) { return is_launch(in) && LaunchFacts(in).uses("tpu"
 
 void start_ranks_on_tpus(const json& in, json& out) {
   const LaunchFacts facts(in);
-  const bool is_contradiction = is_refused(out) && out["error"].value("type", "") == "ValueError" &&
+  // A rank finds its function when it runs.
+  const bool lacks_function =
+      is_refused(out) &&
+      out["error"].value("message", "").starts_with("Your training script should have a function");
+  const bool is_contradiction = is_refused(out) && !lacks_function &&
+                                out["error"].value("type", "") == "ValueError" &&
                                 !facts.typed("no_python");
   if (is_contradiction || (facts.typed("module") && facts.typed("no_python"))) return;
   const bool has_tpu =
@@ -617,6 +644,11 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate starts one process where no accelerator is, however many are asked for; we "
        "start as many CPU ranks.",
        &is_launch, &start_as_many_ranks_as_asked},
+      {kFamily, "files_count",
+       "HF Accelerate ignores a file's enable_cpu_affinity and rdzv_backend, whose flags have "
+       "defaults, and hands fp8_config's amax_history_length on as a variable that nothing reads; "
+       "what a file says counts here.",
+       &is_launch, &heed_the_file},
       {kFamily, "one_place_to_meet",
        "HF Accelerate takes port 29500 on one machine; we take any free one and keep it, and call "
        "the place where machines meet by one name.",

@@ -279,23 +279,23 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   }
 
   const std::string per_machine = absl::StrCat(processes / machines);
+  // Where nobody says how many, a CPU run has a rank on every host of the file.
+  std::vector<std::string> total;
+  if (settings.provenance("num_processes") != settings::Provenance::kDefault || processes > 1) {
+    total = {"-n", absl::StrCat(processes)};
+  }
   std::vector<std::string> words;
   if (mpi->flavour == settings::MpiFlavour::kOpenMpi) {
-    words = {mpi->name,
-             "--hostfile",
-             hostfile,
-             "--npernode",
-             per_machine,
-             "-n",
-             absl::StrCat(processes),
-             "--bind-to",
-             "socket"};
+    words = {mpi->name, "--hostfile", hostfile, "--npernode", per_machine};
+    add(words, total);
+    add(words, {"--bind-to", "socket"});
     // Open MPI hands nothing on to other machines unless it is told to.
     for (const auto& [name, value] : plan.environment) {
       if (value) add(words, {"-x", name});
     }
   } else {
-    words = {mpi->name, "-f", hostfile, "-ppn", per_machine, "-n", absl::StrCat(processes)};
+    words = {mpi->name, "-f", hostfile, "-ppn", per_machine};
+    add(words, total);
   }
   add(words, program_words(settings, inputs.command));
   plan.commands.push_back(std::move(words));

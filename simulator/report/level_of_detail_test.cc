@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "simulator/report/sample_trace.h"
+#include "simulator/testing/report/sample_trace.h"
 
 namespace accelerate::simulator {
 namespace {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "simulator/report/sample_trace.h"
+#include "simulator/testing/report/sample_trace.h"
 
 namespace accelerate::simulator {
 namespace {

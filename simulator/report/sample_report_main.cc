@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "simulator/report/report.h"
-#include "simulator/report/sample_trace.h"
+#include "simulator/testing/report/sample_trace.h"
 
 int main(int argc, char** argv) {
   using namespace accelerate::simulator;

@@ -24,18 +24,6 @@ Place place_of(const std::string& name) {
   return {name, "train"};
 }
 
-// The text in Python's format; a tensor without dimensions is shown as its number.
-std::string shown(const std::string& name, const TrackerValue& value) {
-  const auto* tensor = value.get_if<TensorValue>();
-  if (tensor == nullptr || !tensor->sizes.empty() || tensor->values.empty()) {
-    return shown_value(name, value);
-  }
-  const double number = tensor->values[0];
-  if (tensor->dtype == "bool") return value_text(number != 0);
-  const bool floating = tensor->dtype.find("float") != std::string::npos;
-  return floating ? value_text(number) : value_text(static_cast<int64_t>(number));
-}
-
 class ClearMlTracker final : public PackageTracker {
  public:
   using PackageTracker::PackageTracker;
@@ -62,7 +50,7 @@ class ClearMlTracker final : public PackageTracker {
     for (const auto& [name, value] : values) {
       if (!value.number()) {
         services_.warn(absl::StrCat("Accelerator is attempting to log a value of \"",
-                                    shown(name, value), "\" of type <class '",
+                                    shown_value(name, value), "\" of type <class '",
                                     std::string(type_name(value)), "'> for key \"", name,
                                     "\" as a scalar. This invocation of ClearML logger's  "
                                     "report_scalar() is incorrect so we "

@@ -82,7 +82,15 @@ std::string without_url_secrets(std::string_view text) {
 }
 
 std::string shown_value(std::string_view name, const TrackerValue& value) {
-  return without_url_secrets(value_text(without_secrets(name, value)));
+  const TrackerValue plain = without_secrets(name, value);
+  const auto* tensor = plain.get_if<TensorValue>();
+  if (tensor == nullptr || !tensor->sizes.empty() || tensor->values.empty()) {
+    return without_url_secrets(value_text(plain));
+  }
+  const double number = tensor->values[0];
+  if (tensor->dtype == "bool") return value_text(number != 0);
+  const bool is_floating = tensor->dtype.find("float") != std::string::npos;
+  return is_floating ? value_text(number) : value_text(static_cast<int64_t>(number));
 }
 
 Secrets::Secrets(const Environment& environment, const TrackerDict& kwargs) {

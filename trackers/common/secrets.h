@@ -25,8 +25,8 @@ bool is_secret_name(std::string_view name);
 /// The text with "***" in place of the credentials in its URLs.
 std::string without_url_secrets(std::string_view text);
 
-/// The value of that name as text, with "***" in place of secrets, also within dictionaries and
-/// lists.
+/// The value of that name as Python formats it in a message, with "***" in place of secrets, also
+/// within dictionaries and lists. A tensor without dimensions is shown as its number.
 std::string shown_value(std::string_view name, const TrackerValue& value);
 
 class Secrets {

@@ -200,7 +200,7 @@ TEST_F(MlflowTrackerTest, KeepsNumbersAndBoolsAsMetricsAndWarnsOfOthersOnce) {
   EXPECT_THAT(world_.warnings,
               ElementsAre(warning("None", "NoneType", "none"), warning("x", "str", "text"),
                           warning("[1]", "list", "list"), warning("{'a': 1}", "dict", "dict"),
-                          warning("tensor(1.)", "torch.Tensor", "tensor")));
+                          warning("1.0", "torch.Tensor", "tensor")));
 }
 
 TEST_F(MlflowTrackerTest, WarningsHaveAnEnd) {

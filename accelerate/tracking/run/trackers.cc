@@ -382,7 +382,9 @@ void Trackers::init(const std::string& project_name, const TrackerDict& config,
   for (size_t i = 0; i < queues_.size(); ++i) {
     if (!queues_[i]) continue;
     queues_[i]->push([](GeneralTracker& tracker) { tracker.start(); }, 0);
-    if (!config.empty()) handle(i).store_init_configuration(config);
+  }
+  for (size_t i = 0; i < queues_.size() && !config.empty(); ++i) {
+    handle(i).store_init_configuration(config);
   }
   mailbox_->read(runtime_);
 }
@@ -450,7 +452,9 @@ TrackerHandle Trackers::get(const std::string& name) const {
   for (size_t i = 0; i < classes_.size(); ++i) {
     if (classes_[i].name == name) return handle(i);
   }
-  TORCH_CHECK_VALUE(was_asked_for(name), name,
+  // Where log_with is empty, a program may still ask for its tracker: it gets one that does
+  // nothing.
+  TORCH_CHECK_VALUE(asked_for_.empty() || was_asked_for(name), name,
                     " is not an available tracker stored inside the `Accelerator`.");
   return {name, nullptr, mailbox_, runtime_};
 }

@@ -127,7 +127,8 @@ class Trackers {
                  const TrackerDict& log_kwargs);
   void log_histograms(const TrackerDict& tensors, std::optional<int64_t> step,
                       const TrackerDict& log_kwargs);
-  /// Errors: c10::ValueError for a tracker that is not in `log_with`.
+  /// Does nothing where `log_with` is empty. Errors: c10::ValueError for a tracker that is not in
+  /// it otherwise.
   TrackerHandle get(const std::string& name) const;
   /// `failed`: as the destructor where an exception leaves the scope.
   void end(bool failed = false);

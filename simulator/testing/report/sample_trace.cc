@@ -1,4 +1,4 @@
-#include "simulator/report/sample_trace.h"
+#include "simulator/testing/report/sample_trace.h"
 
 #include <algorithm>
 #include <numeric>
