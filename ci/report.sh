@@ -38,8 +38,8 @@ make_samples() {
   # shellcheck disable=SC2016
   "$repo/tools/dev" shell bash -euc '
     cd "$1"
-    bazel build --noshow_progress --ui_event_filters=-info //simulator/report:sample_report
-    sample=$(bazel info bazel-bin 2>/dev/null)/simulator/report/sample_report
+    bazel build --noshow_progress --ui_event_filters=-info //simulator/testing/report:sample_report
+    sample=$(bazel info bazel-bin 2>/dev/null)/simulator/testing/report/sample_report
     for ranks in "${@:3}"; do "$sample" --ranks "$ranks" --out "$2/$ranks" >"$2/$ranks.expected"; done
   ' make_samples "$repo" "$out" "${rank_counts[@]}"
 }

@@ -57,7 +57,7 @@ class DispatchChannel {
 
   /// A round.
   void send(Header header, const std::string& structure, const std::vector<at::Tensor>& tensors);
-  /// What is no round: a pass that begins, with its description; the end; an error's message.
+  /// A message without a round: a pass that begins, with its description; the end; an error's text.
   void send(Header::Kind kind, const std::string& text = {});
 
   // ---- On the others.

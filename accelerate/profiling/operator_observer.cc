@@ -66,7 +66,7 @@ using CallStack = std::vector<void*>;
 CallStack call_stack() {
   void* addresses[128];
   const int depth = backtrace(addresses, std::size(addresses));
-  return {addresses, addresses + depth};
+  return CallStack(addresses, addresses + depth);  // braces would make a list of two pointers
 }
 
 // Names functions, without those of LibTorch, Abseil, the C and C++ libraries and this library's

@@ -24,7 +24,6 @@ bool is_kind(const json& in, const char* kind) { return string_field(in, "kind")
 
 bool saves_to_a_file(const json& in) { return is_kind(in, "save_model") && in.contains("note"); }
 
-// Of tensors, into a folder.
 bool saves_tensors(const json& in) { return is_kind(in, "save_model") && !in.contains("note"); }
 
 void refuse_the_file(const json& /*in*/, json& out) {
@@ -117,7 +116,7 @@ void expect_a_file(const json& in, json& out) {
   out = {{"base64", absl::Base64Escape(safetensors_bytes(tensors_of_file(in), metadata_of(in)))}};
 }
 
-// Of the layout a case says nothing but this.
+// A case says nothing about the layout but this.
 void expect_a_packed_file(const json& in, json& out) {
   if (!out.contains("error")) return;
   const auto message = out["error"].value("message", "");

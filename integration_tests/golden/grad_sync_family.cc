@@ -94,7 +94,9 @@ AcceleratorOptions options_of(const json& in) {
     const GradientAccumulationPlugin defaults;
     options.gradient_accumulation_plugin = GradientAccumulationPlugin{
         .num_steps = int_field(plugin, "num_steps"),
-        .adjust_scheduler = bool_field_or(plugin, "adjust_scheduler", defaults.adjust_scheduler),
+        .adjust_scheduler = plugin.contains("adjust_scheduler")
+                                ? bool_field(plugin, "adjust_scheduler")
+                                : defaults.adjust_scheduler,
         .sync_with_dataloader =
             bool_field_or(plugin, "sync_with_dataloader", defaults.sync_with_dataloader),
         .sync_each_batch = bool_field_or(plugin, "sync_each_batch", defaults.sync_each_batch)};

@@ -10,7 +10,7 @@ using nlohmann::json;
 
 bool adjusts_scheduler(const json& in) {
   const json& plugin = field(in, "plugin");
-  return !plugin.is_null() && bool_field_or(plugin, "adjust_scheduler", true) &&
+  return !plugin.is_null() && bool_field_or(plugin, "adjust_scheduler", false) &&
          !field(in, "scheduler").is_null() && bool_field(in, "step_scheduler_with_optimizer");
 }
 

@@ -81,7 +81,7 @@ LauncherProcess::LauncherProcess(std::vector<std::string> argv, const LauncherSe
     _exit(99);
   }
   for (Pipe* pipe : {&stdout_, &stderr_, &alive_}) pipe->write_end.reset();
-  // That of go_ stays open: a go() for a launcher that has ended meanwhile is no SIGPIPE.
+  // That of go_ stays open: a go() for a launcher that has ended does not raise SIGPIPE.
   stdin_.read_end.reset();
 }
 

@@ -79,7 +79,7 @@ std::vector<DeviceBackend> backends_by_device(const std::string& choice, c10::De
   std::vector<DeviceBackend> needed{*own};
   if (device == c10::kCPU) return needed;
   const auto cpu = find(c10::kCPU);
-  // Of those that carry CPU tensors, the device's own if it is one.
+  // The device's own where it carries CPU tensors.
   std::string for_cpu = own->backend == "mpi" ? "mpi" : "gloo";
   if (cpu != pairs.end()) for_cpu = cpu->backend;
   needed.push_back({.device = c10::kCPU, .backend = std::move(for_cpu)});
