@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "integration_tests/golden/launch_env_facts.h"
 #include "launch/settings/schema.h"
 
@@ -377,6 +378,9 @@ void write_truth_values_alike(const json& in, json& out) {
                            name == "ACCELERATE_FP8_PAD_INNER_DIM";
     if (is_number && value == "True") value = "1";
     if (is_number && value == "False") value = "0";
+    if (name == "ACCELERATE_FP8_BACKEND") {
+      value = absl::AsciiStrToLower(value.get<std::string>());
+    }
     if (name == "ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL") {
       value = capital(facts.is_on("fp8_use_autocast_during_eval"));
     }

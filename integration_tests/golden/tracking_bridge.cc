@@ -7,6 +7,7 @@
 #include "absl/functional/overload.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
 #include "trackers/aim/aim_tracker.h"
@@ -176,7 +177,7 @@ void keep_numpy_numbers(const json& in, json& out) {
     }
     const json number = step.at(2).value("step", json());
     if (tracker == "clearml" || !number.is_null()) take();  // get_logger, set_step
-    for (const auto& [name, value] : step.at(1).at(0).items()) {
+    for (const auto& [name, value] : entries_in_order(step.at(1).at(0))) {
       if (value.is_object() && value.contains("$np")) {
         const json call = number_call(tracker, name, value.at("$np"), number);
         if (next < recorded.size() && recorded[next] == call) ++next;
@@ -232,7 +233,7 @@ void keep_arrays_as_tensors(const json& in, json& out) {
     const size_t type = text.find("<class 'numpy.ndarray'>");
     if (type == std::string::npos) continue;
     for (const json& step : in.at("steps")) {
-      for (const auto& [name, value] : step.at(1).at(0).items()) {
+      for (const auto& [name, value] : entries_in_order(step.at(1).at(0))) {
         if (!absl::StrContains(text, absl::StrCat("for key \"", name, "\""))) continue;
         const size_t begin = text.find('"') + 1;
         const size_t end = text.rfind("\" of type", type);

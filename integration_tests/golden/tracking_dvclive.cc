@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
 #include "trackers/dvclive/dvclive_tracker.h"
@@ -91,7 +92,7 @@ json* find_warning(json& out, const std::string& name) {
 
 void forget_objects(const json& in, json& out) {
   for_each_dict(in, [&](const json& values) {
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (!holds(value, "$object")) continue;
       while (json* const line = find_warning(out, name)) {
         out.at("log").erase(static_cast<size_t>(line - &out.at("log").at(0)));
@@ -117,7 +118,7 @@ json without_numpy(const json& value) {
 void forget_numpy(const json& in, json& out) {
   out.at("calls") = without_numpy(out.at("calls"));
   for_each_dict(in, [&](const json& values) {
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (holds(value, "$object")) continue;
       json* const line = find_warning(out, name);
       if (line == nullptr || !(holds(value, "$np") || holds(value, "$ndarray"))) continue;

@@ -234,7 +234,8 @@ json run_case(const json& in) {
   })[0];
 }
 
-const FamilyRegistration kRegistration("tracking", &run_case);
+const FamilyRegistration kRegistration("tracking", &run_case,
+                                       [](const json& /*in*/) { return Tolerance(); }, {"steps"});
 
 }  // namespace
 }  // namespace accelerate::golden

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
 #include "trackers/mlflow/mlflow_tracker.h"
@@ -88,7 +89,7 @@ bool any_value(const json& in, const std::string& method, bool (*matches)(const 
   for (const json& step : in.value("steps", json::array())) {
     if (!method.empty() && step.at(0) != method) continue;
     if (step.at(1).empty() || !step.at(1).at(0).is_object()) continue;
-    for (const auto& [name, value] : step.at(1).at(0).items()) {
+    for (const auto& [name, value] : entries_in_order(step.at(1).at(0))) {
       if (matches(value)) return true;
     }
   }
@@ -130,7 +131,7 @@ bool logs_numbers(const json& in) { return any_value(in, "log", &is_dropped_numb
 
 void keep_numbers(const json& in, json& out) {
   for_each_log(in, out, [&](const json& values, json& metrics) {
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (!is_dropped_number(value)) continue;
       metrics[name] = tracking_answer(tracking_value(value));
       erase_warnings(out, name, "numpy.");
@@ -142,7 +143,7 @@ bool logs_arrays(const json& in) { return any_value(in, "log", &is_array); }
 
 void warn_of_tensors(const json& in, json& out) {
   for_each_log(in, out, [&](const json& values, json& /*metrics*/) {
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (!is_array(value)) continue;
       while (std::string* warning = find_warning(out, name, "numpy.")) {
         *warning = absl::StrCat(
@@ -166,7 +167,7 @@ bool has_params_of_numpy(const json& in) {
 void take_params_as_they_are_here(const json& in, json& out) {
   for (const json& step : in["steps"]) {
     if (step.at(0) != "store_init_configuration") continue;
-    for (const auto& [name, value] : step.at(1).at(0).items()) {
+    for (const auto& [name, value] : entries_in_order(step.at(1).at(0))) {
       if (!is_of_numpy(value)) continue;
       for (json& call : out["calls"]) {
         if (call.value("call", "") != "mlflow.log_params") continue;
@@ -191,7 +192,7 @@ void order_params(const json& /*in*/, json& out) {
   json params = json::object();
   const auto flush = [&] {
     json chunk = json::object();
-    for (const auto& [name, value] : params.items()) {
+    for (const auto& [name, value] : entries_in_order(params)) {
       chunk[name] = value;
       if (chunk.size() < 100) continue;
       calls.push_back({{"call", "mlflow.log_params"},
@@ -223,7 +224,7 @@ bool has_objects(const json& in) { return any_value(in, "", &is_object); }
 void leave_out_objects(const json& in, json& out) {
   for (const json& step : in["steps"]) {
     if (step.at(1).empty() || !step.at(1).at(0).is_object()) continue;
-    for (const auto& [name, value] : step.at(1).at(0).items()) {
+    for (const auto& [name, value] : entries_in_order(step.at(1).at(0))) {
       if (!is_object(value)) continue;
       erase_warnings(out, name, "object");
       json calls = json::array();
@@ -241,7 +242,7 @@ json without_objects(json in) {
   for (json& step : in["steps"]) {
     if (step.at(1).empty() || !step[1][0].is_object()) continue;
     json values = json::object();
-    for (const auto& [name, value] : step[1][0].items()) {
+    for (const auto& [name, value] : entries_in_order(step[1][0])) {
       if (!is_object(value)) values[name] = value;
     }
     step[1][0] = std::move(values);

@@ -193,7 +193,7 @@ void TrackingReplay::make_step(GeneralTracker& tracker, const json& step) {
   const std::string method = step.at(0);
   const json& args = step.at(1);
   TrackerStep when{.time = services_.now()};
-  for (const auto& [name, value] : step.at(2).items()) {
+  for (const auto& [name, value] : entries_in_order(step.at(2))) {
     if (name == "step") {
       if (!value.is_null()) when.step = value.get<int64_t>();
     } else {

@@ -162,7 +162,7 @@ void replace_block(json& out, const std::string& name, const std::string& text) 
 void replace_blocks(const json& in, json& out, const char* key) {
   for_each_dict(in, [&](const json& step, const json& values) {
     if (step.at(0) != "store_init_configuration") return;
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (!holds(value, key)) continue;
       replace_block(out, name,
                     holds(value, "$object") ? std::string()
@@ -174,7 +174,7 @@ void replace_blocks(const json& in, json& out, const char* key) {
 void forget_objects(const json& in, json& out) {
   replace_blocks(in, out, "$object");
   for_each_dict(in, [&](const json& /*step*/, const json& values) {
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (!holds(value, "$object")) continue;
       json kept = json::array();
       for (json& call : out.at("calls")) {
@@ -220,7 +220,7 @@ void keep_numbers_of_numpy(const json& in, json& out) {
       for (size_t i = 0; i < values.size(); ++i) kept.push_back(calls.at(next++));
       continue;
     }
-    for (const auto& [name, value] : values.items()) {
+    for (const auto& [name, value] : entries_in_order(values)) {
       if (!is_log) break;
       const json& args = calls.at(next).at("args");
       if (!args.empty() && args.at(0) == name) {

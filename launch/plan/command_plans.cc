@@ -279,11 +279,11 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   }
 
   const std::string per_machine = absl::StrCat(processes / machines);
-  // Where nobody says how many, a CPU run has a rank on every host of the file.
+  // Where neither the user nor devices say how many, there is a rank on every host of the file.
+  const bool is_given = settings.provenance("num_processes") > settings::Provenance::kMachine;
+  const bool has_devices = inputs.machine.devices > 0 && !settings.flag("cpu");
   std::vector<std::string> total;
-  if (settings.provenance("num_processes") != settings::Provenance::kDefault || processes > 1) {
-    total = {"-n", absl::StrCat(processes)};
-  }
+  if (is_given || has_devices || processes > machines) total = {"-n", absl::StrCat(processes)};
   std::vector<std::string> words;
   if (mpi->flavour == settings::MpiFlavour::kOpenMpi) {
     words = {mpi->name, "--hostfile", hostfile, "--npernode", per_machine};
