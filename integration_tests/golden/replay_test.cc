@@ -103,7 +103,7 @@ constexpr Recorded kRecorded[] = {
     {"env_parsing", 82, 3},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 143, 32},
-    {"launch_env", 28, 43},
+    {"launch_env", 26, 45},
     {"operations", 149, 38},
     {"prepared_dataloader", 38, 59},
     {"process_control", 63, 0},
