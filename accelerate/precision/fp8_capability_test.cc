@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
+#include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include "accelerate/precision/fp8_model.h"
-#include "accelerate/report/availability.h"
 #include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
