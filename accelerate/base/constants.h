@@ -1,4 +1,5 @@
-/// Names of the files in a checkpoint, and the values that options given as text may have.
+/// Names of the files that the library writes and reads, and the values that options given as text
+/// may have.
 ///
 /// In a pattern, "{suffix}" distinguishes files of one kind; see with_suffix.
 /// Mirrors: accelerate utils/constants.py; HF Accelerate's name stands beside each.
@@ -10,28 +11,28 @@
 
 namespace accelerate {
 
-// ---- Accelerator::save_state.
+// ---- Accelerator::save_state: the files' names without number, rank and extension.
 
-inline constexpr char kModelName[] = "pytorch_model";                   ///< MODEL_NAME
-inline constexpr char kOptimizerName[] = "optimizer";                   ///< OPTIMIZER_NAME
-inline constexpr char kSchedulerName[] = "scheduler";                   ///< SCHEDULER_NAME
-inline constexpr char kSamplerName[] = "sampler";                       ///< SAMPLER_NAME
-inline constexpr char kRngStateName[] = "random_states";                ///< RNG_STATE_NAME
-inline constexpr char kScalerName[] = "scaler.pt";                      ///< SCALER_NAME
+inline constexpr char kSafeModelName[] = "model";         ///< SAFE_MODEL_NAME
+inline constexpr char kOptimizerName[] = "optimizer";     ///< OPTIMIZER_NAME
+inline constexpr char kSchedulerName[] = "scheduler";     ///< SCHEDULER_NAME
+inline constexpr char kRngStateName[] = "random_states";  ///< RNG_STATE_NAME
+/// SCALER_NAME, which is "scaler.pt" in HF Accelerate: it pickles what is JSON here.
+inline constexpr char kScalerName[] = "scaler";
+
+// ---- Accelerator::profile.
+
 inline constexpr char kProfilePatternName[] = "profile_{suffix}.json";  ///< PROFILE_PATTERN_NAME
 
 // ---- Accelerator::save_model.
 
-inline constexpr char kWeightsName[] = "pytorch_model.bin";  ///< WEIGHTS_NAME
-inline constexpr char kWeightsPatternName[] =
-    "pytorch_model{suffix}.bin";  ///< WEIGHTS_PATTERN_NAME
-inline constexpr char kWeightsIndexName[] = "pytorch_model.bin.index.json";  ///< WEIGHTS_INDEX_NAME
-inline constexpr char kSafeModelName[] = "model";                            ///< SAFE_MODEL_NAME
-inline constexpr char kSafeWeightsName[] = "model.safetensors";              ///< SAFE_WEIGHTS_NAME
+inline constexpr char kSafeWeightsName[] = "model.safetensors";  ///< SAFE_WEIGHTS_NAME
 /// SAFE_WEIGHTS_PATTERN_NAME
 inline constexpr char kSafeWeightsPatternName[] = "model{suffix}.safetensors";
 /// SAFE_WEIGHTS_INDEX_NAME
 inline constexpr char kSafeWeightsIndexName[] = "model.safetensors.index.json";
+/// WEIGHTS_NAME: weights of torch.save, which are read and not written.
+inline constexpr char kWeightsName[] = "pytorch_model.bin";
 
 // ---- Sharded training.
 

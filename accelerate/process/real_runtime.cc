@@ -24,6 +24,7 @@
 #include "accelerate/comm/watch/watched_backend.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/nvidia.h"
+#include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
 
@@ -169,6 +170,11 @@ std::vector<std::string> RealRuntime::accelerator_families() const {
 RealRuntime::~RealRuntime() {
   clear_shared();  // Process groups go before the store they were made with.
   if (watch_) watch_->stop();
+}
+
+void RealRuntime::empty_device_cache() {
+  release_device_cache(device_.type());
+  host::release_free_memory();
 }
 
 uint64_t RealRuntime::random_bits() {

@@ -38,8 +38,8 @@ class RealRuntime final : public Runtime {
   ~RealRuntime() override;
 
   c10::Device device() const override { return device_; }
-  /// On a CPU: returns free pages of the heap to the system.
-  void empty_device_cache() override { host::release_free_memory(); }
+  /// Empties the cache of the device's allocator, and returns free pages of the heap to the system.
+  void empty_device_cache() override;
   std::vector<std::string> accelerator_families() const override;
   bool owns_process() const override { return true; }
   absl::Time now() override { return absl::Now(); }

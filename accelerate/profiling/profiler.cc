@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/constants.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/profiling/operator_observer.h"
 #include "accelerate/profiling/recording.h"
@@ -276,8 +277,8 @@ class Profiler::Impl {
       leave(std::nullopt, self);
       claim_.reset();
       if (kwargs_.output_trace_dir) {
-        write(absl::StrCat(*kwargs_.output_trace_dir, "/", kProfileFilePrefix, rank(),
-                           kProfileFileSuffix));
+        write(absl::StrCat(*kwargs_.output_trace_dir, "/",
+                           with_suffix(kProfilePatternName, absl::StrCat(rank()))));
       }
     } catch (...) {
       error = std::current_exception();

@@ -37,10 +37,6 @@ class Module;
 
 namespace accelerate {
 
-/// The name of a rank's trace is this, with the rank between the two.
-inline constexpr char kProfileFilePrefix[] = "profile_";
-inline constexpr char kProfileFileSuffix[] = ".json";
-
 /// What a profiler does in a step. Mirrors: torch.profiler.schedule.
 enum class ProfileAction {
   kNone,

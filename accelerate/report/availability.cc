@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
@@ -54,16 +57,27 @@ bool has_context(c10::Device device) {
 // AMD's models, as the simulator calls them.
 bool is_amd_model(const std::string& name) { return absl::StartsWith(name, "mi"); }
 
-constexpr char kVersion[] = "0.1.0";
-
 // Asked of the runtime, and of the feature's name.
-using Probe = bool (*)(const Runtime&, const char* name);
+using Probe = bool (*)(Runtime&, const char* name);
 
-bool yes(const Runtime&, const char*) { return true; }
-bool no(const Runtime&, const char*) { return false; }
+bool yes(Runtime&, const char*) { return true; }
+bool no(Runtime&, const char*) { return false; }
 
-bool linked_tracker(const Runtime&, const char* name) {
-  return TrackerRegistry::linked().find(name) != nullptr;
+// Whether log_with would take it, as get_available_trackers() says.
+bool tracker(Runtime& runtime, const char* name) {
+  const auto* registered = runtime.find_shared<TrackerRegistry>();
+  const TrackerRegistry& registry = registered != nullptr ? *registered : TrackerRegistry::linked();
+  const TrackerClass* found = registry.find(name);
+  if (found == nullptr || !found->unavailable) return found != nullptr;
+  const TrackerServices services{.files = runtime.files(),
+                                 .environment = runtime.environment(),
+                                 .rank = runtime.topology().rank,
+                                 .world_size = runtime.topology().world_size,
+                                 .is_real = runtime.owns_process(),
+                                 .now = [&runtime] { return runtime.now(); },
+                                 .warn = [](std::string_view) {},
+                                 .info = [](std::string_view) {}};
+  return found->unavailable(services).empty();
 }
 
 bool can_load(const char* library) {
@@ -72,13 +86,13 @@ bool can_load(const char* library) {
   return handle != nullptr;
 }
 
-bool nvml(const Runtime& runtime, const char*) { return runtime.owns_process() && has_nvml(); }
-bool amdsmi(const Runtime& runtime, const char*) {
+bool nvml(Runtime& runtime, const char*) { return runtime.owns_process() && has_nvml(); }
+bool amdsmi(Runtime& runtime, const char*) {
   return runtime.owns_process() && can_load("libamd_smi.so");
 }
 
 // Whether `aws` is a program of the PATH.
-bool aws(const Runtime& runtime, const char*) {
+bool aws(Runtime& runtime, const char*) {
   if (!runtime.owns_process()) return false;
   std::istringstream path(runtime.environment().get_or("PATH", ""));
   for (std::string folder; std::getline(path, folder, ':');) {
@@ -98,29 +112,30 @@ constexpr char kPython[] = "a Python package; nothing here needs it";
 constexpr char kNoReplacement[] = "a Python package without a native replacement";
 constexpr char kNoEngine[] = "its native replacement is not in this build";
 constexpr char kFp8Engine[] = "layers in fp8 are computed natively";
-constexpr char kTracker[] = "there, if the program links //trackers or the one of that name";
+constexpr char kTracker[] =
+    "there, if the program links //trackers or the one of that name, and finds what it needs";
 
 // Sorted by name.
 constexpr Entry kEntries[] = {
-    {"aim", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"aim", FeatureKind::kTracker, tracker, kTracker},
     {"amdsmi", FeatureKind::kLibrary, amdsmi, "AMD's management library, looked up at run time"},
     {"bitsandbytes_4bit", FeatureKind::kEngine, no, kNoEngine},
     {"bitsandbytes_8bit", FeatureKind::kEngine, no, kNoEngine},
     {"bitsandbytes_multi_backend", FeatureKind::kEngine, no, kNoEngine},
     {"bnb", FeatureKind::kEngine, no, kNoEngine},
     {"boto3", FeatureKind::kPackage, aws, "the aws command, looked up in PATH, takes its place"},
-    {"clearml", FeatureKind::kTracker, linked_tracker, kTracker},
-    {"comet_ml", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"clearml", FeatureKind::kTracker, tracker, kTracker},
+    {"comet_ml", FeatureKind::kTracker, tracker, kTracker},
     {"datasets", FeatureKind::kPackage, no, kNoReplacement},
     {"deepspeed", FeatureKind::kEngine, no, kNoEngine},
-    {"dvclive", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"dvclive", FeatureKind::kTracker, tracker, kTracker},
     {"hwloc", FeatureKind::kBuild, yes, "the machine's layout, linked in"},
     {"import_timer", FeatureKind::kPackage, no, kPython},
     {"ipex", FeatureKind::kBuild, no, "LibTorch for Intel's GPUs needs no extension any more"},
-    {"lomo", FeatureKind::kEngine, no, kNoEngine},
+    {"lomo", FeatureKind::kEngine, yes, "the optimizers Lomo and AdaLomo are native"},
     {"matplotlib", FeatureKind::kPackage, no, kPython},
     {"megatron_lm", FeatureKind::kEngine, no, kNoEngine},
-    {"mlflow", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"mlflow", FeatureKind::kTracker, tracker, kTracker},
     {"msamp", FeatureKind::kEngine, yes, kFp8Engine},
     {"numpy", FeatureKind::kPackage, no, "tensors take its place"},
     {"pandas", FeatureKind::kPackage, no, kPython},
@@ -131,9 +146,9 @@ constexpr Entry kEntries[] = {
     {"rich", FeatureKind::kPackage, no, kPython},
     {"sagemaker", FeatureKind::kPackage, aws,
      "the aws command, looked up in PATH, takes its place"},
-    {"schedulefree", FeatureKind::kEngine, no, kNoEngine},
-    {"swanlab", FeatureKind::kTracker, linked_tracker, kTracker},
-    {"tensorboard", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"schedulefree", FeatureKind::kEngine, yes, "the optimizer ScheduleFreeAdamW is native"},
+    {"swanlab", FeatureKind::kTracker, tracker, kTracker},
+    {"tensorboard", FeatureKind::kTracker, tracker, kTracker},
     {"timm", FeatureKind::kPackage, no, kNoReplacement},
     {"torch_distributed", FeatureKind::kBuild, yes, "c10d is part of LibTorch"},
     {"torchao", FeatureKind::kEngine, yes, kFp8Engine},
@@ -142,13 +157,14 @@ constexpr Entry kEntries[] = {
      "loaders save and restore their position themselves"},
     {"torchvision", FeatureKind::kPackage, no, kPython},
     {"tqdm", FeatureKind::kPackage, yes, "ProgressBar takes its place"},
-    {"trackio", FeatureKind::kTracker, linked_tracker, kTracker},
+    {"trackio", FeatureKind::kTracker, tracker, kTracker},
     {"transformer_engine", FeatureKind::kEngine, yes, kFp8Engine},
     {"transformer_engine_mxfp8", FeatureKind::kEngine, yes, kFp8Engine},
     {"transformers", FeatureKind::kPackage, no, kNoReplacement},
     {"triton", FeatureKind::kPackage, no, kPython},
-    {"wandb", FeatureKind::kTracker, linked_tracker, kTracker},
-    {"weights_only", FeatureKind::kPackage, no, "nothing in this build reads pickled weights"},
+    {"wandb", FeatureKind::kTracker, tracker, kTracker},
+    {"weights_only", FeatureKind::kBuild, yes,
+     "files of torch.save are read natively, and nothing in them is executed"},
 };
 
 constexpr bool before(const Entry& a, const Entry& b) {
@@ -204,8 +220,36 @@ bool internal::DeviceCheck::operator()(bool check_device, const Runtime& runtime
   return device && can_hold_a_tensor(*device);
 }
 
-bool internal::FeatureCheck::operator()(const Runtime& runtime) const {
+bool internal::FeatureCheck::operator()(Runtime& runtime) const {
   return is_feature_available(name, runtime);
+}
+
+bool internal::VersionedFeatureCheck::operator()(const std::string& min_version,
+                                                 Runtime& runtime) const {
+  // Checks the text. What takes a package's place serves programs for all versions of it.
+  if (!min_version.empty()) compare_versions("0", "<", min_version);
+  return is_feature_available(name, runtime);
+}
+
+bool internal::VersionedFeatureCheck::operator()(Runtime& runtime) const {
+  return is_feature_available(name, runtime);
+}
+
+bool internal::has_gaudi1(const std::string& pci_devices) {
+  constexpr char kHabana[] = "0x1da3";
+  const auto number = [](const std::filesystem::path& file) {
+    std::string text;
+    std::ifstream(file) >> text;
+    return text;
+  };
+  std::error_code error;
+  std::filesystem::directory_iterator device(pci_devices, error);
+  for (; !error && device != std::filesystem::directory_iterator(); device.increment(error)) {
+    if (number(device->path() / "vendor") != kHabana) continue;
+    const std::string model = number(device->path() / "device");
+    if (model == "0x1000" || model == "0x1010") return true;  // The second is its secured variant.
+  }
+  return false;
 }
 
 bool is_rocm_available(bool check_device, const Runtime& runtime) {
@@ -214,8 +258,10 @@ bool is_rocm_available(bool check_device, const Runtime& runtime) {
 }
 
 bool is_habana_gaudi1(const Runtime& runtime) {
+  if (!is_hpu_available(false, runtime)) return false;
+  if (runtime.owns_process()) return internal::has_gaudi1("/sys/bus/pci/devices");
   const std::string name = runtime.device_name();
-  return is_hpu_available(false, runtime) && (name == "gaudi" || name == "gaudi1");
+  return name == "gaudi" || name == "gaudi1";
 }
 
 bool is_mps_available(const std::string& min_version, const Runtime& runtime) {
@@ -250,7 +296,7 @@ bool is_bf16_available(bool ignore_tpu, const Runtime& runtime) {
 
 bool is_fp16_available(const Runtime& runtime) { return !is_habana_gaudi1(runtime); }
 
-bool is_fp8_available(const Runtime& runtime) {
+bool is_fp8_available(Runtime& runtime) {
   return is_transformer_engine_available(runtime) || is_msamp_available(runtime) ||
          is_torchao_available(runtime);
 }
@@ -270,8 +316,8 @@ bool check_cuda_p2p_ib_support(const Runtime& runtime) {
   return cuda_p2p_ib_supported(get_gpu_info(runtime));
 }
 
-BuildInfo build_info(const Runtime& runtime) {
-  BuildInfo info{.version = kVersion,
+BuildInfo build_info(Runtime& runtime) {
+  BuildInfo info{.version = std::string(library_version("accelerate").value()),
                  .libtorch_version = TORCH_VERSION,
                  .compiler = compiler(),
                  .flags = flags()};
@@ -282,12 +328,12 @@ BuildInfo build_info(const Runtime& runtime) {
   return info;
 }
 
-bool is_feature_available(std::string_view name, const Runtime& runtime) {
+bool is_feature_available(std::string_view name, Runtime& runtime) {
   const Entry& entry = find(name);
   return entry.available(runtime, entry.name);
 }
 
-void require_feature(std::string_view name, const Runtime& runtime) {
+void require_feature(std::string_view name, Runtime& runtime) {
   const Entry& entry = find(name);
   TORCH_CHECK_NOT_IMPLEMENTED(entry.available(runtime, entry.name), "this needs ", entry.name,
                               ", which is not available: ", entry.note);

@@ -28,8 +28,16 @@ struct DeviceCheck {
 };
 struct FeatureCheck {
   const char* name;
-  bool operator()(const Runtime& runtime = Runtime::current()) const;
+  bool operator()(Runtime& runtime = Runtime::current()) const;
 };
+struct VersionedFeatureCheck {
+  const char* name;
+  bool operator()(const std::string& min_version = "", Runtime& runtime = Runtime::current()) const;
+  bool operator()(Runtime& runtime) const;
+};
+
+// Whether a folder such as /sys/bus/pci/devices lists a first Gaudi.
+bool has_gaudi1(const std::string& pci_devices);
 
 }  // namespace internal
 
@@ -46,7 +54,7 @@ inline constexpr internal::DeviceCheck is_sdaa_available{"sdaa"};
 inline constexpr internal::DeviceCheck is_neuron_available{"neuron"};
 /// `check_device`: checks the device as well, which is what loads its collective library.
 inline constexpr internal::DeviceCheck is_hpu_available{"hpu"};
-/// The first generation of Gaudi, which has no fp16.
+/// The first generation of Gaudi, which has no fp16. A simulated one is called "gaudi" or "gaudi1".
 bool is_habana_gaudi1(const Runtime& runtime = Runtime::current());
 /// And LibTorch is of `min_version` or newer.
 /// Errors: c10::ValueError for text that is not a version.
@@ -70,7 +78,7 @@ std::vector<c10::Device> initialized_devices();
 bool is_bf16_available(bool ignore_tpu = false, const Runtime& runtime = Runtime::current());
 bool is_fp16_available(const Runtime& runtime = Runtime::current());
 /// Whether one of the fp8 engines is in this build.
-bool is_fp8_available(const Runtime& runtime = Runtime::current());
+bool is_fp8_available(Runtime& runtime = Runtime::current());
 
 // ---- NVIDIA.
 
@@ -112,16 +120,21 @@ struct BuildInfo {
   std::vector<Feature> features;
 };
 
-/// A simulated rank gets the same answers on every machine: what would be looked up is missing.
-BuildInfo build_info(const Runtime& runtime = Runtime::current());
+/// A simulated rank gets the same answers on every machine: what would be looked up is missing. A
+/// tracker is available if `log_with` takes it; to ask whether Python has a package, a tracker may
+/// start it once in this process.
+BuildInfo build_info(Runtime& runtime = Runtime::current());
 
 /// Errors: c10::ValueError listing the known names for an unknown one.
-bool is_feature_available(std::string_view name, const Runtime& runtime = Runtime::current());
+bool is_feature_available(std::string_view name, Runtime& runtime = Runtime::current());
 
 /// Errors: c10::NotImplementedError naming the feature and why it is missing; as above.
-void require_feature(std::string_view name, const Runtime& runtime = Runtime::current());
+void require_feature(std::string_view name, Runtime& runtime = Runtime::current());
 
 // ---- Rows of build_info().
+//
+// `min_version` is that of the Python package; whatever takes its place fits all versions.
+// Errors: c10::ValueError for a min_version that is not a version.
 
 inline constexpr internal::FeatureCheck is_4bit_bnb_available{"bitsandbytes_4bit"};
 inline constexpr internal::FeatureCheck is_8bit_bnb_available{"bitsandbytes_8bit"};
@@ -129,7 +142,7 @@ inline constexpr internal::FeatureCheck is_aim_available{"aim"};
 inline constexpr internal::FeatureCheck is_amdsmi_available{"amdsmi"};
 inline constexpr internal::FeatureCheck is_bitsandbytes_multi_backend_available{
     "bitsandbytes_multi_backend"};
-inline constexpr internal::FeatureCheck is_bnb_available{"bnb"};
+inline constexpr internal::VersionedFeatureCheck is_bnb_available{"bnb"};
 inline constexpr internal::FeatureCheck is_boto3_available{"boto3"};
 inline constexpr internal::FeatureCheck is_clearml_available{"clearml"};
 inline constexpr internal::FeatureCheck is_comet_ml_available{"comet_ml"};
@@ -143,7 +156,7 @@ inline constexpr internal::FeatureCheck is_matplotlib_available{"matplotlib"};
 inline constexpr internal::FeatureCheck is_megatron_lm_available{"megatron_lm"};
 inline constexpr internal::FeatureCheck is_mlflow_available{"mlflow"};
 inline constexpr internal::FeatureCheck is_msamp_available{"msamp"};
-inline constexpr internal::FeatureCheck is_numpy_available{"numpy"};
+inline constexpr internal::VersionedFeatureCheck is_numpy_available{"numpy"};
 inline constexpr internal::FeatureCheck is_pandas_available{"pandas"};
 inline constexpr internal::FeatureCheck is_peft_available{"peft"};
 inline constexpr internal::FeatureCheck is_pippy_available{"pippy"};

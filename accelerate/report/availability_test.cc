@@ -2,17 +2,23 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/platform/host_files.h"
 #include "accelerate/process/real_runtime.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/report/environment_report.h"
+#include "accelerate/testing/fake_runtime.h"
+#include "accelerate/tracking/tracker.h"
 
 namespace accelerate {
 namespace {
@@ -35,6 +41,150 @@ std::unique_ptr<RealRuntime> one_rank(
   return RealRuntime::from_environment(std::move(environment)).value();
 }
 
+// A rank of a simulation, on a device of this family and model.
+class SimulatedRank : public FakeRuntime {
+ public:
+  explicit SimulatedRank(std::string family = "cpu", std::string model = "")
+      : family_(std::move(family)), model_(std::move(model)) {}
+
+  std::string device_family() const override { return family_; }
+  std::string device_name() const override { return model_; }
+  FileSystem& files() override { return files_; }
+
+ private:
+  const std::string family_;
+  const std::string model_;
+  HostFiles files_;
+};
+
+TrackerClass tracker_class(const char* name,
+                           std::function<std::string(const TrackerServices&)> unavailable) {
+  return {.name = name,
+          .requires_logging_directory = false,
+          .tracker = [](const TrackerSetup&) { return std::unique_ptr<GeneralTracker>(); },
+          .unavailable = std::move(unavailable)};
+}
+
+// As trackers do that are linked into a program: one can always be used, one not in a simulation,
+// and one lacks its package.
+const TrackerRegistration kWandb(tracker_class("wandb", nullptr));
+const TrackerRegistration kTrackio(tracker_class("trackio", [](const TrackerServices& services) {
+  return std::string(services.is_real ? "" : "not in a simulation");
+}));
+const TrackerRegistration kAim(tracker_class("aim", [](const TrackerServices&) {
+  return std::string("its package is not installed");
+}));
+
+// A check, the row of build_info() that it has to ask, and its answer in this test.
+struct Answer {
+  const char* row;
+  const char* asked;
+  bool (*check)(Runtime&);
+  bool expected;
+};
+
+template <const auto& check>
+Answer answer(const char* row, bool expected) {
+  return {row, check.name, [](Runtime& runtime) { return check(runtime); }, expected};
+}
+
+// What is in this build, for a simulated rank, for which nothing is looked up on the machine.
+std::vector<Answer> all_answers() {
+  return {
+      answer<is_aim_available>("aim", false),
+      answer<is_amdsmi_available>("amdsmi", false),
+      answer<is_4bit_bnb_available>("bitsandbytes_4bit", false),
+      answer<is_8bit_bnb_available>("bitsandbytes_8bit", false),
+      answer<is_bitsandbytes_multi_backend_available>("bitsandbytes_multi_backend", false),
+      answer<is_bnb_available>("bnb", false),
+      answer<is_boto3_available>("boto3", false),
+      answer<is_clearml_available>("clearml", false),
+      answer<is_comet_ml_available>("comet_ml", false),
+      answer<is_datasets_available>("datasets", false),
+      answer<is_deepspeed_available>("deepspeed", false),
+      answer<is_dvclive_available>("dvclive", false),
+      answer<is_import_timer_available>("import_timer", false),
+      answer<is_ipex_available>("ipex", false),
+      answer<is_lomo_available>("lomo", true),
+      answer<is_matplotlib_available>("matplotlib", false),
+      answer<is_megatron_lm_available>("megatron_lm", false),
+      answer<is_mlflow_available>("mlflow", false),
+      answer<is_msamp_available>("msamp", true),
+      answer<is_numpy_available>("numpy", false),
+      answer<is_pandas_available>("pandas", false),
+      answer<is_peft_available>("peft", false),
+      answer<is_pippy_available>("pippy", false),
+      answer<is_pynvml_available>("pynvml", false),
+      answer<is_pytest_available>("pytest", false),
+      answer<is_rich_available>("rich", false),
+      answer<is_sagemaker_available>("sagemaker", false),
+      answer<is_schedulefree_available>("schedulefree", true),
+      answer<is_swanlab_available>("swanlab", false),
+      answer<is_tensorboard_available>("tensorboard", false),
+      answer<is_timm_available>("timm", false),
+      answer<is_torch_distributed_available>("torch_distributed", true),
+      answer<is_torchao_available>("torchao", true),
+      answer<is_torchdata_available>("torchdata", true),
+      answer<is_torchdata_stateful_dataloader_available>("torchdata_stateful_dataloader", true),
+      answer<is_torchvision_available>("torchvision", false),
+      answer<is_tqdm_available>("tqdm", true),
+      answer<is_trackio_available>("trackio", false),
+      answer<is_transformer_engine_available>("transformer_engine", true),
+      answer<is_transformer_engine_mxfp8_available>("transformer_engine_mxfp8", true),
+      answer<is_transformers_available>("transformers", false),
+      answer<is_triton_available>("triton", false),
+      answer<is_wandb_available>("wandb", true),
+      answer<is_weights_only_available>("weights_only", true),
+  };
+}
+
+TEST(Features, HaveAnAnswerEach) {
+  SimulatedRank simulated;
+  std::set<std::string> rows{"hwloc"};  // It has no check of its own.
+  for (const Answer& each : all_answers()) {
+    EXPECT_STREQ(each.asked, each.row);
+    EXPECT_EQ(each.check(simulated), each.expected) << each.row;
+    rows.insert(each.row);
+  }
+  for (const Feature& feature : build_info(simulated).features) {
+    EXPECT_TRUE(rows.contains(feature.name)) << feature.name << " is in no row of this test";
+  }
+  EXPECT_EQ(rows.size(), build_info(simulated).features.size());
+}
+
+TEST(Features, LookAroundOnARealRankAlone) {
+  auto runtime = one_rank();
+  for (const Answer& each : all_answers()) {
+    const std::string row = each.row;
+    if (row == "amdsmi" || row == "pynvml" || row == "trackio") continue;
+    EXPECT_EQ(each.check(*runtime), each.expected) << row;
+  }
+  EXPECT_EQ(is_pynvml_available(*runtime), has_nvml());
+  EXPECT_TRUE(is_trackio_available(*runtime));
+}
+
+TEST(Features, ThatAreTrackersFollowTheRanksOwnRegistry) {
+  SimulatedRank simulated;
+  simulated.shared<TrackerRegistry>([] {
+    auto own = std::make_shared<TrackerRegistry>(TrackerRegistry::linked());
+    own->add(tracker_class("wandb", [](const TrackerServices&) { return std::string("away"); }));
+    own->add(tracker_class("mlflow", nullptr));
+    return own;
+  });
+  EXPECT_FALSE(is_wandb_available(simulated));
+  EXPECT_TRUE(is_mlflow_available(simulated));
+  EXPECT_FALSE(is_swanlab_available(simulated)) << "is not linked";
+}
+
+TEST(Features, OfPackagesTakeALeastVersion) {
+  SimulatedRank simulated;
+  EXPECT_FALSE(is_numpy_available("1.25.0", simulated));
+  EXPECT_FALSE(is_bnb_available("0.43", simulated));
+  EXPECT_FALSE(is_bnb_available("", simulated));
+  EXPECT_THROW(is_numpy_available("new", simulated), c10::ValueError);
+  EXPECT_THROW(is_bnb_available("torch", simulated), c10::ValueError);
+}
+
 TEST(Features, AreListedOnceWithTheAnswersOfTheirChecks) {
   auto runtime = one_rank();
   const BuildInfo build = build_info(*runtime);
@@ -50,13 +200,7 @@ TEST(Features, AreListedOnceWithTheAnswersOfTheirChecks) {
 
 TEST(Features, AnswerForWhatTakesAPackagesPlace) {
   auto runtime = one_rank();
-  EXPECT_TRUE(is_torch_distributed_available(*runtime));
-  EXPECT_TRUE(is_tqdm_available(*runtime));
-  EXPECT_TRUE(is_torchdata_stateful_dataloader_available(*runtime));
-  EXPECT_FALSE(is_numpy_available(*runtime));
-  EXPECT_TRUE(is_torchao_available(*runtime));
   EXPECT_TRUE(is_fp8_available(*runtime));
-  EXPECT_FALSE(is_ipex_available(*runtime));
 }
 
 TEST(Features, LookForTheAwsCommandInThePath) {
@@ -100,6 +244,42 @@ TEST(Availability, FindsTheDevicesOfThisMachine) {
   EXPECT_TRUE(is_bf16_available(true, *runtime));
   EXPECT_TRUE(is_fp16_available(*runtime));
   EXPECT_EQ(get_driver_version(*runtime), query_nvidia_gpus().driver_version);
+}
+
+// A PCI bus with these devices, each of a vendor and a model.
+std::string pci_bus(const std::string& name,
+                    const std::vector<std::pair<std::string, std::string>>& devices) {
+  const std::filesystem::path bus = std::filesystem::path(::testing::TempDir()) / name;
+  std::filesystem::remove_all(bus);
+  std::filesystem::create_directories(bus);
+  for (const auto& [vendor, model] : devices) {
+    const auto folder = bus / ("0000:0" + model.substr(2));
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder / "vendor") << vendor << "\n";
+    std::ofstream(folder / "device") << model << "\n";
+  }
+  return bus.string();
+}
+
+TEST(Availability, TellsTheFirstGaudiFromItsSuccessors) {
+  using internal::has_gaudi1;
+  EXPECT_TRUE(has_gaudi1(pci_bus("gaudi", {{"0x8086", "0x1237"}, {"0x1da3", "0x1000"}})));
+  EXPECT_TRUE(has_gaudi1(pci_bus("secured_gaudi", {{"0x1da3", "0x1010"}})));
+  EXPECT_FALSE(has_gaudi1(pci_bus("gaudi2", {{"0x1da3", "0x1020"}, {"0x1da3", "0x1060"}})));
+  EXPECT_FALSE(has_gaudi1(pci_bus("another_maker", {{"0x8086", "0x1000"}})));
+  EXPECT_FALSE(has_gaudi1(pci_bus("empty", {}) + "/nowhere"));
+}
+
+TEST(Availability, OfASimulatedGaudiFollowsItsModel) {
+  for (const char* model : {"gaudi", "gaudi1"}) {
+    const SimulatedRank first("hpu", model);
+    EXPECT_TRUE(is_habana_gaudi1(first)) << model;
+    EXPECT_FALSE(is_fp16_available(first)) << model;
+  }
+  const SimulatedRank second("hpu", "gaudi2");
+  EXPECT_FALSE(is_habana_gaudi1(second));
+  EXPECT_TRUE(is_fp16_available(second));
+  EXPECT_FALSE(is_habana_gaudi1(SimulatedRank("gpu", "gaudi"))) << "is not an HPU";
 }
 
 TEST(Availability, RefusesArgumentsThatContradict) {

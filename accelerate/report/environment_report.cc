@@ -118,7 +118,7 @@ struct Writer {
     if (!value.empty()) report.facts.push_back({name, value});
   }
 
-  void add_build(const Runtime& runtime) {
+  void add_build(Runtime& runtime) {
     const BuildInfo build = build_info(runtime);
     add("`Accelerate` version", build.version);
     utsname system = {};
@@ -191,7 +191,7 @@ std::string EnvironmentReport::to_json() const {
   return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-EnvironmentReport environment_report(const Runtime& runtime) {
+EnvironmentReport environment_report(Runtime& runtime) {
   Writer writer;
   writer.add_build(runtime);
   writer.add_machine();

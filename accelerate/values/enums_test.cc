@@ -89,9 +89,15 @@ TEST(Enums, NameWhatThereIsWhenATextIsUnknown) {
 }
 
 TEST(Constants, NameTheFilesOfACheckpoint) {
-  EXPECT_EQ(std::string(kWeightsIndexName), std::string(kWeightsName) + ".index.json");
+  EXPECT_STREQ(kSafeModelName, "model");
+  EXPECT_STREQ(kOptimizerName, "optimizer");
+  EXPECT_STREQ(kSchedulerName, "scheduler");
+  EXPECT_STREQ(kRngStateName, "random_states");
+  EXPECT_STREQ(kScalerName, "scaler");
+  EXPECT_STREQ(kWeightsName, "pytorch_model.bin");
+  EXPECT_STREQ(kFsdpModelName, "pytorch_model_fsdp");
+  EXPECT_STREQ(kSafeWeightsName, "model.safetensors");
   EXPECT_EQ(std::string(kSafeWeightsIndexName), std::string(kSafeWeightsName) + ".index.json");
-  EXPECT_EQ(with_suffix(kWeightsPatternName, ""), kWeightsName);
   EXPECT_EQ(with_suffix(kSafeWeightsPatternName, ""), kSafeWeightsName);
   EXPECT_EQ(with_suffix(kSafeWeightsPatternName, "-00001-of-00002"),
             "model-00001-of-00002.safetensors");

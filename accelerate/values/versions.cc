@@ -19,6 +19,8 @@
 namespace accelerate {
 namespace {
 
+constexpr char kAccelerate[] = "0.1.0";
+
 constexpr int64_t kBeforeAll = -1;
 constexpr int64_t kAfterAll = std::numeric_limits<int64_t>::max();
 
@@ -143,7 +145,7 @@ bool read_local(Reader& reader, Version& version) {
   return true;
 }
 
-Version parse_version(std::string_view text) {
+Version parse_version(std::string_view text, const char* hint = "") {
   std::string plain = absl::AsciiStrToLower(std::string(text));
   absl::StripAsciiWhitespace(&plain);
   Reader reader(plain);
@@ -154,17 +156,26 @@ Version parse_version(std::string_view text) {
     read_suffixes(reader, version);
     valid = read_local(reader, version) && reader.at_end();
   }
-  TORCH_CHECK_VALUE(valid, "\"", text, "\" is not a version");
+  TORCH_CHECK_VALUE(valid, "\"", text, "\" is not a version", hint);
   return version;
 }
 
 }  // namespace
 
-bool compare_versions(std::string_view version, std::string_view op,
+std::optional<std::string_view> library_version(std::string_view library) {
+  if (library == "accelerate") return kAccelerate;
+  if (library == "torch") return TORCH_VERSION;
+  return std::nullopt;
+}
+
+bool compare_versions(std::string_view library_or_version, std::string_view op,
                       std::string_view requirement_version) {
   TORCH_CHECK_VALUE(op == ">" || op == ">=" || op == "==" || op == "!=" || op == "<=" || op == "<",
                     "`operation` must be one of >, >=, ==, !=, <=, <; got \"", op, "\"");
-  const auto order = parse_version(version) <=> parse_version(requirement_version);
+  const std::string_view version = library_version(library_or_version).value_or(library_or_version);
+  const auto order =
+      parse_version(version, "; the libraries whose version is known are accelerate and torch") <=>
+      parse_version(requirement_version);
   if (op == ">") return order > 0;
   if (op == ">=") return order >= 0;
   if (op == "==") return order == 0;

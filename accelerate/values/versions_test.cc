@@ -1,14 +1,19 @@
 #include "accelerate/values/versions.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/version.h>
 
 namespace accelerate {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // Each before the next, whatever the number of its release is.
 TEST(CompareVersions, OrdersReleasesAndTheirSuffixes) {
@@ -61,10 +66,26 @@ TEST(CompareVersions, RefusesWhatIsNoVersionOrOperation) {
   for (const char* operation : {"=", "~=", "", "=>", "is"}) {
     EXPECT_THROW(compare_versions("1", operation, "1"), c10::ValueError) << operation;
   }
-  for (const char* text : {"", "x", "1.", "1..0", ".1", "1.0+", "1.0+a..b", "1.0 2", "torch", "1.x",
+  for (const char* text : {"", "x", "1.", "1..0", ".1", "1.0+", "1.0+a..b", "1.0 2", "numpy", "1.x",
                            "1.0rc1a", "1-", "1!", "99999999999999999999"}) {
     EXPECT_THROW(compare_versions(text, "<", "1"), c10::ValueError) << text;
     EXPECT_THROW(compare_versions("1", "<", text), c10::ValueError) << text;
+  }
+}
+
+TEST(CompareVersions, TakesTheVersionOfALibrary) {
+  EXPECT_TRUE(compare_versions("torch", "==", TORCH_VERSION));
+  EXPECT_TRUE(compare_versions("torch", ">=", "2.6"));
+  EXPECT_TRUE(compare_versions("accelerate", "==", *library_version("accelerate")));
+  EXPECT_TRUE(compare_versions("accelerate", "<", "1000"));
+  EXPECT_EQ(library_version("numpy"), std::nullopt);
+  EXPECT_THROW(compare_versions("2.6", "==", "torch"), c10::ValueError) << "not a requirement";
+  try {
+    compare_versions("numpy", ">=", "1.0");
+    FAIL() << "this library has no NumPy";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                AllOf(HasSubstr("numpy"), HasSubstr("accelerate and torch")));
   }
 }
 

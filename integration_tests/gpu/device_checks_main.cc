@@ -177,6 +177,9 @@ int check_all() {
   for (const std::string& backend : backend_names()) {
     if (backend == "nccl" && cuda) {
       report.check("nccl, one member", [] { check_backend("nccl", c10::kCUDA); });
+      report.check("cache of CUDA's allocator", [] {
+        expect(release_device_cache(c10::kCUDA), "nothing is registered that empties it");
+      });
     } else if (backend == "gloo") {
       report.check("gloo, one member", [] { check_backend("gloo", c10::kCPU); });
     }

@@ -47,6 +47,17 @@ TEST(Devices, OfIntelAreRenderNodesOfItsVendor) {
   EXPECT_EQ(find_devices(system_with("mixed", {"nvidia0"}, {"0x8086"}), {}).kind, "gpu");
 }
 
+TEST(Devices, OfAmdAreRenderNodesOfItsVendorWithTheComputeDriver) {
+  const std::string root = system_with("amd", {"kfd"}, {"0x1002", "0x8086", "0x1002"});
+  const Devices devices = find_devices(root, {});
+  EXPECT_EQ(devices.kind, "gpu");
+  EXPECT_EQ(devices.installed, 2);
+  EXPECT_EQ(devices.visible, 2);
+  EXPECT_EQ(find_devices(root, {"CUDA_VISIBLE_DEVICES=1"}).visible, 1);
+  EXPECT_EQ(find_devices(system_with("display", {}, {"0x1002"}), {}).kind, "cpu");
+  EXPECT_EQ(find_devices(system_with("intel_with_kfd", {"kfd"}, {"0x8086"}), {}).kind, "xpu");
+}
+
 TEST(Devices, ThatAreHiddenAreNone) {
   const std::string root = system_with("hidden", {"nvidia0"});
   for (const char* word : {"CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=-1"}) {

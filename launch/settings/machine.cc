@@ -107,18 +107,28 @@ constexpr std::pair<const char*, const char*> kVisibleDevices[] = {
     {"neuron", "NEURON_RT_VISIBLE_CORES"},
 };
 
-constexpr char kIntel[] = "0x8086";
-
 // All makers' graphics have the same names; only their vendors tell them apart.
-int count_intel(const fs::path& root) {
+int count_render_nodes(const fs::path& root, absl::string_view maker) {
   int count = 0;
   for (const std::string& name : numbered_names(root / "dev/dri", "renderD")) {
     std::string vendor;
     std::ifstream(root / "sys/class/drm" / name / "device/vendor") >> vendor;
-    count += vendor == kIntel;
+    count += vendor == maker;
   }
   return count;
 }
+
+// AMD's compute with the driver that is behind /dev/kfd, and only display without it.
+int count_amd(const fs::path& root) {
+  std::error_code error;
+  return fs::exists(root / "dev/kfd", error) ? count_render_nodes(root, "0x1002") : 0;
+}
+
+int count_intel(const fs::path& root) { return count_render_nodes(root, "0x8086"); }
+
+// Kinds of devices whose files do not tell their makers, the one to prefer first.
+constexpr std::pair<const char*, int (*)(const fs::path&)> kRenderNodes[] = {{"gpu", &count_amd},
+                                                                             {"xpu", &count_intel}};
 
 }  // namespace
 
@@ -160,9 +170,10 @@ Devices find_devices(const std::string& root, absl::Span<const std::string> envi
     devices.kind = kind;
     if (devices.installed > 0) break;
   }
-  if (devices.installed == 0) {
-    devices.installed = count_intel(root);
-    devices.kind = "xpu";
+  for (const auto& [kind, count] : kRenderNodes) {
+    if (devices.installed > 0) break;
+    devices.installed = count(root);
+    devices.kind = kind;
   }
   const std::optional<std::string> ids =
       process::find_in_environment(environment, visible_devices_variable(devices.kind));

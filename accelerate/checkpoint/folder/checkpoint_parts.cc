@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/constants.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
@@ -181,13 +182,8 @@ void CheckpointReader::read_into(
 namespace accelerate::internal {
 namespace {
 
-constexpr char kModel[] = "model";
-constexpr char kOptimizer[] = "optimizer";
-constexpr char kScheduler[] = "scheduler";
 constexpr char kLoader[] = "dl_state_dict";
 constexpr char kCustom[] = "custom_checkpoint";
-constexpr char kScaler[] = "scaler";
-constexpr char kRandomStates[] = "random_states";
 constexpr char kGradients[] = "gradients";
 constexpr char kReplica[] = "replica_state";
 
@@ -219,7 +215,7 @@ std::optional<StateDict> read_first(const CheckpointReader& reader,
 int first_rank(const CheckpointReader& reader) {
   const auto world_size = static_cast<int>(reader.manifest().world_size);
   for (int rank = 0; rank < world_size; ++rank) {
-    if (reader.find(absl::StrCat(kRandomStates, "_", rank))) return rank;
+    if (reader.find(absl::StrCat(kRngStateName, "_", rank))) return rank;
   }
   return 0;
 }
@@ -228,9 +224,9 @@ int first_rank(const CheckpointReader& reader) {
 
 std::map<std::string, int64_t> TrainingParts::counts() const {
   const auto count = [](const auto& objects) { return static_cast<int64_t>(objects.size()); };
-  return {{kModel, count(training.models)},
-          {kOptimizer, count(alive(training.optimizers))},
-          {kScheduler, count(alive(training.schedulers))},
+  return {{kSafeModelName, count(training.models)},
+          {kOptimizerName, count(alive(training.optimizers))},
+          {kSchedulerName, count(alive(training.schedulers))},
           {kLoader, count(alive(training.loaders))},
           {kCustom, count(custom_objects)}};
 }
@@ -250,22 +246,22 @@ std::vector<NamedTensors> TrainingParts::weights() const {
 std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weights) const {
   std::vector<CheckpointPart> parts;
   for (size_t i = 0; i < weights.size(); ++i) {
-    parts.push_back({.name = indexed(kModel, i),
+    parts.push_back({.name = indexed(kSafeModelName, i),
                      .state = {.tensors = clean_state_dict_for_safetensors(weights[i])},
                      .is_model = true});
   }
   size_t index = 0;
   for (const auto& optimizer : alive(training.optimizers)) {
-    parts.push_back({.name = indexed(kOptimizer, index++),
+    parts.push_back({.name = indexed(kOptimizerName, index++),
                      .state = accelerated_optimizer_state_dict(*optimizer),
                      .is_optimizer = true});
   }
   index = 0;
   for (const auto& scheduler : alive(training.schedulers)) {
-    parts.push_back({indexed(kScheduler, index++), scheduler_state_dict(*scheduler)});
+    parts.push_back({indexed(kSchedulerName, index++), scheduler_state_dict(*scheduler)});
   }
   if (training.scaler) {
-    parts.push_back({kScaler, {.values = training.scaler->state_dict()}});
+    parts.push_back({kScalerName, {.values = training.scaler->state_dict()}});
   }
   for (size_t i = 0; i < custom_objects.size(); ++i) {
     StateDict state = custom_objects[i].state_dict();
@@ -286,7 +282,7 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   std::vector<CheckpointPart> parts;
   StateDict random = rng_state_dict(capture_rng_state({}, runtime));
   random.values = training_state_dict(training, gradient_state).values;
-  parts.push_back({absl::StrCat(kRandomStates, "_", rank), std::move(random)});
+  parts.push_back({absl::StrCat(kRngStateName, "_", rank), std::move(random)});
   size_t index = 0;
   for (const auto& loader : alive(training.loaders)) {
     parts.push_back({of_rank(kLoader, index++, rank), {.values = loader->state_dict()}});
@@ -308,8 +304,8 @@ std::vector<CheckpointPart> TrainingParts::own() const {
 void TrainingParts::check(const CheckpointReader& reader, const Modules& models) const {
   const auto& saved = reader.manifest().counts;
   auto prepared = counts();
-  prepared[kModel] = static_cast<int64_t>(models.size());
-  for (const char* kind : {kModel, kOptimizer, kScheduler}) {
+  prepared[kSafeModelName] = static_cast<int64_t>(models.size());
+  for (const char* kind : {kSafeModelName, kOptimizerName, kSchedulerName}) {
     TORCH_CHECK_VALUE(prepared[kind] <= count_of(saved, kind), "load_state: ", prepared[kind],
                       " of kind \"", kind, "\" are prepared, but the checkpoint ", reader.folder(),
                       " has ", count_of(saved, kind));
@@ -325,15 +321,15 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
   for (size_t i = 0; i < models.size(); ++i) {
     StateDictMatch match(*models[i]);
     reader.read_into(
-        indexed(kModel, i),
+        indexed(kSafeModelName, i),
         [&](const std::string& name, at::IntArrayRef sizes) { return match.find(name, sizes); },
         [&] {
           try {
             match.finish(strict);
           } catch (const CheckpointError& other) {
             // The checkpoint is of another model; it is not damaged.
-            TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ", indexed(kModel, i),
-                              ": ", exception_text(other));
+            TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ",
+                              indexed(kSafeModelName, i), ": ", exception_text(other));
           }
         });
   }
@@ -347,13 +343,13 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   const auto loaders = alive(training.loaders);
   // Schedulers go first: the learning rate is part of the optimizer's state.
   for (size_t i = 0; i < schedulers.size(); ++i) {
-    load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kScheduler, i)));
+    load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kSchedulerName, i)));
   }
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    load_accelerated_optimizer_state_dict(*optimizers[i], reader.read(indexed(kOptimizer, i)));
+    load_accelerated_optimizer_state_dict(*optimizers[i], reader.read(indexed(kOptimizerName, i)));
   }
-  if (training.scaler && reader.find(kScaler)) {
-    training.scaler->load_state_dict(reader.read(kScaler).values);
+  if (training.scaler && reader.find(kScalerName)) {
+    training.scaler->load_state_dict(reader.read(kScalerName).values);
   } else if (training.scaler) {
     log.warning(absl::StrCat("the checkpoint ", reader.folder(),
                              " was not saved in fp16: the loss scale begins anew"));
@@ -383,10 +379,10 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
   const int rank = runtime.topology().rank;
   const bool same_ranks = reader.manifest().world_size == runtime.topology().world_size;
-  const std::string own = absl::StrCat(kRandomStates, "_", rank);
+  const std::string own = absl::StrCat(kRngStateName, "_", rank);
   const bool is_known = reader.find(own).has_value();
   const StateDict state =
-      reader.read(is_known ? own : absl::StrCat(kRandomStates, "_", first_rank(reader)));
+      reader.read(is_known ? own : absl::StrCat(kRngStateName, "_", first_rank(reader)));
   if (!is_known) {
     log.warning(
         absl::StrCat("the checkpoint ", reader.folder(), " is of ", reader.manifest().world_size,

@@ -19,10 +19,10 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/report/availability.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/values/texts.h"
+#include "accelerate/values/versions.h"
 
 namespace accelerate {
 
@@ -59,9 +59,9 @@ std::string expanded(std::string path, const Environment& environment) {
   return path;
 }
 
-std::map<std::string, std::string> versions(const Runtime& runtime) {
-  const BuildInfo info = build_info(runtime);
-  return {{"accelerate", info.version}, {"libtorch", info.libtorch_version}};
+std::map<std::string, std::string> versions() {
+  return {{"accelerate", std::string(library_version("accelerate").value())},
+          {"libtorch", std::string(library_version("torch").value())}};
 }
 
 // The intersection of the ranks' non-empty lists, in the order of the first one.
@@ -277,7 +277,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                                      .world_size = state_.num_processes(),
                                      .iteration = configuration_.iteration,
                                      .step = gradient_state_.step(),
-                                     .versions = versions(runtime),
+                                     .versions = versions(),
                                      .counts = parts().counts()},
                         .commits = writes_shared(),
                         .durable = durable,

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/constants.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
@@ -139,8 +140,8 @@ bool has_file(FileSystem& files, const std::string& folder, const char* name) {
 // The folders that a save of a sharded model makes below or beside the named one.
 std::string hint_for(FileSystem& files, const std::string& folder) {
   for (const std::string& base : {folder, parent_path(folder)}) {
-    for (const char* name : {"pytorch_model_fsdp_0", "optimizer_0"}) {
-      const std::string candidate = join_path(base, name);
+    for (const char* name : {kFsdpModelName, kOptimizerName}) {
+      const std::string candidate = join_path(base, absl::StrCat(name, "_0"));
       if (has_file(files, candidate, kShardedMetadataFile) ||
           has_file(files, candidate, kDistributedMetadata)) {
         return absl::StrCat("; did you mean ", candidate, "?");

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/constants.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
@@ -26,9 +27,6 @@ constexpr char kExtension[] = ".safetensors";
 constexpr char kAsideExtension[] = ".new.safetensors";
 constexpr char kIndexExtension[] = ".index.json";
 constexpr char kSafeIndexExtension[] = ".safetensors.index.json";
-constexpr char kSingleFile[] = "model.safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json";
-constexpr char kPickled[] = "pytorch_model.bin";
 
 // One past the largest int64_t.
 constexpr double kTooMany = 9223372036854775808.0;
@@ -102,7 +100,7 @@ absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string
     }
   }
   for (const auto& [single, indices] :
-       {std::pair(kSingleFile, &safe), std::pair(kPickled, &pickled)}) {
+       {std::pair(kSafeWeightsName, &safe), std::pair(kWeightsName, &pickled)}) {
     if (std::ranges::binary_search(*names, single)) {
       return WeightFiles{.files = {{.path = join_path(folder, single)}}};
     }
@@ -112,8 +110,9 @@ absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string
           folder, " has several indices, name the one to load: ", absl::StrJoin(*indices, ", ")));
     }
   }
-  return absl::NotFoundError(absl::StrCat(folder, " has nothing to load: no ", kSingleFile, ", no ",
-                                          kPickled, " and no index (*", kIndexExtension, ")"));
+  return absl::NotFoundError(absl::StrCat(folder, " has nothing to load: no ", kSafeWeightsName,
+                                          ", no ", kWeightsName, " and no index (*",
+                                          kIndexExtension, ")"));
 }
 
 }  // namespace
@@ -163,9 +162,9 @@ ShardPlan plan_shards(const std::vector<int64_t>& tensor_bytes, int64_t max_shar
   }
   if (!open.tensors.empty() || plan.shards.empty()) plan.shards.push_back(std::move(open));
   for (size_t i = 0; i < plan.shards.size(); ++i) {
-    plan.shards[i].file = plan.is_sharded() ? absl::StrFormat("model-%05d-of-%05d%s", i + 1,
-                                                              plan.shards.size(), kExtension)
-                                            : kSingleFile;
+    const std::string suffix =
+        plan.is_sharded() ? absl::StrFormat("-%05d-of-%05d", i + 1, plan.shards.size()) : "";
+    plan.shards[i].file = with_suffix(kSafeWeightsPatternName, suffix);
   }
   return plan;
 }
@@ -276,7 +275,7 @@ class ModelFolder {
 
   // An interrupted save has left the index that names files aside.
   absl::Status finish_interrupted_save() {
-    const absl::StatusOr<std::string> text = read_file(files_, path_of(kIndexFile));
+    const absl::StatusOr<std::string> text = read_file(files_, path_of(kSafeWeightsIndexName));
     if (absl::IsNotFound(text.status())) return absl::OkStatus();
     if (!text.ok()) return text.status();
     const absl::StatusOr<ShardIndex> index = parse_shard_index(*text);
@@ -321,14 +320,15 @@ class ModelFolder {
       if (absl::Status written = write_index(aside); !written.ok()) return written;
     }
     const absl::Status named = take_names(index);
-    return named.ok() ? remove_names({kSingleFile}) : named;
+    return named.ok() ? remove_names({kSafeWeightsName}) : named;
   }
 
   // All that a save may have left and `plan` does not have.
   absl::Status remove_stale(const ShardPlan& plan) {
     if (!plan.is_sharded()) {
       // First, for it may name some of the others.
-      if (absl::Status removed = remove_names({kIndexFile}); !removed.ok()) return removed;
+      if (absl::Status removed = remove_names({kSafeWeightsIndexName}); !removed.ok())
+        return removed;
     }
     const absl::StatusOr<std::vector<std::string>> names = files_.list(path_);
     if (!names.ok()) return names.status();
@@ -336,7 +336,7 @@ class ModelFolder {
     for (const std::string& name : *names) {
       const std::string file = name_of_aside(name).empty() ? name : name_of_aside(name);
       const bool is_aside = file != name;
-      const bool is_ours = is_shard_file_name(file) || (is_aside && file == kSingleFile);
+      const bool is_ours = is_shard_file_name(file) || (is_aside && file == kSafeWeightsName);
       const bool is_new = std::ranges::count(plan.shards, name, &ShardPlan::Shard::file) > 0;
       if (is_ours && !is_new) stale.push_back(name);
     }
@@ -347,12 +347,12 @@ class ModelFolder {
   std::string path_of(const std::string& name) const { return join_path(path_, name); }
 
   absl::Status write_index(const ShardIndex& index) {
-    return write_file(files_, path_of(kIndexFile), shard_index_text(index));
+    return write_file(files_, path_of(kSafeWeightsIndexName), shard_index_text(index));
   }
 
   // Whether the present index names files that will be replaced.
   absl::StatusOr<bool> replaces_shards(const ShardIndex& index) {
-    const absl::StatusOr<bool> has_index = exists(files_, path_of(kIndexFile));
+    const absl::StatusOr<bool> has_index = exists(files_, path_of(kSafeWeightsIndexName));
     if (!has_index.ok() || !*has_index) return has_index;
     for (const auto& [tensor, file] : index.weight_map) {
       const absl::StatusOr<bool> there = exists(files_, path_of(file));
