@@ -66,6 +66,10 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
   } catch (const CLI::CallForHelp&) {
     invocation.out << app.help();
     return finish(invocation);
+  } catch (const CLI::CallForAllHelp&) {
+    settings::show_all_flags(app);
+    invocation.out << app.help();
+    return finish(invocation);
   } catch (const CLI::ParseError& error) {
     return bad_command_line(invocation, error.what(), command.name);
   }
@@ -91,7 +95,11 @@ std::string help() {
 }
 
 int run(const std::vector<std::string>& args, Invocation& invocation) {
-  if (args.empty()) return bad_command_line(invocation, "no command given; see accelerate --help");
+  if (args.empty()) {
+    invocation.out << help();
+    // As HF Accelerate ends: nothing was done.
+    return std::max(finish(invocation), commands::kExitLauncherFailed);
+  }
   if (args[0] == "--version") {
     invocation.out << "accelerate " << process::kVersion << "\n";
     return finish(invocation);

@@ -5,6 +5,7 @@
 //     accelerate config update [--config_file PATH] [--set KEY=VALUE]...
 // With --set nothing is asked: the configuration is this machine's default with these values, or
 // with `update` the one that is there. A result that launch would refuse is not written.
+// One that asks for what is not in this version ends with exit code 2.
 // Mirrors: accelerate commands/config.
 
 #include <algorithm>
@@ -57,6 +58,7 @@ BasicMachine basic_machine(const Invocation& invocation) {
 absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignments) {
   for (const std::string& assignment : assignments) {
     if (absl::Status ok = dialogue::set_value(config, assignment); !ok.ok()) return ok;
+    config.lines.clear();  // The values no longer stand where they did.
   }
   return absl::OkStatus();
 }
@@ -84,10 +86,11 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
   absl::StatusOr<ConfigFile> file =
       settings::parse_config(settings::config_to_yaml(config), settings::ConfigFormat::kYaml, path);
   if (!file.ok()) return file.status();
-  // They belong to a text that is not shown.
-  file->lines.clear();
+  // Those of the text that was just parsed are nobody's.
+  file->lines = config.lines;
   absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
   if (!settings.ok()) return settings.status();
+  if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
   const int64_t ranks = settings->number("num_processes");
   if (ranks == 0 || ranks == -1) {
     const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
@@ -152,7 +155,10 @@ int run(const Options& options, Invocation& invocation) {
                                ? settings::default_config_path(invocation.environment)
                                : options.config_file;
   const absl::StatusOr<std::string> said = run_mode(options, path, invocation);
-  if (!said.ok()) return fail(invocation, kName, said.status());
+  if (!said.ok()) {
+    return fail(invocation, kName, said.status(),
+                absl::IsUnimplemented(said.status()) ? kExitBadCommandLine : kExitLauncherFailed);
+  }
   invocation.out << *said << "\n";
   return finish(invocation);
 }

@@ -87,9 +87,7 @@ TEST_F(Config, DefaultsMakeAPlainRun) {
 
 TEST_F(Config, AsksInThePeersOrder) {
   const std::string out =
-      run({},
-          std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\nno\nno\nno\n") + "no\n4\nyes\nbf16\n")
-          .out;
+      run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") + "4\nyes\nbf16\n").out;
   size_t last = 0;
   for (const char* question :
        {"Where do you train?", "Which kind of machine", "How many machines", "Rank of this machine",
@@ -112,95 +110,10 @@ TEST_F(Config, AsksInThePeersOrder) {
   EXPECT_EQ(config["mixed_precision"], "bf16");
 }
 
-TEST_F(Config, AnswersToFsdpGetToItsSection) {
-  const Json second = answered({"this machine",
-                                "multi-GPU",
-                                "",
-                                "",
-                                "",
-                                "no",
-                                "yes",
-                                "2",
-                                "no",
-                                "yes",
-                                "SIZE_BASED_WRAP",
-                                "1000",
-                                "SHARDED_STATE_DICT",
-                                "",
-                                "yes",
-                                "yes",
-                                "2",
-                                "2",
-                                "1",
-                                "2",
-                                "alltoall",
-                                "8",
-                                "",
-                                "",
-                                "bf16"});
-  EXPECT_EQ(second["distributed_type"], "FSDP");
-  EXPECT_EQ(nlohmann::json(second["fsdp_config"]),
-            nlohmann::json::parse(R"({"fsdp_version": 2, "fsdp_reshard_after_forward": false,
-      "fsdp_offload_params": true, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP",
-      "fsdp_min_num_params": 1000, "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-      "fsdp_cpu_ram_efficient_loading": true, "fsdp_activation_checkpointing": true})"));
-  EXPECT_EQ(second["parallelism_config"]["parallelism_config_cp_comm_strategy"], "alltoall");
-  EXPECT_EQ(second["parallelism_config"]["parallelism_config_dp_shard_size"], 2);
-  EXPECT_EQ(second["num_processes"], 8);
-
-  const Json first = answered({"0",
-                               "4",
-                               "",
-                               "",
-                               "",
-                               "",
-                               "yes",
-                               "1",
-                               "HYBRID_SHARD",
-                               "",
-                               "0",
-                               "no",
-                               "Block",
-                               "BACKWARD_POST",
-                               "2",
-                               "",
-                               "",
-                               "yes",
-                               "no",
-                               "2",
-                               "",
-                               "",
-                               ""});
-  EXPECT_EQ(first["fsdp_config"]["fsdp_sharding_strategy"], "HYBRID_SHARD");
-  EXPECT_EQ(first["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"], "Block");
-  EXPECT_EQ(first["fsdp_config"]["fsdp_backward_prefetch"], "BACKWARD_POST");
-  EXPECT_EQ(first["fsdp_config"]["fsdp_sync_module_states"], true);
-}
-
-TEST_F(Config, AnswersToDeepSpeedGetToItsSection) {
-  const Json config = answered({"0",  "multi-GPU", "2",    "1",   "host", "1234", "no",   "c10d",
-                                "",   "",          "yes",  "no",  "3",    "cpu",  "nvme", "/fast",
-                                "4",  "yes",       "0.5",  "yes", "yes",  "no",   "pdsh", "hosts",
-                                "no", "yes",       "h1:0", "16",  "",     "fp16"});
-  EXPECT_EQ(config["distributed_type"], "DEEPSPEED");
-  EXPECT_EQ(config["rdzv_backend"], "c10d");
-  const Json& section = config["deepspeed_config"];
-  EXPECT_EQ(section["zero_stage"], 3);
-  EXPECT_EQ(section["offload_optimizer_device"], "cpu");
-  EXPECT_EQ(section["offload_param_device"], "nvme");
-  EXPECT_EQ(section["offload_param_nvme_path"], "/fast");
-  EXPECT_EQ(section["gradient_accumulation_steps"], 4);
-  EXPECT_EQ(section["gradient_clipping"], 0.5);
-  EXPECT_EQ(section["zero3_save_16bit_model"], true);
-  EXPECT_EQ(section["zero3_init_flag"], true);
-  EXPECT_EQ(section["deepspeed_multinode_launcher"], "pdsh");
-  EXPECT_EQ(section["deepspeed_inclusion_filter"], "h1:0");
-}
-
 // HF Accelerate's questionnaire writes keys that its launcher does not read.
 TEST_F(Config, AnswersToFp8AreTheOnesThatLaunchReads) {
-  const Json config = answered({"0", "0", "", "", "", "all", "fp8", "te", "yes", "", "", "", "E4M3",
-                                "16", "max", "yes", "yes", "no", "yes"});
+  const Json config = answered({"0", "0", "", "all", "fp8", "te", "yes", "", "", "", "E4M3", "16",
+                                "max", "yes", "yes", "no", "yes"});
   EXPECT_EQ(config["mixed_precision"], "fp8");
   EXPECT_EQ(config["fp8_config"]["fp8_format"], "E4M3");
   EXPECT_EQ(config["fp8_config"]["fp8_amax_history_len"], 16);
@@ -209,30 +122,30 @@ TEST_F(Config, AnswersToFp8AreTheOnesThatLaunchReads) {
 }
 
 TEST_F(Config, OtherMachines) {
-  const Json cpu = answered({"0", "multi-CPU", "", "", "yes", "hosts", "no", "4", "no"});
+  const Json cpu = answered({"0", "multi-CPU", "", "", "yes", "hosts", "4", "no"});
   EXPECT_EQ(cpu["use_cpu"], true);
   EXPECT_EQ(cpu["mpirun_config"]["mpirun_hostfile"], "hosts");
   EXPECT_EQ(cpu["num_processes"], 4);
 
-  const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "no", "", "no"});
+  const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "", "no"});
   EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/nowhere/me/hostfile");
 
-  const Json simulated = answered({"0", "simulated", "2x4:h100", "", "", "", "bf16"});
+  const Json simulated = answered({"0", "simulated", "2x4:h100", "bf16"});
   EXPECT_EQ(simulated["distributed_type"], "NO");
   EXPECT_EQ(simulated["simulate"], "2x4:h100");
 
-  const Json tpu = answered({"0", "TPU", "", "8", "train", "yes", "pod", "zone", "", "yes", "no",
-                             "a,b", "w1,w2", "", "bf16", "yes"});
+  const Json tpu = answered({"0", "TPU", "8", "train", "yes", "pod", "zone", "", "yes", "no", "a,b",
+                             "w1,w2", "", "bf16"});
   EXPECT_EQ(tpu["distributed_type"], "XLA");
   EXPECT_EQ(tpu["main_training_function"], "train");
   EXPECT_EQ(tpu["tpu_use_cluster"], true);
   EXPECT_EQ(tpu["tpu_name"], "pod");
   EXPECT_EQ(tpu["commands"], Json({"a", "b"}));
   EXPECT_EQ(tpu["tpu_vm"], Json({"w1", "w2"}));
-  EXPECT_EQ(tpu["downcast_bf16"], true);
+  EXPECT_EQ(tpu["downcast_bf16"], false);
 
   const Json aws = answered({"AWS SageMaker", "0", "", "", "role", "no", "yes", "in.tsv", "no",
-                             "DATA_PARALLEL", "no", "1", "", "2", "fp16"});
+                             "DATA_PARALLEL", "1", "", "2", "fp16"});
   EXPECT_EQ(aws["compute_environment"], "AMAZON_SAGEMAKER");
   EXPECT_EQ(aws["profile"], "default");
   EXPECT_EQ(aws["iam_role_name"], "role");
@@ -271,7 +184,7 @@ TEST_F(Config, AnEndOfInputIsAnError) {
 
 TEST_F(Config, MenusTakeArrowsDigitsAndNames) {
   // Down from the first, up around to the last, and back; then 11 by two digits; then by name.
-  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n\n\n\n" + "bf\r";
+  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n" + "bf\r";
   const CommandResult result = run({}, keys, true);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["simulate"], "1x4");
@@ -291,7 +204,7 @@ TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
                            std::string(
                                "\x1b"
                                "11\r") +
-                           "1x4\n\n\n\n\r";
+                           "1x4\n\r";
   const CommandResult result = run({}, keys, true);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["simulate"], "1x4");
@@ -301,13 +214,13 @@ TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
 
 TEST_F(Config, SetAsksNothing) {
   const CommandResult result =
-      run({"--set", "distributed_type=FSDP", "--set", "fsdp_config.version=2", "--set",
+      run({"--set", "distributed_type=MULTI_GPU", "--set", "fp8_config.margin=2", "--set",
            "num-processes=4", "--set", "mixed_precision=bf16", "--set", "tpu_env=A=1,B=2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(written()["distributed_type"], "FSDP");
+  EXPECT_EQ(written()["distributed_type"], "MULTI_GPU");
   EXPECT_EQ(written()["use_cpu"], false);
   EXPECT_EQ(written()["num_processes"], 4);
-  EXPECT_EQ(written()["fsdp_config"]["fsdp_version"], 2);
+  EXPECT_EQ(written()["fp8_config"]["fp8_margin"], 2);
   EXPECT_EQ(written()["tpu_env"], Json({"A=1", "B=2"}));
 
   const auto error = [&](const std::string& assignment) {
@@ -350,7 +263,7 @@ TEST_F(Config, TextsAreUtf8) {
 }
 
 TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
-  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n\n\n4\n\n\n\n");
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n4\n\n\n\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
   EXPECT_EQ(written()["num_processes"], 3);
@@ -368,7 +281,7 @@ TEST_F(Config, SetGoesByTheKindOfTheRun) {
     return written();
   };
   EXPECT_EQ(made({"distributed_type=MULTI_CPU", "num_processes=2"})["use_cpu"], true);
-  EXPECT_EQ(made({"distributed_type=FSDP", "use_cpu=true"})["use_cpu"], true);
+  EXPECT_EQ(made({"distributed_type=MULTI_GPU", "use_cpu=true"})["use_cpu"], true);
   EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
   const Json aws = made({"compute_environment=AMAZON_SAGEMAKER", "ec2_instance_type=ml.p3.2xlarge",
                          "iam_role_name=role"});
@@ -396,11 +309,11 @@ TEST_F(Config, DefaultIsForThisMachineAndReplacesNothing) {
 }
 
 TEST_F(Config, UpdateWritesThePresentForm) {
-  write("distributed_type: MULTI_GPU\nfp16: true\nnum_processes: 2\ndynamo_backend: INDUCTOR\n");
+  write("distributed_type: MULTI_GPU\nfp16: true\nnum_processes: 2\ndynamo_backend: 'NO'\n");
   CommandResult result = run({"update"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(text(),
-              AllOf(HasSubstr("mixed_precision: fp16"), HasSubstr("dynamo_config:"),
+              AllOf(HasSubstr("mixed_precision: fp16"), Not(HasSubstr("dynamo_backend")),
                     HasSubstr("compute_environment: LOCAL_MACHINE"), Not(HasSubstr("fp16: true"))));
   EXPECT_EQ(run({"update", "--set", "num_processes=8"}).exit_code, 0);
   EXPECT_EQ(written()["num_processes"], 8);
@@ -414,12 +327,41 @@ TEST_F(Config, UpdateWritesThePresentForm) {
 
 TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
   write(
-      "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  version: 1\n  "
-      "offload_params: true\n");
-  EXPECT_EQ(run({"update", "--set", "fsdp_config.version=2"}).exit_code, 0);
-  EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}, {"offload_params", true}}));
-  EXPECT_EQ(run({"update", "--set", "fsdp_offload_params="}).exit_code, 0);
-  EXPECT_EQ(written()["fsdp_config"], Json({{"fsdp_version", 2}}));
+      "distributed_type: 'NO'\nnum_processes: 2\nfp8_config:\n  interval: 2\n  "
+      "margin: 3\n");
+  EXPECT_EQ(run({"update", "--set", "fp8_config.interval=4"}).exit_code, 0);
+  EXPECT_EQ(written()["fp8_config"], Json({{"fp8_interval", 4}, {"margin", 3}}));
+  EXPECT_EQ(run({"update", "--set", "fp8_margin="}).exit_code, 0);
+  EXPECT_EQ(written()["fp8_config"], Json({{"fp8_interval", 4}}));
+}
+
+TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
+  const CommandResult asked = run({}, "0\n4\n" + std::string(20, '\n'));
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  for (const char* question : {"Compile the model (torch.compile)?", "Use DeepSpeed's ZeRO?",
+                               "Use Fully Sharded Data Parallel (FSDP)?", "Megatron-LM's"}) {
+    const size_t at = asked.out.find(question);
+    ASSERT_NE(at, asked.out.npos) << question;
+    EXPECT_THAT(asked.out.substr(at, asked.out.find('\n', at) - at),
+                HasSubstr("(not in this version)"));
+  }
+  std::filesystem::remove(path_);
+  for (const char* assignment :
+       {"distributed_type=FSDP", "distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM",
+        "dynamo_backend=inductor", "fsdp_version=2", "downcast_bf16=true"}) {
+    const CommandResult refused =
+        run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
+    EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;
+    EXPECT_THAT(refused.err, HasSubstr(" is not in this version")) << assignment;
+    EXPECT_FALSE(std::filesystem::exists(path_)) << assignment;
+  }
+  const std::string before =
+      "distributed_type: MULTI_GPU\nnum_processes: 2\nparallelism_config:\n  tp_size: 2\n";
+  write(before);
+  const CommandResult refused = run({"update"});
+  EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
+  EXPECT_THAT(refused.err, HasSubstr("default_config.yaml:3: parallelism_config is not in this"));
+  EXPECT_EQ(text(), before);
 }
 
 TEST_F(Config, ATerminalIsAsBeforeAlsoAfterASignal) {
@@ -477,8 +419,7 @@ TEST_F(Config, WorksOnATerminal) {
   size_t from = 0;
   for (const Step& step :
        {Step{"AWS SageMaker", "\r"}, Step{"simulated cluster", "\x1b[A\r"},
-        Step{"[2x4]: ", "1x8\r"}, Step{"[no]: ", "\r"}, Step{"[no]: ", "\r"}, Step{"[no]: ", "\r"},
-        Step{"3  fp8", "\x1b[B\x1b[B\r"}, Step{"was written to", ""}}) {
+        Step{"[2x4]: ", "1x8\r"}, Step{"3  fp8", "\x1b[B\x1b[B\r"}, Step{"was written to", ""}}) {
     char buffer[4096];
     ssize_t n = 0;
     size_t at;

@@ -14,10 +14,14 @@
 #include <variant>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "absl/functional/overload.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
@@ -107,6 +111,35 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
   return become(invocation, plan.commands[0], plan.environment);
 }
 
+// The program aws starts the job, with credentials of its own or those that were typed. Jobs have
+// different names: the moment is part of them, as in HF Accelerate.
+int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan) {
+  nlohmann::ordered_json job = plan.job;
+  if (!absl::StartsWith(job["RoleArn"].get<std::string>(), "arn:")) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "iam_role_name: ", job["RoleArn"].get<std::string>(),
+                    " is not the ARN of a role; aws iam get-role --role-name shows it")),
+                kExitBadCommandLine);
+  }
+  if (!find(invocation, plan.aws[0]).ok()) {
+    return fail(invocation, kName,
+                absl::NotFoundError(
+                    "a SageMaker job needs the program aws, which is not in PATH; install it, or "
+                    "write the job with --dry_run to a file, and give that elsewhere to aws "
+                    "sagemaker create-training-job --cli-input-json"),
+                kExitNotFound);
+  }
+  job["TrainingJobName"] =
+      absl::StrCat(job["TrainingJobName"].get<std::string>(), "-",
+                   absl::FormatTime("%Y-%m-%d-%H-%M-%S", absl::Now(), absl::UTCTimeZone()));
+  std::vector<std::string> words = plan.aws;
+  words.insert(words.end(), {"sagemaker", "create-training-job", "--cli-input-json", job.dump()});
+  const absl::StatusOr<int> exit_code =
+      process::run_program(words, process::apply_overlay(invocation.environment, plan.environment));
+  return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
+}
+
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
@@ -124,12 +157,7 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
           [&](const CommandPlan& plan) { return run_command_plan(invocation, plan); },
-          [&](const plan::SageMakerPlan&) {
-            return fail(invocation, kName,
-                        absl::UnimplementedError(
-                            "SageMaker starts jobs itself: write this one with --dry_run to a "
-                            "file, then aws sagemaker create-training-job --cli-input-json"));
-          }),
+          [&](const plan::SageMakerPlan& plan) { return start_sagemaker_job(invocation, plan); }),
       plan.action);
 }
 
@@ -140,6 +168,9 @@ int run(const Options& options, Invocation& invocation) {
   }
   absl::StatusOr<Settings> settings = launch_settings(options.typed, invocation.environment);
   if (!settings.ok()) return fail(invocation, kName, settings.status(), kExitBadCommandLine);
+  if (absl::Status ok = settings::check_status(*settings); !ok.ok()) {
+    return fail(invocation, kName, ok, kExitBadCommandLine);
+  }
   const absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
   if (!job.ok()) return fail(invocation, kName, job.status(), kExitBadCommandLine);
   const settings::Machine machine = settings::this_machine(invocation.environment);

@@ -1,6 +1,7 @@
 #include "launch/commands/commands.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -10,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/settings/settings.h"
 
 namespace accelerate::launch::commands {
@@ -26,7 +28,7 @@ struct Answer {
 };
 
 // The command as main calls it; nothing is started.
-Answer launch(std::vector<std::string> args) {
+Answer launch(std::vector<std::string> args, const std::string& path = "/nowhere") {
   CLI::App app;
   const RunCommand run = kLaunch.declare(app);
   absl::StatusOr<settings::LaunchWords> words = settings::split_launch_words(app, args);
@@ -36,7 +38,7 @@ Answer launch(std::vector<std::string> args) {
   std::istringstream in;
   std::ostringstream out;
   std::ostringstream err;
-  Invocation invocation{in, out, err, {"HF_HOME=/nowhere", "PATH=/nowhere"}, false, words->program};
+  Invocation invocation{in, out, err, {"HF_HOME=/nowhere", "PATH=" + path}, false, words->program};
   const int exit_code = run(invocation);
   return {exit_code, out.str(), err.str()};
 }
@@ -74,16 +76,76 @@ TEST(Launch, EndsWithTwoForABadCommandLine) {
   }
 }
 
+TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
+  for (const char* flag :
+       {"--use_fsdp", "--use_deepspeed", "--use_megatron_lm", "--use_parallelism_config",
+        "--dynamo_backend=inductor", "--fsdp_version=2", "--zero_stage=3", "--downcast_bf16"}) {
+    for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
+      const Answer answer = launch({flag, look, "no_such_program"});
+      EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << flag << " " << look;
+      EXPECT_THAT(answer.err, StartsWith(absl::StrCat("accelerate launch: ", flag,
+                                                      " is not in this version; leave it out\n")));
+      EXPECT_EQ(answer.out, "");
+    }
+  }
+  const std::string path = absl::StrCat(testing::TempDir(), "/fsdp.yaml");
+  std::ofstream(path) << "num_processes: 2\ndistributed_type: FSDP\n";
+  EXPECT_THAT(launch({absl::StrCat("--config_file=", path), "train"}).err,
+              HasSubstr("fsdp.yaml:2: distributed_type: FSDP is not in this version"));
+}
+
+// What HF Accelerate's questionnaire writes for a plain run asks for none of it.
+TEST(Launch, TakesFilesThatNameAbsentSettingsWithTheirDefaults) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/plain.yaml");
+  std::ofstream(path) << "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\n"
+                         "downcast_bf16: 'no'\ndynamo_config:\n  dynamo_backend: 'NO'\n"
+                         "fsdp_config: {}\nnum_processes: 2\nsame_network: true\nuse_cpu: true\n";
+  const Answer answer = launch({absl::StrCat("--config_file=", path), "--dry_run", "train"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+}
+
 TEST(Launch, NamesTheToolThatIsMissing) {
   const std::string path = absl::StrCat(testing::TempDir(), "/sagemaker.yaml");
   std::ofstream(path) << "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"
-                         "ec2_instance_type: t\niam_role_name: r\nimage_uri: i\n";
+                         "ec2_instance_type: t\niam_role_name: arn:r\nimage_uri: i\n";
   const Answer job = launch({absl::StrCat("--config_file=", path), "train"});
-  EXPECT_EQ(job.exit_code, kExitLauncherFailed);
+  EXPECT_EQ(job.exit_code, kExitNotFound);
   EXPECT_THAT(job.err, HasSubstr("aws sagemaker create-training-job"));
   EXPECT_THAT(launch({absl::StrCat("--config_file=", path), "--dry_run", "train"}).out,
               StartsWith("{\n  \"TrainingJobName\""));
   EXPECT_EQ(launch({"no_such_program"}).exit_code, kExitNotFound);
+}
+
+TEST(Launch, HasAwsStartTheSageMakerJob) {
+  const TemporaryFolder folder;
+  const std::string said = folder.path("said");
+  std::ofstream(folder.path("aws"))
+      << "#!/bin/sh\n{ echo \"$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY\"; "
+         "for w in \"$@\"; do echo \"$w\"; done; } > "
+      << said << "\nexit 7\n";
+  std::filesystem::permissions(folder.path("aws"), std::filesystem::perms::owner_all);
+  const auto run = [&](const std::string& role) {
+    const std::string config = folder.path("sagemaker.yaml");
+    std::ofstream(config) << "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"
+                             "ec2_instance_type: t\nimage_uri: i\nbase_job_name: night\n"
+                             "iam_role_name: "
+                          << role << "\n";
+    return launch({absl::StrCat("--config_file=", config), "--aws_access_key_id=ID",
+                   "--aws_secret_access_key=KEY", "train", "--lr", "0.1"},
+                  folder.path());
+  };
+  const Answer refused = run("r");
+  EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
+  EXPECT_THAT(refused.err, HasSubstr("iam_role_name: r is not the ARN of a role"));
+  EXPECT_FALSE(std::filesystem::exists(said));
+  const Answer started = run("arn:aws:iam::1:role/r");
+  EXPECT_EQ(started.exit_code, 7) << started.err;
+  std::stringstream text;
+  text << std::ifstream(said).rdbuf();
+  EXPECT_THAT(text.str(), StartsWith("ID KEY\n--region\nus-east-1\nsagemaker\n"
+                                     "create-training-job\n--cli-input-json\n"
+                                     "{\"TrainingJobName\":\"night-20"));
+  EXPECT_THAT(text.str(), HasSubstr("\"ContainerArguments\":[\"--lr\",\"0.1\"]"));
 }
 
 TEST(VariableFile, KeepsWhatOthersWrote) {

@@ -1,11 +1,9 @@
 // `accelerate tpu-config`: runs commands on every worker of a TPU pod, through gcloud.
 //
 // Mirrors: accelerate commands/tpu.py.
-// Differs: --install_command sets how accelerate is installed there; a pod without name or zone is
-// an error.
+// Differs: --install_command says how accelerate is installed there, because pip's accelerate is HF
+// Accelerate; a pod without name or zone is an error.
 
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -39,7 +37,7 @@ struct Options {
   std::string command_file;
   std::vector<std::string> commands;
   bool install_accelerate = false;
-  std::string accelerate_version = "latest";
+  std::string accelerate_version;
   std::string install_command;
   bool debug = false;
 };
@@ -71,26 +69,24 @@ absl::Status take_configuration(Options& options, const Invocation& invocation) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> install_command(const Options& options) {
-  if (!options.install_command.empty()) return options.install_command;
-  const std::string& version = options.accelerate_version;
-  if (version == "latest") return "pip install accelerate -U";
-  if (version == "dev") {
-    return "pip install git+https://github.com/huggingface/accelerate.git";
-  }
-  const bool is_version = std::isdigit(static_cast<unsigned char>(version[0])) &&
-                          std::all_of(version.begin(), version.end(), [](unsigned char c) {
-                            return std::isalnum(c) || c == '.' || c == '+' || c == '-' || c == '!';
-                          });
-  if (!is_version) {
+absl::Status check_installation(const Options& options) {
+  if (!options.accelerate_version.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--accelerate_version=", version, " is neither latest, dev nor a version"));
+        absl::StrCat("--accelerate_version=", options.accelerate_version,
+                     " names a release of HF Accelerate, which is another program; say with "
+                     "--install_command how this one gets to the workers"));
   }
-  return absl::StrCat("pip install accelerate==", version);
+  if (options.install_accelerate && options.install_command.empty()) {
+    return absl::InvalidArgumentError(
+        "--install_accelerate needs --install_command, which says how this program gets to the "
+        "workers: no package index has it, and pip's accelerate is HF Accelerate");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
                                                      const Invocation& invocation) {
+  if (absl::Status ok = check_installation(options); !ok.ok()) return ok;
   if (absl::Status ok = take_configuration(options, invocation); !ok.ok()) return ok;
   if (!options.command_file.empty()) {
     std::ifstream file(options.command_file);
@@ -110,11 +106,7 @@ absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
         absl::StrCat("which pod? Give --", name, ", or have it in the configuration"));
   }
   std::vector<std::string> steps = {"cd /usr/share"};
-  if (options.install_accelerate) {
-    absl::StatusOr<std::string> install = install_command(options);
-    if (!install.ok()) return install.status();
-    steps.push_back(*std::move(install));
-  }
+  if (options.install_accelerate) steps.push_back(options.install_command);
   steps.insert(steps.end(), options.commands.begin(), options.commands.end());
   std::vector<std::string> line = {"gcloud"};
   if (options.use_alpha) line.push_back("alpha");
@@ -161,11 +153,11 @@ RunCommand declare(CLI::App& app) {
       ->expected(1, 1024)
       ->allow_extra_args(false)
       ->take_all();
-  app.add_flag("--install_accelerate", options->install_accelerate, "install accelerate first");
+  app.add_flag("--install_accelerate", options->install_accelerate, "run --install_command first");
   text("--accelerate_version", options->accelerate_version, "VERSION",
-       "what is installed: latest, dev or a version");
+       "refused: --install_command says what is installed");
   text("--install_command", options->install_command, "TEXT",
-       "how it is installed, for example a copy of this program");
+       "how this program gets to the workers, for example by a copy");
   app.add_flag("--debug", options->debug, "print the line and run nothing");
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }

@@ -63,10 +63,6 @@ TEST_F(TpuConfig, InstallsWhatIsAskedFor) {
     words.insert(words.end(), {"--command", "ls", "--install_accelerate"});
     return line(std::move(words));
   };
-  EXPECT_THAT(installed({}), HasSubstr("cd /usr/share; pip install accelerate -U; ls"));
-  EXPECT_THAT(installed({"--accelerate_version", "0.12.0"}),
-              HasSubstr("; pip install accelerate==0.12.0; ls"));
-  EXPECT_THAT(installed({"--accelerate_version", "dev"}), HasSubstr("; pip install git+https://"));
   EXPECT_THAT(installed({"--install_command", "cp /mnt/accelerate /usr/bin"}),
               HasSubstr("; cp /mnt/accelerate /usr/bin; ls"));
 }
@@ -111,10 +107,18 @@ TEST_F(TpuConfig, SaysWhatIsMissing) {
   EXPECT_THAT(run({"--command", "ls", "--tpu_name", "n"}).err, HasSubstr("--tpu_zone"));
   EXPECT_THAT(run({"--command_file", folder_ + "/no"}).err, HasSubstr("/no cannot be read"));
   EXPECT_THAT(run({"--config_file", folder_ + "/no.yaml"}).err, HasSubstr("no.yaml"));
-  EXPECT_THAT(run({"--command", "ls", "--tpu_name", "n", "--tpu_zone", "z", "--install_accelerate",
-                   "--accelerate_version", "1; rm"})
-                  .err,
-              HasSubstr("neither latest, dev nor a version"));
+  // Another project's package would be installed.
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--install_accelerate"},
+        {"--install_accelerate", "--accelerate_version", "latest"},
+        {"--install_accelerate", "--install_command", "cp a b", "--accelerate_version", "1.0"}}) {
+    std::vector<std::string> line = {"--command", "ls", "--tpu_name", "n", "--tpu_zone", "z"};
+    line.insert(line.end(), words.begin(), words.end());
+    const CommandResult refused = run(line);
+    EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
+    EXPECT_THAT(refused.err, HasSubstr("HF Accelerate"));
+    EXPECT_THAT(refused.err, HasSubstr("--install_command"));
+  }
 }
 
 }  // namespace

@@ -119,6 +119,10 @@ class TypedAhead {
 
 }  // namespace
 
+void Prompter::skip(const std::string& question, const std::string& why) {
+  if (status_.ok()) out_ << question << " (" << why << ")" << std::endl;
+}
+
 bool Prompter::read_line(const std::string& question, std::string& line) {
   out_ << question << std::flush;
   if (std::getline(in_, line)) {

@@ -38,6 +38,8 @@ class Prompter {
   int64_t ask_number(const std::string& question, std::optional<int64_t> otherwise,
                      int64_t least = 0);
   bool ask_yes_no(const std::string& question, bool otherwise);
+  /// Shows a question that is not asked, and why: "not in this version".
+  void skip(const std::string& question, const std::string& why);
   /// The index of one of `choices`.
   size_t ask_choice(const std::string& question, const std::vector<std::string>& choices,
                     size_t otherwise = 0);

@@ -86,7 +86,8 @@ Prompter::Check between(int64_t least, int64_t most, const char* expected) {
 
 class Questionnaire {
  public:
-  Questionnaire(Prompter& ask, std::string home) : ask_(ask), home_(std::move(home)) {}
+  Questionnaire(Prompter& ask, std::string home, Works works)
+      : ask_(ask), home_(std::move(home)), works_(works) {}
 
   settings::ConfigFile fill() {
     if (ask_.ask_choice("Where do you train?", {"this machine", "AWS SageMaker"}) == 0) {
@@ -144,6 +145,12 @@ class Questionnaire {
     return answer;
   }
   bool asks(const std::string& question) { return ask_.ask_yes_no(question, false); }
+  // Whether to go on about a setting. One that is not in this version is only named.
+  bool wants(absl::string_view name, const std::string& question) {
+    if (works_(settings::setting(name))) return asks(question);
+    ask_.skip(question, "not in this version");
+    return false;
+  }
 
   void ask_cluster() {
     Words titles;
@@ -193,7 +200,7 @@ class Questionnaire {
   }
 
   void ask_compile() {
-    if (!asks("Compile the model (torch.compile)?")) return;
+    if (!wants("dynamo_backend", "Compile the model (torch.compile)?")) return;
     Words backends = choices_of("dynamo_backend");
     std::erase(backends, "no");
     choice("dynamo_backend", "Which compiler?", backends, "inductor");
@@ -206,11 +213,16 @@ class Questionnaire {
 
   // At most one engine that shards.
   void ask_engines() {
-    if (type_ != kNeuron && asks("Use DeepSpeed's ZeRO?")) return ask_deepspeed();
-    if (type_ != kNone && type_ != kNeuron && asks("Use Fully Sharded Data Parallel (FSDP)?")) {
+    if (type_ != kNeuron && wants("use_deepspeed", "Use DeepSpeed's ZeRO?")) {
+      return ask_deepspeed();
+    }
+    if (type_ != kNone && type_ != kNeuron &&
+        wants("use_fsdp", "Use Fully Sharded Data Parallel (FSDP)?")) {
       return ask_fsdp();
     }
-    if (type_ == kMultiGpu && asks("Use Megatron-LM's parallelism?")) ask_megatron();
+    if (type_ == kMultiGpu && wants("use_megatron_lm", "Use Megatron-LM's parallelism?")) {
+      ask_megatron();
+    }
   }
 
   void ask_deepspeed() {
@@ -292,7 +304,10 @@ class Questionnaire {
       yes_no("fsdp_sync_module_states", "Take the weights of rank 0?", true);
     }
     yes_no("fsdp_activation_checkpointing", "Recompute activations in backward?", false);
-    if (is_second && asks("Arrange the ranks in a mesh (parallelism config)?")) ask_mesh();
+    if (is_second &&
+        wants("use_parallelism_config", "Arrange the ranks in a mesh (parallelism config)?")) {
+      ask_mesh();
+    }
   }
 
   void ask_wrapping() {
@@ -385,7 +400,8 @@ class Questionnaire {
     const std::string precision =
         choice("mixed_precision", "Data type of the computation?", choices_of("mixed_precision"));
     if (precision == "bf16" && type_ == kTpu) {
-      yes_no("downcast_bf16", "Does double become float, and float bfloat16?", false);
+      put_bool("downcast_bf16",
+               wants("downcast_bf16", "Does double become float, and float bfloat16?"));
     }
     if (precision == "fp8") ask_fp8();
   }
@@ -422,7 +438,7 @@ class Questionnaire {
                         {"an AWS profile", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}) == 0;
     if (has_profile) text("profile", "Name of the profile", "default");
     text("region", "AWS region", "us-east-1");
-    text("iam_role_name", "IAM role of the job (it must exist)", std::nullopt);
+    text("iam_role_name", "ARN of the job's IAM role (it must exist)", std::nullopt);
     if (asks("Use a container image of your own?")) {
       text("image_uri", "Its address", std::nullopt);
     }
@@ -447,6 +463,7 @@ class Questionnaire {
 
   Prompter& ask_;
   const std::string home_;
+  const Works works_;
   settings::ConfigFile config_;
   size_t type_ = kNone;
   int64_t machines_ = 1;
@@ -543,9 +560,9 @@ absl::Status check(const settings::Setting& row, const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter,
-                                                       const std::string& home) {
-  settings::ConfigFile config = Questionnaire(prompter, home).fill();
+absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home,
+                                                       Works works) {
+  settings::ConfigFile config = Questionnaire(prompter, home, works).fill();
   if (!prompter.status().ok()) return prompter.status();
   return config;
 }

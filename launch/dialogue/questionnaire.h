@@ -13,12 +13,20 @@
 #include "absl/strings/string_view.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/schema.h"
 
 namespace accelerate::launch::dialogue {
 
+/// Whether a setting is to be asked for; of others their question is shown with "not in this
+/// version", and what follows from it is left out.
+using Works = bool (*)(const settings::Setting&);
+
+inline bool works_in_this_version(const settings::Setting& setting) { return setting.works(); }
+
 /// `home` is what `~` stands for in paths. Errors: the prompter's, for which nothing must be
 /// written.
-absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home);
+absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home,
+                                                       Works works = &works_in_this_version);
 
 /// Sets a value at the place that the schema has for `name`, in the type that it has. `text` must
 /// be one that the schema accepts; lists are separated by commas.

@@ -161,7 +161,8 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
   if (!endpoint.ok()) return endpoint.status();
   const bool is_alone =
-      options.max_nodes == 1 && !settings.is_set("nnodes") && !settings.is_set("rdzv_endpoint");
+      settings.flag("standalone") ||
+      (options.max_nodes == 1 && !settings.is_set("nnodes") && !settings.is_set("rdzv_endpoint"));
   if (is_alone) {
     plan_one_machine(inputs, *endpoint, options, notes);
   } else if (absl::Status ok = plan_many_machines(inputs, *endpoint, options); !ok.ok()) {

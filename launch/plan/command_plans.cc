@@ -110,9 +110,6 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
   std::vector<std::string> words;
   if (settings.flag("tpu_use_sudo")) words.push_back("sudo");
   add(words, {"env", "ACCELERATE_IN_TPU_POD=1"});
-  if (settings.text("mixed_precision") == "bf16") {
-    words.push_back(settings.flag("downcast_bf16") ? "XLA_DOWNCAST_BF16=1" : "XLA_USE_BF16=1");
-  }
   if (settings.flag("debug")) words.push_back("ACCELERATE_DEBUG_MODE=true");
   for (const std::string& pair : settings.texts("env")) {
     if (pair.find('=') == std::string::npos || pair[0] == '=') {
@@ -121,8 +118,12 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
     words.push_back(pair);
   }
   add(words, {"accelerate-launch", "--tpu", "--no_tpu_cluster", "--num_machines", "1",
-              "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes",
-              absl::StrCat(settings.number("num_processes"))});
+              "--mixed_precision", settings.text("mixed_precision"), "--dynamo_backend", "no",
+              "--num_processes", absl::StrCat(settings.number("num_processes"))});
+  if (settings.is_set("gradient_accumulation_steps")) {
+    add(words, {"--gradient_accumulation_steps",
+                absl::StrCat(settings.number("gradient_accumulation_steps"))});
+  }
   if (settings.flag("module")) {
     words.push_back("--module");
     if (settings.is_set("main_training_function")) {
@@ -319,7 +320,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   }
   int64_t processes = settings.number("num_processes");
   // Counted for one machine.
-  if (settings.provenance("num_processes") == Provenance::kMachine &&
+  if ((settings.provenance("num_processes") == Provenance::kMachine ||
+       settings.is_set("nproc_per_node")) &&
       settings.number("num_machines") == 1) {
     processes *= nodes;
   }
@@ -339,6 +341,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
                 "accelerate", "launch"});
     for (const std::string& option : inputs.typed_options) {
       const bool is_ours = absl::StartsWith(option, "--num_processes=") ||
+                           absl::StartsWith(option, "--nproc_per_node=") ||
                            absl::StartsWith(option, "--num_machines=") || option == "--slurm" ||
                            option == "--dry_run";
       if (!is_ours) words.push_back(option);

@@ -53,7 +53,12 @@ struct CommandPlan {
 
 /// A job for `aws sagemaker create-training-job --cli-input-json`.
 struct SageMakerPlan {
+  /// Its TrainingJobName is what all jobs of the file have in common.
   nlohmann::ordered_json job;
+  /// The program aws with the file's --region and --profile.
+  std::vector<std::string> aws;
+  /// The AWS keys from the command line, for that program alone: a job does not get them.
+  process::EnvironmentOverlay environment;
 };
 
 struct LaunchPlan {

@@ -348,6 +348,47 @@ TEST(TpuPodPlan, RunsALineOnEachWorker) {
       HasSubstr("which TPU pod?"));
 }
 
+// Worker and launcher here train alike.
+TEST(TpuPodPlan, PassesPrecisionAndAccumulationOn) {
+  Machine machine;
+  machine.device_kind = "tpu";
+  const std::string line =
+      text_of({.typed = {{"gradient_accumulation_steps", {"4"}}, {"vm", {"w"}}},
+               .config = "distributed_type: XLA\nnum_processes: 8\nmixed_precision: bf16\n"
+                         "tpu_use_cluster: true\n",
+               .machine = machine});
+  EXPECT_THAT(line, HasSubstr("--mixed_precision bf16 --dynamo_backend no --num_processes 8 "
+                              "--gradient_accumulation_steps 4 -- train"));
+}
+
+TEST(AgentPlan, SpeaksTorchrun) {
+  const std::string alone =
+      text_of({.typed = {{"standalone", {"true"}}, {"nnodes", {"1"}}, {"nproc_per_node", {"3"}}},
+               .config = "distributed_type: MULTI_CPU\nnum_processes: 8\n"
+                         "use_cpu: true\nmain_process_port: 5000\n"});
+  EXPECT_THAT(alone, HasSubstr("kind: ranks of this machine\n"));
+  EXPECT_THAT(alone, HasSubstr("ranks on this machine: 3\n"));
+  EXPECT_THAT(alone, HasSubstr("port any\n"));
+  const std::string two = text_of({.typed = {{"nnodes", {"2"}},
+                                             {"nproc_per_node", {"3"}},
+                                             {"machine_rank", {"1"}},
+                                             {"main_process_ip", {"h"}}}});
+  EXPECT_THAT(two, HasSubstr("kind: ranks of several machines\n"));
+  EXPECT_THAT(two, HasSubstr("ranks on this machine: 3\n"));
+  EXPECT_THAT(error_of({.typed = {{"standalone", {"true"}}, {"nnodes", {"2"}}}}),
+              HasSubstr("--standalone is a run on this machine alone"));
+  EXPECT_THAT(error_of({.typed = {{"standalone", {"true"}}, {"main_process_port", {"1"}}}}),
+              HasSubstr("--standalone and --main_process_port=1 exclude each other"));
+  EXPECT_THAT(error_of({.typed = {{"nproc_per_node", {"2"}}, {"num_processes", {"2"}}}}),
+              HasSubstr("--nproc_per_node=2 and --num_processes=2 exclude each other"));
+  EXPECT_THAT(error_of({.typed = {{"nproc_per_node", {"0"}}}}),
+              HasSubstr("--nproc_per_node=0 is not a whole number from 1"));
+  EXPECT_THAT(
+      error_of(
+          {.typed = {{"nnodes", {"2"}}, {"same_network", {"true"}}, {"rdzv_endpoint", {"h:1"}}}}),
+      HasSubstr("--rdzv_endpoint=h:1 and --same_network exclude each other"));
+}
+
 TEST(SageMakerPlan, IsAJobDefinition) {
   const std::string config =
       "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
@@ -366,7 +407,33 @@ TEST(SageMakerPlan, IsAJobDefinition) {
   EXPECT_EQ(job["HyperParameters"], (nlohmann::ordered_json{{"lr", "0.1"}}));
   EXPECT_EQ(job["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"], "s3://b/t");
   EXPECT_EQ(job["Environment"]["ACCELERATE_USE_SAGEMAKER"], "true");
-  EXPECT_THAT(plan->notes, ElementsAre(HasSubstr("OutputDataConfig")));
+  EXPECT_EQ(job["AlgorithmSpecification"]["ContainerArguments"],
+            nlohmann::ordered_json::array({"--lr", "0.1"}));
+  EXPECT_THAT(plan->notes,
+              ElementsAre(HasSubstr("OutputDataConfig"), HasSubstr("iam_role_name is the name")));
+}
+
+TEST(SageMakerPlan, HasTheRegionTheProfileAndTheKeysForAws) {
+  const std::string config =
+      "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
+      "iam_role_name: arn:aws:iam::1:role/r\nimage_uri: i\nregion: eu-west-1\n";
+  const TypedFlags keys = {{"aws_access_key_id", {"ID"}}, {"aws_secret_access_key", {"s3cret"}}};
+  const auto with_profile = plan_of({.config = config + "profile: work\n"});
+  ASSERT_TRUE(with_profile.ok()) << with_profile.status();
+  EXPECT_THAT(std::get<SageMakerPlan>(with_profile->action).aws,
+              ElementsAre("aws", "--region", "eu-west-1", "--profile", "work"));
+  const auto with_keys = plan_of({.typed = keys, .config = config});
+  ASSERT_TRUE(with_keys.ok()) << with_keys.status();
+  const auto& plan = std::get<SageMakerPlan>(with_keys->action);
+  EXPECT_THAT(plan.aws, ElementsAre("aws", "--region", "eu-west-1"));
+  EXPECT_THAT(plan.environment, ElementsAre(Pair("AWS_ACCESS_KEY_ID", "ID"),
+                                            Pair("AWS_SECRET_ACCESS_KEY", "s3cret")));
+  EXPECT_THAT(to_text(*with_keys), Not(HasSubstr("s3cret")));
+  EXPECT_THAT(error_of({.typed = keys, .config = config + "profile: work\n"}),
+              HasSubstr("exclude each other"));
+  EXPECT_THAT(error_of({.typed = {{"aws_access_key_id", {"ID"}}}, .config = config}),
+              HasSubstr("give both"));
+  EXPECT_THAT(error_of({.typed = keys}), HasSubstr("is for SageMaker jobs"));
 }
 
 TEST(SageMakerArguments, ArePairs) {

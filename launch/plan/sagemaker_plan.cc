@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "launch/plan/launch_plan.h"
+#include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launch::plan {
@@ -109,6 +110,11 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   algorithm["TrainingImage"] = settings.text("image_uri");
   algorithm["TrainingInputMode"] = "File";
   algorithm["ContainerEntrypoint"] = Json::array({"accelerate", "launch", inputs.command[0]});
+  // A container with an entry point of its own gets hyperparameters in a file only.
+  if (inputs.command.size() > 1) {
+    algorithm["ContainerArguments"] =
+        std::vector<std::string>(inputs.command.begin() + 1, inputs.command.end());
+  }
   for (const auto& [name, regex] : *metrics) {
     algorithm["MetricDefinitions"].push_back({{"Name", name}, {"Regex", regex}});
   }
@@ -143,7 +149,23 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
         "the job has no place for its output; set additional_args: {OutputDataConfig: "
         "{S3OutputPath: s3://...}} in the configuration file");
   }
-  return SageMakerPlan{std::move(job)};
+  if (!absl::StartsWith(settings.text("iam_role_name"), "arn:")) {
+    notes->push_back(absl::StrCat("AWS takes the ARN of a role, and iam_role_name is the name \"",
+                                  settings.text("iam_role_name"),
+                                  "\"; aws iam get-role --role-name shows its ARN"));
+  }
+  SageMakerPlan plan;
+  plan.job = std::move(job);
+  plan.aws = {"aws", "--region", settings.text("region")};
+  if (settings.is_set("profile")) {
+    plan.aws.insert(plan.aws.end(), {"--profile", settings.text("profile")});
+  }
+  for (const char* name : {"aws_access_key_id", "aws_secret_access_key"}) {
+    if (settings.is_typed(name)) {
+      plan.environment[settings::setting(name).variable] = settings.text(name);
+    }
+  }
+  return plan;
 }
 
 }  // namespace accelerate::launch::plan

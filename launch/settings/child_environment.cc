@@ -97,6 +97,7 @@ class Writer {
     if (!is_several() || settings_.flag("cpu")) {
       set(setting("cpu").variable, capital(settings_.flag("cpu")));
     }
+    write_setting(setting("gradient_accumulation_steps"));
     if (settings_.flag("debug")) set(env::kDebugMode, "true");
     if (settings_.flag("enable_cpu_affinity")) set("ACCELERATE_CPU_AFFINITY", "1");
     const std::string ids = settings_.text("gpu_ids");

@@ -67,11 +67,13 @@ std::string help_of(const Setting& row) {
   if (row.default_value != nullptr && row.type != ValueType::kFlag) {
     absl::StrAppend(&help, " [", row.default_value, "]");
   }
+  if (!row.works()) absl::StrAppend(&help, "; not in this version");
   return help;
 }
 
 void declare_flag(CLI::App& app, const Setting& row, TypedFlags& typed) {
   std::string names = absl::StrCat("--", row.flag_name());
+  if (row.other_flag != nullptr) absl::StrAppend(&names, ",--", row.other_flag);
   if (row.short_name != 0) absl::StrAppend(&names, ",-", std::string(1, row.short_name));
   const std::string name = row.name;
   CLI::Option* option = nullptr;
@@ -90,13 +92,25 @@ void declare_flag(CLI::App& app, const Setting& row, TypedFlags& typed) {
     }
     option->expected(1);
   }
-  option->group(group_title(row.group));
-  if (row.negated_flag == nullptr) return;
-  app.add_flag_function(
-         absl::StrCat("--", row.negated_flag), [&typed, name](int64_t) { typed[name] = {"false"}; },
-         absl::StrCat("the opposite of --", row.flag_name()))
-      ->group(group_title(row.group));
+  if (row.negated_flag != nullptr) {
+    app.add_flag_function(
+        absl::StrCat("--", row.negated_flag), [&typed, name](int64_t) { typed[name] = {"false"}; },
+        absl::StrCat("the opposite of --", row.flag_name()));
+  }
 }
+
+// Puts the row's flags under their heading, or out of the help: CLI11 leaves out groups without a
+// name.
+void show_flag(CLI::App& app, const Setting& row, bool is_shown) {
+  const char* group = is_shown ? group_title(row.group) : "";
+  app.get_option(absl::StrCat("--", row.flag_name()))->group(group);
+  if (row.negated_flag != nullptr) {
+    app.get_option(absl::StrCat("--", row.negated_flag))->group(group);
+  }
+}
+
+constexpr char kHelp[] = "--help";
+constexpr char kHelpAll[] = "--help_all";
 
 std::string escaped(absl::string_view text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
 
@@ -112,6 +126,10 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
     const absl::StatusOr<FoundOption> option = find_option(app, word);
     if (!option.ok()) return option.status();
     const size_t equals = word.find('=');
+    if (option->name == kHelp && word.substr(std::min(equals, word.size())) == "=all") {
+      words.options.push_back(kHelpAll);
+      continue;
+    }
     if (!option->takes_value) {
       if (equals != std::string::npos) {
         return absl::InvalidArgumentError(absl::StrCat(option->name, " takes no value"));
@@ -136,8 +154,18 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
 }
 
 void declare_flags(CLI::App& app, TypedFlags& typed) {
+  app.set_help_flag(absl::StrCat("-h,", kHelp), "show the common options; --help=all: all of them");
+  app.set_help_all_flag(kHelpAll, "show all options")->group("");
   for (const Setting& row : all_settings()) {
-    if (row.has_flag()) declare_flag(app, row, typed);
+    if (!row.has_flag()) continue;
+    declare_flag(app, row, typed);
+    show_flag(app, row, row.is_common);
+  }
+}
+
+void show_all_flags(CLI::App& app) {
+  for (const Setting& row : all_settings()) {
+    if (row.has_flag()) show_flag(app, row, true);
   }
 }
 
@@ -168,6 +196,7 @@ std::string options_markdown() {
     }
     last = &row;
     std::string flag = row.has_flag() ? absl::StrCat("`--", row.flag_name(), "`") : "";
+    if (row.other_flag != nullptr) absl::StrAppend(&flag, " `--", row.other_flag, "`");
     if (row.short_name != 0) absl::StrAppend(&flag, " `-", std::string(1, row.short_name), "`");
     if (row.negated_flag != nullptr) absl::StrAppend(&flag, " `--", row.negated_flag, "`");
     std::string key;
@@ -181,7 +210,8 @@ std::string options_markdown() {
     absl::StrAppend(&text, "| ", flag, " | ", key, " | ",
                     row.variable == nullptr ? "" : absl::StrCat("`", row.variable, "`"), " | ",
                     escaped(value), " | ", has_default ? row.default_value : "", " | ",
-                    escaped(row.help), row.origin == SettingOrigin::kOurs ? " (ours)" : "", " |\n");
+                    escaped(row.help), row.origin == SettingOrigin::kOurs ? " (ours)" : "",
+                    row.works() ? "" : "; **not in this version**", " |\n");
   }
   return text;
 }

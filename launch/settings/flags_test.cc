@@ -57,6 +57,50 @@ TEST(Flags, TakeBothSpellingsAndBothWaysToGiveAValue) {
   EXPECT_THAT(parse({"--no-tpu-cluster", "x"}).typed["tpu_use_cluster"], ElementsAre("false"));
 }
 
+TEST(Flags, TakeTorchrunsSpellings) {
+  TypedFlags typed = parse({"--nproc_per_node=2", "--nnodes", "2", "--node-rank=1", "--master_addr",
+                            "h", "--master-port", "1", "train"})
+                         .typed;
+  EXPECT_THAT(typed["nproc_per_node"], ElementsAre("2"));
+  EXPECT_THAT(typed["machine_rank"], ElementsAre("1"));
+  EXPECT_THAT(typed["main_process_ip"], ElementsAre("h"));
+  EXPECT_THAT(typed["main_process_port"], ElementsAre("1"));
+  EXPECT_THAT(parse({"--standalone", "x"}).typed["standalone"], ElementsAre("true"));
+}
+
+TEST(Flags, HelpShowsTheCommonOnesUnlessAllAreAskedFor) {
+  CLI::App app;
+  TypedFlags typed;
+  declare_flags(app, typed);
+  const auto shown = [&app] {
+    int count = 0;
+    for (const Setting& row : all_settings()) {
+      if (!row.has_flag()) continue;
+      count += app.get_option(std::string("--") + row.flag_name())->get_group().empty() ? 0 : 1;
+    }
+    return count;
+  };
+  int common = 0;
+  int all = 0;
+  for (const Setting& row : all_settings()) {
+    common += row.is_common ? 1 : 0;
+    all += row.has_flag() ? 1 : 0;
+  }
+  EXPECT_EQ(common, 25);
+  EXPECT_EQ(shown(), common);
+  EXPECT_THAT(app.help(), HasSubstr("--num_processes"));
+  EXPECT_THAT(app.help(), HasSubstr("--help=all"));
+  EXPECT_THAT(app.help(), Not(HasSubstr("--fsdp_version")));
+
+  absl::StatusOr<LaunchWords> words = split_launch_words(app, {"--help=all", "train"});
+  ASSERT_TRUE(words.ok()) << words.status();
+  EXPECT_THROW(app.parse(words->options), CLI::CallForAllHelp);
+  show_all_flags(app);
+  EXPECT_EQ(shown(), all);
+  EXPECT_THAT(app.help(), HasSubstr("--fsdp_version"));
+  EXPECT_THAT(app.help(), HasSubstr("; not in this version"));
+}
+
 TEST(Flags, EndAtTheProgram) {
   EXPECT_THAT(parse({"--num_processes", "2", "train", "--help", "--num-processes", "9", "--", "",
                      "-h", "--version"})

@@ -94,6 +94,7 @@ const Setting* find_flag(absl::string_view flag) {
   for (const Setting& row : all_settings()) {
     if (!row.has_flag()) continue;
     if (name == row.flag_name()) return &row;
+    if (row.other_flag != nullptr && name == row.other_flag) return &row;
     if (row.negated_flag != nullptr && name == row.negated_flag) return &row;
     if (name.size() == 1 && name[0] == row.short_name) return &row;
   }

@@ -66,12 +66,23 @@ enum class SettingOrigin {
   kFileOnly,  ///< no flag; a key of configuration files
 };
 
+/// Whether this version does what a setting asks for. One column for help texts, documentation, the
+/// questions of `accelerate config`, and refusals (validate.h, check_status).
+enum class Status {
+  kWorks,
+  kNotInThisVersion,  ///< read and written, so that files can be converted; refused before a run
+};
+
 struct Setting {
   /// In snake case; the flag's name unless `flag` is set.
   const char* name = "";
   char short_name = 0;
   SettingOrigin origin = SettingOrigin::kPeer;
   const char* flag = nullptr;
+  /// A second name of the flag: torchrun's.
+  const char* other_flag = nullptr;
+  /// Shown by --help; all others by --help=all alone.
+  bool is_common = false;
   /// A second flag that sets a boolean to false.
   const char* negated_flag = nullptr;
   ValueType type = ValueType::kText;
@@ -92,12 +103,14 @@ struct Setting {
   /// sets for its ranks.
   bool variable_is_read = true;
   Group group = Group::kProgram;
+  Status status = Status::kWorks;
   const char* help = "";
 
   bool has_flag() const { return origin != SettingOrigin::kFileOnly; }
   /// Without the dashes.
   const char* flag_name() const { return flag != nullptr ? flag : name; }
   const char* key_name() const { return key != nullptr ? key : name; }
+  bool works() const { return status == Status::kWorks; }
   bool is_boolean() const { return type == ValueType::kFlag || type == ValueType::kBool; }
   /// Empty: any.
   std::vector<absl::string_view> choice_list() const;
@@ -112,8 +125,8 @@ const Setting* find_setting(absl::string_view name);
 /// The row of a name that there is.
 const Setting& setting(absl::string_view name);
 
-/// The row of a flag, without dashes in front, `-` or `_` within; also of negated ones. Null for
-/// none.
+/// The row of a flag, without dashes in front, `-` or `_` within; also of its other name, and of
+/// negated ones. Null for none.
 const Setting* find_flag(absl::string_view flag);
 
 /// A map within a configuration file.

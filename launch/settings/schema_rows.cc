@@ -6,6 +6,7 @@ namespace accelerate::launch::settings {
 namespace {
 
 using enum Group;
+using enum Status;
 using enum ValueType;
 
 // A row in the making: what most rows lack is not mentioned.
@@ -24,6 +25,8 @@ struct Row {
   constexpr Row ours() const { return with(&Setting::origin, SettingOrigin::kOurs); }
   constexpr Row shortened(char letter) const { return with(&Setting::short_name, letter); }
   constexpr Row spelt(const char* flag) const { return with(&Setting::flag, flag); }
+  constexpr Row or_spelt(const char* flag) const { return with(&Setting::other_flag, flag); }
+  constexpr Row common() const { return with(&Setting::is_common, true); }
   constexpr Row negated_by(const char* flag) const { return with(&Setting::negated_flag, flag); }
   constexpr Row or_else(const char* value) const { return with(&Setting::default_value, value); }
   constexpr Row one_of(const char* choices) const { return with(&Setting::choices, choices); }
@@ -36,6 +39,7 @@ struct Row {
   constexpr Row in_both(const char* key = nullptr) const {
     return at_top(key).with(&Setting::in_sagemaker, true);
   }
+  constexpr Row absent() const { return with(&Setting::status, kNotInThisVersion); }
   // The variable's value is the launcher's default, and ranks get it.
   constexpr Row exchanged_by(const char* name) const { return with(&Setting::variable, name); }
   constexpr Row written_to(const char* name) const {
@@ -58,57 +62,74 @@ constexpr Row file_only(Group group, const char* name, ValueType type, const cha
 }
 
 // Rows of a group whose keys stand in one section, each with its variable and its default.
-template <Group group, Section section>
+template <Group group, Section section, Status status = kWorks>
 constexpr Row engine_row(const char* name, const char* variable, ValueType type,
                          const char* otherwise, const char* help) {
-  const Row row = peer(group, name, type, help).in(section).exchanged_by(variable);
+  const Row row = peer(group, name, type, help)
+                      .in(section)
+                      .exchanged_by(variable)
+                      .with(&Setting::status, status);
   return otherwise == nullptr ? row : row.or_else(otherwise);
 }
-constexpr auto& compile = engine_row<kCompile, Section::kDynamo>;
+constexpr auto& compile = engine_row<kCompile, Section::kDynamo, kNotInThisVersion>;
 constexpr auto& fp8 = engine_row<kFp8, Section::kFp8>;
-constexpr auto& fsdp = engine_row<kFsdp, Section::kFsdp>;
-constexpr auto& deepspeed = engine_row<kDeepSpeed, Section::kDeepSpeed>;
-constexpr auto& mesh = engine_row<kParallelism, Section::kParallelism>;
-constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron>;
+constexpr auto& fsdp = engine_row<kFsdp, Section::kFsdp, kNotInThisVersion>;
+constexpr auto& deepspeed = engine_row<kDeepSpeed, Section::kDeepSpeed, kNotInThisVersion>;
+constexpr auto& mesh = engine_row<kParallelism, Section::kParallelism, kNotInThisVersion>;
+constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron, kNotInThisVersion>;
 
 // In the order of the groups.
 constexpr Setting kRows[] = {
-    peer(kProgram, "config_file", kText, "YAML or JSON file to take settings from"),
-    peer(kProgram, "module", kFlag, "PROGRAM is a shared object to load").shortened('m'),
+    peer(kProgram, "config_file", kText, "YAML or JSON file to take settings from").common(),
+    peer(kProgram, "module", kFlag, "PROGRAM is a shared object to load").shortened('m').common(),
     peer(kProgram, "no_python", kFlag, "has no effect: programs are always started as they are"),
     peer(kProgram, "main_training_function", kText,
          "symbol to call in the shared object of --module")
         .at_top(),
     peer(kRanks, "cpu", kFlag, "run on the CPU even where there are devices")
         .in_both("use_cpu")
-        .exchanged_by("ACCELERATE_USE_CPU"),
-    peer(kRanks, "multi_gpu", kFlag, "one rank per device; at least two ranks"),
+        .exchanged_by("ACCELERATE_USE_CPU")
+        .common(),
+    peer(kRanks, "multi_gpu", kFlag, "one rank per device; at least two ranks").common(),
     peer(kRanks, "mixed_precision", kText, "data type of the computation")
         .or_else("no")
         .one_of("no|fp16|bf16|fp8")
         .in_any_case()
         .in_both()
-        .exchanged_by("ACCELERATE_MIXED_PRECISION"),
+        .exchanged_by("ACCELERATE_MIXED_PRECISION")
+        .common(),
     peer(kRanks, "num_processes", kInt, "ranks over all machines; default: one per device, else 1")
         .at_top()
-        .written_to("WORLD_SIZE"),
+        .written_to("WORLD_SIZE")
+        .common(),
+    ours(kRanks, "nproc_per_node", kInt, "ranks of each machine, in place of --num_processes"),
+    peer(kRanks, "gradient_accumulation_steps", kInt, "micro-batches of a step")
+        .in(Section::kDeepSpeed)
+        .exchanged_by("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+        .common(),
     peer(kRanks, "num_cpu_threads_per_process", kInt,
          "threads of a rank; default: see launching.md")
-        .written_to("OMP_NUM_THREADS"),
+        .written_to("OMP_NUM_THREADS")
+        .common(),
     peer(kRanks, "enable_cpu_affinity", kFlag, "bind each rank to the cores near its device")
         .in_both()
         .exchanged_by("ACCELERATE_CPU_AFFINITY"),
     peer(kRanks, "use_deepspeed", kFlag,
          "shard optimizer, gradients and parameters in stages (ZeRO)")
-        .exchanged_by("ACCELERATE_USE_DEEPSPEED"),
-    peer(kRanks, "use_fsdp", kFlag, "shard parameters (FSDP)").exchanged_by("ACCELERATE_USE_FSDP"),
+        .exchanged_by("ACCELERATE_USE_DEEPSPEED")
+        .absent(),
+    peer(kRanks, "use_fsdp", kFlag, "shard parameters (FSDP)")
+        .exchanged_by("ACCELERATE_USE_FSDP")
+        .absent(),
     peer(kRanks, "use_parallelism_config", kFlag,
          "arrange the ranks in a mesh; needs --use_fsdp --fsdp_version 2")
-        .exchanged_by("ACCELERATE_USE_PARALLELISM_CONFIG"),
+        .exchanged_by("ACCELERATE_USE_PARALLELISM_CONFIG")
+        .absent(),
     peer(kRanks, "use_megatron_lm", kFlag,
          "tensor, pipeline and sequence parallelism in the manner of Megatron-LM")
-        .exchanged_by("ACCELERATE_USE_MEGATRON_LM"),
-    peer(kRanks, "gpu_ids", kText, "devices of this machine, as in 0,2, or all").in_both(),
+        .exchanged_by("ACCELERATE_USE_MEGATRON_LM")
+        .absent(),
+    peer(kRanks, "gpu_ids", kText, "devices of this machine, as in 0,2, or all").in_both().common(),
     file_only(kRanks, "compute_environment", kText, "where the run is")
         .or_else("LOCAL_MACHINE")
         .one_of("LOCAL_MACHINE|AMAZON_SAGEMAKER")
@@ -116,51 +137,68 @@ constexpr Setting kRows[] = {
     file_only(kRanks, "distributed_type", kText, "kind of the run").in_both(),
     peer(kMachines, "num_machines", kInt, "machines of the run")
         .in_both()
-        .written_to("GROUP_WORLD_SIZE"),
+        .written_to("GROUP_WORLD_SIZE")
+        .common(),
+    ours(kMachines, "standalone", kFlag, "this machine alone, at any free port"),
     peer(kMachines, "same_network", kFlag,
-         "machines meet at main_process_ip:main_process_port itself")
+         "machines meet at main_process_ip:main_process_port, as they do without it; excludes "
+         "--rdzv_endpoint")
         .at_top(),
     peer(kMachines, "machine_rank", kInt, "number of this machine, from 0")
         .at_top()
-        .written_to("GROUP_RANK"),
+        .written_to("GROUP_RANK")
+        .or_spelt("node_rank")
+        .common(),
     peer(kMachines, "main_process_ip", kText, "name or address of machine 0")
         .at_top()
-        .written_to("MASTER_ADDR"),
+        .written_to("MASTER_ADDR")
+        .or_spelt("master_addr")
+        .common(),
     peer(kMachines, "main_process_port", kInt,
          "port of machine 0; 0: any free one; default: 29500, on one machine any free one")
         .at_top()
-        .written_to("MASTER_PORT"),
+        .written_to("MASTER_PORT")
+        .or_spelt("master_port")
+        .common(),
     peer(kMachines, "rdzv_backend", kText,
          "how machines meet: static, or c10d where they may come and go")
         .or_else("static")
-        .at_top(),
+        .at_top()
+        .common(),
     peer(kMachines, "rdzv_conf", kText, "key=value,... of the rendezvous"),
     peer(kMachines, "mpirun_hostfile", kText, "start with mpirun on the machines in this file")
         .in(Section::kMpirun),
     ours(kMachines, "nnodes", kText,
-         "machines that may take part, as MIN:MAX; with --rdzv_backend c10d"),
+         "machines that may take part, as MIN:MAX; with --rdzv_backend c10d")
+        .common(),
     ours(kMachines, "rdzv_endpoint", kText,
-         "HOST:PORT where machines meet; default: main_process_ip and main_process_port"),
+         "HOST:PORT where machines meet; default: main_process_ip and main_process_port")
+        .common(),
     ours(kMachines, "rdzv_id", kText, "name of the run; machines of different runs do not meet")
         .or_else("none"),
     ours(kMachines, "local_addr", kText, "address of this machine as the others reach it"),
     ours(kMachines, "slurm", kFlag,
          "start with srun; found by itself inside an allocation of several machines")
         .negated_by("no_slurm"),
-    peer(kLogs, "quiet", kFlag, "when the run fails, only pass on the exit code").shortened('q'),
+    peer(kLogs, "quiet", kFlag, "when the run fails, only pass on the exit code")
+        .shortened('q')
+        .common(),
     peer(kLogs, "tee", kText,
          "streams that go to the console as well as to files: 0 none, 1 out, 2 err, 3 both, or by "
          "rank as in 0:3,1:1")
         .shortened('t')
-        .or_else("0"),
-    peer(kLogs, "log_dir", kText, "folder for the output of each rank"),
+        .or_else("0")
+        .common(),
+    peer(kLogs, "log_dir", kText, "folder for the output of each rank").common(),
     peer(kLogs, "role", kText, "name of this group of ranks in messages").or_else("default"),
     peer(kLogs, "max_restarts", kInt, "how often to start the ranks anew after a failure")
-        .or_else("0"),
+        .or_else("0")
+        .common(),
     peer(kLogs, "monitor_interval", kFloat, "seconds between looks at the ranks").or_else("0.1"),
     peer(kLogs, "debug", kFlag, "compare collectives between ranks before they run")
         .in_both()
-        .exchanged_by("ACCELERATE_DEBUG_MODE"),
+        .exchanged_by("ACCELERATE_DEBUG_MODE")
+        .common(),
     ours(kLogs, "redirects", kText, "streams that go to files only; as --tee").or_else("0"),
     ours(kLogs, "local_ranks_filter", kText,
          "the only ranks of this machine whose output is shown, as in 0,1"),
@@ -169,14 +207,17 @@ constexpr Setting kRows[] = {
     ours(kSimulation, "simulate", kText,
          "SPEC: run on a simulated cluster inside one process, for example 2x4 or 2x4:h100")
         .at_top()
-        .written_to("ACCELERATE_SIMULATE"),
+        .written_to("ACCELERATE_SIMULATE")
+        .common(),
     ours(kSimulation, "simulate_seed", kText, "scheduler seed of the simulated run")
         .written_to("ACCELERATE_SIMULATE_SEED"),
     ours(kSimulation, "report", kText,
          "DIR: where the simulated run writes report.html, trace.json and summary.json")
-        .written_to("ACCELERATE_SIMULATE_REPORT"),
-    ours(kLook, "print_config", kFlag, "show every setting and where it came from; start nothing"),
-    ours(kLook, "dry_run", kFlag, "show what would be started; start nothing"),
+        .written_to("ACCELERATE_SIMULATE_REPORT")
+        .common(),
+    ours(kLook, "print_config", kFlag, "show every setting and where it came from; start nothing")
+        .common(),
+    ours(kLook, "dry_run", kFlag, "show what would be started; start nothing").common(),
     compile("dynamo_backend", "ACCELERATE_DYNAMO_BACKEND", kText, "no", "compiler of the model")
         .one_of("no|eager|aot_eager|inductor|aot_ts_nvfuser|nvprims_nvfuser|cudagraphs|ofi|fx2trt|"
                 "onnxrt|tensorrt|aot_torchxla_trace_once|torhchxla_trace_once|tvm")
@@ -258,8 +299,6 @@ constexpr Setting kRows[] = {
               kText, nullptr, "folder for the optimizer state on nvme"),
     deepspeed("offload_param_nvme_path", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", kText,
               nullptr, "folder for parameters on nvme"),
-    deepspeed("gradient_accumulation_steps", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", kInt,
-              nullptr, "micro-batches of a step"),
     deepspeed("gradient_clipping", "ACCELERATE_GRADIENT_CLIPPING", kFloat, nullptr,
               "largest norm of the gradients"),
     deepspeed("zero3_init_flag", "ACCELERATE_DEEPSPEED_ZERO3_INIT", kBool, nullptr,
@@ -370,18 +409,22 @@ constexpr Setting kRows[] = {
         .at_top("tpu_env"),
     peer(kTpu, "downcast_bf16", kFlag, "on TPUs, double becomes float, and float bfloat16")
         .at_top()
-        .written_to("XLA_DOWNCAST_BF16"),
+        .written_to("XLA_DOWNCAST_BF16")
+        .absent(),
     file_only(kTpu, "tpu_name", kText, "name of the TPU pod").at_top(),
     file_only(kTpu, "tpu_zone", kText, "zone of the TPU pod").at_top(),
     file_only(kTpu, "command_file", kText, "file of commands to run on the workers first").at_top(),
     file_only(kTpu, "commands", kTexts, "commands to run on the workers first").at_top(),
-    peer(kSageMaker, "aws_access_key_id", kText, "name of the AWS key; never written to a file")
+    peer(kSageMaker, "aws_access_key_id", kText,
+         "name of the AWS key, for the aws program; never written to a file")
         .exchanged_by("AWS_ACCESS_KEY_ID"),
-    peer(kSageMaker, "aws_secret_access_key", kText, "the AWS key; never written to a file")
+    peer(kSageMaker, "aws_secret_access_key", kText,
+         "the AWS key, for the aws program; never written to a file")
         .exchanged_by("AWS_SECRET_ACCESS_KEY"),
     file_only(kSageMaker, "ec2_instance_type", kText, "type of the machines")
         .in(Section::kSageMaker),
-    file_only(kSageMaker, "iam_role_name", kText, "role of the job").in(Section::kSageMaker),
+    file_only(kSageMaker, "iam_role_name", kText, "ARN of the role of the job")
+        .in(Section::kSageMaker),
     file_only(kSageMaker, "image_uri", kText, "container image").in(Section::kSageMaker),
     file_only(kSageMaker, "profile", kText, "AWS profile").in(Section::kSageMaker),
     file_only(kSageMaker, "region", kText, "AWS region")

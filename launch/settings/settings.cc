@@ -21,6 +21,9 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kKindFlags[] = {
     "multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm", "cpu"};
 
+// The section of a file that stands for --use_parallelism_config.
+constexpr char kMeshSection[] = "parallelism_config";
+
 bool is_kind_flag(absl::string_view name) { return absl::c_linear_search(kKindFlags, name); }
 
 bool has_kind_flag(const TypedFlags& typed) {
@@ -30,6 +33,13 @@ bool has_kind_flag(const TypedFlags& typed) {
 bool is_secret(absl::string_view name) { return absl::StartsWith(name, "aws_"); }
 
 std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// "c.yaml:3"; without the line of a key that the file has in another form.
+std::string place_of(const ConfigFile& config, const std::string& key) {
+  const auto line = config.lines.find(key);
+  return absl::StrCat(file_name(config.path),
+                      line == config.lines.end() ? "" : absl::StrCat(":", line->second));
+}
 
 const char* provenance_text(Provenance provenance) {
   switch (provenance) {
@@ -109,9 +119,7 @@ void Settings::take_key(const ConfigFile& config, const Setting& row, const Json
                         const std::string& key) {
   if (value.is_null()) return;
   Value& kept = values_[row.name];
-  const auto line = config.lines.find(key);
-  const std::string place = line == config.lines.end() ? "" : absl::StrCat(":", line->second);
-  kept = {{}, Provenance::kConfigFile, absl::StrCat(file_name(config.path), place)};
+  kept = {{}, Provenance::kConfigFile, place_of(config, key)};
   if (value.is_array()) {
     for (const Json& item : value) kept.texts.push_back(item.get<std::string>());
   } else {
@@ -137,9 +145,10 @@ void Settings::take_distributed_type(const ConfigFile& config, const TypedFlags&
   }
   if (type == "MULTI_CPU") values_["cpu"] = {{"true"}, Provenance::kConfigFile, where};
   if (type != "XLA") values_["tpu_use_cluster"] = {{"false"}, Provenance::kConfigFile, where};
-  const auto mesh = config.values.find("parallelism_config");
+  const auto mesh = config.values.find(kMeshSection);
   if (mesh != config.values.end() && mesh->is_object() && !mesh->empty()) {
-    values_["use_parallelism_config"] = {{"true"}, Provenance::kConfigFile, where};
+    values_["use_parallelism_config"] = {
+        {"true"}, Provenance::kConfigFile, place_of(config, kMeshSection)};
   }
 }
 
@@ -194,6 +203,13 @@ std::string Settings::describe(absl::string_view name) const {
   const std::string texts = absl::StrJoin(value->texts, ",");
   switch (value->provenance) {
     case Provenance::kConfigFile:
+      if (row.section == Section::kNone) {
+        // A switch that the file spells otherwise.
+        const bool is_mesh = name == "use_parallelism_config";
+        return absl::StrCat(value->where, ": ",
+                            is_mesh ? std::string(kMeshSection)
+                                    : absl::StrCat("distributed_type: ", text("distributed_type")));
+      }
       return absl::StrCat(value->where, ": ", row.key_name(), ": ", texts);
     case Provenance::kEnvironment: return absl::StrCat(value->where, "=", texts);
     default:

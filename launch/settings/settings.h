@@ -61,7 +61,8 @@ class Settings {
   /// For what follows from the machine or from other settings.
   void set(absl::string_view name, std::string text, Provenance provenance, std::string where = "");
 
-  /// How errors call the value: "--num_processes=3", "config.yaml:3: num_processes: 3".
+  /// How errors call the value: "--num_processes=3", "config.yaml:3: num_processes: 3",
+  /// "config.yaml:1: distributed_type: FSDP" for --use_fsdp.
   std::string describe(absl::string_view name) const;
 
   /// Whether a configuration file was read, and which.
@@ -108,9 +109,13 @@ struct LaunchWords {
 absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
                                                absl::Span<const std::string> args);
 
-/// Makes a flag of every row that has one, under its group's heading. What is parsed goes to
-/// `typed`, which lives as long as the application.
+/// Makes a flag of every row that has one. What is parsed goes to `typed`, which lives as long as
+/// the application. The help shows the common ones, under their groups' headings; for --help=all
+/// parsing throws CLI::CallForAllHelp.
 void declare_flags(CLI::App& app, TypedFlags& typed);
+
+/// Has the help show every flag: for --help=all.
+void show_all_flags(CLI::App& app);
 
 /// "--name" or "--name=value" for all that was typed, in the order of the schema.
 std::vector<std::string> typed_words(const TypedFlags& typed);

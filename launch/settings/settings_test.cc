@@ -120,6 +120,26 @@ TEST(SettingsTest, HidesCredentials) {
               Not(HasSubstr("s3cret")));
 }
 
+TEST(CheckStatus, SaysWhereItIsAskedFor) {
+  const auto message = [](const TypedFlags& typed, const std::string& config,
+                          const std::vector<std::string>& environment) {
+    return std::string(check_status(resolved(typed, config, environment)).message());
+  };
+  EXPECT_EQ(message({}, "", {}), "");
+  EXPECT_EQ(message({}, kFsdp, {}),
+            "c.yaml:1: distributed_type: FSDP is not in this version; leave it out");
+  EXPECT_EQ(message({{"cpu", {"true"}}}, kFsdp, {}),
+            "c.yaml:5: fsdp_offload_params: true is not in this version; leave it out");
+  EXPECT_EQ(message({{"use_fsdp", {"true"}}}, "", {}),
+            "--use_fsdp is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR"}),
+            "ACCELERATE_DYNAMO_BACKEND=inductor is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_FSDP=false"}), "");
+  EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
+  EXPECT_THAT(message({}, "distributed_type: MULTI_GPU\nparallelism_config:\n  tp_size: 2\n", {}),
+              HasSubstr("c.yaml:2: parallelism_config is not"));
+}
+
 TEST(Complete, TakesOneRankADeviceElseOne) {
   EXPECT_EQ(completed({}, devices(4)).number("num_processes"), 4);
   EXPECT_TRUE(completed({}, devices(4)).flag("multi_gpu"));
@@ -219,6 +239,19 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
   EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
+}
+
+TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {
+  const auto variables = [](const TypedFlags& typed, const std::string& config) {
+    return child_environment(completed(typed, kNoDevices, config), kNoDevices, {});
+  };
+  const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  EXPECT_THAT(variables({{"gradient_accumulation_steps", {"4"}}}, ""), Contains(Pair(name, "4")));
+  EXPECT_THAT(variables({},
+                        "distributed_type: 'NO'\nnum_processes: 1\ndeepspeed_config:\n"
+                        "  gradient_accumulation_steps: 3\n"),
+              Contains(Pair(name, "3")));
+  EXPECT_THAT(variables({}, ""), Not(Contains(Key(name))));
 }
 
 TEST(ChildEnvironment, TurnsOffWhatAFileTurnsOff) {

@@ -19,6 +19,13 @@ bool is_given(const Settings& settings, absl::string_view name) {
   return provenance == Provenance::kFlag || provenance == Provenance::kConfigFile;
 }
 
+// Whether a value, wherever it comes from, is what a run without it has.
+bool is_as_by_default(const Settings& settings, const Setting& row) {
+  const absl::string_view otherwise = row.default_value != nullptr ? row.default_value : "";
+  if (!row.is_boolean()) return settings.text(row.name) == otherwise;
+  return settings.flag(row.name) == parse_bool(otherwise).value_or(false);
+}
+
 absl::Status check_range(const Settings& settings, absl::string_view name, int64_t min,
                          int64_t max) {
   if (!settings.is_set(name)) return absl::OkStatus();
@@ -120,8 +127,9 @@ absl::Status check_simulation(const Settings& settings) {
         " and --num_processes exclude each other: a simulated "
         "cluster runs in one process and takes its number of ranks from the topology"));
   }
-  for (const char* name : {"main_process_port", "main_process_ip", "num_machines", "machine_rank",
-                           "mpirun_hostfile", "slurm", "nnodes", "rdzv_endpoint"}) {
+  for (const char* name :
+       {"main_process_port", "main_process_ip", "num_machines", "machine_rank", "mpirun_hostfile",
+        "slurm", "nnodes", "rdzv_endpoint", "nproc_per_node", "standalone"}) {
     if (settings.is_typed(name) && settings.text(name) != "false") {
       return refuse(absl::StrCat(settings.describe("simulate"), " and --", name,
                                  " exclude each other: a simulated cluster is one process"));
@@ -179,6 +187,66 @@ absl::Status take_nodes(Settings& settings) {
                                ": a number of machines that changes needs --rdzv_backend c10d"));
   }
   settings.set("num_machines", absl::StrCat(max), settings.provenance("nnodes"), "--nnodes");
+  return absl::OkStatus();
+}
+
+// --standalone, --nproc_per_node and --same_network, which say about machines what other settings
+// say too.
+absl::Status check_machines(Settings& settings) {
+  if (settings.is_typed("same_network") && settings.is_set("rdzv_endpoint")) {
+    return refuse(absl::StrCat(settings.describe("rdzv_endpoint"),
+                               " and --same_network exclude each other: with it machines meet at "
+                               "--main_process_ip and --main_process_port"));
+  }
+  if (settings.flag("standalone")) {
+    for (const char* name : {"rdzv_endpoint", "main_process_ip", "main_process_port"}) {
+      if (settings.is_typed(name)) {
+        return refuse(absl::StrCat("--standalone and ", settings.describe(name),
+                                   " exclude each other: the run is on this machine alone, at any "
+                                   "free port"));
+      }
+    }
+    if (settings.number("num_machines") > 1) {
+      return refuse(absl::StrCat("--standalone is a run on this machine alone, and ",
+                                 settings.describe("num_machines"),
+                                 " asks for more; leave one out"));
+    }
+    settings.set("num_machines", "1", Provenance::kFlag, "--standalone");
+    settings.set("main_process_ip", "", Provenance::kFlag, "--standalone");
+    settings.set("main_process_port", "0", Provenance::kFlag, "--standalone");
+  }
+  if (!settings.is_set("nproc_per_node")) return absl::OkStatus();
+  if (settings.is_typed("num_processes")) {
+    return refuse(absl::StrCat(settings.describe("nproc_per_node"), " and ",
+                               settings.describe("num_processes"),
+                               " exclude each other; leave one out"));
+  }
+  const absl::Status ok = check_range(settings, "nproc_per_node", 1, process::kMaxProcesses);
+  if (!ok.ok()) return ok;
+  settings.set("num_processes",
+               absl::StrCat(settings.number("nproc_per_node") * settings.number("num_machines")),
+               Provenance::kFlag, "--nproc_per_node");
+  return absl::OkStatus();
+}
+
+// The keys are for the program aws, which starts a SageMaker job.
+absl::Status check_credentials(const Settings& settings) {
+  const char* const names[] = {"aws_access_key_id", "aws_secret_access_key"};
+  for (const char* name : names) {
+    if (!settings.is_typed(name)) continue;
+    if (!settings.is_sagemaker()) {
+      return refuse(absl::StrCat("--", name,
+                                 " is for SageMaker jobs, and no configuration file of one is "
+                                 "given; leave it out"));
+    }
+    if (settings.is_set("profile")) {
+      return refuse(absl::StrCat("--", name, " and the profile of ", settings.config_path(),
+                                 " exclude each other; leave one out"));
+    }
+    if (!settings.is_set(names[0]) || !settings.is_set(names[1])) {
+      return refuse("--aws_access_key_id and --aws_secret_access_key belong together; give both");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -315,6 +383,7 @@ bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend")
 
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
   if (absl::Status ok = check_kinds(settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_credentials(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;
   if (settings.is_typed("num_processes")) {
     constexpr int64_t kMany = 1 << 20;
@@ -325,11 +394,21 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   take_job(settings, job);
   if (absl::Status ok = take_nodes(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_range(settings, "num_machines", 1, 1 << 20); !ok.ok()) return ok;
+  if (absl::Status ok = check_machines(settings); !ok.ok()) return ok;
   if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
   if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
   return check_rendezvous(settings);
+}
+
+absl::Status check_status(const Settings& settings) {
+  for (const Setting& row : all_settings()) {
+    if (row.works() || !settings.is_set(row.name) || is_as_by_default(settings, row)) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(settings.describe(row.name), " is not in this version; leave it out"));
+  }
+  return absl::OkStatus();
 }
 
 std::string note_on_defaults(const Settings& settings) {

@@ -31,6 +31,12 @@ bool is_elastic(const Settings& settings);
 /// checks everything that does not depend on what is started.
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job);
 
+/// Refuses what this version does not have (Setting::status), before anything else is asked of the
+/// settings: each such setting that a flag, the file or a variable gives another value than its
+/// default. The plans (launch/plan) do not ask: they show what HF Accelerate would be given.
+/// Errors: Unimplemented, one line with the flag, the file's line or the variable.
+absl::Status check_status(const Settings& settings);
+
 /// The defaults that a run depends on, "num_processes=2", as one note; empty if there is a
 /// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);

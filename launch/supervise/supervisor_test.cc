@@ -376,6 +376,31 @@ TEST(Launch, RefusesABadCommandLineInOneLine) {
   EXPECT_THAT(lines_of(launcher.stderr_text()), ElementsAre(HasSubstr("--num_processes=0")));
 }
 
+TEST(Program, ShowsItsHelpToThoseWhoSayNothing) {
+  Launcher launcher({});
+  EXPECT_EQ(launcher.finish(), 1);
+  EXPECT_THAT(launcher.stdout_text(), HasSubstr("Usage: accelerate COMMAND"));
+  EXPECT_THAT(launcher.stderr_text(), IsEmpty());
+}
+
+TEST(Program, ShowsTheCommonOptionsOfLaunchOrAll) {
+  Launcher common({"launch", "--help"});
+  EXPECT_EQ(common.finish(), 0);
+  EXPECT_THAT(common.stdout_text(), HasSubstr("--num_processes"));
+  EXPECT_THAT(common.stdout_text(), Not(HasSubstr("--monitor_interval")));
+  Launcher all({"launch", "--help=all", "train"});
+  EXPECT_EQ(all.finish(), 0);
+  EXPECT_THAT(all.stdout_text(), HasSubstr("--monitor_interval"));
+}
+
+TEST(Program, RefusesWhatIsNotInThisVersionBeforeAnyRank) {
+  Launcher launcher({"launch", "--use_fsdp", "--num_processes=2", "/bin/sh", "-c", "echo rank"});
+  EXPECT_EQ(launcher.finish(), 2);
+  EXPECT_THAT(launcher.stdout_text(), IsEmpty());
+  EXPECT_THAT(lines_of(launcher.stderr_text()),
+              ElementsAre(HasSubstr("--use_fsdp is not in this version")));
+}
+
 TEST(Launch, BecomesTheProgramWhenSimulating) {
   Launcher launcher({"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
                      "echo $$ $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
