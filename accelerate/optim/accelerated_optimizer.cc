@@ -45,17 +45,17 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
   }
 }
 
-void AcceleratedOptimizer::Shared::average_gradients(GradientState& gradient_state) {
+void AcceleratedOptimizer::Shared::average_gradients(const GradientState& gradient_state) {
   if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
+  if (gradient_state.is_xla_gradients_synced()) return;
   std::vector<at::Tensor> parameters;
   for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
   accelerate::average_gradients(averages_over, parameters);
-  gradient_state.set_is_xla_gradients_synced(true);
 }
 
-void AcceleratedOptimizer::Shared::settle_gradients(GradientState& gradient_state) {
+void AcceleratedOptimizer::Shared::settle_gradients(const GradientState& gradient_state) {
   average_gradients(gradient_state);
   if (scaler) scaler.unscale();
 }

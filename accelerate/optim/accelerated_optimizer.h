@@ -80,8 +80,8 @@ class AcceleratedOptimizer {
     at::Tensor step(torch::optim::Optimizer::LossClosure closure);
     /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
     /// and unscales them. Once per step. Collective.
-    void settle_gradients(GradientState& gradient_state);
-    void average_gradients(GradientState& gradient_state);
+    void settle_gradients(const GradientState& gradient_state);
+    void average_gradients(const GradientState& gradient_state);
   };
   const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 
