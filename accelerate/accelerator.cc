@@ -187,6 +187,7 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
           .device_placement = device_placement,
           .non_blocking = config.non_blocking,
           .device_prefetch = prefetch,
+          .use_stateful_dataloader = config.use_stateful_dataloader,
           .gradient_state = &gradient_state_};
 }
 

@@ -640,6 +640,9 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
   } else if constexpr (internal::IsScheduler<Object>) {
     return PendingScheduler{&object};
   } else {
+    static_assert(!internal::IsTorchPlateau<Object>,
+                  "prepare takes accelerate::optim::ReduceLROnPlateau instead of LibTorch's, which "
+                  "has no state");
     static_assert(!internal::IsMistaken<Object>,
                   "prepare takes a model as shared_ptr or TORCH_MODULE holder, an optimizer by "
                   "reference, shared_ptr or move, and a scheduler by reference");

@@ -13,6 +13,7 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 
 namespace accelerate {
 namespace {
@@ -113,6 +114,17 @@ void AcceleratedOptimizer::train() const {
 
 void AcceleratedOptimizer::eval() const {
   if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->eval();
+}
+
+StateDict AcceleratedOptimizer::state_dict() const {
+  optimizer();  // that it was not freed
+  return accelerated_optimizer_state_dict(*optimizer_);
+}
+
+void AcceleratedOptimizer::load_state_dict(StateDict state) {
+  optimizer();  // that it was not freed
+  optimizer_->wait_for_readers();
+  load_accelerated_optimizer_state_dict(*optimizer_, std::move(state));
 }
 
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

@@ -50,6 +50,12 @@ class AcceleratedOptimizer {
   void train() const;
   void eval() const;
 
+  /// The optimizer's options and state; see optimizer_state_dict.h, also for the errors. The
+  /// tensors are the optimizer's own, except moments that are kept in few bits.
+  StateDict state_dict() const;
+  /// Tensors go to their parameters' devices.
+  void load_state_dict(StateDict state);
+
   /// The user's optimizer.
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
   torch::optim::Optimizer* operator->() const { return optimizer().get(); }

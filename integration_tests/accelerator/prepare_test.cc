@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/optim/schedulers/plateau.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"
 
@@ -60,6 +61,11 @@ TEST_P(Prepare, GivesBackEachObjectInItsPlace) {
     EXPECT_EQ(loader.size(), (batches + world_size() - 1) / world_size());
   });
 }
+
+// LibTorch's ReduceLROnPlateauScheduler would come back unprepared: it does not compile.
+static_assert(internal::IsMistaken<torch::optim::ReduceLROnPlateauScheduler&>);
+static_assert(internal::IsMistaken<std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler>>);
+static_assert(internal::IsScheduler<optim::ReduceLROnPlateau&>);
 
 TEST_P(Prepare, GivesOneObjectBackByItself) {
   make_cluster().run_on_every_rank([](Rank&) {
@@ -179,10 +185,10 @@ TEST_P(Prepare, GivesTheModuleBackWhateverIsToBeKept) {
     torch::nn::Linear net(1, 1);
     const auto model = accelerator.prepare_model(net);
     EXPECT_EQ(extract_model_from_parallel(model), net.ptr());
-    EXPECT_EQ(extract_model_from_parallel(
-                  model,
-                  {.keep_fp32_wrapper = false, .keep_torch_compile = false, .recursive = true}),
-              net.ptr());
+    EXPECT_EQ(
+        extract_model_from_parallel(
+            model, {.keep_fp32_wrapper = false, .keep_torch_compile = false, .recursive = true}),
+        net.ptr());
     EXPECT_EQ(extract_model_from_parallel(net, {.keep_fp32_wrapper = false}), net.ptr());
     const auto x = torch::ones({2, 1}, torch::TensorOptions(accelerator.device()));
     EXPECT_EQ(extract_model_from_parallel(model)->forward(x).scalar_type(), torch::kFloat);
