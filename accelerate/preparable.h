@@ -84,7 +84,7 @@ struct Pointee<T> {
 template <typename T>
 using PointeeOf = typename Pointee<std::remove_cvref_t<T>>::Type;
 
-// LibTorch's own is no LRScheduler, and shows neither rates nor state.
+// LibTorch's own is not an LRScheduler, and shows neither rates nor state.
 template <typename T>
 concept IsTorchPlateau = std::derived_from<PointeeOf<T>, torch::optim::ReduceLROnPlateauScheduler>;
 template <typename T>

@@ -146,7 +146,7 @@ bool is_safetensors(FileSystem& files, const std::string& path) {
 
 constexpr char kLoggerName[] = "accelerate.checkpoint";
 
-// Of a state's file: with tensors, and without.
+// A state's file ends so with tensors, and so without.
 constexpr const char* kStateSuffixes[] = {".safetensors", ".json"};
 
 bool writes(const Runtime& runtime, bool on_each_node) {
