@@ -31,7 +31,8 @@ TEST(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
       for ([[maybe_unused]] auto& batch : loader) {
         if (++batches == 2) accelerator.save_state(kFolder);
       }
-      EXPECT_EQ(*exists(*disk, absl::StrCat(kFolder, "/dl_state_dict_rank", rank.index(), ".json")),
+      EXPECT_EQ(*exists(accelerator.runtime().files(),
+                        absl::StrCat(kFolder, "/dl_state_dict_rank", rank.index(), ".json")),
                 stateful);
       accelerator.load_state(kFolder);
       for ([[maybe_unused]] auto& batch : loader) ++batches;
