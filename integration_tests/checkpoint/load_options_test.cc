@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/platform/file_system.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 
 namespace accelerate::checkpoint_tests {
