@@ -11,6 +11,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
+#include "accelerate/data/prepare_data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/local_sgd.h"
 #include "accelerate/operators/checkpoint.h"

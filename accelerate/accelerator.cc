@@ -126,10 +126,12 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(
-    std::shared_ptr<torch::optim::Optimizer> optimizer) {
+    std::shared_ptr<torch::optim::Optimizer> optimizer, std::optional<bool> device_placement) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
-  if (options_.device_placement) move_optimizer_state(*optimizer, device());
+  if (device_placement.value_or(options_.device_placement)) {
+    move_optimizer_state(*optimizer, device());
+  }
   if (lomo != nullptr) {
     TORCH_CHECK_VALUE(!training_.scaler,
                       "an optimizer that steps during the backward pass would use the scaled "
@@ -185,6 +187,7 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
           .device_placement = device_placement,
           .non_blocking = config.non_blocking,
           .device_prefetch = prefetch,
+          .use_stateful_dataloader = config.use_stateful_dataloader,
           .gradient_state = &gradient_state_};
 }
 
@@ -197,11 +200,10 @@ bool Accelerator::check_trigger() {
   return reduce_tensor(state_.group(), flag, Reduction::kSum).item<int64_t>() > 0;
 }
 
-Profiler Accelerator::profile(std::optional<ProfileKwargs> profile_handler) const {
+Profiler Accelerator::profile(const ProfileKwargs& profile_handler) const {
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   for (const auto& model : training_.models) modules.push_back(model->module());
-  return Profiler(state_.partial_state(), profile_handler.value_or(handlers_.profile),
-                  std::move(modules));
+  return Profiler(state_.partial_state(), profile_handler, std::move(modules));
 }
 
 std::function<MemoryReport(const Runtime&)> Accelerator::forget_prepared() {

@@ -77,6 +77,7 @@ class Accelerator {
   Runtime& runtime() const { return state_.runtime(); }
   const AcceleratorState& state() const { return state_; }
   const GradientState& gradient_state() const { return gradient_state_; }
+  GradientState& gradient_state() { return gradient_state_; }
   c10::Device device() const { return state_.device(); }
   DistributedType distributed_type() const { return state_.distributed_type(); }
   int num_processes() const { return state_.num_processes(); }
@@ -85,6 +86,8 @@ class Accelerator {
   bool is_main_process() const { return state_.is_main_process(); }
   bool is_local_main_process() const { return state_.is_local_main_process(); }
   bool is_last_process() const { return state_.is_last_process(); }
+  /// Whether this rank is the one on its node that saves a model which all ranks have.
+  bool should_save_model() const { return is_local_main_process(); }
   bool use_distributed() const { return state_.use_distributed(); }
   /// Whether there are several ranks, on accelerators other than TPUs.
   bool multi_device() const;
@@ -136,8 +139,10 @@ class Accelerator {
     return PreparedModel<typename Module::Type>(module, prepare_module(module, options));
   }
 
-  /// Local.
-  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  /// With `device_placement` (absent: the Accelerator's own setting) the optimizer's state moves to
+  /// the device. Local.
+  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                         std::optional<bool> device_placement = std::nullopt);
 
   /// Local. `scheduler` must outlive the result.
   AcceleratedScheduler prepare_scheduler(torch::optim::LRScheduler& scheduler);
@@ -166,7 +171,7 @@ class Accelerator {
     return loader.skip_first(num_batches);
   }
 
-  /// The user's own module. Local.
+  /// The user's own module; see extract_model_from_parallel. Local.
   template <typename Module>
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
     return model.module();
@@ -510,7 +515,8 @@ class Accelerator {
   /// Records the costs of this rank's operators until the result is destroyed; see Profiler.
   /// Collective at its end if there is an output_trace_dir. Without a handler, the ProfileKwargs
   /// among the kwargs_handlers apply.
-  [[nodiscard]] Profiler profile(std::optional<ProfileKwargs> profile_handler = std::nullopt) const;
+  [[nodiscard]] Profiler profile() const { return profile(handlers_.profile); }
+  [[nodiscard]] Profiler profile(const ProfileKwargs& profile_handler) const;
 
   // ---- Ending.
 
@@ -571,14 +577,24 @@ class Accelerator {
   Trackers trackers_;
 };
 
+/// HF Accelerate's arguments. None changes the result: preparing a model wraps and compiles nothing
+/// of the module itself, so there is one form of it to give back. Its own call computes in its
+/// parameters' precision, that of the PreparedModel in the job's.
+struct ExtractModelOptions {
+  bool keep_fp32_wrapper = true;
+  bool keep_torch_compile = true;
+  bool recursive = false;
+};
+
 /// The user's own module, prepared or not. Local.
 /// Mirrors: accelerate utils/other.py, extract_model_from_parallel.
 template <typename Module>
-std::shared_ptr<Module> extract_model_from_parallel(const PreparedModel<Module>& model) {
+std::shared_ptr<Module> extract_model_from_parallel(const PreparedModel<Module>& model,
+                                                    const ExtractModelOptions& /*options*/ = {}) {
   return model.module();
 }
 template <internal::IsModel Model>
-auto extract_model_from_parallel(const Model& model) {
+auto extract_model_from_parallel(const Model& model, const ExtractModelOptions& /*options*/ = {}) {
   return internal::ModuleOf<std::remove_cvref_t<Model>>::pointer(model);
 }
 
@@ -611,18 +627,22 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
   } else if constexpr (internal::IsLoader<Object>) {
     return prepare_data_loader(object, device_placement);
   } else if constexpr (internal::IsOptimizerPointer<Object>) {
-    return prepare_optimizer(object);
+    return prepare_optimizer(object, device_placement);
   } else if constexpr (internal::IsOptimizer<Object>) {
     if constexpr (std::is_lvalue_reference_v<Object>) {
       // The pointer does not own the user's variable.
       return prepare_optimizer(
-          std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &object));
+          std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &object),
+          device_placement);
     } else {
-      return prepare_optimizer(std::make_shared<T>(std::move(object)));
+      return prepare_optimizer(std::make_shared<T>(std::move(object)), device_placement);
     }
   } else if constexpr (internal::IsScheduler<Object>) {
     return PendingScheduler{&object};
   } else {
+    static_assert(!internal::IsTorchPlateau<Object>,
+                  "prepare takes accelerate::optim::ReduceLROnPlateau instead of LibTorch's, which "
+                  "has no state");
     static_assert(!internal::IsMistaken<Object>,
                   "prepare takes a model as shared_ptr or TORCH_MODULE holder, an optimizer by "
                   "reference, shared_ptr or move, and a scheduler by reference");

@@ -15,6 +15,7 @@ class Module;
 namespace torch::optim {
 class LRScheduler;
 class Optimizer;
+class ReduceLROnPlateauScheduler;
 }  // namespace torch::optim
 
 namespace accelerate {
@@ -82,10 +83,15 @@ struct Pointee<T> {
 };
 template <typename T>
 using PointeeOf = typename Pointee<std::remove_cvref_t<T>>::Type;
+
+// LibTorch's own is not an LRScheduler, and shows neither rates nor state.
 template <typename T>
-concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
-                     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
-                     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler>;
+concept IsTorchPlateau = std::derived_from<PointeeOf<T>, torch::optim::ReduceLROnPlateauScheduler>;
+template <typename T>
+concept IsMistaken =
+    std::derived_from<PointeeOf<T>, torch::nn::Module> ||
+    std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
+    std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> || IsTorchPlateau<T>;
 
 // A reference stays one; other objects are moved out.
 template <typename Object>

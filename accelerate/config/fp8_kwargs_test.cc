@@ -99,6 +99,27 @@ TEST(AoRecipe, HasTwoFlags) {
   EXPECT_EQ(kwargs.enable_fsdp_float8_all_gather, false);
 }
 
+TEST(AoRecipe, TakesTheFlagsOfItsConfig) {
+  const Environment says_true = with({{"ACCELERATE_FP8_PAD_INNER_DIM", "true"}});
+  AORecipeKwargs kwargs = resolve(AORecipeKwargs{.config = Float8LinearConfig{}}, says_true);
+  EXPECT_EQ(kwargs.pad_inner_dim, false);
+  EXPECT_EQ(kwargs.enable_fsdp_float8_all_gather, false);
+  kwargs = resolve(AORecipeKwargs{.config = Float8LinearConfig{.pad_inner_dim = true}}, with({}));
+  EXPECT_EQ(kwargs.pad_inner_dim, true);
+  EXPECT_EQ(to_kwargs(AORecipeKwargs{.config = Float8LinearConfig{.pad_inner_dim = true}}),
+            (Json{{"config", to_dict(Float8LinearConfig{.pad_inner_dim = true})}}));
+  EXPECT_THAT(error_of([] {
+                resolve(AORecipeKwargs{.config = Float8LinearConfig{.recipe = "rowwise"}},
+                        with({}));
+              }),
+              AllOf(HasSubstr("\"rowwise\""), HasSubstr("tensorwise")));
+  EXPECT_THAT(error_of([] {
+                resolve(AORecipeKwargs{.config = Float8LinearConfig{}, .pad_inner_dim = true},
+                        with({}));
+              }),
+              HasSubstr("pad_inner_dim contradicts"));
+}
+
 FP8BackendType backend(const Fp8Handlers& handlers, const Environment& environment = with({})) {
   return resolve_fp8(handlers, environment).backend();
 }

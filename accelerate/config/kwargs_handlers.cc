@@ -182,6 +182,20 @@ MSAMPRecipeKwargs resolve(MSAMPRecipeKwargs kwargs, const Environment& environme
 }
 
 AORecipeKwargs resolve(AORecipeKwargs kwargs, const Environment& environment) {
+  if (kwargs.config) {
+    TORCH_CHECK_VALUE(kwargs.config->recipe == "tensorwise",
+                      "AORecipeKwargs: the config's recipe \"", kwargs.config->recipe,
+                      "\" is not in this version; use \"tensorwise\"");
+    const auto take = [](std::optional<bool>& flag, bool configured, const char* name) {
+      TORCH_CHECK_VALUE(flag.value_or(configured) == configured, "AORecipeKwargs: ", name,
+                        " contradicts that of the config");
+      flag = configured;
+    };
+    take(kwargs.pad_inner_dim, kwargs.config->pad_inner_dim, "pad_inner_dim");
+    take(kwargs.enable_fsdp_float8_all_gather, kwargs.config->enable_fsdp_float8_all_gather,
+         "enable_fsdp_float8_all_gather");
+    return kwargs;
+  }
   fill(kwargs.pad_inner_dim, "PAD_INNER_DIM", true, environment);
   fill(kwargs.enable_fsdp_float8_all_gather, "ENABLE_FSDP_FLOAT8_ALL_GATHER", true, environment);
   return kwargs;

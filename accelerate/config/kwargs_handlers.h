@@ -237,8 +237,22 @@ struct MSAMPRecipeKwargs {
 };
 ACCELERATE_FIELDS(MSAMPRecipeKwargs, opt_level)
 
+/// torchao's class of this name, with the fields that have a meaning here.
+struct Float8LinearConfig {
+  /// "tensorwise": one scale per tensor. torchao's "rowwise" and "rowwise_with_gw_hp" are errors.
+  std::string recipe = "tensorwise";
+  bool pad_inner_dim = false;
+  bool enable_fsdp_float8_all_gather = false;
+
+  bool operator==(const Float8LinearConfig&) const = default;
+};
+ACCELERATE_FIELDS(Float8LinearConfig, recipe, pad_inner_dim, enable_fsdp_float8_all_gather)
+
 /// One scale per tensor, computed from the tensor itself.
 struct AORecipeKwargs {
+  /// Where it is given, it has the values of the two flags below, which must not say otherwise, and
+  /// the environment is not read.
+  std::optional<Float8LinearConfig> config = std::nullopt;
   /// Whether a Linear layer, by its name, is computed in fp8. Absent: all but the first and the
   /// last one.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> module_filter_func =
@@ -249,7 +263,8 @@ struct AORecipeKwargs {
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER
   std::optional<bool> enable_fsdp_float8_all_gather = std::nullopt;
 };
-ACCELERATE_FIELDS(AORecipeKwargs, module_filter_func, pad_inner_dim, enable_fsdp_float8_all_gather)
+ACCELERATE_FIELDS(AORecipeKwargs, config, module_filter_func, pad_inner_dim,
+                  enable_fsdp_float8_all_gather)
 
 /// Deprecated: TERecipeKwargs or MSAMPRecipeKwargs, as `backend` says, with the fields of both.
 struct FP8RecipeKwargs {

@@ -81,6 +81,8 @@ struct ShardOptions {
   /// The number of batches that are copied to the device while the loop uses one. A worker reads
   /// them even if num_workers is 0, and the copies run asynchronously on the device.
   int device_prefetch = 0;
+  /// Whether the Accelerator that prepared the loader keeps its position in checkpoints.
+  bool use_stateful_dataloader = true;
   /// Every pass registers with it; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
 };
@@ -95,8 +97,10 @@ struct DataLoaderConfiguration {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = std::nullopt;
   bool non_blocking = false;
-  /// Saves the loaders' positions in checkpoints; loaders can save and restore them in any case.
-  bool use_stateful_dataloader = false;
+  /// Checkpoints have the loaders' positions, and training goes on there. Off: a loader begins its
+  /// pass anew after load_state, and the program skips batches by itself. state_dict() of a loader
+  /// gives its position in any case. HF Accelerate's default is off.
+  bool use_stateful_dataloader = true;
 };
 
 /// For to_dict and to_kwargs.

@@ -13,6 +13,7 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 
 namespace accelerate {
 namespace {
@@ -45,17 +46,17 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
   }
 }
 
-void AcceleratedOptimizer::Shared::average_gradients(GradientState& gradient_state) {
+void AcceleratedOptimizer::Shared::average_gradients(const GradientState& gradient_state) {
   if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
+  if (gradient_state.is_xla_gradients_synced()) return;
   std::vector<at::Tensor> parameters;
   for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
   accelerate::average_gradients(averages_over, parameters);
-  gradient_state.set_is_xla_gradients_synced(true);
 }
 
-void AcceleratedOptimizer::Shared::settle_gradients(GradientState& gradient_state) {
+void AcceleratedOptimizer::Shared::settle_gradients(const GradientState& gradient_state) {
   average_gradients(gradient_state);
   if (scaler) scaler.unscale();
 }
@@ -113,6 +114,17 @@ void AcceleratedOptimizer::train() const {
 
 void AcceleratedOptimizer::eval() const {
   if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->eval();
+}
+
+StateDict AcceleratedOptimizer::state_dict() const {
+  optimizer();  // that it was not freed
+  return accelerated_optimizer_state_dict(*optimizer_);
+}
+
+void AcceleratedOptimizer::load_state_dict(StateDict state) {
+  optimizer();  // that it was not freed
+  optimizer_->wait_for_readers();
+  load_accelerated_optimizer_state_dict(*optimizer_, std::move(state));
 }
 
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

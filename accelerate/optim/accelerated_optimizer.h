@@ -50,6 +50,12 @@ class AcceleratedOptimizer {
   void train() const;
   void eval() const;
 
+  /// The optimizer's options and state; see optimizer_state_dict.h, also for the errors. The
+  /// tensors are the optimizer's own, except moments that are kept in few bits.
+  StateDict state_dict() const;
+  /// Tensors go to their parameters' devices.
+  void load_state_dict(StateDict state);
+
   /// The user's optimizer.
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
   torch::optim::Optimizer* operator->() const { return optimizer().get(); }
@@ -80,8 +86,8 @@ class AcceleratedOptimizer {
     at::Tensor step(torch::optim::Optimizer::LossClosure closure);
     /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
     /// and unscales them. Once per step. Collective.
-    void settle_gradients(GradientState& gradient_state);
-    void average_gradients(GradientState& gradient_state);
+    void settle_gradients(const GradientState& gradient_state);
+    void average_gradients(const GradientState& gradient_state);
   };
   const std::shared_ptr<Shared>& shared() const { return optimizer_; }
 

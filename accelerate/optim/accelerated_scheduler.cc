@@ -1,6 +1,7 @@
 #include "accelerate/optim/accelerated_scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -8,13 +9,17 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_format.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/optim/schedulers/plateau.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {
+
+constexpr char kStepCount[] = "_step_count";
 
 using Optimizers = std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>>;
 
@@ -94,22 +99,51 @@ void AcceleratedScheduler::warn_if_over(int steps) {
              "SchedulerUnit::kPerOptimizerStep");
 }
 
-optim::Scheduler& AcceleratedScheduler::ours() const {
+const AcceleratedScheduler::Shared& AcceleratedScheduler::alive() const {
   TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
-  TORCH_CHECK_VALUE(shared_->ours != nullptr,
-                    "LibTorch's own schedulers have no rates to ask for and no state; use "
-                    "accelerate::optim's of the same name");
-  return *shared_->ours;
+  return *shared_;
 }
 
-const std::vector<double>& AcceleratedScheduler::get_last_lr() const {
-  return ours().get_last_lr();
+std::vector<double> AcceleratedScheduler::get_last_lr() const {
+  return alive().ours != nullptr ? shared_->ours->get_last_lr() : get_lr();
 }
 
-nlohmann::ordered_json AcceleratedScheduler::state_dict() const { return ours().state_dict(); }
+std::vector<double> AcceleratedScheduler::get_lr() const {
+  return optim::rates_of(*alive().scheduler);
+}
+
+void AcceleratedScheduler::print_lr(bool is_verbose, int64_t group, double lr,
+                                    std::optional<int64_t> epoch) const {
+  Runtime* runtime = Runtime::find_current();
+  if (!is_verbose || runtime == nullptr || runtime->topology().local_rank != 0) return;
+  const std::string what =
+      absl::StrFormat("djusting learning rate of group %d to %.4e.", group, lr);
+  runtime->write_console(
+      ConsoleStream::kOut,
+      epoch ? absl::StrFormat("Epoch %05d: a%s\n", *epoch, what) : absl::StrFormat("A%s\n", what));
+}
+
+nlohmann::ordered_json AcceleratedScheduler::state_dict() const { return alive().state_dict(); }
 
 void AcceleratedScheduler::load_state_dict(const nlohmann::ordered_json& state) {
-  ours().load_state_dict(state);
+  alive();
+  shared_->load_state_dict(state);
+}
+
+nlohmann::ordered_json AcceleratedScheduler::Shared::state_dict() const {
+  if (ours != nullptr) return ours->state_dict();
+  nlohmann::ordered_json state;
+  state[kStepCount] = optim::step_count_of(*scheduler);
+  return state;
+}
+
+void AcceleratedScheduler::Shared::load_state_dict(const nlohmann::ordered_json& state) {
+  if (ours != nullptr) return ours->load_state_dict(state);
+  const std::string where = "the state of one of LibTorch's schedulers";
+  const auto count = internal::field_of<int64_t>(state, kStepCount, where);
+  TORCH_CHECK_VALUE(0 <= count && count <= std::numeric_limits<unsigned>::max(), where, ": \"",
+                    kStepCount, "\" is ", count);
+  optim::step_count_of(*scheduler) = static_cast<unsigned>(count);
 }
 
 void AcceleratedScheduler::Shared::step() {

@@ -67,9 +67,20 @@ class AcceleratedScheduler {
   /// Errors: c10::ValueError for a metric where none is needed, or none where one is.
   void step(std::optional<double> metric = std::nullopt);
 
-  /// Only for schedulers of this library; LibTorch's own have none. See optim::Scheduler.
-  /// Errors: c10::ValueError for LibTorch's.
-  const std::vector<double>& get_last_lr() const;
+  /// The groups' rates after its last step; see optim::Scheduler. LibTorch's own schedulers do not
+  /// keep them: of these it is get_lr().
+  std::vector<double> get_last_lr() const;
+  /// The rates that its optimizer's groups have now, whoever set them.
+  std::vector<double> get_lr() const;
+  /// Writes, on each node's first rank and if `is_verbose`, that group number `group` gets the rate
+  /// `lr`, with the epoch if it is given.
+  void print_lr(bool is_verbose, int64_t group, double lr,
+                std::optional<int64_t> epoch = std::nullopt) const;
+
+  /// See optim::Scheduler. Of LibTorch's own schedulers, and of others derived from its
+  /// LRScheduler, it is {"_step_count": 3}, which is all that the base class keeps; what else such
+  /// a class keeps, its constructor must bring back. Rates are the optimizer's state.
+  /// Errors: c10::ValueError naming the field that does not match; the scheduler is unchanged then.
   nlohmann::ordered_json state_dict() const;
   void load_state_dict(const nlohmann::ordered_json& state);
 
@@ -98,6 +109,8 @@ class AcceleratedScheduler {
     bool warned = false;
 
     void step();
+    nlohmann::ordered_json state_dict() const;
+    void load_state_dict(const nlohmann::ordered_json& state);
     /// An optimizer that was prepared after it, whose skipped steps may not count.
     void add(const std::shared_ptr<const AcceleratedOptimizer::Shared>& optimizer);
     /// Synchronises the schedule with rank `source`'s. Collective.
@@ -108,7 +121,7 @@ class AcceleratedScheduler {
  private:
   void advance(int steps);
   void warn_if_over(int steps);
-  optim::Scheduler& ours() const;
+  const Shared& alive() const;
 
   std::shared_ptr<Shared> shared_;
   const GradientState* gradient_state_;

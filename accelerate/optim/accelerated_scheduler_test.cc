@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/ops/zeros.h>
@@ -14,10 +15,12 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -127,10 +130,72 @@ TEST_F(PreparedSchedule, ForwardsItsState) {
   scheduler.step();
   scheduler.load_state_dict(saved);
   EXPECT_EQ(schedule.last_epoch(), 4);
-  torch::optim::StepLR step(sgd, 1);
-  const AcceleratedScheduler others(step, state, {});
-  EXPECT_THAT(error_of([&] { others.state_dict(); }), HasSubstr("LibTorch's own schedulers"));
-  EXPECT_THAT(error_of([&] { others.get_last_lr(); }), HasSubstr("LibTorch's own schedulers"));
+}
+
+TEST_F(PreparedSchedule, TellsTheRatesThatTrainingUses) {
+  AcceleratedScheduler scheduler = prepare({.num_processes = 2});
+  scheduler.step();
+  EXPECT_THAT(scheduler.get_lr(), ElementsAre(DoubleEq(0.8)));
+  sgd.param_groups()[0].options().set_lr(0.3);
+  EXPECT_THAT(scheduler.get_lr(), ElementsAre(0.3));
+  EXPECT_THAT(scheduler.get_last_lr(), ElementsAre(DoubleEq(0.8)));
+  scheduler.reset();
+  EXPECT_THROW(scheduler.get_lr(), c10::Error);
+  EXPECT_THROW(scheduler.get_last_lr(), c10::Error);
+  EXPECT_THROW(scheduler.state_dict(), c10::Error);
+}
+
+// LibTorch's: the rate halves after every second step.
+TEST(PreparedStepLr, OfLibTorchHasRatesAndAState) {
+  GradientState state;
+  torch::optim::SGD sgd = made_sgd(), resumed_sgd = made_sgd();
+  torch::optim::StepLR step(sgd, 2, 0.5), resumed_step(resumed_sgd, 2, 0.5);
+  AcceleratedScheduler scheduler(step, state, {}), resumed(resumed_step, state, {});
+  std::vector<double> rates;
+  for (int i = 0; i < 3; ++i) {
+    scheduler.step();
+    rates.push_back(scheduler.get_last_lr().at(0));
+  }
+  EXPECT_THAT(rates, ElementsAre(1.0, 1.0, 0.5));
+  EXPECT_EQ(scheduler.get_lr(), scheduler.get_last_lr());
+  const nlohmann::ordered_json saved = scheduler.state_dict();
+  EXPECT_EQ(saved.dump(), "{\"_step_count\":3}");
+  resumed.load_state_dict(saved);
+  optim::set_rates(resumed_sgd, scheduler.get_last_lr());
+  for (int i = 0; i < 4; ++i) {
+    scheduler.step();
+    resumed.step();
+    EXPECT_EQ(resumed.get_last_lr(), scheduler.get_last_lr()) << i;
+  }
+  EXPECT_THAT(error_of([&] { resumed.load_state_dict({{"_step_count", -1}}); }),
+              HasSubstr("\"_step_count\" is -1"));
+  EXPECT_THAT(error_of([&] { resumed.load_state_dict({{"last_epoch", 1}}); }),
+              HasSubstr("_step_count"));
+  EXPECT_EQ(resumed.state_dict(), scheduler.state_dict());
+}
+
+class ConsoleRuntime final : public FakeRuntime {
+ public:
+  using FakeRuntime::FakeRuntime;
+  void write_console(ConsoleStream, std::string_view text) override { written += text; }
+  std::string written;
+};
+
+TEST_F(PreparedSchedule, PrintsARateOncePerNode) {
+  const AcceleratedScheduler scheduler = prepare({});
+  ConsoleRuntime first, second(Topology::uniform(1, 1, 2));
+  {
+    const RuntimeScope scope(first);
+    scheduler.print_lr(/*is_verbose=*/true, 0, 0.1);
+    scheduler.print_lr(/*is_verbose=*/true, 1, 0.05, /*epoch=*/3);
+    scheduler.print_lr(/*is_verbose=*/false, 2, 0.1);
+  }
+  const RuntimeScope scope(second);
+  scheduler.print_lr(/*is_verbose=*/true, 0, 0.1);
+  EXPECT_EQ(first.written,
+            "Adjusting learning rate of group 0 to 1.0000e-01.\n"
+            "Epoch 00003: adjusting learning rate of group 1 to 5.0000e-02.\n");
+  EXPECT_EQ(second.written, "");
 }
 
 TEST(PreparedOneCycle, IsNotSteppedBeyondItsLength) {

@@ -102,8 +102,10 @@ class GradientState {
   bool sync_each_batch() const { return plugin_.sync_each_batch; }
   bool normalize_partial_window() const { return plugin_.normalize_partial_window; }
 
-  /// Whether this step's gradients were averaged over the ranks already; the optimizer's step
-  /// resets it. Only XLA devices use it, where optimizers average gradients.
+  /// Whether the gradients of all optimizers were averaged over the ranks already. Only XLA devices
+  /// use it, where optimizers average gradients. Clipping sets it; a program that averages by
+  /// itself sets it after backward() and before each optimizer's step, which then averages
+  /// nothing. backward() and an optimizer's step reset it. Equal on all ranks.
   bool is_xla_gradients_synced() const { return is_xla_gradients_synced_; }
   void set_is_xla_gradients_synced(bool synced) { is_xla_gradients_synced_ = synced; }
 

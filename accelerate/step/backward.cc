@@ -94,6 +94,7 @@ void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& o
     // The optimizers have to average the new gradients.
     for_each_alive(training_.optimizers,
                    [](const auto& optimizer) { optimizer->are_averaged = false; });
+    gradients_.set_is_xla_gradients_synced(false);
   }
   if (training_.scaler) {
     training_.scaler->begin_backward();

@@ -127,6 +127,9 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
 void TrainingStep::finalise_gradients() {
   for_each_alive(training_.optimizers,
                  [&](const auto& optimizer) { optimizer->settle_gradients(gradients_); });
+  if (state_.distributed_type() == DistributedType::kXla) {
+    gradients_.set_is_xla_gradients_synced(true);
+  }
 }
 
 void TrainingStep::unscale_gradients() {

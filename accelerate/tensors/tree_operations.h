@@ -76,6 +76,11 @@ void expect_only_tensors(const Tree& tree, const char* operation) {
 
 inline bool is_torch_tensor(const c10::IValue& leaf) { return leaf.isTensor(); }
 
+/// Whether a tensor is on an Intel GPU.
+inline bool is_torch_xpu_tensor(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_xpu();
+}
+
 struct RecursivelyApplyOptions {
   /// Which leaves the function is for; null: all tensors.
   std::function<bool(const c10::IValue& leaf)> test_type = nullptr;
@@ -218,10 +223,14 @@ struct TensorSlice {
   int64_t step = 1;
 };
 
-/// The rows of each tensor; views. Other leaves are passed through.
-/// Errors: c10::ValueError for a tensor without rows, and for a step below 1.
+/// The rows of each tensor; views. Other leaves are passed through. `process_index` and
+/// `num_processes` say for which of how many ranks the slice is; they are for functions that
+/// replace this one (slice_fn_for_dispatch), and change nothing here, as in HF Accelerate. Errors:
+/// c10::ValueError for a tensor without rows, and for a step below 1.
 template <typename Tree>
-Tree slice_tensors(Tree data, const TensorSlice& tensor_slice) {
+Tree slice_tensors(Tree data, const TensorSlice& tensor_slice,
+                   std::optional<int> /*process_index*/ = std::nullopt,
+                   std::optional<int> /*num_processes*/ = std::nullopt) {
   return tree_map(std::move(data), [&](const at::Tensor& tensor) {
     return internal::slice_rows_of_tensor(tensor, tensor_slice);
   });

@@ -117,6 +117,8 @@ TEST(SliceTensors, CutsRowsAsPythonDoes) {
   EXPECT_TRUE(at::equal(slice_tensors(rows, {.start = -2}), at::arange(3, 5)));
   EXPECT_TRUE(at::equal(slice_tensors(rows, {.stop = 99, .step = 2}), at::tensor({0, 2, 4})));
   EXPECT_EQ(slice_tensors(std::pair(rows, 3), {.stop = 1}).second, 3);
+  EXPECT_TRUE(at::equal(slice_tensors(rows, {.start = 3}, /*process_index=*/1, /*num_processes=*/2),
+                        at::arange(3, 5)));
   EXPECT_THROW(slice_tensors(at::ones({}), {.stop = 1}), c10::ValueError);
   EXPECT_THROW(slice_tensors(rows, {.step = 0}), c10::ValueError);
 }
@@ -157,6 +159,18 @@ TEST(DataStructure, OfDynamicValues) {
 
 TEST(TensorInformation, NeedsATensor) {
   EXPECT_THROW(tensor_information(at::Tensor()), c10::ValueError);
+}
+
+TEST(TreeOperations, KnowTensorsAndTheirDevices) {
+  EXPECT_TRUE(is_torch_tensor(at::ones({1})));
+  EXPECT_FALSE(is_torch_tensor(c10::IValue(3)));
+  EXPECT_FALSE(is_torch_xpu_tensor(at::ones({1})));
+  EXPECT_FALSE(is_torch_xpu_tensor(at::Tensor()));
+  // A tensor's keys say where it is; making one of them needs no device.
+  const at::Tensor xpu = at::detail::make_tensor<c10::TensorImpl>(
+      c10::DispatchKeySet(c10::DispatchKey::XPU), caffe2::TypeMeta::Make<float>(),
+      c10::Device(c10::kXPU, 0));
+  EXPECT_TRUE(is_torch_xpu_tensor(xpu));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/optim/schedulers/plateau.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"
 
@@ -61,6 +62,11 @@ TEST_P(Prepare, GivesBackEachObjectInItsPlace) {
   });
 }
 
+// LibTorch's ReduceLROnPlateauScheduler would come back unprepared: it does not compile.
+static_assert(internal::IsMistaken<torch::optim::ReduceLROnPlateauScheduler&>);
+static_assert(internal::IsMistaken<std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler>>);
+static_assert(internal::IsScheduler<optim::ReduceLROnPlateau&>);
+
 TEST_P(Prepare, GivesOneObjectBackByItself) {
   make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
@@ -111,6 +117,81 @@ TEST_P(Prepare, WantsAPlacementForEachObjectOrNone) {
     auto [model, loader] =
         accelerator.prepare(PrepareOptions{.device_placement = {true, false}}, net, made_loader());
     EXPECT_FALSE(loader.shard_options()->device_placement);
+  });
+}
+
+// The state was on the CPU before the model was moved.
+torch::optim::Adam adam_with_state(torch::nn::Linear& net) {
+  torch::optim::Adam adam(net->parameters(), 0.1);
+  net->weight.mutable_grad() = torch::ones_like(net->weight);
+  adam.step();
+  return adam;
+}
+
+c10::Device device_of_state(const torch::optim::Optimizer& optimizer) {
+  const auto& state = *optimizer.state().begin()->second;
+  return static_cast<const torch::optim::AdamParamState&>(state).exp_avg().device();
+}
+
+TEST_P(Prepare, PlacesEachOptimizerAsItsEntrySays) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1, 1);
+    torch::optim::Adam moved = adam_with_state(net), stays = adam_with_state(net),
+                       alone = adam_with_state(net), own = adam_with_state(net);
+    auto shared = std::make_shared<torch::optim::Adam>(adam_with_state(net));
+    accelerator.prepare(PrepareOptions{.device_placement = {true, false, false}}, moved, stays,
+                        shared);
+    EXPECT_EQ(device_of_state(moved), accelerator.device());
+    EXPECT_TRUE(device_of_state(stays).is_cpu());
+    EXPECT_TRUE(device_of_state(*shared).is_cpu());
+    const auto unowned = [](torch::optim::Optimizer& optimizer) {
+      return std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &optimizer);
+    };
+    accelerator.prepare_optimizer(unowned(alone), /*device_placement=*/false);
+    EXPECT_TRUE(device_of_state(alone).is_cpu());
+    accelerator.prepare_optimizer(unowned(own));
+    EXPECT_EQ(device_of_state(own), accelerator.device());
+  });
+}
+
+TEST_P(Prepare, PlacesNothingWhereTheAcceleratorDoesNot) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.device_placement = false});
+    EXPECT_FALSE(accelerator.device_placement());
+    torch::nn::Linear net(1, 1), asked(1, 1);
+    torch::optim::Adam adam = adam_with_state(net);
+    const bool evaluates = has_devices();  // DDP takes no model of another device
+    auto model = accelerator.prepare_model(net, {.evaluation_mode = evaluates});
+    auto [optimizer, loader] = accelerator.prepare(adam, made_loader(8 * world_size()));
+    EXPECT_TRUE(net->weight.device().is_cpu());
+    EXPECT_TRUE(device_of_state(adam).is_cpu());
+    for (auto& [x, y] : loader) {
+      EXPECT_TRUE(x.device().is_cpu());
+      EXPECT_TRUE(y.device().is_cpu());
+    }
+    // An object's own flag wins.
+    accelerator.prepare_model(asked, {.device_placement = true, .evaluation_mode = evaluates});
+    EXPECT_EQ(asked->weight.device(), accelerator.device());
+    for (auto& [x, y] : accelerator.prepare_data_loader(made_loader(8 * world_size()), true)) {
+      EXPECT_EQ(x.device(), accelerator.device());
+    }
+  });
+}
+
+TEST_P(Prepare, GivesTheModuleBackWhateverIsToBeKept) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.mixed_precision = PrecisionType::kBf16});
+    torch::nn::Linear net(1, 1);
+    const auto model = accelerator.prepare_model(net);
+    EXPECT_EQ(extract_model_from_parallel(model), net.ptr());
+    EXPECT_EQ(
+        extract_model_from_parallel(
+            model, {.keep_fp32_wrapper = false, .keep_torch_compile = false, .recursive = true}),
+        net.ptr());
+    EXPECT_EQ(extract_model_from_parallel(net, {.keep_fp32_wrapper = false}), net.ptr());
+    const auto x = torch::ones({2, 1}, torch::TensorOptions(accelerator.device()));
+    EXPECT_EQ(extract_model_from_parallel(model)->forward(x).scalar_type(), torch::kFloat);
   });
 }
 
@@ -203,6 +284,7 @@ TEST_P(Place, IsKnownToEachRank) {
     EXPECT_EQ(accelerator.is_local_main_process(),
               rank.index() % cluster.spec().ranks_per_node == 0);
     EXPECT_EQ(accelerator.is_last_process(), rank.index() == world_size() - 1);
+    EXPECT_EQ(accelerator.should_save_model(), accelerator.is_local_main_process());
     if (has_devices()) return;
     EXPECT_STREQ(to_string(accelerator.distributed_type()), world_size() > 1 ? "MULTI_CPU" : "NO");
   });

@@ -15,11 +15,11 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/objects/optimizer_state_dict.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/schedulers/decay.h"
 #include "simulator/cluster/cluster.h"
 

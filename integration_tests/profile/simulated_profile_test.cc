@@ -272,6 +272,38 @@ TEST(SimulatedProfile, EndsWithAnException) {
   EXPECT_TRUE(std::filesystem::exists(folder + "/profile_1.json"));
 }
 
+TEST(SimulatedProfile, OfTheAcceleratorGoesByItsHandler) {
+  const std::string folder = fresh_folder("sim_handler");
+  Cluster cluster("1x2", {.seed = 1});
+  cluster.run_on_every_rank([&](Rank&) {
+    Training training({.kwargs_handlers = {everything(folder)}});
+    {
+      Profiler profiler = training.accelerator().profile();
+      training.step();
+      profiler.end();
+      EXPECT_THAT(modules_of(profiler.events(), "aten::addmm"), ElementsAre("fc1", "fc2"));
+    }
+    // The call's own handler replaces it as a whole.
+    std::vector<int64_t> steps;
+    Profiler profiler = training.accelerator().profile({
+        .schedule_option = ProfileSchedule{.wait = 1, .warmup = 1, .active = 3, .repeat = 2},
+        .on_trace_ready = [&](Profiler& ready) { steps.push_back(ready.step_num()); },
+    });
+    for (int i = 0; i < 10; ++i) {
+      training.step();
+      profiler.step();
+    }
+    profiler.end();
+    EXPECT_THAT(steps, ElementsAre(5, 10));
+    EXPECT_THAT(modules_of(profiler.events(), "aten::addmm"), ElementsAre(""));
+  });
+  for (const char* rank : {"0", "1"}) {
+    const auto trace = trace_events(read_text(folder + "/profile_" + rank + ".json"));
+    EXPECT_EQ(trace.at("aten::addmm").size(), 2);
+    EXPECT_TRUE(trace.contains("[memory]"));
+  }
+}
+
 TEST(SimulatedProfile, RefusesASecondProfiler) {
   Cluster cluster("1x2", {.seed = 1});
   EXPECT_THAT(failure_of(cluster,

@@ -41,7 +41,8 @@ TORCH_MODULE(Net);
 /// A rank's model and optimizer.
 class Training {
  public:
-  Training() : net_(), optimizer_(net_->parameters(), 1e-3) {
+  explicit Training(const AcceleratorOptions& options = {})
+      : accelerator_(options), optimizer_(net_->parameters(), 1e-3) {
     auto [model, optimizer] = accelerator_.prepare(net_, optimizer_);
     step_ = [this, model = model, optimizer = optimizer]() mutable {
       at::Tensor input = at::ones({4, 32}).to(accelerator_.device());

@@ -415,7 +415,7 @@ TEST(TriggerSync, SynchronisesWhatWasNotPreparedFor) {
         const Tensor last = loss(1);
         earlier.backward();
         rank.report("before", net->first->weight.grad().clone());
-        find_stage<DistributedDataParallel>(model)->trigger_sync_in_backward();
+        accelerator.trigger_sync_in_backward(model);
         last.backward();
         rank.report("after", net->first->weight.grad().clone());
         // The scope goes on.
@@ -442,7 +442,7 @@ TEST(TriggerSync, NeedsAFirstPassWithStaticGraph) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.static_graph = true}}});
     auto model = accelerator.prepare(Net());
-    find_stage<DistributedDataParallel>(model)->trigger_sync_in_backward();
+    accelerator.trigger_sync_in_backward(model);
   });
   EXPECT_THAT(failure, AllOf(HasSubstr("trigger_sync_in_backward"), HasSubstr("static_graph")));
 }

@@ -136,5 +136,50 @@ TEST(XlaGradients, StayOnTheirRankUntilThen) {
   EXPECT_TRUE(torch::equal(both("stepped")[0], both("after")[0]));
 }
 
+TEST(XlaGradients, AreLeftToAProgramThatSaysItAveragedThem) {
+  Cluster cluster("tpu-v5e:2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    Net net(0.0);
+    torch::optim::SGD sgd(net->first->parameters(), 0.1);
+    torch::optim::SGD other(net->second->parameters(), 0.1);
+    auto [model, optimizer, second] = accelerator.prepare(net, sgd, other);
+    const Tensor x = torch::full({1, 4}, 1. + rank.index()).to(accelerator.device());
+    const auto step = [&](bool says_so) {
+      accelerator.backward(model(x, true).sum());
+      accelerator.gradient_state().set_is_xla_gradients_synced(says_so);
+      optimizer.step();
+      EXPECT_FALSE(accelerator.gradient_state().is_xla_gradients_synced());
+      accelerator.gradient_state().set_is_xla_gradients_synced(says_so);
+      second.step();
+    };
+    // This program has not averaged anything, which shows who does.
+    step(/*says_so=*/true);
+    rank.report("first", net->first->weight.grad().clone());
+    rank.report("second", net->second->weight.grad().clone());
+    accelerator.gradient_state().set_is_xla_gradients_synced(true);
+    optimizer.zero_grad();
+    second.zero_grad();
+    accelerator.backward(model(x, true).sum());
+    EXPECT_FALSE(accelerator.gradient_state().is_xla_gradients_synced()) << "gradients are new";
+    accelerator.gradient_state().set_is_xla_gradients_synced(true);
+    accelerator.clip_grad_norm_(model, 1e9);
+    rank.report("clipped", net->first->weight.grad().clone());
+    optimizer.step();
+    second.step();
+    optimizer.zero_grad();
+    second.zero_grad();
+    step(/*says_so=*/false);
+    rank.report("averaged", net->first->weight.grad().clone());
+  });
+  auto differ = [&](const char* name) {
+    return !torch::allclose(cluster.reports(name)[0], cluster.reports(name)[1]);
+  };
+  EXPECT_TRUE(differ("first"));
+  EXPECT_TRUE(differ("second"));
+  EXPECT_TRUE(differ("clipped"));
+  EXPECT_FALSE(differ("averaged"));
+}
+
 }  // namespace
 }  // namespace accelerate

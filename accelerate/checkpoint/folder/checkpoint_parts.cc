@@ -10,11 +10,11 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
-#include "accelerate/checkpoint/objects/optimizer_state_dict.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/json_values.h"
@@ -211,6 +211,10 @@ std::optional<StateDict> read_first(const CheckpointReader& reader,
   return std::nullopt;
 }
 
+bool is_stateful(const LoaderCore& loader) {
+  return loader.shard_options()->use_stateful_dataloader;
+}
+
 // The first rank whose files exist: 0, or another rank on a node that has a disk of its own.
 int first_rank(const CheckpointReader& reader) {
   const auto world_size = static_cast<int>(reader.manifest().world_size);
@@ -285,7 +289,8 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   parts.push_back({absl::StrCat(kRngStateName, "_", rank), std::move(random)});
   size_t index = 0;
   for (const auto& loader : alive(training.loaders)) {
-    parts.push_back({of_rank(kLoader, index++, rank), {.values = loader->state_dict()}});
+    const std::string name = of_rank(kLoader, index++, rank);
+    if (is_stateful(*loader)) parts.push_back({name, {.values = loader->state_dict()}});
   }
   for (size_t i = 0; i < training.models.size(); ++i) {
     StateDict state = replica_state_dict(*training.models[i]);
@@ -356,6 +361,7 @@ void TrainingParts::load(const CheckpointReader& reader) const {
   }
   // A rank that did not save takes rank 0's position in the data.
   for (size_t i = 0; i < loaders.size(); ++i) {
+    if (!is_stateful(*loaders[i])) continue;
     std::vector<std::string> names = {of_rank(kLoader, i, first_rank(reader))};
     if (reader.manifest().world_size == topology.world_size) {
       names.insert(names.begin(), of_rank(kLoader, i, topology.rank));

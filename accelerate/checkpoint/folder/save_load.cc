@@ -28,6 +28,7 @@
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
 #include "accelerate/tensors/portable.h"
+#include "accelerate/values/json_values.h"
 
 namespace accelerate {
 namespace {
@@ -144,6 +145,14 @@ bool is_safetensors(FileSystem& files, const std::string& path) {
 }
 
 constexpr char kLoggerName[] = "accelerate.checkpoint";
+
+// A state's file ends so with tensors, and so without.
+constexpr const char* kStateSuffixes[] = {".safetensors", ".json"};
+
+bool writes(const Runtime& runtime, bool on_each_node) {
+  const Topology& topology = runtime.topology();
+  return (on_each_node ? topology.local_rank : topology.rank) == 0;
+}
 
 // Without a PartialState it is unknown which rank logs.
 bool can_log() {
@@ -336,6 +345,17 @@ IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
   return own.keys;
 }
 
+StateDict load_on_host(FileSystem& files, const std::string& path) {
+  if (is_torch_file(files, path)) return state_dict_of(read_torch_file(files, path));
+  if (!is_safetensors(files, path)) {
+    return {.values = internal::parse_state_values(internal::value_or_throw(read_file(files, path)),
+                                                   path)};
+  }
+  const SafetensorsFile file = internal::value_or_throw(SafetensorsFile::open(files, path));
+  return {.tensors = internal::value_or_throw(file.read_all()),
+          .values = internal::state_values(file, path).value_or(ordered_json::object())};
+}
+
 }  // namespace
 
 void save(FileSystem& files, const StateDict& obj, const std::string& path,
@@ -361,15 +381,58 @@ void save(FileSystem& files, const c10::IValue& obj, const std::string& path,
   save(files, state_dict_of(obj), path, options);
 }
 
-StateDict load(FileSystem& files, const std::string& path) {
-  if (is_torch_file(files, path)) return state_dict_of(read_torch_file(files, path));
-  if (!is_safetensors(files, path)) {
-    return {.values = internal::parse_state_values(internal::value_or_throw(read_file(files, path)),
-                                                   path)};
+void save(const StateDict& obj, const std::string& f, const SaveOnceOptions& options,
+          Runtime& runtime) {
+  if (!writes(runtime, options.save_on_each_node)) return;
+  save(runtime.files(), obj, f, {.safe_serialization = options.safe_serialization});
+}
+
+void save(const NamedTensors& obj, const std::string& f, const SaveOnceOptions& options,
+          Runtime& runtime) {
+  save(StateDict{.tensors = obj, .values = ordered_json::object()}, f, options, runtime);
+}
+
+void save(const c10::IValue& obj, const std::string& f, const SaveOnceOptions& options,
+          Runtime& runtime) {
+  save(state_dict_of(obj), f, options, runtime);
+}
+
+StateDict load(const std::string& f, const LoadOptions& options, Runtime& runtime) {
+  return load(runtime.files(), f, options);
+}
+
+StateDict load(FileSystem& files, const std::string& path, const LoadOptions& options) {
+  StateDict state = load_on_host(files, path);
+  if (!options.map_location) return state;
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.to(*options.map_location);
+  return state;
+}
+
+std::string internal::custom_state_path(const std::string& folder, int64_t index) {
+  return absl::StrCat(folder, "/custom_checkpoint_", index);
+}
+
+void internal::save_custom_state(const StateDict& state, const std::string& path,
+                                 bool save_on_each_node, Runtime& runtime) {
+  if (!writes(runtime, save_on_each_node)) return;
+  const size_t kind = state.tensors.empty() ? 1 : 0;
+  const StateDict wrapped{.tensors = state.tensors, .values = wrap_numbers(state.values)};
+  save(runtime.files(), wrapped, path + kStateSuffixes[kind]);
+  // A state of the other kind, from before, is not to be found any more.
+  runtime.files().remove(path + kStateSuffixes[1 - kind]).IgnoreError();
+}
+
+StateDict internal::load_custom_state(const std::string& path, Runtime& runtime) {
+  FileSystem& files = runtime.files();
+  for (const char* suffix : kStateSuffixes) {
+    const std::string file = path + suffix;
+    if (!value_or_throw(exists(files, file))) continue;
+    StateDict state = load(files, file);
+    state.values = unwrap_numbers(std::move(state.values));
+    return state;
   }
-  const SafetensorsFile file = internal::value_or_throw(SafetensorsFile::open(files, path));
-  return {.tensors = internal::value_or_throw(file.read_all()),
-          .values = internal::state_values(file, path).value_or(ordered_json::object())};
+  throw CheckpointError(absl::StrCat("load_custom_state: there is neither ", path,
+                                     kStateSuffixes[0], " nor ", path, kStateSuffixes[1]));
 }
 
 StateDict state_dict_of(const c10::IValue& value) {

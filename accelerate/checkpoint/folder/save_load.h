@@ -21,10 +21,12 @@
 #include <variant>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
@@ -48,9 +50,59 @@ void save(FileSystem& files, const NamedTensors& obj, const std::string& path,
 void save(FileSystem& files, const c10::IValue& obj, const std::string& path,
           const SaveOptions& options = {});
 
-/// Reads a safetensors or JSON file, or a torch.save zip (see torch_file.h). Tensors are on the
-/// CPU. Local.
-StateDict load(FileSystem& files, const std::string& path);
+struct SaveOnceOptions {
+  /// Each node's first rank writes, for nodes with disks of their own; else the job's first rank.
+  bool save_on_each_node = false;
+  /// See SaveOptions.
+  bool safe_serialization = true;
+};
+
+/// The same into the Runtime's files, by the rank that `options` names; the other ranks return at
+/// once. Local: Accelerator::save is the collective one, whose errors reach all ranks.
+void save(const StateDict& obj, const std::string& f, const SaveOnceOptions& options = {},
+          Runtime& runtime = Runtime::current());
+void save(const NamedTensors& obj, const std::string& f, const SaveOnceOptions& options = {},
+          Runtime& runtime = Runtime::current());
+void save(const c10::IValue& obj, const std::string& f, const SaveOnceOptions& options = {},
+          Runtime& runtime = Runtime::current());
+
+struct LoadOptions {
+  /// Where the tensors go. Absent: they stay on the CPU.
+  std::optional<c10::Device> map_location = std::nullopt;
+};
+
+/// Reads a safetensors or JSON file, or a torch.save zip (see torch_file.h). Local.
+StateDict load(FileSystem& files, const std::string& path, const LoadOptions& options = {});
+/// The same from the Runtime's files.
+StateDict load(const std::string& f, const LoadOptions& options = {},
+               Runtime& runtime = Runtime::current());
+
+namespace internal {
+
+std::string custom_state_path(const std::string& folder, int64_t index);
+void save_custom_state(const StateDict& state, const std::string& path, bool save_on_each_node,
+                       Runtime& runtime);
+StateDict load_custom_state(const std::string& path, Runtime& runtime);
+
+}  // namespace internal
+
+/// Writes what a registered object (see Accelerator::register_for_checkpointing) would have in a
+/// checkpoint: `path`/custom_checkpoint_{index}.safetensors, or .json for a state without tensors.
+/// The rank that writes is that of save(); the others return at once. Local.
+/// Mirrors: accelerate checkpointing.py, save_custom_state and load_custom_state.
+template <Checkpointable T>
+void save_custom_state(T& obj, const std::string& path, int64_t index = 0,
+                       bool save_on_each_node = false, Runtime& runtime = Runtime::current()) {
+  internal::save_custom_state(internal::checkpointed(obj).state_dict(),
+                              internal::custom_state_path(path, index), save_on_each_node, runtime);
+}
+/// The same back, also out of a checkpoint's folder. Tensors are on the CPU. Local.
+template <Checkpointable T>
+void load_custom_state(T& obj, const std::string& path, int64_t index = 0,
+                       Runtime& runtime = Runtime::current()) {
+  internal::checkpointed(obj).load_state_dict(
+      internal::load_custom_state(internal::custom_state_path(path, index), runtime));
+}
 
 /// A nested value as a StateDict: tensors have the names of the dicts' keys and the lists'
 /// positions on the way to them, with dots between; in lists of the values null has their place,

@@ -10,10 +10,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/optim/sgd.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/files/interrupted_files.h"
 
 namespace accelerate {
@@ -87,6 +90,92 @@ TEST_F(SaveLoad, ReadsTorchFiles) {
   const StateDict state = load(files_, path_);
   EXPECT_TRUE(state.tensors.at(0).second.equal(at::arange(2)));
   EXPECT_EQ(state.values["step"], 5);
+}
+
+// A rank of two nodes with two ranks each, with the test's files.
+class RankRuntime final : public FakeRuntime {
+ public:
+  RankRuntime(int rank, FileSystem& files)
+      : FakeRuntime(Topology::uniform(rank, 2, 2)), files_(files) {}
+  FileSystem& files() override { return files_; }
+
+ private:
+  FileSystem& files_;
+};
+
+TEST_F(SaveLoad, OneRankOfTheJobOrOfEachNodeWrites) {
+  const NamedTensors tensors = {{"x", at::ones({2})}};
+  for (int rank = 0; rank < 4; ++rank) {
+    RankRuntime runtime(rank, files_);
+    const std::string folder = absl::StrCat(folder_, "/rank", rank);
+    const std::string job = folder + "/job", node = folder + "/node", alone = folder + "/alone";
+    {
+      const RuntimeScope scope(runtime);
+      save(tensors, job);
+      save(StateDict{.values = {{"step", 3}}}, node, {.save_on_each_node = true});
+    }
+    c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+    dict.insert("step", 4);
+    save(c10::IValue(dict), alone, {}, runtime);
+    EXPECT_EQ(*exists(files_, job), rank == 0) << rank;
+    EXPECT_EQ(*exists(files_, node), rank % 2 == 0) << rank;
+    EXPECT_EQ(*exists(files_, alone), rank == 0) << rank;
+    if (rank != 0) continue;
+    EXPECT_TRUE(load(job, {}, runtime).tensors.at(0).second.equal(at::ones({2})));
+    EXPECT_EQ(load(node, {}, runtime).values["step"], 3);
+    EXPECT_EQ(load(alone, {}, runtime).values["step"], 4);
+  }
+}
+
+TEST_F(SaveLoad, TensorsGoWhereTheyAreMappedTo) {
+  save(files_, NamedTensors{{"x", at::ones({2})}, {"y", at::ones({3})}}, path_);
+  for (const auto& [name, tensor] : load(files_, path_).tensors) EXPECT_TRUE(tensor.is_cpu());
+  // The one other device that every machine has.
+  const StateDict mapped = load(files_, path_, {.map_location = at::kMeta});
+  ASSERT_EQ(mapped.tensors.size(), 2);
+  for (const auto& [name, tensor] : mapped.tensors) EXPECT_TRUE(tensor.is_meta()) << name;
+  EXPECT_EQ(mapped.tensors[1].second.size(0), 3);
+}
+
+// Has tensors, or not.
+struct Counter {
+  StateDict state_dict() const { return state; }
+  void load_state_dict(const StateDict& loaded) { state = loaded; }
+  StateDict state;
+};
+
+TEST_F(SaveLoad, CustomStatesComeBackByTheirNumbers) {
+  RankRuntime runtime(0, files_), other(1, files_), node(2, files_);
+  const std::string file = folder_ + "/custom_checkpoint_3";
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Counter counter{{.values = {{"best", kInfinity}}}}, loaded;
+  save_custom_state(counter, folder_, 3, /*save_on_each_node=*/false, other);
+  save_custom_state(counter, folder_, 3, /*save_on_each_node=*/false, node);
+  EXPECT_FALSE(*exists(files_, file + ".json"));
+  save_custom_state(counter, folder_, 3, /*save_on_each_node=*/true, node);
+  EXPECT_TRUE(*exists(files_, file + ".json"));
+  load_custom_state(loaded, folder_, 3, runtime);
+  EXPECT_EQ(loaded.state.values, counter.state.values);
+  EXPECT_TRUE(loaded.state.tensors.empty());
+
+  counter.state.tensors = {{"x", at::ones({2})}};
+  const RuntimeScope scope(runtime);
+  save_custom_state(counter, folder_, 3);
+  EXPECT_FALSE(*exists(files_, file + ".json")) << "the state before";
+  load_custom_state(loaded, folder_, 3);
+  EXPECT_EQ(loaded.state.values, counter.state.values);
+  EXPECT_TRUE(loaded.state.tensors.at(0).second.equal(at::ones({2})));
+
+  torch::optim::SGD sgd({at::ones({1})}, 0.1), slower({at::ones({1})}, 0.01);
+  save_custom_state(sgd, folder_);
+  load_custom_state(slower, folder_);
+  EXPECT_EQ(slower.param_groups()[0].options().get_lr(), 0.1);
+  try {
+    load_custom_state(loaded, folder_, 4);
+    ADD_FAILURE() << "loaded";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("custom_checkpoint_4.safetensors"));
+  }
 }
 
 TEST_F(SaveLoad, RefusesWhatAFileCannotHold) {

@@ -42,8 +42,10 @@ struct SaveStateOptions {
 struct LoadStateOptions {
   /// Whether a model's missing and unexpected tensors are errors.
   bool strict = true;
-  /// "cpu", "on_device" or absent, as in HF Accelerate. States always end on the device of their
-  /// parameters.
+  /// "cpu", "on_device" or absent, as in HF Accelerate, where it says to which memory a file is
+  /// read first. Here that is always the host's, one file at a time: model and optimizer states end
+  /// on the device of their parameters, registered objects get their tensors on the CPU. Other
+  /// texts are errors.
   std::optional<std::string> map_location = std::nullopt;
 };
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 
 namespace accelerate {
 namespace {
@@ -131,23 +132,6 @@ IncompatibleKeys StateDictMatch::finish(bool strict) const {
   return keys;
 }
 
-UntakenTensors::UntakenTensors(NamedTensors tensors, std::string where) : where_(std::move(where)) {
-  for (auto& [name, tensor] : tensors) {
-    TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, where_, " has two \"", name,
-                      "\"");
-  }
-}
-
-at::Tensor UntakenTensors::take(const std::string& name) {
-  auto taken = tensors_.extract(name);
-  return taken ? std::move(taken.mapped()) : at::Tensor();
-}
-
-void UntakenTensors::check_all_taken(const char* what) const {
-  TORCH_CHECK_VALUE(tensors_.empty(), where_, " has \"", tensors_.begin()->first, "\", which ",
-                    what);
-}
-
 std::vector<size_t> first_identical_views(const NamedTensors& tensors) {
   // Only looked up, so that the order of addresses has no effect.
   std::unordered_map<const c10::StorageImpl*, std::vector<size_t>> by_storage;
@@ -171,6 +155,13 @@ CheckpointedObject checkpointed(torch::nn::Module& module) {
   return {.state_dict = [&module] { return StateDict{.tensors = module_state_dict(module)}; },
           .load_state_dict =
               [&module](const StateDict& state) { load_module_state_dict(module, state.tensors); }};
+}
+
+CheckpointedObject checkpointed(torch::optim::Optimizer& optimizer) {
+  return {
+      .state_dict = [&optimizer] { return optimizer_state_dict(optimizer); },
+      .load_state_dict =
+          [&optimizer](const StateDict& state) { load_optimizer_state_dict(optimizer, state); }};
 }
 
 }  // namespace internal

@@ -15,7 +15,7 @@
 #include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/checkpoint/objects/optimizer_state_dict.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "accelerate/testing/value_error.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,11 +24,11 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/optim/schedulers/scheduler.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/json_values.h"
 
@@ -215,7 +214,6 @@ void check_bytes(const std::string& name, const at::Tensor& bytes) {
 }
 
 constexpr char kOurs[] = "accelerate";
-constexpr char kStepCount[] = "_step_count";
 
 std::string type_of(const AcceleratedScheduler::Shared& scheduler) {
   const torch::optim::LRScheduler& object = *scheduler.scheduler;
@@ -223,13 +221,6 @@ std::string type_of(const AcceleratedScheduler::Shared& scheduler) {
   const std::string prefix = "accelerate::optim::";
   return type.starts_with(prefix) ? type.substr(prefix.size()) : type;
 }
-
-// LibTorch's counter, which only derived classes may touch.
-struct StepCount : torch::optim::LRScheduler {
-  static unsigned& of(torch::optim::LRScheduler& scheduler) {
-    return scheduler.*(&StepCount::step_count_);
-  }
-};
 
 }  // namespace
 
@@ -348,11 +339,7 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
 
 StateDict scheduler_state_dict(const AcceleratedScheduler::Shared& scheduler) {
   StateDict state;
-  if (scheduler.ours != nullptr) {
-    state.values = internal::spell_numbers(scheduler.ours->state_dict());
-  } else {
-    state.values[kStepCount] = StepCount::of(*scheduler.scheduler);
-  }
+  state.values = internal::spell_numbers(scheduler.state_dict());
   state.values[kOurs] = {{"type", type_of(scheduler)},
                          {"steps", scheduler.steps},
                          {"asked_steps", scheduler.asked_steps}};
@@ -374,15 +361,8 @@ void load_scheduler_state_dict(AcceleratedScheduler::Shared& scheduler, const St
   const auto asked_steps = field_of<int64_t>(ours, "asked_steps", where);
   TORCH_CHECK_VALUE(0 <= steps && steps <= asked_steps, where, ": \"steps\" is ", steps,
                     " and \"asked_steps\" ", asked_steps);
-  if (scheduler.ours != nullptr) {
-    values.erase(kOurs);
-    scheduler.ours->load_state_dict(values);
-  } else {
-    const auto count = field_of<int64_t>(values, kStepCount, where);
-    TORCH_CHECK_VALUE(0 <= count && count <= std::numeric_limits<unsigned>::max(), where, ": \"",
-                      kStepCount, "\" is ", count);
-    StepCount::of(*scheduler.scheduler) = static_cast<unsigned>(count);
-  }
+  values.erase(kOurs);
+  scheduler.load_state_dict(values);
   scheduler.steps = steps;
   scheduler.asked_steps = asked_steps;
 }

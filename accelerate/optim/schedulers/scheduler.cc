@@ -9,6 +9,26 @@
 #include "accelerate/optim/schedulers/state_archive.h"
 
 namespace accelerate::optim {
+namespace {
+
+struct Inside : torch::optim::LRScheduler {
+  static unsigned& step_count(torch::optim::LRScheduler& scheduler) {
+    return scheduler.*(&Inside::step_count_);
+  }
+  static std::vector<double> rates(const torch::optim::LRScheduler& scheduler) {
+    return (scheduler.*(&Inside::get_current_lrs))();
+  }
+};
+
+}  // namespace
+
+unsigned& step_count_of(torch::optim::LRScheduler& scheduler) {
+  return Inside::step_count(scheduler);
+}
+
+std::vector<double> rates_of(const torch::optim::LRScheduler& scheduler) {
+  return Inside::rates(scheduler);
+}
 
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates) {
   auto& groups = optimizer.param_groups();

@@ -34,6 +34,11 @@ class StateArchive;
 /// Gives the first groups these rates. \pre There are as many.
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
 
+/// A scheduler's counter of steps, and the present rates of the groups that it drives, also for
+/// LibTorch's own schedulers. LibTorch shows them to derived classes only.
+unsigned& step_count_of(torch::optim::LRScheduler& scheduler);
+std::vector<double> rates_of(const torch::optim::LRScheduler& scheduler);
+
 class Scheduler : public torch::optim::LRScheduler {
  public:
   Scheduler(const Scheduler&) = delete;

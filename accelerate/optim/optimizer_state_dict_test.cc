@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/optimizer_state_dict.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 
 #include <cmath>
 #include <functional>
@@ -621,6 +621,53 @@ TEST_F(PackedMoments, GoOnBitEqual) {
       EXPECT_TRUE(at::equal(run.parameters[i], resumed.parameters[i])) << dtype << " " << i;
     }
   }
+}
+
+TEST_F(PackedMoments, AreInThePreparedOptimizersState) {
+  Run run(at::kFloat), resumed(at::kFloat);
+  run.train(0, 3);
+  const StateDict state = run.prepared->state_dict();
+  EXPECT_EQ(state.tensors.size(), 8);
+  copy_parameters(run.parameters, resumed.parameters);
+  resumed.prepared->load_state_dict(written_and_read(state));
+  run.train(3, 6);
+  resumed.train(3, 6);
+  for (size_t i = 0; i < run.parameters.size(); ++i) {
+    EXPECT_TRUE(at::equal(run.parameters[i], resumed.parameters[i])) << i;
+  }
+}
+
+struct Reader : OptimizerStateReader {
+  void finish() noexcept override { finished = true; }
+  bool finished = false;
+};
+
+TEST(PreparedOptimizer, HasTheStateOfItsOptimizer) {
+  std::vector<at::Tensor> parameters = made_parameters();
+  GradientState gradient_state;
+  const auto made = [&] {
+    return AcceleratedOptimizer(
+        std::make_shared<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.1)),
+        gradient_state);
+  };
+  AcceleratedOptimizer first = made(), second = made();
+  train(*first, parameters, 0, 2);
+  const StateDict state = first.state_dict();
+  EXPECT_EQ(state.values, optimizer_state_dict(*first).values);
+  EXPECT_EQ(state.values.at("type"), "Adam");
+  const auto reader = std::make_shared<Reader>();
+  second.shared()->readers.push_back(reader);
+  second.load_state_dict(written_and_read(state));
+  EXPECT_TRUE(reader->finished) << "a save was still reading";
+  EXPECT_EQ(second.state_dict().values, state.values);
+  for (size_t i = 0; i < state.tensors.size(); ++i) {
+    EXPECT_TRUE(at::equal(second.state_dict().tensors[i].second, state.tensors[i].second)) << i;
+  }
+  EXPECT_THAT(value_error_of([&] { second.load_state_dict({}); }),
+              HasSubstr("the state of an optimizer of type Adam"));
+  second.reset();
+  EXPECT_THROW(second.state_dict(), c10::Error);
+  EXPECT_THROW(second.load_state_dict(state), c10::Error);
 }
 
 TEST_F(PackedMoments, LoadOverOthers) {

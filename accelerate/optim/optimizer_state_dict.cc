@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/optimizer_state_dict.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 
 #include <algorithm>
 #include <array>
@@ -28,13 +28,12 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/objects/checkpoint_objects.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
-#include "accelerate/checkpoint/objects/optimizer_archive.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
+#include "accelerate/optim/optimizer_archive.h"
 #include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/json_values.h"
 
@@ -642,13 +641,6 @@ void load_accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimiz
                                            const OptimizerStateDictOptions& options) {
   load(*optimizer.optimizer, std::move(state), options, optimizer.moments != nullptr);
   if (optimizer.moments) optimizer.moments->pack();
-}
-
-CheckpointedObject internal::checkpointed(torch::optim::Optimizer& optimizer) {
-  return {
-      .state_dict = [&optimizer] { return optimizer_state_dict(optimizer); },
-      .load_state_dict =
-          [&optimizer](const StateDict& state) { load_optimizer_state_dict(optimizer, state); }};
 }
 
 }  // namespace accelerate

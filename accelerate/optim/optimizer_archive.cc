@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/optimizer_archive.h"
+#include "accelerate/optim/optimizer_archive.h"
 
 #include <cstdint>
 #include <cstring>

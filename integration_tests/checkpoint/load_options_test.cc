@@ -1,0 +1,80 @@
+// What load_state restores where options say which states there are and how they are read.
+// One shape each: whether a loader has a state, and where states lie, does not depend on ranks.
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/platform/file_system.h"
+#include "integration_tests/checkpoint/sim_saves.h"
+
+namespace accelerate::checkpoint_tests {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+
+TEST(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto train = [&](bool stateful) {
+    return run("1x2", disk, [=](Rank& rank) {
+      Accelerator accelerator({.dataloader_config = {.use_stateful_dataloader = stateful}});
+      EXPECT_EQ(accelerator.use_stateful_dataloader(), stateful);
+      Net net;
+      auto [model, loader] = accelerator.prepare(
+          net, DataLoader(make_tensor_dataset(torch::arange(40)), {.batch_size = 4}));
+      int batches = 0;
+      for ([[maybe_unused]] auto& batch : loader) {
+        if (++batches == 2) accelerator.save_state(kFolder);
+      }
+      EXPECT_EQ(*exists(accelerator.runtime().files(),
+                        absl::StrCat(kFolder, "/dl_state_dict_rank", rank.index(), ".json")),
+                stateful);
+      accelerator.load_state(kFolder);
+      for ([[maybe_unused]] auto& batch : loader) ++batches;
+      EXPECT_EQ(batches, stateful ? 5 + 3 : 5 + 5);
+    });
+  };
+  EXPECT_THAT(train(false), Each(IsEmpty()));
+  EXPECT_THAT(train(true), Each(IsEmpty()));
+}
+
+// Where a state is read to first makes no difference to where it ends.
+TEST(LoadState, StatesEndWhereTheirParametersAre) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto load_by = [&](std::optional<std::string> map_location) {
+    return run("1x2:h100", disk, [=](Rank&) {
+      Accelerator accelerator;
+      Net net(1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd_for(net));
+      const auto step = [&] {
+        accelerator.backward(model(torch::ones({1, 4}).to(accelerator.device())).sum());
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      step();
+      accelerator.save_state(kFolder);
+      step();
+      accelerator.load_state(kFolder, {.map_location = map_location});
+      EXPECT_EQ(net->in->weight.device(), accelerator.device());
+      const StateDict state = optimizer.state_dict();
+      EXPECT_EQ(state.tensors.size(), 2u);
+      for (const auto& [name, tensor] : state.tensors) {
+        EXPECT_EQ(tensor.device(), accelerator.device()) << name;
+      }
+    });
+  };
+  for (const std::optional<std::string> where :
+       {std::optional<std::string>(), std::optional<std::string>("cpu"),
+        std::optional<std::string>("on_device")}) {
+    EXPECT_THAT(load_by(where), Each(IsEmpty()));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate::checkpoint_tests
