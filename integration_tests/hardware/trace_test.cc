@@ -86,6 +86,44 @@ TEST(Trace, JoinsACollectivesMembers) {
   }
 }
 
+// Rank 2 comes 5 ms after the others to the second all-reduce.
+TEST(Trace, ShowsWhoWaitedForTheLastRankOfACollective) {
+  Cluster cluster("1x4:h100", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    auto group = rank.runtime().new_group({.name = "world"});
+    std::vector<at::Tensor> tensors{torch::ones({1024}, rank.runtime().device())};
+    group->allreduce(tensors)->wait();
+    rank.device()->synchronize();
+    if (rank.index() == 2) rank.runtime().sleep_for(absl::Milliseconds(5));
+    group->allreduce(tensors)->wait();
+  });
+  const Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.operations.size(), 2);
+  EXPECT_EQ(trace.operations[1].last_rank, 2);
+  EXPECT_NE(trace.operations[1].first_rank, 2);
+  EXPECT_EQ(trace.operations[1].spread_ns, 5'000'000);
+  std::map<int, Slice> waits;
+  std::map<int, Slice> parts;
+  for (const Slice& slice : trace.slices) {
+    if (slice.operation != 1) continue;
+    (slice.kind == SliceKind::kWait ? waits : parts).emplace(slice.rank, slice);
+  }
+  ASSERT_EQ(parts.size(), 4);
+  EXPECT_EQ(waits.size(), 3);
+  EXPECT_FALSE(waits.contains(2));
+  for (const auto& [rank, wait] : waits) {
+    EXPECT_EQ(wait.end_ns - wait.start_ns, 5'000'000) << rank;
+    EXPECT_EQ(wait.end_ns, parts.at(rank).start_ns) << rank;
+    EXPECT_EQ(wait.stream, parts.at(rank).stream) << rank;
+  }
+  for (const auto& [rank, part] : parts) {
+    EXPECT_EQ(part.start_ns, parts.at(2).start_ns) << rank;
+    EXPECT_LT(part.end_ns - part.start_ns, 1'000'000) << rank;
+  }
+  EXPECT_GT(trace.ranks[0].exposed_ns, 5'000'000);
+  EXPECT_LT(trace.ranks[2].exposed_ns, 1'000'000);
+}
+
 TEST(Trace, SlicesOfAStreamDoNotOverlap) {
   const Trace trace = recorded("1x2:h100");
   std::map<std::pair<int, int>, int64_t> end_of;

@@ -164,7 +164,8 @@ class Writer {
     list("operations", shown_operations_.size(), [&](size_t i) {
       const TraceOperation& each = trace_.operations[shown_operations_[i]];
       return absl::StrCat("[", each.name, ",", each.group, ",", each.algorithm, ",", each.bytes,
-                          ",\"", rank_ranges(each.ranks), "\"]");
+                          ",\"", rank_ranges(each.ranks), "\",", each.first_rank, ",",
+                          each.last_rank, ",", each.spread_ns, "]");
     });
   }
 

@@ -23,12 +23,13 @@ std::string place(int rank, int stream) {
   return absl::StrCat("\"pid\":", process_of(rank), ",\"tid\":", thread_of(stream));
 }
 
-// By operation, the indices of its slices in the order of start, rank and stream. Empty if none was
-// kept.
+// By operation, the indices of its members' slices in the order of start, rank and stream, without
+// their waits. Empty if none was kept.
 std::vector<std::vector<uint32_t>> slices_of_operations(const Trace& trace) {
   std::vector<std::vector<uint32_t>> slices(trace.operations.size());
   for (size_t i = 0; i < trace.slices.size(); ++i) {
     const int64_t operation = trace.slices[i].operation;
+    if (trace.slices[i].kind == SliceKind::kWait) continue;
     if (operation >= 0) slices[operation].push_back(static_cast<uint32_t>(i));
   }
   for (std::vector<uint32_t>& of_one : slices) {
@@ -100,7 +101,8 @@ class Writer {
       absl::StrAppend(
           &text, ",\"args\":{\"operation\":", slice.operation,
           ",\"group\":", names_[operation.group], ",\"algorithm\":", names_[operation.algorithm],
-          ",\"bytes\":", operation.bytes, ",\"ranks\":\"", rank_ranges(operation.ranks), "\"}");
+          ",\"bytes\":", operation.bytes, ",\"ranks\":\"", rank_ranges(operation.ranks),
+          "\",\"last_rank\":", operation.last_rank, ",\"spread_ns\":", operation.spread_ns, "}");
     }
     event(text);
   }

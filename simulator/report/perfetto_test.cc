@@ -124,6 +124,27 @@ TEST(Perfetto, LeadsAnArrowFromSenderToReceiverForwardInTime) {
   EXPECT_NE(flows[2].at("id"), flows[0].at("id"));
 }
 
+TEST(Perfetto, LeadsNoArrowThroughAWait) {
+  Trace trace = two_ranks();
+  trace.operations[0].last_rank = 1;
+  trace.operations[0].spread_ns = 1000;
+  trace.slices[1].start_ns = 2000;
+  trace.slices.insert(trace.slices.begin() + 1, {.start_ns = 1000,
+                                                 .end_ns = 2000,
+                                                 .rank = 0,
+                                                 .stream = 1,
+                                                 .kind = SliceKind::kWait,
+                                                 .operation = 0});
+  const std::vector<Json> flows = events_of(trace, "stf");
+  ASSERT_EQ(flows.size(), 4u);
+  EXPECT_EQ(flows[0].at("ts"), 2.0);
+  EXPECT_EQ(flows[1].at("ts"), 2.0);
+  const std::vector<Json> slices = events_of(trace, "X");
+  EXPECT_EQ(slices[1].at("cat"), "wait");
+  EXPECT_EQ(slices[1].at("args").at("last_rank"), 1);
+  EXPECT_EQ(slices[1].at("args").at("spread_ns"), 1000);
+}
+
 TEST(Perfetto, CountsMemoryByCategory) {
   const std::vector<Json> counters = events_of(two_ranks(), "C");
   ASSERT_EQ(counters.size(), 1u);

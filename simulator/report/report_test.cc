@@ -81,6 +81,22 @@ TEST(Report, PutsEverythingIntoThePage) {
   EXPECT_EQ(data.at("memory")[0].at(1).size() % (1 + kNumMemoryCategories), 0u);
 }
 
+TEST(Report, NamesTheRankThatAnOperationWaitedFor) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 1});
+  const TraceOperation& first = trace.operations.at(0);
+  EXPECT_EQ(first.last_rank, 2);  // The slow one.
+  const Json data = data_of(text_of(reported(trace, "last") / "report.html"));
+  size_t found = 0;
+  for (const Json& operation : data.at("operations")) {
+    if (operation.at(7) != first.spread_ns) continue;
+    EXPECT_EQ(operation.at(5), first.first_rank);
+    EXPECT_EQ(operation.at(6), 2);
+    ++found;
+  }
+  EXPECT_EQ(found, 1u);
+  EXPECT_EQ(data.at("kinds").back(), "wait");
+}
+
 TEST(Report, LoadsNothingFromOutside) {
   const std::string page =
       text_of(reported(make_sample_trace({.ranks = 2}), "outside") / "report.html");

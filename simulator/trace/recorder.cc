@@ -53,7 +53,8 @@ void Recorder::slice(const Slice& slice) {
     case SliceKind::kKernel: state.busy.add_kernel(interval); break;
     case SliceKind::kCopy: state.busy.add_copy(interval); break;
     case SliceKind::kCollective:
-    case SliceKind::kMessage: state.busy.add_communication(interval); break;
+    case SliceKind::kMessage:
+    case SliceKind::kWait: state.busy.add_communication(interval); break;
     case SliceKind::kHost: break;
   }
   if (static_cast<int64_t>(trace_.slices.size()) < options_.max_slices) {
