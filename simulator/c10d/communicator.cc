@@ -214,12 +214,14 @@ void Communicator::fail_one(Operation& operation) {
 }
 
 void Communicator::fail(Operation& operation, std::string report) {
+  fabric_.keep_states();
   fail_one(operation);
   fail(std::move(report));
 }
 
 void Communicator::fail(std::string report) {
   if (!failure_.empty()) return;
+  fabric_.keep_states();
   failure_ = std::move(report);
   for (auto& operation : collectives_) fail_one(*operation);
   for (Message& message : sends_) fail_one(*message.operation);
@@ -348,8 +350,10 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
 }
 
 void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
+  const std::string wait = describe_wait(member, operation);
+  fabric_.keep_states(wait);
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
-                    " ", describe_wait(member, operation), progress_of_ranks()));
+                    " ", wait, progress_of_ranks()));
 }
 
 std::string Communicator::progress_of_ranks() const {
@@ -390,8 +394,10 @@ std::string Communicator::describe_wait(int member, const Operation& operation) 
     if (message.operation.get() == &operation) return describe_receive(message);
   }
   if (operation.source >= 0) return absl::StrCat("in a message of group \"", name_, "\"");
+  const std::vector<int> missing = missing_ranks(operation);
   return absl::StrCat("in ", operation.calls[member].fingerprint.to_string(), " of group \"", name_,
-                      "\", waiting for ", rank_list(missing_ranks(operation)));
+                      "\"", missing.empty() ? "" : ", waiting for ",
+                      missing.empty() ? "" : rank_list(missing));
 }
 
 std::optional<std::string> Communicator::unnoticed_failure() const {

@@ -140,9 +140,10 @@ class Cluster {
 
  private:
   std::string headline() const;
-  void write_report(Recorder& recorder);
+  void write_report(Recorder& recorder, std::optional<RunFailure> failure);
   std::string repeat_hint() const;
-  [[noreturn]] void raise(std::vector<RankFailure> failures) const;
+  std::string failure_text(const std::vector<RankFailure>& failures,
+                           const std::optional<std::string>& unnoticed) const;
 
   const ClusterSpec spec_;
   const ClusterOptions options_;

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/report/failed_ranks.h"
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
@@ -57,6 +58,7 @@ class Writer {
   void write() {
     file_.append("{");
     run();
+    failure();
     steps();
     list("names", trace_.names.size(), [&](size_t i) { return json_string(trace_.names[i]); });
     list("kinds", kNumSliceKinds,
@@ -90,6 +92,7 @@ class Writer {
     field("seed", absl::StrCat("\"", trace_.seed, "\""));
     field("command", json_string(trace_.repeat_command));
     field("device", json_string(trace_.device));
+    field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));
     field("worldSize", absl::StrCat(trace_.world_size));
     field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
@@ -99,6 +102,20 @@ class Writer {
     field("recordedSamples", absl::StrCat(trace_.memory.size()));
   }
 
+  void failure() {
+    if (!trace_.failure) return field("failure", "null");
+    const std::vector<FailedRanks> rows = failed_ranks(*trace_.failure);
+    field("failure",
+          absl::StrCat("{\"message\":", json_string(trace_.failure->message), ",\"ranks\":["));
+    Separator separator;
+    for (const FailedRanks& row : rows) {
+      file_.append(absl::StrCat(separator.next(), "[\"", rank_ranges(row.ranks), "\",",
+                                json_string(row.at_failure.state), ",",
+                                json_string(row.at_failure.last_call), "]"));
+    }
+    file_.append("]}");
+  }
+
   void steps() {
     list("stepEnds", trace_.step_ends_ns.size(),
          [&](size_t i) { return absl::StrCat(trace_.step_ends_ns[i]); });
@@ -106,7 +123,8 @@ class Writer {
     if (!times.has_value()) return field("steps", "null");
     field("steps", absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,
                                 ",\"shortest\":", times->shortest_ns, ",\"median\":",
-                                times->median_ns, ",\"longest\":", times->longest_ns, "}"));
+                                times->median_ns, ",\"medianStep\":", times->median_step,
+                                ",\"longest\":", times->longest_ns, "}"));
   }
 
   void ranks() {

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/message_text.h"
+#include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 
@@ -21,7 +23,19 @@ Json steps_of(const Trace& trace) {
           {"first_ns", times->first_ns},
           {"shortest_ns", times->shortest_ns},
           {"median_ns", times->median_ns},
+          {"median_step", times->median_step},
           {"longest_ns", times->longest_ns}};
+}
+
+Json failure_of(const Trace& trace) {
+  if (!trace.failure) return nullptr;
+  Json rows = Json::array();
+  for (const FailedRanks& row : failed_ranks(*trace.failure)) {
+    rows.push_back({{"ranks", rank_ranges(row.ranks)},
+                    {"state", row.at_failure.state},
+                    {"last_call", row.at_failure.last_call}});
+  }
+  return {{"message", trace.failure->message}, {"ranks", std::move(rows)}};
 }
 
 Json rank_of(const RankSummary& rank) {
@@ -60,6 +74,8 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"memory_capacity", trace.memory_capacity},
                         {"world_size", trace.world_size},
                         {"ranks_per_node", trace.ranks_per_node},
+                        {"failure", failure_of(trace)},
+                        {"time_is_modelled", models_time(trace)},
                         {"elapsed_ns", elapsed_ns(trace)},
                         {"steps", steps_of(trace)},
                         {"slices", trace.slices.size()},

@@ -18,8 +18,10 @@ namespace accelerate::simulator {
 /// Errors: a Status that names the path; files written before the error stay.
 absl::Status write_report(const Trace& trace, const std::string& directory);
 
-/// Writes one self-contained HTML page: key figures, timeline, memory over time, communication
-/// matrix, exposed communication, operators. The page needs no network and opens from disk.
+/// Writes one self-contained HTML page: of a failed run the failure, each rank's last call and what
+/// it waited for; a note if time is not modelled; key figures, timeline, memory over time,
+/// communication matrix, exposed communication, operators. The page needs no network and opens from
+/// disk.
 ///
 /// Template: report.html, report.css and the scripts beside it, all in the page as written; the
 /// data are embedded as JSON. A page stays below about 20 MB: of a trace with more slices or memory
@@ -38,10 +40,10 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path);
 
 /// Writes the sums of a trace as JSON, for scripts that compare runs.
 ///
-/// Top level: topology, seed (as text, because it has 64 bits), device, world_size, elapsed_ns,
-/// steps (null if there are none), ranks (an object per rank), operators (by total time), slices,
-/// dropped_slices. Names are those of the structs in simulator/trace/trace.h.
-/// Errors: those of OutputFile; the file then does not exist.
+/// Top level: topology, seed (as text, because it has 64 bits), device, world_size, failure (null
+/// if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are none), ranks (an
+/// object per rank), operators (by total time), slices, dropped_slices. Names are those of the
+/// structs in simulator/trace/trace.h. Errors: those of OutputFile; the file then does not exist.
 absl::Status write_summary(const Trace& trace, const std::string& path);
 
 }  // namespace accelerate::simulator

@@ -49,14 +49,22 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
               << "\" is not an unsigned number" << std::endl;
     return kUsageError;
   }
-  if (absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec); !parsed.ok()) {
+  const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
+  if (!parsed.ok()) {
     std::cerr << "accelerate: " << parsed.status().message() << std::endl;
     return kUsageError;
+  }
+  const std::string report = environment.get_or(env::kSimulateReport, "");
+  if (!report.empty() && !parsed->device) {
+    std::cerr << "accelerate: the report in " << report << " has no times: " << spec
+              << " names no hardware, so time is not modelled; name a device, as in "
+                 "--simulate 2x4:h100"
+              << std::endl;
   }
   Cluster cluster(spec, {.seed = seed,
                          .environment = environment,
                          .repeat_command = repeat_command(argc, argv, spec, seed),
-                         .report_directory = environment.get_or(env::kSimulateReport, "")});
+                         .report_directory = report});
   std::vector<int> codes(cluster.world_size(), 0);
   try {
     cluster.run_on_every_rank([&](Rank& rank) {

@@ -110,6 +110,7 @@ Trace Recorder::finish(RunDescription run) {
   trace_.repeat_command = std::move(run.repeat_command);
   trace_.device = std::move(run.device);
   trace_.memory_capacity = run.memory_capacity;
+  trace_.failure = std::move(run.failure);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
     const MemorySample& peak = state.memory.peak();

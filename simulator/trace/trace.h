@@ -96,13 +96,25 @@ struct OperatorSummary {
   double bytes = 0;
 };
 
+/// Where one rank was when the run failed.
+struct RankAtFailure {
+  std::string state;      ///< what it waited for, or how it had ended
+  std::string last_call;  ///< its last collective or message and the call's state; empty: none
+};
+
+/// The end of a run that failed.
+struct RunFailure {
+  std::string message;               ///< as the program's user reads it
+  std::vector<RankAtFailure> ranks;  ///< at the first failure; by rank
+};
+
 struct Trace {
   std::string topology;  ///< ClusterSpec::to_string()
   uint64_t seed = 0;
   std::string repeat_command;
   int world_size = 0;
   int ranks_per_node = 1;
-  std::string device;              ///< the kind's name; empty on CPU tensors
+  std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
   /// In the order of recording. The slices of one rank and stream are also in order of time.
@@ -120,7 +132,12 @@ struct Trace {
   std::vector<double> communication;
   /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
+  std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
 };
+
+/// Whether operators and communication take virtual time: the topology names a device. If not, only
+/// a rank that sleeps moves its clock.
+bool models_time(const Trace& trace);
 
 /// The time at which the last rank ended.
 int64_t elapsed_ns(const Trace& trace);
@@ -131,7 +148,8 @@ struct StepTimes {
   int64_t steps = 0;
   int64_t first_ns = 0;
   int64_t shortest_ns = 0;
-  int64_t median_ns = 0;  ///< of an even number of steps, the shorter of the two in the middle
+  int64_t median_ns = 0;    ///< of an even number of steps, the shorter of the two in the middle
+  int64_t median_step = 0;  ///< the number, from 0, of the first step that takes the median
   int64_t longest_ns = 0;
 };
 
