@@ -50,6 +50,16 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
       << failed.output;
 }
 
+TEST(RunModes, RefusesANumberOfSlicesThatIsNone) {
+  const ChildResult refused = run(std::string("ACCELERATE_SIMULATE_REPORT_SLICES=many ") + kLaunch +
+                                  "--simulate 1x2" + kProgram);
+  EXPECT_NE(refused.exit_code, 0) << refused.output;
+  EXPECT_NE(
+      refused.output.find("ACCELERATE_SIMULATE_REPORT_SLICES=\"many\" is not an unsigned number"),
+      std::string::npos)
+      << refused.output;
+}
+
 TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {
   const std::string directory = std::string(std::getenv("TEST_TMPDIR")) + "/report";
   for (const bool hardware : {false, true}) {

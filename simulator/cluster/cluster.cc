@@ -365,7 +365,8 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
                             .memory_capacity = spec_.device ? spec_.device->memory_bytes : 0,
                             .failure = std::move(failure)});
   if (options_.report_directory.empty()) return;
-  const absl::Status written = simulator::write_report(*trace_, options_.report_directory);
+  const absl::Status written =
+      simulator::write_report(*trace_, options_.report_directory, options_.max_trace_slices);
   TORCH_CHECK(written.ok(), "no report: ", written.message());
 }
 

@@ -15,13 +15,11 @@
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 #include "simulator/report/template.h"
-#include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
 namespace {
 
 constexpr size_t kFeaturedMemorySamples = 4000;
-constexpr size_t kLeastMemorySamples = 64;
 constexpr int kMaxMatrixBlocks = 128;
 
 // How much a page shows at most.
@@ -188,22 +186,13 @@ class Writer {
   }
 
   void memory() {
-    const std::vector<int> featured = featured_ranks(trace_);
-    const size_t part =
-        std::max(kLeastMemorySamples, kMaxMemorySamples / std::max(1, trace_.world_size));
     field("memory", "[");
     Separator separator;
-    for (size_t begin = 0; begin < trace_.memory.size();) {
-      const int rank = trace_.memory[begin].rank;
-      size_t end = begin;
-      while (end < trace_.memory.size() && trace_.memory[end].rank == rank) ++end;
-      const bool is_featured = std::binary_search(featured.begin(), featured.end(), rank);
-      MemoryCurve curve(rank, is_featured ? std::max(part, kFeaturedMemorySamples) : part);
-      for (size_t i = begin; i < end; ++i) curve.add(trace_.memory[i]);
-      file_.append(absl::StrCat(separator.next(), "\n[", rank, ",["));
-      append_samples(curve.samples());
+    for (const std::vector<MemorySample>& curve :
+         page_memory(trace_, kMaxMemorySamples, kFeaturedMemorySamples)) {
+      file_.append(absl::StrCat(separator.next(), "\n[", curve[0].rank, ",["));
+      append_samples(curve);
       file_.append("]]");
-      begin = end;
     }
     file_.append("]");
   }

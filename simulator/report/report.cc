@@ -87,19 +87,20 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
   return file->commit();
 }
 
-absl::Status write_report(const Trace& trace, const std::string& directory) {
+absl::Status write_report(const Trace& trace, const std::string& directory,
+                          size_t max_trace_slices) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) {
     return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create the folder ", directory));
   }
-  for (const auto& [write, name] :
-       {std::pair{&write_summary, "summary.json"}, std::pair{&write_perfetto, "trace.json"},
-        std::pair{&write_html, "report.html"}}) {
-    absl::Status status = write(trace, (std::filesystem::path(directory) / name).string());
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  const auto path = [&directory](const char* name) {
+    return (std::filesystem::path(directory) / name).string();
+  };
+  absl::Status status = write_summary(trace, path("summary.json"));
+  if (status.ok()) status = write_perfetto(trace, path("trace.json"), max_trace_slices);
+  if (status.ok()) status = write_html(trace, path("report.html"));
+  return status;
 }
 
 }  // namespace accelerate::simulator

@@ -7,6 +7,7 @@
 /// Equal traces give equal bytes.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,9 +15,14 @@
 
 namespace accelerate::simulator {
 
+/// The most slices in trace.json unless the caller asks for another number: about 30 MB, which
+/// viewers open without delay.
+inline constexpr size_t kMaxTraceSlices = 100'000;
+
 /// Creates the folder if it does not exist, and replaces the three files of an earlier report.
 /// Errors: a Status that names the path; files written before the error stay.
-absl::Status write_report(const Trace& trace, const std::string& directory);
+absl::Status write_report(const Trace& trace, const std::string& directory,
+                          size_t max_trace_slices = kMaxTraceSlices);
 
 /// Writes one self-contained HTML page: of a failed run the failure, each rank's last call and what
 /// it waited for; a note if time is not modelled; key figures, timeline, memory over time,
@@ -33,10 +39,13 @@ absl::Status write_html(const Trace& trace, const std::string& path);
 ///
 /// The file has a process per rank, a thread per stream and one for the host, flow arrows through
 /// the members of each collective and from sender to receiver, and a memory counter per category.
+/// Of a trace with more slices than about `max_slices`, or more than a quarter as many memory
+/// samples, it shows a level of detail (level_of_detail.h); "otherData" has both numbers of slices.
 /// Format: "Trace Event Format", Google, the sections on complete, flow, counter and metadata
 /// events. Units: the format's microseconds, with the nanoseconds as decimals.
 /// Errors: those of OutputFile; the file then does not exist.
-absl::Status write_perfetto(const Trace& trace, const std::string& path);
+absl::Status write_perfetto(const Trace& trace, const std::string& path,
+                            size_t max_slices = kMaxTraceSlices);
 
 /// Writes the sums of a trace as JSON, for scripts that compare runs.
 ///

@@ -165,6 +165,7 @@ TEST(Report, IsSmallEnoughForABrowserAtManyRanks) {
   const Trace trace = make_sample_trace({.ranks = 512, .steps = 2});
   const std::filesystem::path directory = reported(trace, "many");
   EXPECT_LT(std::filesystem::file_size(directory / "report.html"), 20u << 20);
+  EXPECT_LT(std::filesystem::file_size(directory / "trace.json"), 40u << 20);
   const Json data = data_of(text_of(directory / "report.html"));
   EXPECT_EQ(data.at("matrix").at("size"), 64);
   EXPECT_EQ(data.at("matrix").at("block"), 8);
