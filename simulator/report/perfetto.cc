@@ -25,7 +25,7 @@ std::string place(int rank, int stream) {
   return absl::StrCat("\"pid\":", process_of(rank), ",\"tid\":", thread_of(stream));
 }
 
-// Of each memory curve at least so many samples, for the ranks that people look at first.
+// The fewest samples of a memory curve, for the ranks that people look at first.
 constexpr size_t kFeaturedMemorySamples = 2000;
 // Slices for each memory sample in the file.
 constexpr size_t kSlicesPerMemorySample = 4;

@@ -39,11 +39,11 @@ absl::Status write_html(const Trace& trace, const std::string& path);
 ///
 /// The file has a process per rank, a thread per stream and one for the host, flow arrows through
 /// the members of each collective and from sender to receiver, and a memory counter per category.
-/// Of a trace with more slices than about `max_slices`, or more than a quarter as many memory
-/// samples, it shows a level of detail (level_of_detail.h); "otherData" has both numbers of slices.
-/// Format: "Trace Event Format", Google, the sections on complete, flow, counter and metadata
-/// events. Units: the format's microseconds, with the nanoseconds as decimals.
-/// Errors: those of OutputFile; the file then does not exist.
+/// A trace with more slices than about `max_slices`, or more than a quarter as many memory samples,
+/// is shown with less detail (level_of_detail.h); "otherData" has both numbers of slices. Format:
+/// "Trace Event Format", Google, the sections on complete, flow, counter and metadata events.
+/// Units: the format's microseconds, with the nanoseconds as decimals. Errors: those of OutputFile;
+/// the file then does not exist.
 absl::Status write_perfetto(const Trace& trace, const std::string& path,
                             size_t max_slices = kMaxTraceSlices);
 
