@@ -45,6 +45,8 @@ inline constexpr char kSimulate[] = "ACCELERATE_SIMULATE";
 inline constexpr char kSimulateSeed[] = "ACCELERATE_SIMULATE_SEED";
 /// Directory for a simulated run's report. Unset: none is written.
 inline constexpr char kSimulateReport[] = "ACCELERATE_SIMULATE_REPORT";
+/// The most slices in the report's trace.json. Default 100000.
+inline constexpr char kSimulateReportSlices[] = "ACCELERATE_SIMULATE_REPORT_SLICES";
 
 }  // namespace env
 

@@ -1,4 +1,7 @@
 // The same binary as two real processes over Gloo and as two simulated ranks: the same bits.
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,34 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
   EXPECT_NE(failed.output.find("accelerate launch --simulate 1x2 --simulate_seed 5"),
             std::string::npos)
       << failed.output;
+}
+
+TEST(RunModes, RefusesANumberOfSlicesThatIsNone) {
+  const ChildResult refused = run(std::string("ACCELERATE_SIMULATE_REPORT_SLICES=many ") + kLaunch +
+                                  "--simulate 1x2" + kProgram);
+  EXPECT_NE(refused.exit_code, 0) << refused.output;
+  EXPECT_NE(
+      refused.output.find("ACCELERATE_SIMULATE_REPORT_SLICES=\"many\" is not an unsigned number"),
+      std::string::npos)
+      << refused.output;
+}
+
+TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {
+  const std::string directory = std::string(std::getenv("TEST_TMPDIR")) + "/report";
+  for (const bool hardware : {false, true}) {
+    const ChildResult done =
+        run(std::string(kLaunch) + "--simulate " + (hardware ? "1x2:h100" : "1x2") + " --report " +
+            directory + kProgram);
+    ASSERT_EQ(done.exit_code, 0) << done.output;
+    EXPECT_EQ(done.output.find("time is not modelled") != std::string::npos, !hardware)
+        << done.output;
+    std::stringstream summary;
+    summary << std::ifstream(directory + "/summary.json").rdbuf();
+    EXPECT_NE(
+        summary.str().find(hardware ? "\"time_is_modelled\": true" : "\"time_is_modelled\": false"),
+        std::string::npos)
+        << summary.str();
+  }
 }
 
 }  // namespace

@@ -93,6 +93,38 @@ TEST(Kernels, CostTheSameOnCpuTensorsThatStandForDevices) {
   });
 }
 
+// Times the memory of tensors of 64 MiB is passed, on a device and on CPU tensors that stand for
+// one.
+TEST(Kernels, InPlaceOperatorsPassMemoryAsOftenBelowAndBeyondAddressableRanks) {
+  struct InPlace {
+    const char* name;
+    void (*run)(at::Tensor& a, const at::Tensor& b);
+    int passes;
+  };
+  const InPlace operators[] = {
+      {"relu_", [](at::Tensor& a, const at::Tensor& b) { a.relu_(); }, 2},
+      {"add_", [](at::Tensor& a, const at::Tensor& b) { a.add_(b); }, 3},
+      {"neg_out", [](at::Tensor& a, const at::Tensor& b) { at::neg_out(a, b); }, 2},
+      {"fill_", [](at::Tensor& a, const at::Tensor& b) { a.fill_(2.0); }, 1},
+      {"zero_", [](at::Tensor& a, const at::Tensor& b) { a.zero_(); }, 1},
+  };
+  for (const char* spec : {"1x1:h100", "16x8:h100"}) {
+    one_device(spec, [&](Rank& rank) {
+      if (rank.index() != 0) return;
+      const SimDevice& device = *rank.device();
+      at::Tensor a = torch::ones({64 * kMebibyte / 4}, rank.runtime().device());
+      const at::Tensor b = torch::ones_like(a);
+      for (const InPlace& each : operators) {
+        const double seconds =
+            each.passes * 64.0 * kMebibyte / device.model().memory_bytes_per_second;
+        EXPECT_NEAR(spent_ns(*rank.device(), [&] { each.run(a, b); }),
+                    device.model().launch_ns + seconds * 1e9, 1)
+            << each.name << " on " << spec;
+      }
+    });
+  }
+}
+
 TEST(Kernels, ViewsAreFree) {
   one_device("1x1:h100", [](Rank& rank) {
     const at::Tensor a = torch::ones({64, 64}, rank.runtime().device());

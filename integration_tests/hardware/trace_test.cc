@@ -1,9 +1,12 @@
 // What a recorded run says about itself.
 // One shape each: the events of a recorded run are counted.
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +89,44 @@ TEST(Trace, JoinsACollectivesMembers) {
   }
 }
 
+// Rank 2 comes 5 ms after the others to the second all-reduce.
+TEST(Trace, ShowsWhoWaitedForTheLastRankOfACollective) {
+  Cluster cluster("1x4:h100", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    auto group = rank.runtime().new_group({.name = "world"});
+    std::vector<at::Tensor> tensors{torch::ones({1024}, rank.runtime().device())};
+    group->allreduce(tensors)->wait();
+    rank.device()->synchronize();
+    if (rank.index() == 2) rank.runtime().sleep_for(absl::Milliseconds(5));
+    group->allreduce(tensors)->wait();
+  });
+  const Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.operations.size(), 2);
+  EXPECT_EQ(trace.operations[1].last_rank, 2);
+  EXPECT_NE(trace.operations[1].first_rank, 2);
+  EXPECT_EQ(trace.operations[1].spread_ns, 5'000'000);
+  std::map<int, Slice> waits;
+  std::map<int, Slice> parts;
+  for (const Slice& slice : trace.slices) {
+    if (slice.operation != 1) continue;
+    (slice.kind == SliceKind::kWait ? waits : parts).emplace(slice.rank, slice);
+  }
+  ASSERT_EQ(parts.size(), 4);
+  EXPECT_EQ(waits.size(), 3);
+  EXPECT_FALSE(waits.contains(2));
+  for (const auto& [rank, wait] : waits) {
+    EXPECT_EQ(wait.end_ns - wait.start_ns, 5'000'000) << rank;
+    EXPECT_EQ(wait.end_ns, parts.at(rank).start_ns) << rank;
+    EXPECT_EQ(wait.stream, parts.at(rank).stream) << rank;
+  }
+  for (const auto& [rank, part] : parts) {
+    EXPECT_EQ(part.start_ns, parts.at(2).start_ns) << rank;
+    EXPECT_LT(part.end_ns - part.start_ns, 1'000'000) << rank;
+  }
+  EXPECT_GT(trace.ranks[0].exposed_ns, 5'000'000);
+  EXPECT_LT(trace.ranks[2].exposed_ns, 1'000'000);
+}
+
 TEST(Trace, SlicesOfAStreamDoNotOverlap) {
   const Trace trace = recorded("1x2:h100");
   std::map<std::pair<int, int>, int64_t> end_of;
@@ -127,6 +168,62 @@ TEST(Report, IsWrittenOfARunThatFailed) {
   Cluster cluster("1x2:h100,mem=1MiB", {.report_directory = directory.string()});
   EXPECT_THROW(cluster.run_on_every_rank(train), simulator::ClusterError);
   EXPECT_TRUE(std::filesystem::exists(directory / "report.html"));
+}
+
+// The states of all ranks of a failed run, and its message.
+simulator::RunFailure failure_of(const std::function<void(Rank&)>& body) {
+  Cluster cluster("1x4:h100", {.record = true});
+  std::string message;
+  try {
+    cluster.run_on_every_rank(body);
+  } catch (const simulator::ClusterError& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message, "");
+  if (!cluster.trace().failure) {
+    ADD_FAILURE() << "the trace has no failure";
+    return {.ranks = std::vector<simulator::RankAtFailure>(4)};
+  }
+  EXPECT_EQ(cluster.trace().failure->message, message);
+  return *cluster.trace().failure;
+}
+
+TEST(Failure, NamesWhomEachRankWaitedForAndItsLastCall) {
+  const simulator::RunFailure failure = failure_of([](Rank& rank) {
+    auto group = rank.runtime().new_group({.name = "world"});
+    group->barrier()->wait();
+    if (rank.index() == 2) throw std::runtime_error("the file is empty");
+    std::vector<at::Tensor> tensors{torch::ones({4}, rank.runtime().device())};
+    group->allreduce(tensors)->wait();
+  });
+  EXPECT_NE(failure.message.find("the file is empty"), std::string::npos) << failure.message;
+  ASSERT_EQ(failure.ranks.size(), 4);
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_EQ(failure.ranks[rank].state,
+              "in all_reduce #1 (sum, Float[4]) of group \"world\", waiting for rank 2");
+    EXPECT_EQ(failure.ranks[rank].last_call,
+              "all_reduce #1 (sum, Float[4]) of group \"world\", waits");
+  }
+  EXPECT_EQ(failure.ranks[2].state, "failed: the file is empty");
+  EXPECT_EQ(failure.ranks[2].last_call, "barrier #0 of group \"world\", done");
+}
+
+TEST(Failure, OfATimeOutNamesTheWaitOfTheRankThatTimedOut) {
+  const simulator::RunFailure failure = failure_of([](Rank& rank) {
+    auto group = rank.runtime().new_group({.name = "world"});
+    if (rank.index() == 1) rank.runtime().sleep_for(absl::Hours(1));
+    if (rank.index() == 3) group->barrier()->wait(std::chrono::seconds(1));
+    group->barrier()->wait();
+  });
+  ASSERT_EQ(failure.ranks.size(), 4);
+  EXPECT_EQ(failure.ranks[1].state, "sleeping");
+  EXPECT_EQ(failure.ranks[1].last_call, "");
+  EXPECT_NE(failure.ranks[3].state.find("waiting for rank"), std::string::npos)
+      << failure.ranks[3].state;
+}
+
+TEST(Failure, IsAbsentFromTheTraceOfARunThatSucceeded) {
+  EXPECT_FALSE(recorded("1x2:h100").failure.has_value());
 }
 
 TEST(Report, ThatCannotBeWrittenIsAnErrorThatNamesThePath) {

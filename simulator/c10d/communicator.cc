@@ -1,6 +1,7 @@
 #include "simulator/c10d/communicator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include <ATen/record_function.h>
@@ -48,6 +49,14 @@ void record_traffic(Recorder& recorder, OpType op, const std::vector<int>& ranks
   for (size_t member = 0; member < ranks.size(); ++member) {
     recorder.traffic(ranks[member], ranks[(member + 1) % ranks.size()], sent);
   }
+}
+
+// The call that was ready first and the one that was ready last; of several, the first in order.
+std::pair<std::vector<Call>::const_iterator, std::vector<Call>::const_iterator> first_and_last(
+    const std::vector<Call>& calls) {
+  const auto by_time = [](const Call& a, const Call& b) { return a.ready_ns < b.ready_ns; };
+  return {std::min_element(calls.begin(), calls.end(), by_time),
+          std::max_element(calls.begin(), calls.end(), by_time)};
 }
 
 // The error that `run` returns or throws.
@@ -115,13 +124,9 @@ void Communicator::run_collective(Operation& operation) {
 // Sets the operation's end and moves the members' streams to it. Returns an error if a member had
 // timed out before the last one joined.
 std::optional<std::string> Communicator::time_collective(Operation& operation) {
-  int64_t start_ns = 0;
-  int last = 0;
-  for (int member = 0; member < size(); ++member) {
-    if (operation.calls[member].ready_ns <= start_ns) continue;
-    start_ns = operation.calls[member].ready_ns;
-    last = member;
-  }
+  const auto [first_call, last_call] = first_and_last(operation.calls);
+  const auto last = static_cast<int>(last_call - operation.calls.begin());
+  int64_t start_ns = last_call->ready_ns;
   for (int member = 0; member < size(); ++member) {
     const Call& call = operation.calls[member];
     if (start_ns <= call.deadline_ns) continue;
@@ -144,7 +149,10 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
                                   .group = recorder->intern(name_),
                                   .algorithm = recorder->intern(to_string(time.algorithm)),
                                   .bytes = bytes,
-                                  .ranks = ranks_});
+                                  .ranks = ranks_,
+                                  .first_rank = ranks_[first_call - operation.calls.begin()],
+                                  .last_rank = ranks_[last],
+                                  .spread_ns = last_call->ready_ns - first_call->ready_ns});
     record_traffic(*recorder, first.fingerprint.op, ranks_, bytes);
   }
   for (int member = 0; member < size(); ++member) {
@@ -153,12 +161,15 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   return std::nullopt;
 }
 
-// Keeps the member's stream busy until the operation's end, and records the member's slice.
+// Keeps the member's stream busy until the operation's end, and records the member's slices: its
+// wait for the others, where time is modelled, and its part in the operation.
 void Communicator::record(const Operation& operation, const Call& call, int member,
                           int64_t start_ns, int64_t trace_operation) {
   const int rank = ranks_[member];
+  int64_t arrived_ns = start_ns;
   if (call.stream >= 0) {
     SimDevice& device = SimDevice::of(rank);
+    arrived_ns = std::max(call.ready_ns, device.stream_ns(call.stream));
     device.stream_waits(call.stream, operation.end_ns);
     if (device.observer()) {
       device.observer()(op_name(call.fingerprint.op), call.stream, start_ns, operation.end_ns,
@@ -167,6 +178,15 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
   }
   Recorder* recorder = fabric_.recorder();
   if (recorder == nullptr) return;
+  if (arrived_ns < start_ns) {
+    recorder->slice({.start_ns = arrived_ns,
+                     .end_ns = start_ns,
+                     .rank = rank,
+                     .stream = call.stream,
+                     .name = recorder->intern("wait"),
+                     .kind = SliceKind::kWait,
+                     .operation = trace_operation});
+  }
   const bool message = call.fingerprint.peer >= 0 || call.fingerprint.op == OpType::RECVANYSOURCE;
   recorder->slice({.start_ns = start_ns,
                    .end_ns = operation.end_ns,
@@ -194,12 +214,14 @@ void Communicator::fail_one(Operation& operation) {
 }
 
 void Communicator::fail(Operation& operation, std::string report) {
+  fabric_.keep_states();
   fail_one(operation);
   fail(std::move(report));
 }
 
 void Communicator::fail(std::string report) {
   if (!failure_.empty()) return;
+  fabric_.keep_states();
   failure_ = std::move(report);
   for (auto& operation : collectives_) fail_one(*operation);
   for (Message& message : sends_) fail_one(*message.operation);
@@ -269,10 +291,15 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
   const auto bytes = static_cast<int64_t>(sender.inputs[0].nbytes());
   int64_t traced = -1;
   if (Recorder* recorder = fabric_.recorder()) {
-    traced = recorder->operation({.name = recorder->intern("message"),
-                                  .group = recorder->intern(name_),
-                                  .bytes = bytes,
-                                  .ranks = {source, target}});
+    const bool receiver_first = receiver.ready_ns < sender.ready_ns;
+    traced =
+        recorder->operation({.name = recorder->intern("message"),
+                             .group = recorder->intern(name_),
+                             .bytes = bytes,
+                             .ranks = {source, target},
+                             .first_rank = receiver_first ? target : source,
+                             .last_rank = receiver.ready_ns > sender.ready_ns ? target : source,
+                             .spread_ns = std::abs(sender.ready_ns - receiver.ready_ns)});
     recorder->traffic(source, target, static_cast<double>(bytes));
   }
   fabric_.start_flow(source, target, bytes, start_ns,
@@ -323,8 +350,10 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
 }
 
 void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
+  const std::string wait = describe_wait(member, operation);
+  fabric_.keep_states(wait);
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
-                    " ", describe_wait(member, operation), progress_of_ranks()));
+                    " ", wait, progress_of_ranks()));
 }
 
 std::string Communicator::progress_of_ranks() const {
@@ -365,8 +394,10 @@ std::string Communicator::describe_wait(int member, const Operation& operation) 
     if (message.operation.get() == &operation) return describe_receive(message);
   }
   if (operation.source >= 0) return absl::StrCat("in a message of group \"", name_, "\"");
+  const std::vector<int> missing = missing_ranks(operation);
   return absl::StrCat("in ", operation.calls[member].fingerprint.to_string(), " of group \"", name_,
-                      "\", waiting for ", rank_list(missing_ranks(operation)));
+                      "\"", missing.empty() ? "" : ", waiting for ",
+                      missing.empty() ? "" : rank_list(missing));
 }
 
 std::optional<std::string> Communicator::unnoticed_failure() const {

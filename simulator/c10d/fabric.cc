@@ -94,22 +94,37 @@ void Fabric::end_rank(int rank, std::string failure) {
   outcomes_[rank] = {.ended = true, .failure = std::move(failure)};
 }
 
+// What the rank waits for, or how it ended; empty if it does neither.
+std::string Fabric::state_of(int rank) const {
+  const Outcome& outcome = outcomes_[rank];
+  if (!outcome.ended) return scheduler_->describe(rank);
+  if (outcome.failure.empty()) return "ended normally";
+  // The first line is the message; the rest is a backtrace.
+  return absl::StrCat("failed: ", std::vector<std::string>(absl::StrSplit(
+                                      outcome.failure, absl::MaxSplits('\n', 1)))[0]);
+}
+
+void Fabric::keep_states(const std::string& running) {
+  if (recorder() == nullptr || !kept_states_.empty()) return;
+  kept_states_ = ranks_at_failure();
+  for (int rank = 0; rank < world_size(); ++rank) {
+    std::string& state = kept_states_[rank].state;
+    if (state.empty()) state = rank == scheduler().running() ? running : "running";
+  }
+}
+
+std::vector<RankAtFailure> Fabric::ranks_at_failure() const {
+  if (!kept_states_.empty()) return kept_states_;
+  std::vector<RankAtFailure> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    ranks.push_back({.state = state_of(rank), .last_call = last_call(logs_[rank].snapshot())});
+  }
+  return ranks;
+}
+
 std::string Fabric::stall_report() const {
   std::vector<std::pair<int, std::string>> texts;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const Outcome& outcome = outcomes_[rank];
-    std::string text;
-    if (!outcome.ended) {
-      text = scheduler_->describe(rank);
-    } else if (outcome.failure.empty()) {
-      text = "ended normally";
-    } else {
-      // The first line is the message; the rest is a backtrace.
-      text = absl::StrCat("failed: ", std::vector<std::string>(absl::StrSplit(
-                                          outcome.failure, absl::MaxSplits('\n', 1)))[0]);
-    }
-    texts.emplace_back(rank, std::move(text));
-  }
+  for (int rank = 0; rank < world_size(); ++rank) texts.emplace_back(rank, state_of(rank));
   return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
 }

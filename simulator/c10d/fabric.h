@@ -23,6 +23,7 @@
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/flows.h"
 #include "simulator/network/network.h"
+#include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
 
@@ -111,6 +112,13 @@ class Fabric {
   /// One report for all ranks: the condition that each rank waits for, or how it ended.
   std::string stall_report() const;
 
+  /// Keeps where each rank is now, for ranks_at_failure(). The first call of a run counts: that of
+  /// the first failure. `running` is the state of the rank that runs. Does nothing unless the run
+  /// is recorded.
+  void keep_states(const std::string& running = "running");
+  /// The states that were kept; those of now if none were.
+  std::vector<RankAtFailure> ranks_at_failure() const;
+
   /// A failure that no rank has seen: a mismatch in a call that no rank waited for, or a collective
   /// that some members never joined. nullopt if there is none.
   std::optional<std::string> unnoticed_failure() const;
@@ -132,6 +140,8 @@ class Fabric {
   Store& store() { return store_; }
 
  private:
+  std::string state_of(int rank) const;
+
   struct Outcome {
     bool ended = false;
     std::string failure;
@@ -145,6 +155,7 @@ class Fabric {
   Flows flows_;
   std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
   std::vector<Outcome> outcomes_;
+  std::vector<RankAtFailure> kept_states_;
   std::deque<OperationLog> logs_;  // by rank
   // Ordered, so that reports are deterministic.
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;

@@ -146,7 +146,7 @@ class Run {
         scheduler_(world_size_, options.seed,
                    {.on_resume = [this](int rank) { states_[rank].install(); },
                     .on_suspend = [this](int rank) { states_[rank].capture(); },
-                    .on_stall = [this] { return fabric_->stall_report(); },
+                    .on_stall = [this] { return stalled(); },
                     .next_event_ns = [this] { return fabric_->next_arrival_ns(); },
                     .run_event = [this] { return fabric_->arrive(); }}),
         faults_(std::make_shared<FaultPlan>(
@@ -206,6 +206,7 @@ class Run {
   }
 
   std::optional<std::string> unnoticed_failure() const { return fabric_->unnoticed_failure(); }
+  std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   Rank& rank(int index) { return *ranks_[index]; }
   absl::Duration elapsed() {
@@ -243,6 +244,11 @@ class Run {
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
+  }
+
+  std::string stalled() {
+    fabric_->keep_states();
+    return fabric_->stall_report();
   }
 
   // Wakes all ranks, so that blocked ranks see that they are dead.
@@ -336,27 +342,31 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
-  if (recorder) write_report(*recorder);
+  std::vector<RankFailure> failures = run.failures();
+  const std::string failure = failure_text(failures, run.unnoticed_failure());
+  if (recorder) {
+    std::optional<RunFailure> told;
+    if (!failure.empty()) told = RunFailure{failure, run.ranks_at_failure()};
+    write_report(*recorder, std::move(told));
+  }
   reports_.clear();
   for (int rank = 0; rank < world_size(); ++rank) {
     reports_.push_back(std::move(run.rank(rank).reports_));
   }
-  std::vector<RankFailure> failures = run.failures();
-  if (!failures.empty()) raise(std::move(failures));
-  if (std::optional<std::string> failure = run.unnoticed_failure()) {
-    throw ClusterError(absl::StrCat(*failure, "\nrepeat with: ", repeat_hint()), {});
-  }
+  if (!failure.empty()) throw ClusterError(failure, std::move(failures));
 }
 
 // Called before failures are raised, because the report of a failed run is needed most.
-void Cluster::write_report(Recorder& recorder) {
+void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure) {
   trace_ = recorder.finish({.topology = spec_.to_string(),
                             .seed = options_.seed,
                             .repeat_command = repeat_hint(),
                             .device = spec_.device ? spec_.device->name : "",
-                            .memory_capacity = spec_.device ? spec_.device->memory_bytes : 0});
+                            .memory_capacity = spec_.device ? spec_.device->memory_bytes : 0,
+                            .failure = std::move(failure)});
   if (options_.report_directory.empty()) return;
-  const absl::Status written = simulator::write_report(*trace_, options_.report_directory);
+  const absl::Status written =
+      simulator::write_report(*trace_, options_.report_directory, options_.max_trace_slices);
   TORCH_CHECK(written.ok(), "no report: ", written.message());
 }
 
@@ -366,7 +376,12 @@ const Trace& Cluster::trace() const {
   return *trace_;
 }
 
-void Cluster::raise(std::vector<RankFailure> failures) const {
+// The message of a ClusterError; empty if the run succeeded. `unnoticed` counts if no rank failed.
+std::string Cluster::failure_text(const std::vector<RankFailure>& failures,
+                                  const std::optional<std::string>& unnoticed) const {
+  if (failures.empty()) {
+    return unnoticed ? absl::StrCat(*unnoticed, "\nrepeat with: ", repeat_hint()) : "";
+  }
   const RankFailure& first = failures.front();
   std::string message = absl::StrCat("rank ", first.rank, " failed: ", first.message);
   if (failures.size() > 1) {
@@ -381,7 +396,7 @@ void Cluster::raise(std::vector<RankFailure> failures) const {
     absl::StrAppend(&message, "\nfile faults: ", absl::StrJoin(fired_file_faults_, "; "));
   }
   absl::StrAppend(&message, "\n", headline(), "; repeat with: ", repeat_hint());
-  throw ClusterError(message, std::move(failures));
+  return message;
 }
 
 std::vector<at::Tensor> Cluster::reports(const std::string& name) const {

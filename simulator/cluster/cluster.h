@@ -14,6 +14,7 @@
 ///          ranks take turns with LibTorch's process-wide state.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -33,6 +34,7 @@
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
 #include "simulator/hardware/cluster_spec.h"
+#include "simulator/report/report.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -95,6 +97,8 @@ struct ClusterOptions {
   bool record = false;
   /// Records each run, and writes trace.json, report.html and summary.json into this folder.
   std::string report_directory = {};
+  /// The most slices in trace.json: a longer run is shown there with less detail.
+  size_t max_trace_slices = kMaxTraceSlices;
   /// Fails programs that use a collective's tensors before they have waited for it.
   bool detect_races = true;
   /// Fails programs whose ranks end while their devices hold memory.
@@ -140,9 +144,10 @@ class Cluster {
 
  private:
   std::string headline() const;
-  void write_report(Recorder& recorder);
+  void write_report(Recorder& recorder, std::optional<RunFailure> failure);
   std::string repeat_hint() const;
-  [[noreturn]] void raise(std::vector<RankFailure> failures) const;
+  std::string failure_text(const std::vector<RankFailure>& failures,
+                           const std::optional<std::string>& unnoticed) const;
 
   const ClusterSpec spec_;
   const ClusterOptions options_;

@@ -145,6 +145,7 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
   tensors_.push_back({tensor, alias});
   traffic_.add(tensor);
+  if (info_.updates(argument)) traffic_.add(tensor);
   return alias;
 }
 

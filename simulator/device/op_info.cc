@@ -171,6 +171,11 @@ constexpr char kMixesDevices[] =
     "_ctc_loss _ctc_loss_backward _pack_padded_sequence _pack_padded_sequence_backward "
     "_local_scalar_dense copy_ copy_sparse_to_sparse_";
 
+// These write to their first argument without reading it.
+constexpr char kOverwrites[] =
+    "copy_ zero_ fill_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ "
+    "log_normal_";
+
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
   // A list of written tensors has the mark on its elements.
@@ -188,9 +193,16 @@ OpInfo describe(const c10::OperatorHandle& op) {
                       : absl::StrCat(schema.name(), ".", schema.overload_name());
   info.num_arguments = static_cast<uint32_t>(schema.arguments().size());
   info.num_returns = static_cast<uint32_t>(schema.returns().size());
+  const bool overwrites = is_one_of(info.name, kOverwrites);
+  for (size_t i = 0; i < schema.returns().size() && i < 64; ++i) {
+    if (schema.returns()[i].alias_info() != nullptr) info.aliases |= uint64_t{1} << i;
+  }
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    if (is_written(argument.alias_info()) && i < 64) info.written |= uint64_t{1} << i;
+    if (is_written(argument.alias_info()) && i < 64) {
+      info.written |= uint64_t{1} << i;
+      if (!argument.is_out() && !overwrites) info.updated |= uint64_t{1} << i;
+    }
     info.argument_names.push_back(argument.name());
     if (argument.name() == "generator") info.generator_argument = static_cast<int>(i);
   }

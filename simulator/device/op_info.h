@@ -44,7 +44,11 @@ struct OpInfo {
   std::vector<std::string> argument_names;
   uint32_t num_arguments = 0;
   uint32_t num_returns = 0;
-  uint64_t written = 0;            ///< a bit per argument that the operator writes to
+  uint64_t written = 0;  ///< a bit per argument that the operator writes to
+  /// A bit per written argument that the operator also reads: `self` of add_, not that of fill_,
+  /// and never `out`. Its memory is passed twice.
+  uint64_t updated = 0;
+  uint64_t aliases = 0;            ///< a bit per return that is an argument, or a view of one
   bool runs_kernel = true;         ///< false: views, sizes and storages only
   bool synchronizes = false;       ///< the host needs the result: its value or its size
   bool has_cpu_kernel = true;      ///< registered for the CPU, or composed of other operators
@@ -57,7 +61,12 @@ struct OpInfo {
   bool draws_by_default = false;
   FlopFormula flops = nullptr;
 
-  bool writes(size_t argument) const { return argument < 64 && (written >> argument & 1) != 0; }
+  bool writes(size_t argument) const { return has(written, argument); }
+  bool updates(size_t argument) const { return has(updated, argument); }
+  bool returns_argument(size_t result) const { return has(aliases, result); }
+
+ private:
+  static bool has(uint64_t bits, size_t index) { return index < 64 && (bits >> index & 1) != 0; }
 };
 
 /// The description of `op`. It is never destroyed.

@@ -13,13 +13,11 @@ namespace {
 // The cost of an operator includes the operators that its kernel calls.
 thread_local bool inside_kernel = false;
 
-void add(TensorTraffic& traffic, c10::ArrayRef<c10::IValue> values) {
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) {
-      traffic.add(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (at::Tensor tensor : value.toTensorList()) traffic.add(tensor);
-    }
+void add(TensorTraffic& traffic, const c10::IValue& value) {
+  if (value.isTensor()) {
+    traffic.add(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (at::Tensor tensor : value.toTensorList()) traffic.add(tensor);
   }
 }
 
@@ -41,7 +39,10 @@ class CostHandler final : public OperatorHandler {
     watch_training(*device, info, arguments);
     const double flops = info.flops != nullptr ? info.flops(arguments) : 0;
     TensorTraffic traffic;
-    add(traffic, arguments);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      add(traffic, arguments[i]);
+      if (info.updates(i)) add(traffic, arguments[i]);
+    }
     {
       const ChargeScope charge(device, info.name.c_str());
       inside_kernel = true;
@@ -50,7 +51,10 @@ class CostHandler final : public OperatorHandler {
       } leave;
       call.proceed();
     }
-    add(traffic, top(call.stack(), info.num_returns));
+    const auto results = top(call.stack(), info.num_returns);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!info.returns_argument(i)) add(traffic, results[i]);
+    }
     device->launch(info.name.c_str(), flops, traffic.bytes, math_type(traffic.dtype));
     if (info.synchronizes) device->host_waits(device->stream_ns(device->current_stream()));
   }

@@ -162,10 +162,11 @@ void set_ring(const ClusterSpec& spec, const Placement& placement, CollectiveCos
   set_rooted(costs, Algorithm::kRing, {latency, per_byte});
 }
 
+// The members of a node are a chain, and the nodes a double binary tree. NCCL, src/graph/tuning.cc.
 void set_tree(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
   const double depth_ns =
       log2_up(placement.nodes) * crossing_ns(spec, placement) +
-      log2_up(placement.most_in_node) * static_cast<double>(latency_in_node_ns(spec));
+      (placement.most_in_node - 1) * static_cast<double>(latency_in_node_ns(spec));
   const double per_byte = ns_per_byte(kTreeEfficiency * ring_bandwidth(spec, placement));
   set_rooted(costs, Algorithm::kTree, {depth_ns, per_byte});
   // Data goes up one of the two trees and down again; every byte enters and leaves a device twice.

@@ -93,13 +93,18 @@ TEST(NetworkClosedForms, RingOverNodes) {
 
 TEST(NetworkClosedForms, Tree) {
   const Network network = network_of("16x8:h100,nic_latency=1us,link_latency=500ns");
-  // Four levels of nodes, three of devices; 400 GB/s of NICs.
+  // Four levels of nodes, a chain of eight devices in each; 400 GB/s of NICs.
   EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kTree, range(128), kBytes),
-              IsWithinAThousandth(2 * (4 * 2300 + 3 * 1000) + 2 * kBytes / (0.92 * 400)));
+              IsWithinAThousandth(2 * (4 * 2300 + 7 * 1000) + 2 * kBytes / (0.92 * 400)));
   EXPECT_THAT(network.collective_ns(Kind::kBroadcast, Algorithm::kTree, range(128), kBytes),
-              IsWithinAThousandth(4 * 2300 + 3 * 1000 + kBytes / (0.92 * 400)));
+              IsWithinAThousandth(4 * 2300 + 7 * 1000 + kBytes / (0.92 * 400)));
   EXPECT_EQ(network.collective_ns(Kind::kBarrier, Algorithm::kTree, range(128), kBytes),
-            2 * (4 * 2300 + 3 * 1000));
+            2 * (4 * 2300 + 7 * 1000));
+  // In one node there is only the chain, and with a member in each node only the tree.
+  EXPECT_EQ(network.collective_ns(Kind::kBarrier, Algorithm::kTree, range(8), kBytes),
+            2 * 7 * 1000);
+  EXPECT_EQ(network.collective_ns(Kind::kBarrier, Algorithm::kTree, every(8, 16), kBytes),
+            2 * 4 * 2300);
   EXPECT_EQ(network.collective_ns(Kind::kAllGather, Algorithm::kTree, range(128), kBytes), -1);
 }
 

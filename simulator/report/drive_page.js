@@ -34,6 +34,8 @@ function choose(select, value) {
 
 function driveTimeline(timeline) {
   const { viewport, data } = timeline;
+  const { medianStep } = data.steps;
+  check(timeline.from === data.stepEnds[medianStep - 1] && timeline.to === data.stepEnds[medianStep], "the page opens on the median step");
   byId("expand-all").click();
   byId("zoom-fit").click();
   check(timeline.from === 0 && timeline.to === data.elapsed, "fit shows the whole run");

@@ -10,17 +10,16 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/report/failed_ranks.h"
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 #include "simulator/report/template.h"
-#include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
 namespace {
 
 constexpr size_t kFeaturedMemorySamples = 4000;
-constexpr size_t kLeastMemorySamples = 64;
 constexpr int kMaxMatrixBlocks = 128;
 
 // How much a page shows at most.
@@ -57,6 +56,7 @@ class Writer {
   void write() {
     file_.append("{");
     run();
+    failure();
     steps();
     list("names", trace_.names.size(), [&](size_t i) { return json_string(trace_.names[i]); });
     list("kinds", kNumSliceKinds,
@@ -90,6 +90,7 @@ class Writer {
     field("seed", absl::StrCat("\"", trace_.seed, "\""));
     field("command", json_string(trace_.repeat_command));
     field("device", json_string(trace_.device));
+    field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));
     field("worldSize", absl::StrCat(trace_.world_size));
     field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
@@ -99,6 +100,20 @@ class Writer {
     field("recordedSamples", absl::StrCat(trace_.memory.size()));
   }
 
+  void failure() {
+    if (!trace_.failure) return field("failure", "null");
+    const std::vector<FailedRanks> rows = failed_ranks(*trace_.failure);
+    field("failure",
+          absl::StrCat("{\"message\":", json_string(trace_.failure->message), ",\"ranks\":["));
+    Separator separator;
+    for (const FailedRanks& row : rows) {
+      file_.append(absl::StrCat(separator.next(), "[\"", rank_ranges(row.ranks), "\",",
+                                json_string(row.at_failure.state), ",",
+                                json_string(row.at_failure.last_call), "]"));
+    }
+    file_.append("]}");
+  }
+
   void steps() {
     list("stepEnds", trace_.step_ends_ns.size(),
          [&](size_t i) { return absl::StrCat(trace_.step_ends_ns[i]); });
@@ -106,7 +121,8 @@ class Writer {
     if (!times.has_value()) return field("steps", "null");
     field("steps", absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,
                                 ",\"shortest\":", times->shortest_ns, ",\"median\":",
-                                times->median_ns, ",\"longest\":", times->longest_ns, "}"));
+                                times->median_ns, ",\"medianStep\":", times->median_step,
+                                ",\"longest\":", times->longest_ns, "}"));
   }
 
   void ranks() {
@@ -164,27 +180,19 @@ class Writer {
     list("operations", shown_operations_.size(), [&](size_t i) {
       const TraceOperation& each = trace_.operations[shown_operations_[i]];
       return absl::StrCat("[", each.name, ",", each.group, ",", each.algorithm, ",", each.bytes,
-                          ",\"", rank_ranges(each.ranks), "\"]");
+                          ",\"", rank_ranges(each.ranks), "\",", each.first_rank, ",",
+                          each.last_rank, ",", each.spread_ns, "]");
     });
   }
 
   void memory() {
-    const std::vector<int> featured = featured_ranks(trace_);
-    const size_t part =
-        std::max(kLeastMemorySamples, kMaxMemorySamples / std::max(1, trace_.world_size));
     field("memory", "[");
     Separator separator;
-    for (size_t begin = 0; begin < trace_.memory.size();) {
-      const int rank = trace_.memory[begin].rank;
-      size_t end = begin;
-      while (end < trace_.memory.size() && trace_.memory[end].rank == rank) ++end;
-      const bool is_featured = std::binary_search(featured.begin(), featured.end(), rank);
-      MemoryCurve curve(rank, is_featured ? std::max(part, kFeaturedMemorySamples) : part);
-      for (size_t i = begin; i < end; ++i) curve.add(trace_.memory[i]);
-      file_.append(absl::StrCat(separator.next(), "\n[", rank, ",["));
-      append_samples(curve.samples());
+    for (const std::vector<MemorySample>& curve :
+         page_memory(trace_, kMaxMemorySamples, kFeaturedMemorySamples)) {
+      file_.append(absl::StrCat(separator.next(), "\n[", curve[0].rank, ",["));
+      append_samples(curve);
       file_.append("]]");
-      begin = end;
     }
     file_.append("]");
   }

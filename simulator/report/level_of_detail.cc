@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
+
+#include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -12,6 +15,19 @@ namespace {
 // The part of the budget that featured ranks share.
 constexpr double kFeaturedShare = 0.4;
 constexpr size_t kLeastPerTrack = 16;
+constexpr size_t kLeastMemorySamples = 64;
+
+// The median step; empty if the run has no steps.
+Interval focus_of(const Trace& trace) {
+  const std::optional<StepTimes> times = step_times(trace);
+  if (!times) return {};
+  const int64_t end_ns = trace.step_ends_ns[times->median_step];
+  return {.start_ns = end_ns - times->median_ns, .end_ns = end_ns};
+}
+
+bool starts_in(const PageSlice& slice, Interval part) {
+  return slice.start_ns >= part.start_ns && slice.start_ns < part.end_ns;
+}
 
 std::vector<PageTrack> all_tracks(const Trace& trace) {
   std::map<std::pair<int, int>, size_t> numbers;
@@ -60,13 +76,13 @@ PageSlice merged(const PageSlice* begin, const PageSlice* end) {
   return all;
 }
 
-// Merges slices that are shorter than a window and start in the same window.
-void thin(std::vector<PageSlice>& slices, int64_t window_ns) {
+// Merges slices that are shorter than a window and start in the same window, except in the focus.
+void thin(std::vector<PageSlice>& slices, int64_t window_ns, Interval focus) {
   std::vector<PageSlice> kept;
   for (size_t begin = 0; begin < slices.size();) {
     size_t end = begin + 1;
     const auto is_short = [&](const PageSlice& slice) {
-      return slice.end_ns - slice.start_ns < window_ns;
+      return slice.end_ns - slice.start_ns < window_ns && !starts_in(slice, focus);
     };
     if (is_short(slices[begin])) {
       const int64_t window = slices[begin].start_ns / window_ns;
@@ -81,11 +97,16 @@ void thin(std::vector<PageSlice>& slices, int64_t window_ns) {
   slices = std::move(kept);
 }
 
-void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed) {
+void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed, Interval focus) {
+  const auto in_focus =
+      static_cast<size_t>(std::count_if(slices.begin(), slices.end(), [&](const PageSlice& slice) {
+        return starts_in(slice, focus);
+      }));
+  if (in_focus > budget / 2) focus = {};
   // Each step doubles the window and merges the slices that the previous step left.
   int64_t window_ns = std::max<int64_t>(1, elapsed / static_cast<int64_t>(4 * budget));
   for (; slices.size() > budget && window_ns < 2 * elapsed; window_ns *= 2) {
-    thin(slices, window_ns);
+    thin(slices, window_ns, focus);
   }
 }
 
@@ -104,11 +125,30 @@ std::vector<int> featured_ranks(const Trace& trace) {
   return {ranks.begin(), ranks.end()};
 }
 
+std::vector<std::vector<MemorySample>> page_memory(const Trace& trace, size_t budget,
+                                                   size_t least) {
+  const std::vector<int> featured = featured_ranks(trace);
+  const size_t part = std::max(kLeastMemorySamples, budget / std::max(1, trace.world_size));
+  std::vector<std::vector<MemorySample>> curves;
+  for (size_t begin = 0; begin < trace.memory.size();) {
+    const int rank = trace.memory[begin].rank;
+    size_t end = begin;
+    while (end < trace.memory.size() && trace.memory[end].rank == rank) ++end;
+    const bool is_featured = std::binary_search(featured.begin(), featured.end(), rank);
+    MemoryCurve curve(rank, is_featured ? std::max(part, least) : part);
+    for (size_t i = begin; i < end; ++i) curve.add(trace.memory[i]);
+    curves.push_back(curve.samples());
+    begin = end;
+  }
+  return curves;
+}
+
 std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {
   std::vector<PageTrack> tracks = all_tracks(trace);
   if (trace.slices.size() <= budget) return tracks;
   int64_t elapsed = 1;
   for (const Slice& slice : trace.slices) elapsed = std::max(elapsed, slice.end_ns);
+  const Interval focus = focus_of(trace);
   const std::vector<int> featured = featured_ranks(trace);
   const auto is_featured = [&](const PageTrack& track) {
     return std::binary_search(featured.begin(), featured.end(), track.rank);
@@ -126,7 +166,7 @@ std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {
     });
     for (PageTrack* track : order) {
       const size_t part = std::max(kLeastPerTrack, sum / members--);
-      thin_to(track->slices, part, elapsed);
+      thin_to(track->slices, part, elapsed, focus);
       sum -= std::min(sum, track->slices.size());
     }
     return sum;

@@ -1,5 +1,7 @@
-/// Reduces slices to a number that a page can show: long slices stay, crowds of short ones become
-/// one slice with their number and the sum of their times.
+/// Reduces slices and memory samples to a number that a page or a viewer can show: long slices
+/// stay, crowds of short ones become one slice with their number and the sum of their times. The
+/// slices of the median step stay as they are if they fit, because a person looks at that step
+/// first.
 ///
 /// Each rank gets its part of a budget. The ranks that people look at first (the first, the last to
 /// end, the one with the most exposed communication, the one with the highest peak) get more.
@@ -32,6 +34,10 @@ struct PageTrack {
 
 /// The tracks that have slices, by rank and stream; at most about `budget` slices in all.
 std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget);
+
+/// The memory of each rank, by rank, in a curve of at most its part of `budget` samples, and of at
+/// least `least` for each rank that gets a larger part. The peaks stay.
+std::vector<std::vector<MemorySample>> page_memory(const Trace& trace, size_t budget, size_t least);
 
 /// The ranks that get a larger part, in order.
 std::vector<int> featured_ranks(const Trace& trace);

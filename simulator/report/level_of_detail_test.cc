@@ -1,11 +1,13 @@
 #include "simulator/report/level_of_detail.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "simulator/testing/report/sample_trace.h"
+#include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -57,6 +59,41 @@ TEST(LevelOfDetail, ThinsToTheBudgetAndKeepsEverySliceCounted) {
     }
   }
   EXPECT_EQ(counted, static_cast<int64_t>(trace.slices.size()));
+}
+
+TEST(LevelOfDetail, KeepsTheSlicesOfTheMedianStep) {
+  const Trace trace = make_sample_trace({.ranks = 2, .steps = 20});
+  const int64_t step = step_times(trace)->median_step;
+  const auto in_step = [&](int64_t start_ns) {
+    return start_ns >= trace.step_ends_ns[step - 1] && start_ns < trace.step_ends_ns[step];
+  };
+  const auto expected = std::count_if(trace.slices.begin(), trace.slices.end(),
+                                      [&](const Slice& slice) { return in_step(slice.start_ns); });
+  int64_t kept = 0;
+  int64_t crowds = 0;
+  for (const PageTrack& track : page_tracks(trace, trace.slices.size() / 2)) {
+    for (const PageSlice& slice : track.slices) {
+      if (slice.count > 1) ++crowds;
+      if (slice.count == 1 && in_step(slice.start_ns)) ++kept;
+    }
+  }
+  EXPECT_EQ(kept, expected);
+  EXPECT_GT(crowds, 0);
+}
+
+TEST(LevelOfDetail, ThinsMemoryWithoutLosingPeaks) {
+  const Trace trace = make_sample_trace({.ranks = 8, .steps = 3});
+  const std::vector<std::vector<MemorySample>> curves = page_memory(trace, 1000, 200);
+  ASSERT_EQ(curves.size(), 8u);
+  for (size_t rank = 0; rank < curves.size(); ++rank) {
+    EXPECT_LE(curves[rank].size(), 200u);
+    int64_t peak = 0;
+    for (const MemorySample& sample : curves[rank]) {
+      EXPECT_EQ(sample.rank, static_cast<int>(rank));
+      peak = std::max(peak, total_bytes(sample));
+    }
+    EXPECT_EQ(peak, trace.ranks[rank].memory_peak);
+  }
 }
 
 TEST(LevelOfDetail, KeepsALongSliceAmongManyShortOnes) {

@@ -39,6 +39,14 @@ function showHeader(data) {
   });
 }
 
+function showFailure(data) {
+  if (!data.failure) return;
+  byId("failure-panel").hidden = false;
+  byId("failure-message").textContent = data.failure.message;
+  byId("failed-ranks").tBodies[0].replaceChildren(...data.failure.ranks.map((row) =>
+    element("tr", {}, row.map((text) => element("td", {}, [text || "–"])))));
+}
+
 function keyFigures(data) {
   const end = Math.max(1, data.sum("end"));
   const exposed = data.ranks.map((rank) => (rank.end > 0 ? rank.exposed / rank.end : 0));
@@ -46,16 +54,19 @@ function keyFigures(data) {
   const peaks = data.ranks.map((rank) => rank.peak);
   const highest = peaks.indexOf(peaks.reduce((a, b) => Math.max(a, b), 0));
   const sent = data.matrix ? data.matrix.cells.reduce((sum, bytes) => sum + bytes, 0) : 0;
-  const figures = [["virtual time", format.time(data.elapsed, 4), `${format.count(data.recordedSlices)} slices recorded`]];
-  if (data.steps) {
+  const slices = `${format.count(data.recordedSlices)} slices recorded`;
+  const figures = [["virtual time", data.timeIsModelled ? format.time(data.elapsed, 4) : "not modelled", slices]];
+  if (data.steps && data.timeIsModelled) {
     const { count, median, shortest, longest } = data.steps;
     figures.push(["step time", format.time(median, 4),
       count > 2 ? `median; ${format.time(shortest, 4)} to ${format.time(longest, 4)}` : `${count} step${count > 1 ? "s" : ""}`]);
   }
-  figures.push(["exposed communication", format.percent(data.sum("exposed") / end),
-    exposed[mostExposed] > 0 ? `of all ranks' time; most on rank ${mostExposed}, ${format.percent(exposed[mostExposed])}` : ""]);
-  figures.push(["computing", format.percent(data.sum("compute") / end), "of all ranks' time"]);
-  if (data.sum("flops") > 0) {
+  if (data.timeIsModelled) {
+    figures.push(["exposed communication", format.percent(data.sum("exposed") / end),
+      exposed[mostExposed] > 0 ? `of all ranks' time; most on rank ${mostExposed}, ${format.percent(exposed[mostExposed])}` : ""]);
+    figures.push(["computing", format.percent(data.sum("compute") / end), "of all ranks' time"]);
+  }
+  if (data.sum("flops") > 0 && data.timeIsModelled) {
     figures.push(["achieved per rank", format.rate(data.sum("flops") / data.worldSize / (data.elapsed / 1e9)),
       `${format.flops(data.sum("flops"))} in all`]);
   }
@@ -86,11 +97,17 @@ function showTimeline(data) {
   legend(byId("timeline-legend"), data.kinds.map((kind) => [kind, kind]));
   options(byId("timeline-step"), [["", "all"], ...data.stepEnds.map((_, i) => [i, `${i + 1}`])]);
   byId("timeline-step").parentElement.hidden = data.stepEnds.length === 0;
-  byId("timeline-step").addEventListener("change", ({ target }) => {
-    const step = Number(target.value);
-    if (target.value === "") timeline.view(0, data.elapsed);
+  const showStep = () => {
+    const { value } = byId("timeline-step");
+    const step = Number(value);
+    if (value === "") timeline.view(0, data.elapsed);
     else timeline.view(step > 0 ? data.stepEnds[step - 1] : 0, data.stepEnds[step]);
-  });
+  };
+  byId("timeline-step").addEventListener("change", showStep);
+  if (data.steps && data.steps.median > 0) {
+    byId("timeline-step").value = data.steps.medianStep;
+    showStep();
+  }
   options(byId("timeline-rank"), [["", "go to …"], ...data.ranks.map((_, rank) => [rank, `${rank}`])]);
   byId("timeline-rank").addEventListener("change", ({ target }) => {
     if (target.value !== "") timeline.showRank(Number(target.value));
@@ -112,7 +129,7 @@ function showTimeline(data) {
 function showDetailNote(data) {
   const notes = [];
   if (data.shownSlices < data.recordedSlices) {
-    notes.push(`The run recorded ${format.count(data.recordedSlices)} slices. Short neighbouring slices are drawn as one, which leaves ${format.count(data.shownSlices)}; trace.json has them all.`);
+    notes.push(`The run recorded ${format.count(data.recordedSlices)} slices. Short neighbouring slices are drawn as one, which leaves ${format.count(data.shownSlices)}. ACCELERATE_SIMULATE_REPORT_SLICES sets how many trace.json has.`);
   }
   if (data.droppedSlices > 0) {
     notes.push(`Recording stopped after ${format.count(data.recordedSlices)} slices; ${format.count(data.droppedSlices)} later ones are included in the sums only.`);
@@ -222,6 +239,8 @@ function start() {
   const data = new PageData(JSON.parse(byId("data").textContent));
   byId("data").remove();  // The text is large and not needed again.
   showHeader(data);
+  showFailure(data);
+  byId("time-note").hidden = data.timeIsModelled;
   showCards(data);
   showOperators(data);
   const timeline = showTimeline(data);

@@ -98,8 +98,9 @@ class PageData {
     this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
       name: raw.names[name], calls, total, flops, bytes,
     }));
-    this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks]) => ({
+    this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks, firstRank, lastRank, spread]) => ({
       name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
+      firstRank, lastRank, spread,
     }));
     this.tracks = raw.tracks.map((track) => new Track(track));
     this.memory = raw.memory.map((curve) => new MemoryCurve(curve, raw.categories.length));

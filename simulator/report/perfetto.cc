@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 
@@ -23,26 +25,48 @@ std::string place(int rank, int stream) {
   return absl::StrCat("\"pid\":", process_of(rank), ",\"tid\":", thread_of(stream));
 }
 
-// By operation, the indices of its slices in the order of start, rank and stream. Empty if none was
-// kept.
-std::vector<std::vector<uint32_t>> slices_of_operations(const Trace& trace) {
-  std::vector<std::vector<uint32_t>> slices(trace.operations.size());
-  for (size_t i = 0; i < trace.slices.size(); ++i) {
-    const int64_t operation = trace.slices[i].operation;
-    if (operation >= 0) slices[operation].push_back(static_cast<uint32_t>(i));
+// The fewest samples of a memory curve, for the ranks that people look at first.
+constexpr size_t kFeaturedMemorySamples = 2000;
+// Slices for each memory sample in the file.
+constexpr size_t kSlicesPerMemorySample = 4;
+
+// A slice or a crowd of them, and its track.
+struct Shown {
+  int rank = 0;
+  int stream = 0;
+  PageSlice slice;
+};
+
+// At most about `max_slices`, in the order of start, rank and stream.
+std::vector<Shown> shown_slices(const Trace& trace, size_t max_slices) {
+  std::vector<Shown> shown;
+  for (const PageTrack& track : page_tracks(trace, max_slices)) {
+    for (const PageSlice& slice : track.slices) shown.push_back({track.rank, track.stream, slice});
   }
-  for (std::vector<uint32_t>& of_one : slices) {
-    std::ranges::sort(of_one, {}, [&trace](uint32_t index) {
-      const Slice& slice = trace.slices[index];
-      return std::tie(slice.start_ns, slice.rank, slice.stream);
-    });
+  std::ranges::stable_sort(shown, {}, [](const Shown& each) {
+    return std::tuple(each.slice.start_ns, each.rank, each.stream);
+  });
+  return shown;
+}
+
+// By operation, the members' slices in their order, without their waits. Empty if none was kept.
+std::vector<std::vector<const Shown*>> slices_of_operations(const Trace& trace,
+                                                            const std::vector<Shown>& shown) {
+  std::vector<std::vector<const Shown*>> slices(trace.operations.size());
+  for (const Shown& each : shown) {
+    if (each.slice.kind == SliceKind::kWait || each.slice.operation < 0) continue;
+    slices[each.slice.operation].push_back(&each);
   }
   return slices;
 }
 
 class Writer {
  public:
-  Writer(const Trace& trace, OutputFile& file) : trace_(trace), file_(file) {
+  Writer(const Trace& trace, size_t max_slices, OutputFile& file)
+      : trace_(trace),
+        file_(file),
+        slices_(shown_slices(trace, max_slices)),
+        max_samples_(max_slices / kSlicesPerMemorySample) {
     for (const std::string& name : trace.names) names_.push_back(json_string(name));
   }
 
@@ -50,13 +74,16 @@ class Writer {
     file_.append("{\"displayTimeUnit\":\"ns\",\"otherData\":{");
     file_.append(absl::StrCat("\"topology\":", json_string(trace_.topology), ",\"seed\":\"",
                               trace_.seed, "\",\"repeat\":", json_string(trace_.repeat_command),
-                              ",\"device\":", json_string(trace_.device),
+                              ",\"device\":", json_string(trace_.device), ",\"recorded_slices\":",
+                              trace_.slices.size(), ",\"shown_slices\":", slices_.size(),
                               ",\"dropped_slices\":", trace_.dropped_slices, "},\n"));
     file_.append("\"traceEvents\":[");
     write_names();
-    for (const Slice& slice : trace_.slices) write_slice(slice);
+    for (const Shown& shown : slices_) write_slice(shown);
     write_flows();
-    for (const MemorySample& sample : trace_.memory) write_memory(sample);
+    for (const auto& curve : page_memory(trace_, max_samples_, kFeaturedMemorySamples)) {
+      for (const MemorySample& sample : curve) write_memory(sample);
+    }
     file_.append("\n]}\n");
   }
 
@@ -90,47 +117,55 @@ class Writer {
     }
   }
 
-  void write_slice(const Slice& slice) {
-    std::string text = absl::StrCat("\"ph\":\"X\",\"name\":", names_[slice.name], ",\"cat\":\"",
-                                    to_string(slice.kind), "\",", place(slice.rank, slice.stream),
-                                    ",\"ts\":", microseconds(slice.start_ns),
-                                    ",\"dur\":", microseconds(slice.end_ns - slice.start_ns));
-    if (slice.operation >= 0) {
+  void write_slice(const Shown& shown) {
+    const PageSlice& slice = shown.slice;
+    const std::string name =
+        slice.count > 1
+            ? json_string(absl::StrCat(slice.count, " slices, most ", trace_.names[slice.name]))
+            : names_[slice.name];
+    std::string text =
+        absl::StrCat("\"ph\":\"X\",\"name\":", name, ",\"cat\":\"", to_string(slice.kind), "\",",
+                     place(shown.rank, shown.stream), ",\"ts\":", microseconds(slice.start_ns),
+                     ",\"dur\":", microseconds(slice.end_ns - slice.start_ns));
+    if (slice.count > 1) {
+      absl::StrAppend(&text, ",\"args\":{\"slices\":", slice.count, ",\"busy_ns\":", slice.busy_ns,
+                      "}");
+    } else if (slice.operation >= 0) {
       const TraceOperation& operation = trace_.operations[slice.operation];
       absl::StrAppend(
           &text, ",\"args\":{\"operation\":", slice.operation,
           ",\"group\":", names_[operation.group], ",\"algorithm\":", names_[operation.algorithm],
-          ",\"bytes\":", operation.bytes, ",\"ranks\":\"", rank_ranges(operation.ranks), "\"}");
+          ",\"bytes\":", operation.bytes, ",\"ranks\":\"", rank_ranges(operation.ranks),
+          "\",\"last_rank\":", operation.last_rank, ",\"spread_ns\":", operation.spread_ns, "}");
     }
     event(text);
   }
 
   void write_flows() {
-    std::vector<std::vector<uint32_t>> slices = slices_of_operations(trace_);
+    std::vector<std::vector<const Shown*>> slices = slices_of_operations(trace_, slices_);
     for (size_t operation = 0; operation < trace_.operations.size(); ++operation) {
-      std::vector<uint32_t>& path = slices[operation];
+      std::vector<const Shown*>& path = slices[operation];
       if (path.size() < 2) continue;
-      if (trace_.slices[path[0]].kind == SliceKind::kMessage) sender_first(operation, path);
+      if (path[0]->slice.kind == SliceKind::kMessage) sender_first(operation, path);
       int64_t at_ns = 0;
       for (size_t i = 0; i < path.size(); ++i) {
-        const Slice& slice = trace_.slices[path[i]];
+        const Shown& shown = *path[i];
         // An arrow never goes back in time, and its end lies within the slice.
-        at_ns = std::max(std::min(at_ns, slice.end_ns - 1), slice.start_ns);
+        at_ns = std::max(std::min(at_ns, shown.slice.end_ns - 1), shown.slice.start_ns);
         const char* phase = i == 0 ? "s" : i + 1 == path.size() ? "f" : "t";
         event(absl::StrCat(
             "\"ph\":\"", phase, "\",\"name\":", names_[trace_.operations[operation].name],
-            ",\"cat\":\"flow\",\"id\":", operation + 1, ",", place(slice.rank, slice.stream),
+            ",\"cat\":\"flow\",\"id\":", operation + 1, ",", place(shown.rank, shown.stream),
             ",\"ts\":", microseconds(at_ns), i == 0 ? "" : ",\"bp\":\"e\""));
       }
     }
   }
 
-  void sender_first(size_t operation, std::vector<uint32_t>& path) const {
+  void sender_first(size_t operation, std::vector<const Shown*>& path) const {
     const std::vector<int>& ranks = trace_.operations[operation].ranks;
     if (ranks.empty()) return;
-    std::stable_partition(path.begin(), path.end(), [&](uint32_t index) {
-      return trace_.slices[index].rank == ranks.front();
-    });
+    std::stable_partition(path.begin(), path.end(),
+                          [&](const Shown* shown) { return shown->rank == ranks.front(); });
   }
 
   void write_memory(const MemorySample& sample) {
@@ -145,16 +180,18 @@ class Writer {
 
   const Trace& trace_;
   OutputFile& file_;
+  const std::vector<Shown> slices_;
+  const size_t max_samples_;
   std::vector<std::string> names_;  // as JSON
   Separator separator_;
 };
 
 }  // namespace
 
-absl::Status write_perfetto(const Trace& trace, const std::string& path) {
+absl::Status write_perfetto(const Trace& trace, const std::string& path, size_t max_slices) {
   absl::StatusOr<OutputFile> file = OutputFile::create(path);
   if (!file.ok()) return file.status();
-  Writer(trace, *file).write();
+  Writer(trace, max_slices, *file).write();
   return file->commit();
 }
 

@@ -20,9 +20,9 @@ namespace {
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
 
-std::string written(const Trace& trace) {
+std::string written(const Trace& trace, size_t max_slices = kMaxTraceSlices) {
   const std::string path = ::testing::TempDir() + "/trace.json";
-  const absl::Status status = write_perfetto(trace, path);
+  const absl::Status status = write_perfetto(trace, path, max_slices);
   EXPECT_TRUE(status.ok()) << status;
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
@@ -124,6 +124,27 @@ TEST(Perfetto, LeadsAnArrowFromSenderToReceiverForwardInTime) {
   EXPECT_NE(flows[2].at("id"), flows[0].at("id"));
 }
 
+TEST(Perfetto, LeadsNoArrowThroughAWait) {
+  Trace trace = two_ranks();
+  trace.operations[0].last_rank = 1;
+  trace.operations[0].spread_ns = 1000;
+  trace.slices[1].start_ns = 2000;
+  trace.slices.insert(trace.slices.begin() + 1, {.start_ns = 1000,
+                                                 .end_ns = 2000,
+                                                 .rank = 0,
+                                                 .stream = 1,
+                                                 .kind = SliceKind::kWait,
+                                                 .operation = 0});
+  const std::vector<Json> flows = events_of(trace, "stf");
+  ASSERT_EQ(flows.size(), 4u);
+  EXPECT_EQ(flows[0].at("ts"), 2.0);
+  EXPECT_EQ(flows[1].at("ts"), 2.0);
+  const std::vector<Json> slices = events_of(trace, "X");
+  EXPECT_EQ(slices[1].at("cat"), "wait");
+  EXPECT_EQ(slices[1].at("args").at("last_rank"), 1);
+  EXPECT_EQ(slices[1].at("args").at("spread_ns"), 1000);
+}
+
 TEST(Perfetto, CountsMemoryByCategory) {
   const std::vector<Json> counters = events_of(two_ranks(), "C");
   ASSERT_EQ(counters.size(), 1u);
@@ -196,6 +217,29 @@ TEST(Perfetto, WritesOnlyWellFormedEvents) {
     EXPECT_EQ(phases.find_first_not_of('t', 1), phases.size() - 1) << id << ": " << phases;
     EXPECT_EQ(phases.back(), 'f') << id;
   }
+}
+
+TEST(Perfetto, ShowsALongRunWithLessDetail) {
+  const Trace trace = make_sample_trace({.ranks = 8, .steps = 5});
+  ASSERT_GT(trace.slices.size(), 8000u);
+  const Json document = Json::parse(written(trace, 3000));
+  size_t slices = 0;
+  size_t samples = 0;
+  size_t counted = 0;
+  for (const Json& event : document.at("traceEvents")) {
+    if (event.at("ph") == "C") ++samples;
+    if (event.at("ph") != "X") continue;
+    ++slices;
+    const Json args = event.value("args", Json::object());
+    counted += args.value("slices", size_t{1});
+  }
+  EXPECT_LE(slices, 3000u);
+  EXPECT_GE(slices, 500u);
+  EXPECT_EQ(counted, trace.slices.size());
+  EXPECT_EQ(document.at("otherData").at("recorded_slices"), trace.slices.size());
+  EXPECT_EQ(document.at("otherData").at("shown_slices"), slices);
+  EXPECT_GT(samples, 0u);
+  EXPECT_LT(samples, trace.memory.size());
 }
 
 TEST(Perfetto, WritesEqualBytesForEqualTraces) {

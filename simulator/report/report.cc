@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/message_text.h"
+#include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 
@@ -21,7 +23,19 @@ Json steps_of(const Trace& trace) {
           {"first_ns", times->first_ns},
           {"shortest_ns", times->shortest_ns},
           {"median_ns", times->median_ns},
+          {"median_step", times->median_step},
           {"longest_ns", times->longest_ns}};
+}
+
+Json failure_of(const Trace& trace) {
+  if (!trace.failure) return nullptr;
+  Json rows = Json::array();
+  for (const FailedRanks& row : failed_ranks(*trace.failure)) {
+    rows.push_back({{"ranks", rank_ranges(row.ranks)},
+                    {"state", row.at_failure.state},
+                    {"last_call", row.at_failure.last_call}});
+  }
+  return {{"message", trace.failure->message}, {"ranks", std::move(rows)}};
 }
 
 Json rank_of(const RankSummary& rank) {
@@ -60,6 +74,8 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"memory_capacity", trace.memory_capacity},
                         {"world_size", trace.world_size},
                         {"ranks_per_node", trace.ranks_per_node},
+                        {"failure", failure_of(trace)},
+                        {"time_is_modelled", models_time(trace)},
                         {"elapsed_ns", elapsed_ns(trace)},
                         {"steps", steps_of(trace)},
                         {"slices", trace.slices.size()},
@@ -71,19 +87,20 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
   return file->commit();
 }
 
-absl::Status write_report(const Trace& trace, const std::string& directory) {
+absl::Status write_report(const Trace& trace, const std::string& directory,
+                          size_t max_trace_slices) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) {
     return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create the folder ", directory));
   }
-  for (const auto& [write, name] :
-       {std::pair{&write_summary, "summary.json"}, std::pair{&write_perfetto, "trace.json"},
-        std::pair{&write_html, "report.html"}}) {
-    absl::Status status = write(trace, (std::filesystem::path(directory) / name).string());
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  const auto path = [&directory](const char* name) {
+    return (std::filesystem::path(directory) / name).string();
+  };
+  absl::Status status = write_summary(trace, path("summary.json"));
+  if (status.ok()) status = write_perfetto(trace, path("trace.json"), max_trace_slices);
+  if (status.ok()) status = write_html(trace, path("report.html"));
+  return status;
 }
 
 }  // namespace accelerate::simulator

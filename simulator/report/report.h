@@ -7,6 +7,7 @@
 /// Equal traces give equal bytes.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,12 +15,19 @@
 
 namespace accelerate::simulator {
 
+/// The most slices in trace.json unless the caller asks for another number: about 30 MB, which
+/// viewers open without delay.
+inline constexpr size_t kMaxTraceSlices = 100'000;
+
 /// Creates the folder if it does not exist, and replaces the three files of an earlier report.
 /// Errors: a Status that names the path; files written before the error stay.
-absl::Status write_report(const Trace& trace, const std::string& directory);
+absl::Status write_report(const Trace& trace, const std::string& directory,
+                          size_t max_trace_slices = kMaxTraceSlices);
 
-/// Writes one self-contained HTML page: key figures, timeline, memory over time, communication
-/// matrix, exposed communication, operators. The page needs no network and opens from disk.
+/// Writes one self-contained HTML page: of a failed run the failure, each rank's last call and what
+/// it waited for; a note if time is not modelled; key figures, timeline, memory over time,
+/// communication matrix, exposed communication, operators. The page needs no network and opens from
+/// disk.
 ///
 /// Template: report.html, report.css and the scripts beside it, all in the page as written; the
 /// data are embedded as JSON. A page stays below about 20 MB: of a trace with more slices or memory
@@ -31,17 +39,20 @@ absl::Status write_html(const Trace& trace, const std::string& path);
 ///
 /// The file has a process per rank, a thread per stream and one for the host, flow arrows through
 /// the members of each collective and from sender to receiver, and a memory counter per category.
-/// Format: "Trace Event Format", Google, the sections on complete, flow, counter and metadata
-/// events. Units: the format's microseconds, with the nanoseconds as decimals.
-/// Errors: those of OutputFile; the file then does not exist.
-absl::Status write_perfetto(const Trace& trace, const std::string& path);
+/// A trace with more slices than about `max_slices`, or more than a quarter as many memory samples,
+/// is shown with less detail (level_of_detail.h); "otherData" has both numbers of slices. Format:
+/// "Trace Event Format", Google, the sections on complete, flow, counter and metadata events.
+/// Units: the format's microseconds, with the nanoseconds as decimals. Errors: those of OutputFile;
+/// the file then does not exist.
+absl::Status write_perfetto(const Trace& trace, const std::string& path,
+                            size_t max_slices = kMaxTraceSlices);
 
 /// Writes the sums of a trace as JSON, for scripts that compare runs.
 ///
-/// Top level: topology, seed (as text, because it has 64 bits), device, world_size, elapsed_ns,
-/// steps (null if there are none), ranks (an object per rank), operators (by total time), slices,
-/// dropped_slices. Names are those of the structs in simulator/trace/trace.h.
-/// Errors: those of OutputFile; the file then does not exist.
+/// Top level: topology, seed (as text, because it has 64 bits), device, world_size, failure (null
+/// if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are none), ranks (an
+/// object per rank), operators (by total time), slices, dropped_slices. Names are those of the
+/// structs in simulator/trace/trace.h. Errors: those of OutputFile; the file then does not exist.
 absl::Status write_summary(const Trace& trace, const std::string& path);
 
 }  // namespace accelerate::simulator

@@ -81,6 +81,67 @@ TEST(Report, PutsEverythingIntoThePage) {
   EXPECT_EQ(data.at("memory")[0].at(1).size() % (1 + kNumMemoryCategories), 0u);
 }
 
+TEST(Report, NamesTheRankThatAnOperationWaitedFor) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 1});
+  const TraceOperation& first = trace.operations.at(0);
+  EXPECT_EQ(first.last_rank, 2);  // The slow one.
+  const Json data = data_of(text_of(reported(trace, "last") / "report.html"));
+  size_t found = 0;
+  for (const Json& operation : data.at("operations")) {
+    if (operation.at(7) != first.spread_ns) continue;
+    EXPECT_EQ(operation.at(5), first.first_rank);
+    EXPECT_EQ(operation.at(6), 2);
+    ++found;
+  }
+  EXPECT_EQ(found, 1u);
+  EXPECT_EQ(data.at("kinds").back(), "wait");
+}
+
+TEST(Report, ShowsWhereEachRankWasWhenTheRunFailed) {
+  Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 1});
+  const RankAtFailure waits{"in barrier #1 of group \"world\", waiting for rank 2",
+                            "barrier #1 of group \"world\", waits"};
+  const RankAtFailure ended{"failed: no <memory>", ""};
+  trace.failure = RunFailure{"rank 2 failed: no <memory>", {waits, waits, ended, waits}};
+  const std::filesystem::path directory = reported(trace, "failure");
+  const Json of_page = data_of(text_of(directory / "report.html")).at("failure");
+  EXPECT_EQ(of_page.at("message"), "rank 2 failed: no <memory>");
+  ASSERT_EQ(of_page.at("ranks").size(), 2u);
+  EXPECT_EQ(of_page.at("ranks")[0], Json::array({"0-1,3", waits.state, waits.last_call}));
+  EXPECT_EQ(of_page.at("ranks")[1], Json::array({"2", ended.state, ""}));
+  const Json summary = Json::parse(text_of(directory / "summary.json")).at("failure");
+  EXPECT_EQ(summary.at("message"), "rank 2 failed: no <memory>");
+  EXPECT_EQ(summary.at("ranks")[0].at("ranks"), "0-1,3");
+  EXPECT_EQ(summary.at("ranks")[0].at("state"), waits.state);
+  EXPECT_EQ(summary.at("ranks")[1].at("last_call"), "");
+}
+
+TEST(Report, HasNoFailureOfARunThatSucceeded) {
+  const std::filesystem::path directory = reported(make_sample_trace({.ranks = 2}), "success");
+  EXPECT_EQ(data_of(text_of(directory / "report.html")).at("failure"), nullptr);
+  EXPECT_EQ(Json::parse(text_of(directory / "summary.json")).at("failure"), nullptr);
+}
+
+TEST(Report, SaysWhetherTimeIsModelled) {
+  Trace trace = make_sample_trace({.ranks = 2, .steps = 1});
+  for (const bool modelled : {true, false}) {
+    if (!modelled) trace.device = "";
+    const std::filesystem::path directory = reported(trace, "modelled");
+    const std::string page = text_of(directory / "report.html");
+    EXPECT_EQ(data_of(page).at("timeIsModelled"), modelled);
+    EXPECT_THAT(page, HasSubstr("Time is not modelled: the run names no hardware"));
+    EXPECT_EQ(Json::parse(text_of(directory / "summary.json")).at("time_is_modelled"), modelled);
+  }
+}
+
+TEST(Report, NumbersTheStepThatThePageOpensOn) {
+  const Trace trace = make_sample_trace({.ranks = 2, .steps = 5});
+  const Json steps = data_of(text_of(reported(trace, "step") / "report.html")).at("steps");
+  const size_t step = steps.at("medianStep");
+  ASSERT_TRUE(step >= 1 && step < 5) << step;
+  EXPECT_EQ(trace.step_ends_ns[step] - trace.step_ends_ns[step - 1], steps.at("median"));
+}
+
 TEST(Report, LoadsNothingFromOutside) {
   const std::string page =
       text_of(reported(make_sample_trace({.ranks = 2}), "outside") / "report.html");
@@ -104,6 +165,7 @@ TEST(Report, IsSmallEnoughForABrowserAtManyRanks) {
   const Trace trace = make_sample_trace({.ranks = 512, .steps = 2});
   const std::filesystem::path directory = reported(trace, "many");
   EXPECT_LT(std::filesystem::file_size(directory / "report.html"), 20u << 20);
+  EXPECT_LT(std::filesystem::file_size(directory / "trace.json"), 40u << 20);
   const Json data = data_of(text_of(directory / "report.html"));
   EXPECT_EQ(data.at("matrix").at("size"), 64);
   EXPECT_EQ(data.at("matrix").at("block"), 8);

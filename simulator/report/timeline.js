@@ -5,6 +5,7 @@ const AXIS_HEIGHT = 30;
 const MOST_HEIGHT = 780;
 const KIND_HOST = 4;
 const KIND_MESSAGE = 3;
+const KIND_WAIT = 5;
 
 class Timeline {
   constructor(data, viewport) {
@@ -103,7 +104,7 @@ class Timeline {
     const perColumn = (this.to - this.from) / columns;
     for (const track of node.tracks) {
       for (let i = track.firstFrom(this.from); i < track.length && track.start[i] < this.to; ++i) {
-        if (track.kind[i] === KIND_HOST) continue;
+        if (track.kind[i] === KIND_HOST || track.kind[i] === KIND_WAIT) continue;
         const bins = track.kind[i] < 2 ? compute : communicate;
         const start = (Math.max(track.start[i], this.from) - this.from) / perColumn;
         const end = (Math.min(track.end[i], this.to) - this.from) / perColumn;
@@ -328,20 +329,23 @@ class Timeline {
       return { track: each, index: i, x: this.x(each.start[i]), y: row.y + row.height / 2, row };
     });
     for (const { track: each, index: i } of members) this.outline(each, i);
-    if (track.kind[index] === KIND_MESSAGE) this.drawMessage(operation, points);
+    if (points.some((point) => point.track.kind[point.index] === KIND_MESSAGE)) this.drawMessage(operation, points);
     else this.drawCollective(points);
   }
 
   drawCollective(points) {
-    // One arrow per row: members of a closed node share theirs.
+    // One arrow per row, at its first arrival: members of a closed node share theirs.
     const byRow = new Map();
-    for (const point of points) byRow.set(point.row, point);
+    for (const point of points) {
+      if (!byRow.has(point.row)) byRow.set(point.row, point);
+    }
     const path = [...byRow.values()].sort((a, b) => a.y - b.y);
     for (let i = 1; i < path.length; ++i) this.arrow(path[i - 1], path[i], i + 1 === path.length);
     for (const point of path) this.dot(point);
   }
 
-  drawMessage(operation, points) {
+  drawMessage(operation, members) {
+    const points = members.filter(({ track, index }) => track.kind[index] === KIND_MESSAGE);
     const sender = points.find(({ track }) => `${track.rank}` === this.data.operations[operation].ranks.split(/[-,]/)[0]);
     const receiver = points.find((point) => point !== sender);
     if (!sender || !receiver) return;

@@ -116,11 +116,13 @@ function sliceText(data, track, index) {
     return [`${format.count(track.count[index])} slices`, rows];
   }
   const operation = data.operations[track.operation[index]];
-  if (operation) rows.push(...operationText(data, operation, track.operation[index], duration));
+  if (operation && track.kind[index] === KIND_WAIT) rows.push(["for", operation.name]);
+  if (operation) rows.push(...operationText(operation, track.kind[index] === KIND_WAIT ? 0 : duration));
   return [data.names[track.name[index]], rows];
 }
 
-function operationText(data, operation, number, duration) {
+// `duration` is that of the transfer; 0 if it is not known.
+function operationText(operation, duration) {
   const rows = [
     ["bytes", format.bytes(operation.bytes)],
     ["ranks", operation.ranks],
@@ -128,12 +130,8 @@ function operationText(data, operation, number, duration) {
   if (operation.group) rows.push(["group", operation.group]);
   if (operation.algorithm) rows.push(["algorithm", operation.algorithm]);
   if (duration > 0) rows.push(["rate", `${format.bytes(operation.bytes / (duration / 1e9))}/s`]);
-  const members = data.members(number);
-  if (members.length > 1) {
-    const first = members[0];
-    const last = members[members.length - 1];
-    const late = last.track.start[last.index] - first.track.start[first.index];
-    rows.push(["last to join", `rank ${last.track.rank}, ${format.time(late)} after rank ${first.track.rank}`]);
+  if (operation.spread > 0) {
+    rows.push(["last to join", `rank ${operation.lastRank}, ${format.time(operation.spread)} after rank ${operation.firstRank}`]);
   }
   return rows;
 }

@@ -1,5 +1,7 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
+#include <cstdint>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,23 +42,42 @@ std::string repeat_command(int argc, char** argv, const std::string& spec, uint6
   return command;
 }
 
+// The number in a variable, or `number` as it is where the variable is unset. Says so on stderr and
+// returns false if the text is something else.
+template <typename Number>
+bool read_number(const Environment& environment, const char* variable, Number& number) {
+  const std::optional<std::string> text = environment.get(variable);
+  if (!text || absl::SimpleAtoi(*text, &number)) return true;
+  std::cerr << "accelerate: " << variable << "=\"" << *text << "\" is not an unsigned number"
+            << std::endl;
+  return false;
+}
+
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
   const std::string spec = environment.get_or(env::kSimulate, "");
-  const std::string seed_text = environment.get_or(env::kSimulateSeed, "0");
   uint64_t seed = 0;
-  if (!absl::SimpleAtoi(seed_text, &seed)) {
-    std::cerr << "accelerate: " << env::kSimulateSeed << "=\"" << seed_text
-              << "\" is not an unsigned number" << std::endl;
+  uint64_t max_trace_slices = kMaxTraceSlices;
+  if (!read_number(environment, env::kSimulateSeed, seed) ||
+      !read_number(environment, env::kSimulateReportSlices, max_trace_slices)) {
     return kUsageError;
   }
-  if (absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec); !parsed.ok()) {
+  const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
+  if (!parsed.ok()) {
     std::cerr << "accelerate: " << parsed.status().message() << std::endl;
     return kUsageError;
+  }
+  const std::string report = environment.get_or(env::kSimulateReport, "");
+  if (!report.empty() && !parsed->device) {
+    std::cerr << "accelerate: the report in " << report << " has no times: " << spec
+              << " names no hardware, so time is not modelled; name a device, as in "
+                 "--simulate 2x4:h100"
+              << std::endl;
   }
   Cluster cluster(spec, {.seed = seed,
                          .environment = environment,
                          .repeat_command = repeat_command(argc, argv, spec, seed),
-                         .report_directory = environment.get_or(env::kSimulateReport, "")});
+                         .report_directory = report,
+                         .max_trace_slices = max_trace_slices});
   std::vector<int> codes(cluster.world_size(), 0);
   try {
     cluster.run_on_every_rank([&](Rank& rank) {

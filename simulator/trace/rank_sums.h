@@ -29,7 +29,7 @@ class BusyTime {
  public:
   struct Totals {
     int64_t compute_ns = 0;        ///< with at least one kernel or copy
-    int64_t communication_ns = 0;  ///< with at least one collective or message
+    int64_t communication_ns = 0;  ///< with a collective, a message or a wait for one
     int64_t exposed_ns = 0;        ///< the part of communication_ns without a kernel
   };
 

@@ -53,7 +53,8 @@ void Recorder::slice(const Slice& slice) {
     case SliceKind::kKernel: state.busy.add_kernel(interval); break;
     case SliceKind::kCopy: state.busy.add_copy(interval); break;
     case SliceKind::kCollective:
-    case SliceKind::kMessage: state.busy.add_communication(interval); break;
+    case SliceKind::kMessage:
+    case SliceKind::kWait: state.busy.add_communication(interval); break;
     case SliceKind::kHost: break;
   }
   if (static_cast<int64_t>(trace_.slices.size()) < options_.max_slices) {
@@ -109,6 +110,7 @@ Trace Recorder::finish(RunDescription run) {
   trace_.repeat_command = std::move(run.repeat_command);
   trace_.device = std::move(run.device);
   trace_.memory_capacity = run.memory_capacity;
+  trace_.failure = std::move(run.failure);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
     const MemorySample& peak = state.memory.peak();

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -41,6 +42,7 @@ struct RunDescription {
   std::string repeat_command;
   std::string device;
   int64_t memory_capacity = 0;
+  std::optional<RunFailure> failure = std::nullopt;
 };
 
 class Recorder {

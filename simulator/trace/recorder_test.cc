@@ -118,7 +118,14 @@ TEST(StepTimes, LeaveTheFirstStepOutOfTheOthers) {
   EXPECT_EQ(times->first_ns, 100);
   EXPECT_EQ(times->shortest_ns, 20);
   EXPECT_EQ(times->median_ns, 30);
+  EXPECT_EQ(times->median_step, 1);
   EXPECT_EQ(times->longest_ns, 40);
+}
+
+TEST(StepTimes, NumberTheMedianStepAmongAllSteps) {
+  Recorder recorder({});
+  for (int64_t end : {30, 80, 110, 120}) recorder.step(end);
+  EXPECT_EQ(step_times(recorder.finish({}))->median_step, 2);
 }
 
 TEST(StepTimes, AreThoseOfTheOnlyStep) {

@@ -11,10 +11,12 @@ const char* to_string(MemoryCategory category) {
 }
 
 const char* to_string(SliceKind kind) {
-  constexpr std::array<const char*, kNumSliceKinds> kNames = {"kernel", "copy", "collective",
-                                                              "message", "host"};
+  constexpr std::array<const char*, kNumSliceKinds> kNames = {"kernel",  "copy", "collective",
+                                                              "message", "host", "wait"};
   return kNames.at(static_cast<size_t>(kind));
 }
+
+bool models_time(const Trace& trace) { return !trace.device.empty(); }
 
 int64_t elapsed_ns(const Trace& trace) {
   int64_t end = 0;
@@ -32,11 +34,13 @@ std::optional<StepTimes> step_times(const Trace& trace) {
   }
   StepTimes times{.steps = static_cast<int64_t>(lengths.size()), .first_ns = lengths.front()};
   // The first step also sets up optimizer state and buckets.
-  if (lengths.size() > 1) lengths.erase(lengths.begin());
-  std::sort(lengths.begin(), lengths.end());
-  times.shortest_ns = lengths.front();
-  times.median_ns = lengths[(lengths.size() - 1) / 2];
-  times.longest_ns = lengths.back();
+  const auto first = lengths.begin() + (lengths.size() > 1 ? 1 : 0);
+  std::vector<int64_t> sorted(first, lengths.end());
+  std::sort(sorted.begin(), sorted.end());
+  times.shortest_ns = sorted.front();
+  times.median_ns = sorted[(sorted.size() - 1) / 2];
+  times.median_step = std::find(first, lengths.end(), times.median_ns) - lengths.begin();
+  times.longest_ns = sorted.back();
   return times;
 }
 

@@ -36,6 +36,7 @@ enum class SliceKind : uint8_t {
   kCollective,  ///< a member's part in a collective
   kMessage,     ///< a member's part in a point-to-point message
   kHost,        ///< time in which the host waits or sleeps
+  kWait,        ///< a member's wait, from its arrival until its collective or message starts
 };
 
 struct Slice {
@@ -45,12 +46,12 @@ struct Slice {
   int32_t stream = 0;  ///< the device's stream; kHostStream for the host's own track
   uint32_t name = 0;   ///< index into Trace::names
   SliceKind kind = SliceKind::kKernel;
-  int64_t operation = -1;  ///< kCollective, kMessage: index into Trace::operations
+  int64_t operation = -1;  ///< kCollective, kMessage, kWait: index into Trace::operations
 };
 inline constexpr int32_t kHostStream = -1;
-inline constexpr size_t kNumSliceKinds = 5;
+inline constexpr size_t kNumSliceKinds = 6;
 
-/// "kernel", "copy", "collective", "message", "host".
+/// "kernel", "copy", "collective", "message", "host", "wait".
 const char* to_string(SliceKind kind);
 
 /// A collective or message as a whole. Its members' slices carry its index.
@@ -61,6 +62,11 @@ struct TraceOperation {
   int64_t bytes = 0;
   /// Global ranks. A message: sender, receiver.
   std::vector<int> ranks;
+  /// The members that were ready first and last, as global ranks, and the time between the two. Of
+  /// several, the one that comes first in `ranks`. -1: unknown.
+  int32_t first_rank = -1;
+  int32_t last_rank = -1;
+  int64_t spread_ns = 0;
 };
 
 /// The bytes that a device holds after one of its categories changed.
@@ -74,7 +80,7 @@ struct MemorySample {
 struct RankSummary {
   int64_t end_ns = 0;            ///< the end of the rank's program and of its streams
   int64_t compute_ns = 0;        ///< busy with kernels and copies
-  int64_t communication_ns = 0;  ///< with at least one collective or message under way
+  int64_t communication_ns = 0;  ///< in a collective or message, or waiting for its members
   int64_t exposed_ns = 0;        ///< the part of communication_ns in which no kernel runs
   int64_t memory_peak = 0;
   std::array<int64_t, kNumMemoryCategories> at_peak = {};
@@ -90,13 +96,25 @@ struct OperatorSummary {
   double bytes = 0;
 };
 
+/// Where one rank was when the run failed.
+struct RankAtFailure {
+  std::string state;      ///< what it waited for, or how it had ended
+  std::string last_call;  ///< its last collective or message and the call's state; empty: none
+};
+
+/// The end of a run that failed.
+struct RunFailure {
+  std::string message;               ///< as the program's user reads it
+  std::vector<RankAtFailure> ranks;  ///< at the first failure; by rank
+};
+
 struct Trace {
   std::string topology;  ///< ClusterSpec::to_string()
   uint64_t seed = 0;
   std::string repeat_command;
   int world_size = 0;
   int ranks_per_node = 1;
-  std::string device;              ///< the kind's name; empty on CPU tensors
+  std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
   /// In the order of recording. The slices of one rank and stream are also in order of time.
@@ -114,7 +132,12 @@ struct Trace {
   std::vector<double> communication;
   /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
+  std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
 };
+
+/// Whether operators and communication take virtual time: the topology names a device. If not, only
+/// a rank that sleeps moves its clock.
+bool models_time(const Trace& trace);
 
 /// The time at which the last rank ended.
 int64_t elapsed_ns(const Trace& trace);
@@ -125,7 +148,8 @@ struct StepTimes {
   int64_t steps = 0;
   int64_t first_ns = 0;
   int64_t shortest_ns = 0;
-  int64_t median_ns = 0;  ///< of an even number of steps, the shorter of the two in the middle
+  int64_t median_ns = 0;    ///< of an even number of steps, the shorter of the two in the middle
+  int64_t median_step = 0;  ///< the number, from 0, of the first step that takes the median
   int64_t longest_ns = 0;
 };
 

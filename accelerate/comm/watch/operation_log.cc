@@ -247,6 +247,13 @@ std::string group_lines(const OperationFailure& failure,
   return lines_of(views_of(failure, histories));
 }
 
+std::string last_call(const OperationHistory& history) {
+  if (history.operations.empty()) return "";
+  const OperationRecord& last = history.operations.back();
+  return absl::StrCat(last.fingerprint.to_string(), " of group \"", history.groups[last.group].name,
+                      "\", ", state_text(last.state));
+}
+
 std::string operation_report(const OperationFailure& failure,
                              const std::vector<OperationHistory>& histories) {
   const std::vector<View> views = views_of(failure, histories);

@@ -117,6 +117,10 @@ std::string operation_report(const OperationFailure& failure,
 std::string group_lines(const OperationFailure& failure,
                         const std::vector<OperationHistory>& histories);
 
+/// The rank's last operation and its state, as in `all_reduce #5 (sum, Float[4]) of group "world",
+/// waits`; empty if it entered none.
+std::string last_call(const OperationHistory& history);
+
 /// The differences between calls that should be the same collective, by global rank; empty if
 /// there are none.
 std::string describe_mismatch(

@@ -61,6 +61,16 @@ TEST(OperationReport, SaysWhoIsBehindAndByHowMany) {
             "  rank 0: all_reduce #2 (Float[4]), waits");
 }
 
+TEST(LastCall, NamesTheOperationItsGroupAndItsState) {
+  OperationLog log(0);
+  EXPECT_EQ(last_call(log.snapshot()), "");
+  log_with(log, {OpType::BARRIER});
+  EXPECT_EQ(last_call(log.snapshot()), "barrier #0 of group \"world\", done");
+  CollectiveFingerprint call = call_of(OpType::ALLREDUCE);
+  log.set_state(log.enter(0, call), OperationState::kWaiting);
+  EXPECT_EQ(last_call(log.snapshot()), "all_reduce #1 (Float[4]) of group \"world\", waits");
+}
+
 TEST(OperationReport, FindsTheFirstCallThatDiffers) {
   OperationLog log0(0), log1(1);
   log_with(log0, {OpType::BARRIER, OpType::BARRIER, OpType::ALLREDUCE});

@@ -141,21 +141,35 @@ class Sample {
     memory(rank, MemoryCategory::kGradients, 216 * kMiB);
   }
 
-  // Over all ranks; starts when the last one comes.
+  // Over all ranks; starts when the last one comes, and the others wait until then.
   void all_reduce() {
     std::vector<int> members(options_.ranks);
     std::iota(members.begin(), members.end(), 0);
-    int64_t last = 0;
-    for (int rank : members) last = std::max({last, compute_[rank], communication_[rank]});
-    const int64_t end = last + 1'450'000 + 2'000 * options_.ranks;
+    std::vector<int64_t> arrivals;
+    for (int rank : members) arrivals.push_back(std::max(compute_[rank], communication_[rank]));
+    const auto [first, last] = std::minmax_element(arrivals.begin(), arrivals.end());
+    const int64_t start = *last;
+    const int64_t end = start + 1'450'000 + 2'000 * options_.ranks;
     const int64_t operation =
         recorder_.operation({.name = recorder_.intern("ALLREDUCE"),
                              .group = recorder_.intern("default_pg"),
                              .algorithm = recorder_.intern(options_.ranks > 64 ? "tree" : "ring"),
                              .bytes = kBucketBytes,
-                             .ranks = members});
+                             .ranks = members,
+                             .first_rank = static_cast<int32_t>(first - arrivals.begin()),
+                             .last_rank = static_cast<int32_t>(last - arrivals.begin()),
+                             .spread_ns = *last - *first});
     for (int rank : members) {
-      recorder_.slice({.start_ns = std::max(compute_[rank], communication_[rank]),
+      if (arrivals[rank] < start) {
+        recorder_.slice({.start_ns = arrivals[rank],
+                         .end_ns = start,
+                         .rank = rank,
+                         .stream = kCommunicationStream,
+                         .name = recorder_.intern("wait"),
+                         .kind = SliceKind::kWait,
+                         .operation = operation});
+      }
+      recorder_.slice({.start_ns = start,
                        .end_ns = end,
                        .rank = rank,
                        .stream = kCommunicationStream,
