@@ -12,6 +12,8 @@
 #include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/testing/threaded_group.h"
+
 namespace accelerate {
 namespace {
 
@@ -187,6 +189,79 @@ TEST(GradScaler, SparseGradientsAreUnscaled) {
       .backward();
   EXPECT_TRUE(scaler.step(optimizer));
   EXPECT_TRUE(table[1].equal(at::tensor({-2.f, -2.f})));
+}
+
+// Whichever rank it is, and whatever value.
+TEST(GradScalerOnRanks, AGradientThatIsNotFiniteOnOneRankCountsOnAll) {
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    for (int spoiled = 0; spoiled < 3; ++spoiled) {
+      run_ranks(3, [&](const ProcessGroupPtr& group) {
+        GradScaler scaler({.init_scale = 8, .growth_interval = 2}, group);
+        at::Tensor weight = parameter({1, 2});
+        auto optimizer = sgd(weight);
+        scaler.scale(weight.sum()).backward();
+        if (group->getRank() == spoiled) weight.mutable_grad()[1] = bad;
+        scaler.unscale_(optimizer);
+        EXPECT_GT(scaler.found_inf().value_or(0), 0);
+        EXPECT_FALSE(scaler.step(optimizer));
+        scaler.update();
+        EXPECT_TRUE(weight.equal(at::tensor({1.f, 2.f})));
+        EXPECT_EQ(scaler.get_scale(), 4);
+
+        optimizer.zero_grad();
+        scaler.scale(weight.sum()).backward();
+        EXPECT_TRUE(scaler.step(optimizer));
+        EXPECT_EQ(scaler.found_inf(), 0.0);
+        scaler.update();
+        EXPECT_TRUE(weight.equal(at::tensor({0.f, 1.f})));
+        EXPECT_EQ(scaler.get_scale(), 4);
+        EXPECT_EQ(scaler.get_growth_tracker(), 1);
+      });
+    }
+  }
+}
+
+TEST(GradScalerOnRanks, ARankWithoutGradientsFollowsTheOthers) {
+  for (const bool spoiled : {false, true}) {
+    run_ranks(2, [&](const ProcessGroupPtr& group) {
+      GradScaler scaler({.init_scale = 8}, group);
+      at::Tensor weight = parameter({1});
+      auto optimizer = sgd(weight);
+      const at::Tensor loss = scaler.scale(weight.sum());
+      if (group->getRank() == 1) {
+        loss.backward();
+        if (spoiled) weight.mutable_grad().fill_(kInf);
+      }
+      EXPECT_EQ(scaler.step(optimizer), !spoiled);
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), spoiled ? 4 : 8);
+      EXPECT_EQ(weight.item<float>(), group->getRank() == 1 && !spoiled ? 0 : 1);
+    });
+  }
+}
+
+TEST(GradScalerOnRanks, WithoutTheirGroupRanksDecideAloneUntilTheyAdoptAState) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const bool spoiled = group->getRank() == 1;
+    GradScaler scaler({.init_scale = 8, .growth_interval = 100}, group);
+    scaler.set_group(nullptr);
+    at::Tensor weight = parameter({1});
+    auto optimizer = sgd(weight);
+    scaler.scale(weight.sum()).backward();
+    if (spoiled) weight.mutable_grad().fill_(kInf);
+    EXPECT_EQ(scaler.step(optimizer), !spoiled);
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), spoiled ? 4 : 8);
+    EXPECT_EQ(scaler.get_growth_tracker(), spoiled ? 0 : 1);
+
+    scaler.set_group(group);
+    scaler.adopt_state(/*source=*/0);
+    EXPECT_EQ(scaler.get_scale(), 8);
+    EXPECT_EQ(scaler.get_growth_tracker(), 1);
+    scaler.update(2.0 + group->getRank());
+    scaler.adopt_state(/*source=*/1);
+    EXPECT_EQ(scaler.get_scale(), 3);
+  });
 }
 
 TEST(SharedScaler, AdaptsOnceForAllOptimizers) {

@@ -280,6 +280,25 @@ TEST(TrackerQueueThreadTest, AFlushThatIsDueDoesNotWaitForTheLastCall) {
   EXPECT_GE(std::count(record.calls.begin(), record.calls.end(), "flush"), 2);
 }
 
+TEST(TrackerQueueThreadTest, AQueueThatEndsWithAFlushDueMakesItsCallsFirst) {
+  Record record;
+  TrackerQueue queue("spy", std::make_unique<Spy>(record), [](std::string_view) {},
+                     {.flush_interval = absl::ZeroDuration()});
+  Gate gate;
+  queue.push(gate.call(), 1);
+  gate.wait_until_entered();
+  log(queue, 1);
+  log(queue, 2);
+  queue.begin_end(RunEnd::kDone);
+  // When this call returns, two wait, the queue ends, and a flush is due.
+  gate.open();
+  queue.finish(absl::InfiniteDuration());
+  ASSERT_FALSE(record.calls.empty());
+  EXPECT_EQ(record.calls.front(), "flush");
+  std::erase(record.calls, "flush");
+  EXPECT_THAT(record.calls, ElementsAre("{'n': 1}", "{'n': 2}", "finish"));
+}
+
 TEST(TrackerQueueThreadTest, WhatACallHoldsIsFreedWhileOthersPush) {
   Record record;
   const auto queue = make_queue(record);

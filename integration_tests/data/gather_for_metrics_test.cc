@@ -130,7 +130,7 @@ void check_topology(const std::string& spec, uint64_t first_draw, uint64_t count
   }
 }
 
-TOPOLOGY_SUITE(GatherForMetrics, .also = {"1x3", "2x4", "1x3:h100"});
+TOPOLOGY_SUITE(GatherForMetrics, .also = {"1x3", "2x4", "1x3:h100", "tpu-v4:2x2x1"});
 
 // Draws of other numbers of ranks begin elsewhere.
 TEST_P(GatherForMetrics, GivesEachSampleOnce) {

@@ -58,6 +58,7 @@ TEST_P(Schedules, AdvanceByTheirUnit) {
   };
   EXPECT_DOUBLE_EQ(rate_after_one_step({}), 1 - world_size() / 10.0);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.split_batches = true}), 0.9);
+  EXPECT_DOUBLE_EQ(rate_after_one_step({.dataloader_config = {.split_batches = true}}), 0.9);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.step_scheduler_with_optimizer = false}), 0.9);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.scheduler_unit = SchedulerUnit::kPerOptimizerStep}), 0.9);
 }

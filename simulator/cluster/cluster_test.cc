@@ -149,6 +149,45 @@ TEST(Cluster, ReportsAMismatchOnEveryRank) {
   EXPECT_EQ(failures.size(), 3);
 }
 
+// Gloo and NCCL would deliver bytes that mean something else, or wait for more for ever.
+TEST(Cluster, ReportsAMessageThatDoesNotFit) {
+  struct Case {
+    int64_t count;
+    at::ScalarType dtype;
+    const char* expected;
+  };
+  for (const Case& each :
+       {Case{4, at::kInt, "expected 4 of Int"}, Case{5, at::kFloat, "expected 5 of Float"}}) {
+    for (const char* spec : {"1x2", "1x2:h100"}) {
+      for (const bool from_anyone : {false, true}) {
+        Cluster cluster(spec, {.seed = 4});
+        std::vector<RankFailure> failures;
+        const std::string what = failure_of(
+            cluster,
+            [&](Rank& rank) {
+              Group group = world(rank);
+              const auto options = at::TensorOptions(rank.runtime().device());
+              if (rank.index() == 0) {
+                std::vector<at::Tensor> sent{at::ones({4}, options)};
+                group->send(sent, 1, 3)->wait();
+                return;
+              }
+              std::vector<at::Tensor> received{at::zeros({each.count}, options.dtype(each.dtype))};
+              auto work =
+                  from_anyone ? group->recvAnysource(received, 3) : group->recv(received, 0, 3);
+              work->wait();
+            },
+            &failures);
+        EXPECT_THAT(what, AllOf(HasSubstr("message mismatch in group \"world\""),
+                                HasSubstr("sent 4 elements of Float"), HasSubstr(each.expected),
+                                HasSubstr("rank 0: send to 1, tag 3"), HasSubstr("rank 1: recv")))
+            << spec;
+        EXPECT_EQ(failures.size(), 2) << spec;
+      }
+    }
+  }
+}
+
 TEST(Cluster, NamesTheRankThatThrewFirst) {
   Cluster cluster("2x2", {.seed = 5});
   std::vector<RankFailure> failures;

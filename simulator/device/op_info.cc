@@ -148,7 +148,7 @@ FlopFormula flop_formula(absl::string_view name) {
       {"_scaled_dot_product_flash_attention_for_cpu", attention},
       {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
       {"lstm gru rnn_tanh rnn_relu", recurrent},
-      {"lstm_cell gru_cell", recurrent_cell},
+      {"lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", recurrent_cell},
   };
   for (const auto& [names, formula] : kFormulas) {
     if (is_one_of(name, names)) return formula;

@@ -1,10 +1,14 @@
 #include "simulator/network/network.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -159,6 +163,77 @@ TEST(NetworkClosedForms, Direct) {
   EXPECT_THAT(network_of("tpu-v4:8,link=50GB/s,link_latency=500ns")
                   .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
               IsWithinAThousandth(4 * 500 + 10.0 / 8 * kBytes / 50));
+}
+
+// By README.md in this folder, for n = 8 members on m = 2 nodes of k = 4: x = 1000 ns in a node, X
+// = 2300 ns between nodes, rings over 4 NICs of 50 bytes/ns. -1: the algorithm does not apply.
+TEST(NetworkClosedForms, EveryKindOverNodes) {
+  const Network network =
+      network_of("2x4:h100,link=450GB/s,link_latency=500ns,nic=400Gbps,nic_latency=1us");
+  constexpr double kSize = 4 << 20;
+  const double ring = 2300 + 6 * 1000 + 7.0 / 8 * kSize / 200;
+  const double hierarchical = 2300 + 3 * 1000 + 0.75 * kSize / 450 + 0.5 * kSize / 200;
+  const double chain = 2300 + 6 * 1000 + kSize / 200;
+  const double tree = 2300 + 2 * 1000 + kSize / (0.92 * 200);
+  // Over the root's NIC comes what the other node sends.
+  const double gather = 3300 + 0.5 * kSize / 50;
+  // Each device's NIC carries the half of its bytes that goes to the other node.
+  const double all_to_all = 3300 + 0.5 * kSize / 50;
+  struct Row {
+    Kind kind;
+    double by_ring, by_tree, by_hierarchy, direct;
+  };
+  for (const Row& row :
+       {Row{Kind::kAllReduce, 2 * ring, 2 * tree, 2 * hierarchical, -1},
+        Row{Kind::kReduce, chain, tree, -1, -1}, Row{Kind::kBroadcast, chain, tree, -1, -1},
+        Row{Kind::kAllGather, ring, -1, hierarchical, -1},
+        Row{Kind::kReduceScatter, ring, -1, hierarchical, -1},
+        Row{Kind::kAllToAll, -1, -1, -1, all_to_all}, Row{Kind::kGather, -1, -1, -1, gather},
+        Row{Kind::kScatter, -1, -1, -1, gather},
+        Row{Kind::kBarrier, 2 * 8300, 2 * 4300, 2 * 5300, -1}}) {
+    const std::pair<Algorithm, double> expected[] = {{Algorithm::kRing, row.by_ring},
+                                                     {Algorithm::kTree, row.by_tree},
+                                                     {Algorithm::kHierarchical, row.by_hierarchy},
+                                                     {Algorithm::kTorus, -1},
+                                                     {Algorithm::kDirect, row.direct}};
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const auto& [algorithm, ns] : expected) {
+      EXPECT_NEAR(network.collective_ns(row.kind, algorithm, range(8), 4 << 20), ns, 1)
+          << static_cast<int>(row.kind) << " " << to_string(algorithm);
+      if (ns >= 0) fastest = std::min(fastest, ns);
+    }
+    EXPECT_NEAR(network.collective(row.kind, range(8), 4 << 20).ns, fastest, 1)
+        << static_cast<int>(row.kind);
+  }
+}
+
+// By README.md, for two axes of four chips, each a ring in both directions.
+TEST(NetworkClosedForms, EveryKindOnATorus) {
+  const Network network = network_of("tpu-v5e:4x4,link=50GB/s,link_latency=500ns");
+  constexpr double kSize = 4 << 20;
+  const double phases = (3 + 3) * 500 + 0.75 * kSize / 100 + 0.75 * kSize / 4 / 100;
+  const double chain = (3 + 3) * 500 + kSize / 100;
+  // On a ring of four, three messages cross the busiest link; the farthest chip is two links away
+  // on either axis.
+  const double all_to_all = 4 * 500 + 3.0 / 4 * kSize / 50;
+  // Over one link of its second axis the root gets the messages of two columns of four.
+  const double gather = 4 * 500 + 8.0 / 16 * kSize / 50;
+  const std::tuple<Kind, Algorithm, double> rows[] = {
+      {Kind::kAllReduce, Algorithm::kTorus, 2 * phases},
+      {Kind::kReduce, Algorithm::kTorus, chain},
+      {Kind::kBroadcast, Algorithm::kTorus, chain},
+      {Kind::kAllGather, Algorithm::kTorus, phases},
+      {Kind::kReduceScatter, Algorithm::kTorus, phases},
+      {Kind::kAllToAll, Algorithm::kDirect, all_to_all},
+      {Kind::kGather, Algorithm::kDirect, gather},
+      {Kind::kScatter, Algorithm::kDirect, gather},
+      {Kind::kBarrier, Algorithm::kTorus, 2 * (3 + 3) * 500}};
+  for (const auto& [kind, algorithm, ns] : rows) {
+    EXPECT_NEAR(network.collective_ns(kind, algorithm, range(16), 4 << 20), ns, 1)
+        << static_cast<int>(kind);
+    EXPECT_EQ(network.collective_ns(kind, Algorithm::kTree, range(16), 4 << 20), -1);
+    EXPECT_EQ(network.collective_ns(kind, Algorithm::kHierarchical, range(16), 4 << 20), -1);
+  }
 }
 
 // The load of the links by a round of messages along their routes. The closed form must not be

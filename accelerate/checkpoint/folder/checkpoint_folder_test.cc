@@ -157,6 +157,16 @@ TEST_F(CheckpointFolder, TheOldestGoWhenThereAreTooMany) {
   EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_10", "run_3"));
 }
 
+// As texts, "checkpoint_10" and "checkpoint_11" come before "checkpoint_9".
+TEST_F(CheckpointFolder, TheOldestIsThatOfTheLowestNumber) {
+  for (const char* name : {"checkpoint_9", "checkpoint_10", "checkpoint_11"}) save(name);
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 2, path("checkpoint_11")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_10", "checkpoint_11"));
+  save("checkpoint_100");
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 2, path("checkpoint_100")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_100", "checkpoint_11"));
+}
+
 TEST_F(CheckpointFolder, TheNewestStaysWhateverItsNumber) {
   for (const char* name : {"checkpoint_8", "checkpoint_9", "checkpoint_2"}) save(name);
   ASSERT_TRUE(rotate_checkpoints(files_, folder_, 1, path("checkpoint_2")).ok());
