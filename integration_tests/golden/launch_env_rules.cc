@@ -7,23 +7,20 @@
 #include <string>
 #include <utility>
 
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/launch_env_facts.h"
-#include "launch/settings/schema.h"
+#include "integration_tests/golden/launch_env_flags.h"
 
 namespace accelerate::golden {
 namespace {
 
-using launch::settings::all_settings;
-using launch::settings::Group;
-using launch::settings::Setting;
-using launch::settings::ValueType;
 using nlohmann::json;
 
 bool is_launch(const json& in) { return in.at("kind") == "launch"; }
 
 bool is_refused(const json& out) { return out.contains("error"); }
 
-json refusal() { return {{"error", {{"type", "ValueError"}, {"message", "refused"}}}}; }
+json refusal(const std::string& says) { return our_error({"InvalidArgument"}, {says}); }
 
 bool starts(const json& out, const char* what) {
   return out.contains("starts") && out["starts"] == what;
@@ -65,6 +62,29 @@ void note_defaults(const LaunchFacts& facts, json& out) {
 }
 
 // ---- What a launch shows.
+
+bool lacks_bf16(const json& in) {
+  return is_launch(in) && !in.value("machine", json::object()).value("bf16", true);
+}
+
+// One process, which the rules below change like any other.
+void leave_precision_to_ranks(const json& in, json& out) {
+  const bool is_about_it =
+      is_refused(out) &&
+      out["error"].value("message", "").starts_with("bf16 mixed precision requires");
+  if (!is_about_it) return;
+  const LaunchFacts facts(in);
+  json words = json::array({"python"});
+  for (const std::string& word : facts.program()) words.push_back(word);
+  out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
+  out["env_set"] = {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
+                    {"ACCELERATE_DYNAMO_MODE", "default"},
+                    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+                    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+                    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+                    {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
+                    {"ACCELERATE_USE_CPU", capital(facts.is_cpu())}};
+}
 
 void start_programs_as_they_are(const json& in, json& out) {
   if (starts(out, "process")) {
@@ -242,7 +262,7 @@ void hand_variables_on_with_mpirun(const json& in, json& out) {
   const json environment = in.value("env", json::object());
   for (const auto& [name, value] : environment.items()) {
     if (name == "OMP_NUM_THREADS") continue;
-    for (const Setting& row : all_settings()) {
+    for (const LaunchFlag& row : launch_flags()) {
       if (row.variable != nullptr && name == row.variable) names.push_back(name);
     }
   }
@@ -285,8 +305,8 @@ void start_zero_without_deepspeed(const json& in, json& out) {
   out["env_set"] = {{"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
                     {"ACCELERATE_USE_DEEPSPEED", "true"},
                     {"ACCELERATE_CONFIG_DS_FIELDS", ""}};
-  for (const Setting& row : all_settings()) {
-    if (row.group != Group::kDeepSpeed || row.variable == nullptr) continue;
+  for (const LaunchFlag& row : launch_flags()) {
+    if (row.place != FlagPlace::kDeepSpeed || row.variable == nullptr) continue;
     if (const auto value = facts.value(row.name)) out["env_set"][row.variable] = *value;
   }
   out["torchrun"] = {{"training_script", facts.program()[0]},
@@ -300,10 +320,10 @@ void tell_zero_what_others_are_told(const json& in, json& out) {
   const LaunchFacts facts(in);
   json& variables = out["env_set"];
   variables.erase("PYTHONPATH");
-  for (const Setting& row : all_settings()) {
-    if (row.group != Group::kCompile) continue;
+  for (const LaunchFlag& row : launch_flags()) {
+    if (row.place != FlagPlace::kDynamo) continue;
     std::string value = facts.value(row.name).value_or(row.default_value);
-    if (row.type == ValueType::kFlag) value = capital(facts.is_on(row.name));
+    if (row.kind == FlagKind::kFlag) value = capital(facts.is_on(row.name));
     if (std::string(row.name) == "dynamo_backend") {
       std::transform(value.begin(), value.end(), value.begin(), ::toupper);
     }
@@ -354,13 +374,14 @@ void tell_megatron_all_that_is_set(const json& in, json& out) {
   for (auto it = variables.begin(); it != variables.end();) {
     it = it.key().starts_with("MEGATRON_LM_") ? variables.erase(it) : std::next(it);
   }
-  for (const Setting& row : all_settings()) {
-    if (row.group != Group::kMegatron) continue;
+  for (const LaunchFlag& row : launch_flags()) {
+    if (row.place != FlagPlace::kMegatron) continue;
     auto value = facts.value(row.name);
     if (!value && row.default_value != nullptr) value = row.default_value;
     if (!value) continue;
-    if (row.type == ValueType::kFloat) value = float_text(*value);
-    if (row.is_boolean()) std::transform(value->begin(), value->end(), value->begin(), ::tolower);
+    if (row.kind == FlagKind::kFloat) value = float_text(*value);
+    if (row.kind == FlagKind::kBool)
+      std::transform(value->begin(), value->end(), value->begin(), ::tolower);
     variables[row.variable] = *value;
   }
 }
@@ -407,10 +428,10 @@ void start_ranks_on_tpus(const json& in, json& out) {
       in.contains("machine") && in["machine"].contains("tpu") && in["machine"]["tpu"] != false;
   json defaulted = out.value("defaulted", json());
   if (!has_tpu) {
-    out = refusal();
+    out = refusal("this machine has no TPU");
   } else if (facts.is_on("tpu_use_cluster")) {
     const bool is_named = facts.value("tpu_name") || facts.value("vm");
-    out = is_named ? json({{"starts", "tpu pod"}}) : refusal();
+    out = is_named ? json({{"starts", "tpu pod"}}) : refusal("which TPU pod?");
   } else {
     out = {{"starts", "tpu ranks"}, {"nproc_per_node", facts.ranks() / facts.machines()}};
     note_defaults(facts, out);
@@ -425,7 +446,7 @@ void write_the_job_of_sagemaker(const json& in, json& out) {
   const LaunchFacts facts(in);
   out = facts.config().find("image_uri:") != std::string::npos && facts.value("image_uri")
             ? json({{"starts", "sagemaker"}})
-            : refusal();
+            : refusal("has no image_uri");
 }
 
 // ---- What only we refuse.
@@ -434,9 +455,7 @@ bool has_a_bad_value(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
   for (const auto& [name, value] : facts.all_typed()) {
-    const Setting& row = launch::settings::setting(name);
-    if (row.type != ValueType::kFlag && !launch::settings::check_value(row, value).ok())
-      return true;
+    if (!is_value_of(*find_launch_flag(name), value)) return true;
   }
   return false;
 }
@@ -478,14 +497,6 @@ bool loads_on_one_rank_only(const json& in) {
          !facts.is_on("fsdp_sync_module_states", true);
 }
 
-bool lacks_the_precision(const json& in) {
-  if (!is_launch(in)) return false;
-  const json machine = in.value("machine", json::object());
-  const std::string precision = LaunchFacts(in).value("mixed_precision").value_or("no");
-  return (precision == "bf16" && !machine.value("bf16", true)) ||
-         (precision == "fp8" && !machine.value("fp8", false));
-}
-
 bool names_one_device_for_many(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
@@ -500,133 +511,33 @@ bool has_an_unknown_rendezvous(const json& in) {
   return backend != "static" && backend != "c10d";
 }
 
+// Says one of the words. What HF Accelerate refuses as well stays as it was recorded.
+template <const char* const... kSays>
 void refuse(const json& /*in*/, json& out) {
-  if (!is_refused(out)) out = refusal();
+  expect_our_error(out, {"InvalidArgument"}, {kSays...});
 }
 
-// ---- Configuration files.
-
-bool is_config_load(const json& in) { return in.at("kind") == "config_load"; }
-
-bool has_unquoted_no(const json& in) {
-  static const std::regex kNo("(^|\n)distributed_type: *(NO|No|no)( |\n|$)");
-  return is_config_load(in) && std::regex_search(in["text"].get<std::string>(), kNo);
-}
-
-void take_it_for_the_word(const json& in, json& out) {
-  if (is_refused(out) || out["fields"]["distributed_type"] != false) return;
-  out["fields"]["distributed_type"] = "NO";
-  std::string yaml = out["rewritten_yaml"].get<std::string>();
-  yaml = std::regex_replace(yaml, std::regex("distributed_type: false"), "distributed_type: 'NO'");
-  if (in["text"].get<std::string>().find("num_processes") == std::string::npos) {
-    out["fields"]["num_processes"] = 1;
-    yaml = std::regex_replace(yaml, std::regex("num_processes: -1"), "num_processes: 1");
-  }
-  out["rewritten_yaml"] = yaml;
-}
-
-bool has_a_bad_precision(const json& in) {
-  if (!is_config_load(in)) return false;
-  std::smatch found;
-  const std::string text = in["text"].get<std::string>();
-  static const std::regex kKey("mixed_precision['\"]?: *['\"]?([a-zA-Z0-9]+)");
-  if (!std::regex_search(text, found, kKey)) return false;
-  return !launch::settings::check_value(launch::settings::setting("mixed_precision"),
-                                        found[1].str())
-              .ok() &&
-         found[1] != "false" && found[1] != "null";
-}
-
-bool is_write_basic_config(const json& in) { return in.at("kind") == "write_basic_config"; }
-
-// The recorded text, whatever the field is called.
-void write_yaml_into_yaml(const json& in, json& out) {
-  if (is_refused(out)) {
-    out = {{"error", out["error"]}};
-    return;
-  }
-  if (in.value("file_exists", false)) {
-    out = {{"written", false}};
-    return;
-  }
-  json fields;
-  for (const auto& [name, value] : out.items()) {
-    json parsed = value;
-    if (value.is_string()) parsed = json::parse(value.get<std::string>(), nullptr, false);
-    if (parsed.is_object() && parsed.contains("compute_environment")) fields = parsed;
-  }
-  if (fields.is_null()) return;
-  // A file leaves out what is nothing.
-  const json nothing = {{"gpu_ids", nullptr},
-                        {"main_process_ip", nullptr},
-                        {"main_process_port", nullptr},
-                        {"tpu_name", nullptr},
-                        {"tpu_zone", nullptr},
-                        {"command_file", nullptr},
-                        {"commands", nullptr},
-                        {"tpu_vm", nullptr},
-                        {"tpu_env", nullptr},
-                        {"fp8_config", json::object()},
-                        {"deepspeed_config", json::object()},
-                        {"fsdp_config", json::object()},
-                        {"parallelism_config", json::object()},
-                        {"megatron_lm_config", json::object()},
-                        {"mpirun_config", json::object()},
-                        {"dynamo_config", json::object()}};
-  for (const auto& [name, value] : nothing.items()) {
-    if (!fields.contains(name)) fields[name] = value;
-  }
-  out = {{"written", true}, {"fields", fields}};
-}
-
-bool is_config_keys(const json& in) { return in.at("kind") == "config_keys"; }
-
-void list_keys(const json& /*in*/, json& out) {
-  std::vector<std::string> names;
-  for (const auto& [name, meaning] : out["keys"].items()) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  out = {{"keys", names}};
-}
-
-bool is_parser_flags(const json& in) { return in.at("kind") == "parser_flags"; }
-
-// One row a setting; strict booleans and choices where HF Accelerate takes any text.
-void list_flags_by_setting(const json& /*in*/, json& out) {
-  json result = json::object();
-  for (const json& flag : out["flags"]) {
-    const std::string name = flag["dest"].get<std::string>();
-    if (flag["flags"].empty() || name == "help") continue;
-    json& row = result[name];
-    row["takes_value"] = flag["takes_value"];
-    for (const json& spelling : flag["flags"]) {
-      const std::string text = spelling.get<std::string>();
-      if (text.find('-', 2) == std::string::npos) row["names"].push_back(text);
-    }
-    std::sort(row["names"].begin(), row["names"].end());
-    row["number"] = flag["type"] == "int" || flag["type"] == "float" ? flag["type"] : json("no");
-    if (row.contains("default")) continue;
-    const json& value = flag["default"];
-    row["default"] = value.is_string() ? value : value.is_null() ? json() : json(value.dump());
-    if (value == "") row["default"] = nullptr;
-    if (value.is_array()) row["default"] = "false,false,false";
-    row["choices"] = flag["choices"].is_null() ? json::array() : flag["choices"];
-    if (flag["takes_value"] == false) row["default"] = "false";
-  }
-  for (const char* name : {"mixed_precision", "dynamo_backend"}) result[name]["default"] = "no";
-  for (const char* name : {"offload_optimizer_device", "offload_param_device"}) {
-    result[name]["choices"] = {"none", "cpu", "nvme"};
-  }
-  result["zero_stage"]["choices"] = {"0", "1", "2", "3"};
-  result["deepspeed_multinode_launcher"]["choices"] = {"pdsh",  "standard", "openmpi", "mvapich",
-                                                       "mpich", "nossh",    "slurm"};
-  out = {{"flags", result}};
-}
+constexpr char kExpected[] = "expected ";
+constexpr char kUneven[] = "cannot be divided evenly over";
+constexpr char kNoNumber[] = "is not a whole number from";
+constexpr char kNoPlace[] = "need a place to meet";
+constexpr char kNoRank[] = "give --machine_rank";
+constexpr char kAnyPort[] = "port 0 means any free one";
+constexpr char kNoHosts[] = "need --deepspeed_hostfile";
+constexpr char kNoFsdp2[] = "needs --use_fsdp --fsdp_version 2";
+constexpr char kNobodyShares[] = "needs fsdp_sync_module_states";
+constexpr char kOneDevice[] = "need at least two devices";
+constexpr char kRendezvous[] = "expected static, or c10d";
 
 }  // namespace
 
 std::vector<Decision> launch_env_rules() {
   static constexpr char kFamily[] = "launch_env";
-  return {
+  std::vector<Decision> rules = {
+      {kFamily, "precision_left_to_ranks",
+       "HF Accelerate asks the device for bfloat16 beside a configuration file; our launcher asks "
+       "no driver, and a rank refuses what its device does not compute in.",
+       &lacks_bf16, &leave_precision_to_ranks},
       {kFamily, "programs_not_scripts",
        "HF Accelerate starts Python with a script; we start a program, or load a shared object.",
        &is_launch, &start_programs_as_they_are},
@@ -677,43 +588,31 @@ std::vector<Decision> launch_env_rules() {
        "the job, for which a container image has to be named.",
        &is_sagemaker, &write_the_job_of_sagemaker},
       {kFamily, "values_are_checked",
-       "HF Accelerate hands on any text; we refuse what means nothing.", &has_a_bad_value, &refuse},
+       "HF Accelerate hands on any text; we refuse what means nothing.", &has_a_bad_value,
+       &refuse<kExpected>},
       {kFamily, "ranks_spread_evenly",
        "HF Accelerate loses the remainder of ranks over machines; we refuse it.", &cannot_be_spread,
-       &refuse},
+       &refuse<kUneven, kNoNumber>},
       {kFamily, "machines_know_where_to_meet",
        "HF Accelerate starts machines that cannot find one another; we refuse and say what to "
        "give.",
-       &does_not_say_where_machines_meet, &refuse},
+       &does_not_say_where_machines_meet, &refuse<kNoPlace, kNoRank, kAnyPort, kNoHosts>},
       {kFamily, "a_mesh_needs_fsdp2",
        "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
-       &has_a_mesh_without_fsdp2, &refuse},
+       &has_a_mesh_without_fsdp2, &refuse<kNoFsdp2>},
       {kFamily, "weights_of_one_rank_are_shared",
        "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
-       &loads_on_one_rank_only, &refuse},
-      {kFamily, "precision_is_checked",
-       "HF Accelerate checks bfloat16 only beside a configuration file; we always do.",
-       &lacks_the_precision, &refuse},
+       &loads_on_one_rank_only, &refuse<kNobodyShares>},
       {kFamily, "devices_are_checked",
        "HF Accelerate checks the number of device ids only beside a configuration file; we always "
        "do.",
-       &names_one_device_for_many, &refuse},
+       &names_one_device_for_many, &refuse<kOneDevice>},
       {kFamily, "known_rendezvous", "HF Accelerate hands any name on; we have static and c10d.",
-       &has_an_unknown_rendezvous, &refuse},
-      {kFamily, "unquoted_no", "YAML reads an unquoted NO as false; we take it for the word.",
-       &has_unquoted_no, &take_it_for_the_word},
-      {kFamily, "precision_in_files_is_checked",
-       "HF Accelerate loads a precision that there is not; we refuse it.", &has_a_bad_precision,
-       &refuse},
-      {kFamily, "yaml_in_yaml_files",
-       "HF Accelerate writes JSON into a .yaml file; we write YAML, with the same fields.",
-       &is_write_basic_config, &write_yaml_into_yaml},
-      {kFamily, "keys_by_name", "Meanings are HF Accelerate's words; the keys are the same.",
-       &is_config_keys, &list_keys},
-      {kFamily, "flags_by_setting",
-       "HF Accelerate takes any text for truth values and some choices; we name the choices.",
-       &is_parser_flags, &list_flags_by_setting},
+       &has_an_unknown_rendezvous, &refuse<kRendezvous>},
   };
+  const std::vector<Decision> of_files = launch_file_rules();
+  rules.insert(rules.end(), of_files.begin(), of_files.end());
+  return rules;
 }
 
 }  // namespace accelerate::golden
