@@ -111,7 +111,7 @@ constexpr Recorded kRecorded[] = {
     {"process_control", 63, 0},
     {"save_state_layout", 16, 39},
     {"seedable_sampler", 103, 16},
-    {"tracking", 70, 10},
+    {"tracking", 67, 13},
     {"training", 16, 0},
 };
 
