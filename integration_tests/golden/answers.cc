@@ -39,7 +39,7 @@ const char* type_name(const c10::Error& error) {
 json refused_by_compiler() { return {{"refused_by_compiler", true}}; }
 
 json status_error(const absl::Status& status) {
-  std::string type = absl::StatusCodeToString(status.code());
+  std::string type(absl::StatusCodeToString(status.code()));
   if (absl::IsInvalidArgument(status)) type = "InvalidArgument";
   if (absl::IsNotFound(status)) type = "NotFound";
   return error_answer(true, type, std::string(status.message()));

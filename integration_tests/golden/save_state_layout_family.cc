@@ -23,7 +23,6 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "integration_tests/golden/answers.h"
-#include "integration_tests/golden/call_notes.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/save_state_layout_model.h"
