@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/data/dataset_error.h"
 #include "integration_tests/golden/fields.h"
 #include "simulator/cluster/cluster.h"
@@ -13,23 +14,50 @@ namespace {
 
 using nlohmann::json;
 
-json error_answer(bool ours, const std::string& message) {
-  return {{"error", {{"ours", ours}, {"message", message}}}};
+json error_answer(bool ours, const std::string& type, const std::string& message) {
+  return {{"error", {{"ours", ours}, {"type", type}, {"message", message}}}};
+}
+
+template <typename Exception>
+bool is(const c10::Error& error) {
+  return dynamic_cast<const Exception*>(&error) != nullptr;
+}
+
+const char* type_name(const c10::Error& error) {
+  if (is<CheckpointError>(error)) return "CheckpointError";
+  if (is<c10::ValueError>(error)) return "ValueError";
+  if (is<c10::TypeError>(error)) return "TypeError";
+  if (is<c10::IndexError>(error)) return "IndexError";
+  if (is<c10::NotImplementedError>(error)) return "NotImplementedError";
+  if (is<c10::OutOfMemoryError>(error)) return "OutOfMemoryError";
+  if (is<c10::DistBackendError>(error)) return "DistBackendError";
+  return "Error";
 }
 
 }  // namespace
 
+json refused_by_compiler() { return {{"refused_by_compiler", true}}; }
+
+json status_error(const absl::Status& status) {
+  std::string type(absl::StatusCodeToString(status.code()));
+  if (absl::IsInvalidArgument(status)) type = "InvalidArgument";
+  if (absl::IsNotFound(status)) type = "NotFound";
+  return error_answer(true, type, std::string(status.message()));
+}
+
 json current_error() {
   try {
     throw;
+  } catch (const DoesNotCompile&) {
+    return refused_by_compiler();
   } catch (const c10::Error& error) {
-    return error_answer(true, error.what_without_backtrace());
+    return error_answer(true, type_name(error), error.what_without_backtrace());
   } catch (const DatasetError& error) {
-    return error_answer(true, error.what());
+    return error_answer(true, "DatasetError", error.what());
   } catch (const std::exception& error) {
-    return error_answer(false, error.what());
+    return error_answer(false, "std::exception", error.what());
   } catch (...) {
-    return error_answer(false, "something that is not a std::exception");
+    return error_answer(false, "", "something that is not a std::exception");
   }
 }
 

@@ -1,7 +1,10 @@
 /// What a family's run_case puts into its answer where something throws, and how it asks ranks.
 ///
-/// In an answer `{"error": {"ours": bool, "message": text}}` stands for an exception. `ours` is
-/// whether the library reports errors so; an expected error is met by no other one.
+/// In an answer `{"error": {"ours": bool, "type": name, "message": text}}` stands for an exception.
+/// `ours` is whether the library reports errors so; an expected error is met by no other one. The
+/// type is the exception's name without namespaces, or the code of a status ("InvalidArgument");
+/// see errors.h. `{"refused_by_compiler": true}` stands for a call that does not compile, which is
+/// never an error of the library.
 #pragma once
 
 #include <exception>
@@ -12,11 +15,21 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/status/status.h"
+
 namespace accelerate::simulator {
 class SimDisk;
 }  // namespace accelerate::simulator
 
 namespace accelerate::golden {
+
+/// The case makes a call that does not compile; a static_assert stands where this is thrown.
+class DoesNotCompile : public std::exception {};
+
+nlohmann::json refused_by_compiler();
+
+/// The answer that the status is. \pre It is not OK.
+nlohmann::json status_error(const absl::Status& status);
 
 /// The answer that the exception is. \pre An exception is being handled.
 nlohmann::json current_error();

@@ -13,7 +13,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_replace.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
@@ -156,12 +155,8 @@ json run_save_model(const json& in) {
   json out = json::object();
   try {
     save_model(files, state_dict_of(in), folder.path(), options_of(in));
-  } catch (const c10::ValueError& error) {
-    // How HF Accelerate would have named it.
-    const std::string text = error.what_without_backtrace();
-    const bool is_overflow = absl::StrContains(text, "infinity");
-    out["error"] = {{"type", is_overflow ? "OverflowError" : "ValueError"},
-                    {"message", absl::StrReplaceAll(text, {{folder.path(), "<DIR>"}})}};
+  } catch (const c10::ValueError&) {
+    out = current_error();
   }
   out["files"] = list_folder(files, folder);
   return out;
@@ -169,7 +164,9 @@ json run_save_model(const json& in) {
 
 json run_size_parse(const json& in) {
   expect_fields(in, {"kind", "text"});
-  return {{"bytes", internal::value_or_throw(parse_shard_size(string_field(in, "text")))}};
+  const auto bytes = parse_shard_size(string_field(in, "text"));
+  if (!bytes.ok()) return status_error(bytes.status());
+  return {{"bytes", *bytes}};
 }
 
 // ---- safetensors

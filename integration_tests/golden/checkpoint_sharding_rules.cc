@@ -28,7 +28,7 @@ bool saves_tensors(const json& in) { return is_kind(in, "save_model") && !in.con
 
 void refuse_the_file(const json& /*in*/, json& out) {
   out.erase("returned");
-  out["error"] = {{"type", "CheckpointError"}, {"message", "not a folder"}};
+  out.update(our_error({"ValueError"}, {"it is a file, not a folder"}));
 }
 
 bool asks_for_pickle(const json& in) {
@@ -162,9 +162,7 @@ bool repeats_a_key(const json& in) {
 }
 
 void refuse(const json& /*in*/, json& out) {
-  if (!out.contains("error")) {
-    out = {{"error", {{"type", "CheckpointError"}, {"message", "a key comes twice"}}}};
-  }
+  expect_our_error(out, {"CheckpointError"}, {"comes twice"});
 }
 
 }  // namespace

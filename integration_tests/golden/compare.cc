@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "integration_tests/golden/errors.h"
+
 namespace accelerate::golden {
 namespace {
 
@@ -46,8 +48,6 @@ bool is_flat(const json& list) {
                       [](const json& element) { return element.is_structured(); });
 }
 
-bool is_our_error(const json& error) { return error.is_object() && error.value("ours", false); }
-
 // Appends to `path` on its way down and restores it, unless it finds something.
 class Walk {
  public:
@@ -55,8 +55,8 @@ class Walk {
 
   std::optional<Difference> compare(const json& expected, const json& got) {
     if (is_error(expected)) {
-      const bool met = is_error(got) && is_our_error(got["error"]);
-      return met ? std::nullopt : differ(expected, got);
+      if (!is_error(got)) return differ(expected, got);
+      return compare_errors(expected["error"], got["error"]);
     }
     if (is_error(got)) return differ(expected, got);
     if (expected.is_object() && got.is_object()) return compare_objects(expected, got);
@@ -70,17 +70,25 @@ class Walk {
     return Difference{path_, on_one_line(expected), on_one_line(got)};
   }
 
+  // Of what stands under "error".
+  std::optional<Difference> compare_errors(const json& expected, const json& got) const {
+    const auto why = error_difference(expected, got);
+    if (!why) return std::nullopt;
+    auto difference = differ({{"error", expected}}, {{"error", got}});
+    difference->got += " (" + *why + ")";
+    return difference;
+  }
+
   std::optional<Difference> compare_objects(const json& expected, const json& got) {
     for (const auto& [key, value] : expected.items()) {
       const std::string before = path_;
       path_ += (path_.empty() ? "" : ".") + key;
       auto found = got.find(key);
       if (found == got.end()) return Difference{path_, on_one_line(value), "nothing"};
-      if (key == "error" && value.is_object() && is_our_error(*found)) {
-        path_ = before;
-        continue;
-      }
-      if (auto difference = compare(value, *found)) return difference;
+      const bool is_exception =
+          key == "error" && value.is_object() && found->is_object() && found->contains("ours");
+      auto difference = is_exception ? compare_errors(value, *found) : compare(value, *found);
+      if (difference) return difference;
       path_ = before;
     }
     for (const auto& [key, value] : got.items()) {

@@ -1,8 +1,8 @@
 /// Compares a recorded answer with the one that is got.
 ///
 /// Integers are equal exactly. Where one of two numbers is a float, they may differ by a tolerance.
-/// An object that only has an `error` is met by any error of the library's at that place, and so is
-/// an `error` beside other fields; messages are not compared. Everything else must be equal.
+/// An object that only has an `error` is met by an error of the library's at that place that stands
+/// for it (see errors.h), and so is an `error` beside other fields. Everything else must be equal.
 /// Threads: pure functions.
 #pragma once
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "integration_tests/golden/errors.h"
+
 namespace accelerate::golden {
 namespace {
 
@@ -41,18 +43,84 @@ TEST(Compare, FloatsUpToOneInAMillion) {
 
 TEST(Compare, AnExpectedErrorIsMetByAnErrorOfOursOnly) {
   const char* expected = R"({"len": {"error": {"type": "TypeError", "message": "no length"}}})";
-  EXPECT_TRUE(equal(expected, R"({"len": {"error": {"ours": true, "message": "unknown"}}})"));
-  EXPECT_EQ(path(expected, R"({"len": {"error": {"ours": false, "message": "bad_alloc"}}})"),
-            "len");
+  EXPECT_TRUE(
+      equal(expected,
+            R"({"len": {"error": {"ours": true, "type": "ValueError", "message": "unknown"}}})"));
+  EXPECT_EQ(
+      path(expected,
+           R"({"len": {"error": {"ours": false, "type": "ValueError", "message": "bad_alloc"}}})"),
+      "len");
   EXPECT_EQ(path(expected, R"({"len": 3})"), "len");
+}
+
+TEST(Compare, AnExpectedErrorIsNotMetByAnErrorOfAnotherType) {
+  const char* expected = R"({"error": {"type": "NotImplementedError", "message": "not yet"}})";
+  EXPECT_TRUE(equal(
+      expected, R"({"error": {"ours": true, "type": "NotImplementedError", "message": "no"}})"));
+  const auto difference =
+      first_difference(parse(expected), parse(R"({"error": {"ours": true, "type": "ValueError",
+                                                            "message": "not yet"}})"));
+  ASSERT_TRUE(difference);
+  EXPECT_THAT(difference->got, HasSubstr("its type is ValueError, not NotImplementedError"));
+  EXPECT_FALSE(equal(expected, R"({"error": {"ours": true, "message": "not yet"}})"));
+  // A type that nobody thought of is met by nothing.
+  EXPECT_FALSE(equal(R"({"error": {"type": "ZeroDivisionError", "message": "division by zero"}})",
+                     R"({"error": {"ours": true, "type": "ValueError", "message": "zero"}})"));
+}
+
+TEST(Compare, AnErrorThatTheTableKnowsMustSayTheWordsThatMatter) {
+  const char* expected = R"({"error": {"type": "ValueError",
+      "message": "To use `BatchSamplerShard` in `split_batches` mode, the batch size (3) needs to be a round multiple of the number of processes (2)."}})";
+  EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "type": "ValueError", "message":
+      "split_batches: the batch size 3 is not divisible by the world size 2"}})"));
+  const auto difference =
+      first_difference(parse(expected), parse(R"({"error": {"ours": true, "type": "ValueError",
+          "message": "split_batches: the batch size 4 is not divisible by the world size 2"}})"));
+  ASSERT_TRUE(difference);
+  EXPECT_THAT(difference->got,
+              HasSubstr("does not say \"the batch size 3 is not divisible by the world size 2\""));
+  EXPECT_FALSE(equal(expected, R"({"error": {"ours": true, "type": "ValueError",
+                                             "message": "rank 5 is not in a world of 2"}})"));
+}
+
+TEST(Compare, AnErrorOfADecisionIsOneOfItsTypesAndSaysOneOfItsWords) {
+  json expected = our_error({"ValueError"}, {"no room"});
+  auto meets = [&expected](const char* type, const char* message) {
+    const json got = {{"error", {{"ours", true}, {"type", type}, {"message", message}}}};
+    return !first_difference(expected, got);
+  };
+  EXPECT_TRUE(meets("ValueError", "there is no room left"));
+  EXPECT_FALSE(meets("ValueError", "there is none"));
+  EXPECT_FALSE(meets("Error", "there is no room left"));
+  expect_our_error(expected, {"Error"}, {"too late"});
+  EXPECT_TRUE(meets("Error", "too late for that"));
+  EXPECT_FALSE(meets("Error", "there is none"));
+}
+
+TEST(Compare, ADecisionLeavesAnErrorThatWasRecorded) {
+  const json recorded = parse(R"({"error": {"type": "ValueError", "message": "taken"}})");
+  json out = recorded;
+  expect_our_error(out, {"Error"}, {"too late"});
+  EXPECT_EQ(out, recorded);
+}
+
+TEST(Compare, WhatTheCompilerRefusesIsNoError) {
+  EXPECT_FALSE(equal(R"({"error": {"type": "TypeError", "message": "no"}})",
+                     R"({"refused_by_compiler": true})"));
+  EXPECT_TRUE(equal(R"({"refused_by_compiler": true})", R"({"refused_by_compiler": true})"));
 }
 
 TEST(Compare, AnErrorBesideOtherFieldsIsMetByOneOfOursAndTheyAreCompared) {
   const char* expected = R"({"error": {"type": "ValueError", "message": "taken"}, "n": 1})";
-  EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "message": "there"}, "n": 1})"));
-  EXPECT_EQ(path(expected, R"({"error": {"ours": true, "message": "there"}, "n": 2})"), "n");
-  EXPECT_EQ(path(expected, R"({"error": {"ours": false, "message": "there"}, "n": 1})"),
-            "error.message");
+  EXPECT_TRUE(equal(
+      expected, R"({"error": {"ours": true, "type": "ValueError", "message": "there"}, "n": 1})"));
+  EXPECT_EQ(path(expected,
+                 R"({"error": {"ours": true, "type": "ValueError", "message": "there"}, "n": 2})"),
+            "n");
+  EXPECT_EQ(path(expected,
+                 R"({"error": {"ours": false, "type": "ValueError", "message": "there"}, "n": 1})"),
+            "error");
+  EXPECT_EQ(path(expected, R"({"error": {"ours": true, "type": "Error"}, "n": 1})"), "error");
   EXPECT_EQ(path(expected, R"({"n": 1})"), "error");
 }
 

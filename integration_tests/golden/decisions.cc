@@ -9,6 +9,7 @@
 #include <ATen/ops/randperm.h>
 
 #include "integration_tests/golden/compare.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 
@@ -20,10 +21,6 @@ using nlohmann::json;
 // Floor or ceiling.
 int64_t blocks_of(int64_t samples, int64_t block, bool drop_last) {
   return drop_last ? samples / block : (samples + block - 1) / block;
-}
-
-json refusal(const char* message) {
-  return {{"error", {{"type", "ValueError"}, {"message", message}}}};
 }
 
 // ---- batch_sampler_shard
@@ -83,7 +80,7 @@ bool splits_indivisibly(const json& in) {
 }
 
 void refuse(const json& /*in*/, json& out) {
-  if (!out.contains("error")) out = refusal("the ranks do not divide the batch size");
+  expect_our_error(out, {"ValueError"}, {"is not divisible by the world size"});
 }
 
 void count_split_samples(const json& in, json& out) {

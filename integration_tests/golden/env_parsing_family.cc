@@ -105,12 +105,17 @@ json run_get_int(const json& in) {
 
 // ---- Amounts of memory.
 
+template <typename Number>
+concept IsSize = requires(Number number) { convert_file_size_to_int(number); };
+
 json run_convert_file_size(const json& in) {
   expect_fields(in, {"fn", "args"});
   const json& size = argument(in, 0);
   if (size.is_string()) return value_of(convert_file_size_to_int(size.get<std::string>()));
   if (size.is_boolean()) return value_of(convert_file_size_to_int(size.get<bool>()));
   if (size.is_number_integer()) return value_of(convert_file_size_to_int(to_int(size, "args")));
+  if (!size.is_number_float()) throw CaseError("args: not a size: " + size.dump());
+  static_assert(!IsSize<double> && IsSize<int64_t>);
   return refused_by_compiler();
 }
 
@@ -280,14 +285,20 @@ std::string peer_text(const PeerError& error) {
   return list.empty() ? "" : "(" + list + ")";
 }
 
-// How HF Accelerate would have named what a call threw: what its function raises comes through as
-// it is. Behind HF Accelerate's own words we say why the last try failed.
-json call_error(const PeerError& raised, const c10::Error& error) {
-  static const std::string kZero = "No executable batch size found, reached zero.";
-  const std::string text = error.what_without_backtrace();
-  if (text.starts_with(kZero)) return {{"type", "RuntimeError"}, {"message", kZero}};
-  const bool is_raised = text == (raised.texts.empty() ? "" : raised.texts[0]);
-  return {{"type", raised.type}, {"message", is_raised ? peer_text(raised) : text}};
+json answer_to_raised(const PeerError& error) {
+  try {
+    raise(error);
+  } catch (...) {
+    return current_error().at("error");
+  }
+}
+
+// What a call threw. The error that the case's function raised must come through as it is, type and
+// text; the case has it as Python calls it. \pre An exception is being handled.
+json call_error(const PeerError& raised) {
+  json error = current_error().at("error");
+  if (error != answer_to_raised(raised)) return error;
+  return {{"type", raised.type}, {"message", peer_text(raised)}};
 }
 
 // Empty for the built-in rule.
@@ -324,8 +335,8 @@ json run_batch_sizes(const json& in) {
     json call;
     try {
       call["value"] = function();
-    } catch (const c10::Error& thrown) {
-      call["error"] = call_error(error, thrown);
+    } catch (const c10::Error&) {
+      call["error"] = call_error(error);
     }
     call["tried"] = tried;
     calls.push_back(std::move(call));

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
@@ -85,6 +86,18 @@ void pass_all_arguments(const json& in, json& out) {
   out = {{"value", std::move(values)}};
 }
 
+// ---- Calls that do not compile
+
+bool may_not_compile(const json& in) {
+  if (is(in, "find_executable_batch_size")) return in.contains("note");
+  return is(in, "convert_file_size_to_int") && in.contains("args") && !in["args"].empty() &&
+         in["args"][0].is_number_float();
+}
+
+void leave_it_to_the_compiler(const json& /*in*/, json& out) {
+  if (out.contains("error")) out = {{"refused_by_compiler", true}};
+}
+
 // ---- should_reduce_batch_size
 
 bool is_out_of_memory_by_type(const json& in) {
@@ -132,7 +145,7 @@ bool is_size(const json& in) { return is(in, "convert_file_size_to_int"); }
 
 void refuse_beyond_64_bits(const json& /*in*/, json& out) {
   if (out.contains("value") && out["value"].is_number() && out["value"].get<double>() >= 0x1p63) {
-    out = {{"error", error("too large")}};
+    out = our_error({"ValueError"}, {"is not a size"});
   }
 }
 
@@ -152,6 +165,10 @@ std::vector<Decision> env_parsing_rules() {
        "HF Accelerate counts *args as one parameter and takes a second argument for the batch "
        "size; here all are passed",
        &takes_any_number, &pass_all_arguments},
+      {"env_parsing", "calls that do not compile",
+       "HF Accelerate raises an error where a function is called with arguments that it does not "
+       "take; here the compiler refuses the call",
+       &may_not_compile, &leave_it_to_the_compiler},
       {"env_parsing", "out-of-memory errors with other texts",
        "HF Accelerate goes by an error's text alone; here an out-of-memory error is one by its "
        "type",

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "launch/settings/schema.h"
+#include "integration_tests/golden/launch_env_flags.h"
 
 namespace accelerate::golden {
-
-using launch::settings::Setting;
-using launch::settings::ValueType;
 
 LaunchFacts::LaunchFacts(const nlohmann::json& in) {
   const auto argv = in.at("argv").get<std::vector<std::string>>();
@@ -17,15 +14,14 @@ LaunchFacts::LaunchFacts(const nlohmann::json& in) {
     const std::string word = argv[next++];
     const size_t equals = word.find('=');
     const std::string flag = word.substr(0, equals);
-    const Setting* row = launch::settings::find_flag(flag.substr(flag.find_first_not_of('-')));
-    if (row == nullptr) break;
-    if (row->type == ValueType::kFlag) {
-      const bool is_negated = row->negated_flag != nullptr && flag.find("no") != std::string::npos;
-      typed_[row->name] = is_negated ? "false" : "true";
+    const TypedLaunchFlag typed = parse_launch_flag(flag);
+    if (typed.flag == nullptr) break;
+    if (typed.flag->kind == FlagKind::kFlag) {
+      typed_[typed.flag->name] = typed.is_negated ? "false" : "true";
     } else if (equals != std::string::npos) {
-      typed_[row->name] = word.substr(equals + 1);
+      typed_[typed.flag->name] = word.substr(equals + 1);
     } else if (next < argv.size()) {
-      typed_[row->name] = argv[next++];
+      typed_[typed.flag->name] = argv[next++];
     }
   }
   program_.assign(argv.begin() + next, argv.end());
@@ -64,16 +60,12 @@ std::optional<std::string> LaunchFacts::in_config(const std::string& key) const 
 
 std::optional<std::string> LaunchFacts::value(const std::string& name) const {
   if (const auto found = typed(name)) return found;
-  const Setting* row = launch::settings::find_setting(name);
-  if (row == nullptr || row->section == launch::settings::Section::kNone) return std::nullopt;
-  if (const auto found = in_config(row->key_name())) return found;
-  for (const launch::settings::SectionName& section : launch::settings::all_sections()) {
-    const std::string prefix = section.prefix;
-    if (section.section == row->section && !prefix.empty() && name.starts_with(prefix)) {
-      return in_config(name.substr(prefix.size()));
-    }
-  }
-  return std::nullopt;
+  const LaunchFlag* const flag = find_launch_flag(name);
+  if (flag == nullptr || flag->place == FlagPlace::kNowhere) return std::nullopt;
+  if (const auto found = in_config(flag->key != nullptr ? flag->key : name)) return found;
+  const std::string prefix = key_prefix(flag->place);
+  if (prefix.empty() || !name.starts_with(prefix)) return std::nullopt;
+  return in_config(name.substr(prefix.size()));
 }
 
 int64_t LaunchFacts::number(const std::string& name, int64_t otherwise) const {
@@ -88,7 +80,8 @@ int64_t LaunchFacts::number(const std::string& name, int64_t otherwise) const {
 
 bool LaunchFacts::is_on(const std::string& name, bool otherwise) const {
   const auto text = value(name);
-  return text ? launch::settings::parse_bool(*text).value_or(otherwise) : otherwise;
+  const int truth = text ? truth_of(*text) : -1;
+  return truth < 0 ? otherwise : truth == 1;
 }
 
 std::string LaunchFacts::config_type() const {

@@ -24,7 +24,7 @@ class LaunchFacts {
   int64_t number(const std::string& name, int64_t otherwise) const;
   bool is_on(const std::string& name, bool otherwise = false) const;
 
-  /// All that was typed, by the schema's names.
+  /// All that was typed, by the names of launch_env_flags.h.
   const std::map<std::string, std::string>& all_typed() const { return typed_; }
   /// The program and its arguments.
   const std::vector<std::string>& program() const { return program_; }

@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "launch/plan/launch_plan.h"
@@ -46,10 +47,6 @@ using launch::process::find_in_environment;
 // The port that is free on the recorded machine.
 constexpr uint16_t kFreePort = 45678;
 
-json error_of(const absl::Status& status) {
-  return {{"error", {{"ours", true}, {"message", std::string(status.message())}}}};
-}
-
 json to_plain(const nlohmann::ordered_json& value) { return json::parse(value.dump()); }
 
 std::vector<std::string> environment_of(const json& in) {
@@ -63,7 +60,6 @@ std::vector<std::string> environment_of(const json& in) {
 
 Machine machine_of(const json& in) {
   Machine machine;
-  machine.has_fp8 = false;
   const json none = json::object();
   const json& described = in.contains("machine") ? in["machine"] : none;
   expect_fields(described, {"gpus", "physical_cores", "mpi", "ports_in_use", "fp8", "deepspeed",
@@ -73,8 +69,6 @@ Machine machine_of(const json& in) {
   if (described.contains("tpu") && described["tpu"] != false) machine.device_kind = "tpu";
   const int cores = described.value("physical_cores", 8);
   machine.count_physical_cores = [cores] { return cores; };
-  machine.has_bf16 = described.value("bf16", true);
-  machine.has_fp8 = described.value("fp8", false);
   machine.has_peer_access = described.value("p2p", true);
   const json mpi = described.contains("mpi") ? described["mpi"] : json();
   machine.find_mpi = [mpi]() -> std::optional<MpiProgram> {
@@ -203,31 +197,31 @@ json run_launch(const json& in) {
   TypedFlags typed;
   declare_flags(app, typed);
   absl::StatusOr<LaunchWords> words = split_launch_words(app, argv);
-  if (!words.ok()) return error_of(words.status());
+  if (!words.ok()) return status_error(words.status());
   std::reverse(words->options.begin(), words->options.end());
   try {
     app.parse(words->options);
   } catch (const CLI::ParseError& error) {
-    return error_of(absl::InvalidArgumentError(error.what()));
+    return status_error(absl::InvalidArgumentError(error.what()));
   }
   const std::vector<std::string> environment = environment_of(in);
   absl::StatusOr<std::optional<ConfigFile>> config = config_of(in, typed);
-  if (!config.ok()) return error_of(config.status());
+  if (!config.ok()) return status_error(config.status());
   absl::StatusOr<Settings> settings =
       Settings::resolve(typed, *config ? &**config : nullptr, environment);
-  if (!settings.ok()) return error_of(settings.status());
+  if (!settings.ok()) return status_error(settings.status());
   const Machine machine = machine_of(in);
   const absl::StatusOr<Job> job = find_job(environment);
-  if (!job.ok()) return error_of(job.status());
-  if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) return error_of(ok);
-  if (words->program.empty()) return error_of(absl::InvalidArgumentError("no program"));
+  if (!job.ok()) return status_error(job.status());
+  if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) return status_error(ok);
+  if (words->program.empty()) return status_error(absl::InvalidArgumentError("no program"));
   const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
                                                      .machine = machine,
                                                      .job = *job,
                                                      .command = words->program,
                                                      .environment = environment,
                                                      .typed_options = {}});
-  if (!plan.ok()) return error_of(plan.status());
+  if (!plan.ok()) return status_error(plan.status());
   return describe(*plan, *settings, environment);
 }
 
@@ -236,7 +230,7 @@ json run_config_load(const json& in) {
   const bool is_json = in.value("ext", "yaml") == "json";
   const absl::StatusOr<ConfigFile> config = parse_config(
       string_field(in, "text"), is_json ? ConfigFormat::kJson : ConfigFormat::kYaml, "cfg");
-  if (!config.ok()) return error_of(config.status());
+  if (!config.ok()) return status_error(config.status());
   return {{"class", config->is_sagemaker() ? "SageMakerConfig" : "ClusterConfig"},
           {"fields", to_plain(all_fields(*config))},
           {"rewritten_yaml", config_to_yaml(*config)}};
@@ -249,10 +243,10 @@ json run_write_basic_config(const json& in) {
   if (in.value("file_exists", false)) std::ofstream(path) << "{}\n";
   const absl::StatusOr<bool> written =
       write_basic_config(in.value("mixed_precision", "no"), path, {.devices = in.value("gpus", 0)});
-  if (!written.ok()) return error_of(written.status());
+  if (!written.ok()) return status_error(written.status());
   if (!*written) return {{"written", false}};
   const absl::StatusOr<ConfigFile> config = load_config_file(path);
-  if (!config.ok()) return error_of(config.status());
+  if (!config.ok()) return status_error(config.status());
   return {{"written", true}, {"fields", to_plain(all_fields(*config))}};
 }
 
@@ -304,7 +298,7 @@ json run_sagemaker_args(const json& in) {
   expect_fields(in, {"kind", "args"});
   const absl::StatusOr<nlohmann::ordered_json> parameters =
       sagemaker_hyperparameters(field(in, "args").get<std::vector<std::string>>());
-  if (!parameters.ok()) return error_of(parameters.status());
+  if (!parameters.ok()) return status_error(parameters.status());
   return {{"hyperparameters", to_plain(*parameters)}};
 }
 

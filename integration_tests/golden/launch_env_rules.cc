@@ -8,23 +8,20 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/launch_env_facts.h"
-#include "launch/settings/schema.h"
+#include "integration_tests/golden/launch_env_flags.h"
 
 namespace accelerate::golden {
 namespace {
 
-using launch::settings::all_settings;
-using launch::settings::Group;
-using launch::settings::Setting;
-using launch::settings::ValueType;
 using nlohmann::json;
 
 bool is_launch(const json& in) { return in.at("kind") == "launch"; }
 
 bool is_refused(const json& out) { return out.contains("error"); }
 
-json refusal() { return {{"error", {{"type", "ValueError"}, {"message", "refused"}}}}; }
+json refusal(const std::string& says) { return our_error({"InvalidArgument"}, {says}); }
 
 bool starts(const json& out, const char* what) {
   return out.contains("starts") && out["starts"] == what;
@@ -66,6 +63,29 @@ void note_defaults(const LaunchFacts& facts, json& out) {
 }
 
 // ---- What a launch shows.
+
+bool lacks_bf16(const json& in) {
+  return is_launch(in) && !in.value("machine", json::object()).value("bf16", true);
+}
+
+// One process, which the rules below change like any other.
+void leave_precision_to_ranks(const json& in, json& out) {
+  const bool is_about_it =
+      is_refused(out) &&
+      out["error"].value("message", "").starts_with("bf16 mixed precision requires");
+  if (!is_about_it) return;
+  const LaunchFacts facts(in);
+  json words = json::array({"python"});
+  for (const std::string& word : facts.program()) words.push_back(word);
+  out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
+  out["env_set"] = {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
+                    {"ACCELERATE_DYNAMO_MODE", "default"},
+                    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+                    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+                    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+                    {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
+                    {"ACCELERATE_USE_CPU", capital(facts.is_cpu())}};
+}
 
 void start_programs_as_they_are(const json& in, json& out) {
   if (starts(out, "process")) {
@@ -243,7 +263,7 @@ void hand_variables_on_with_mpirun(const json& in, json& out) {
   const json environment = in.value("env", json::object());
   for (const auto& [name, value] : environment.items()) {
     if (name == "OMP_NUM_THREADS") continue;
-    for (const Setting& row : all_settings()) {
+    for (const LaunchFlag& row : launch_flags()) {
       if (row.variable != nullptr && name == row.variable) names.push_back(name);
     }
   }
@@ -286,8 +306,8 @@ void start_zero_without_deepspeed(const json& in, json& out) {
   out["env_set"] = {{"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
                     {"ACCELERATE_USE_DEEPSPEED", "true"},
                     {"ACCELERATE_CONFIG_DS_FIELDS", ""}};
-  for (const Setting& row : all_settings()) {
-    if (row.group != Group::kDeepSpeed || row.variable == nullptr) continue;
+  for (const LaunchFlag& row : launch_flags()) {
+    if (row.place != FlagPlace::kDeepSpeed || row.variable == nullptr) continue;
     if (const auto value = facts.value(row.name)) out["env_set"][row.variable] = *value;
   }
   out["torchrun"] = {{"training_script", facts.program()[0]},
@@ -301,10 +321,10 @@ void tell_zero_what_others_are_told(const json& in, json& out) {
   const LaunchFacts facts(in);
   json& variables = out["env_set"];
   variables.erase("PYTHONPATH");
-  for (const Setting& row : all_settings()) {
-    if (row.group != Group::kCompile) continue;
+  for (const LaunchFlag& row : launch_flags()) {
+    if (row.place != FlagPlace::kDynamo) continue;
     std::string value = facts.value(row.name).value_or(row.default_value);
-    if (row.type == ValueType::kFlag) value = capital(facts.is_on(row.name));
+    if (row.kind == FlagKind::kFlag) value = capital(facts.is_on(row.name));
     if (std::string(row.name) == "dynamo_backend") {
       std::transform(value.begin(), value.end(), value.begin(), ::toupper);
     }
@@ -355,13 +375,14 @@ void tell_megatron_all_that_is_set(const json& in, json& out) {
   for (auto it = variables.begin(); it != variables.end();) {
     it = it.key().starts_with("MEGATRON_LM_") ? variables.erase(it) : std::next(it);
   }
-  for (const Setting& row : all_settings()) {
-    if (row.group != Group::kMegatron) continue;
+  for (const LaunchFlag& row : launch_flags()) {
+    if (row.place != FlagPlace::kMegatron) continue;
     auto value = facts.value(row.name);
     if (!value && row.default_value != nullptr) value = row.default_value;
     if (!value) continue;
-    if (row.type == ValueType::kFloat) value = float_text(*value);
-    if (row.is_boolean()) std::transform(value->begin(), value->end(), value->begin(), ::tolower);
+    if (row.kind == FlagKind::kFloat) value = float_text(*value);
+    if (row.kind == FlagKind::kBool)
+      std::transform(value->begin(), value->end(), value->begin(), ::tolower);
     variables[row.variable] = *value;
   }
 }
@@ -411,10 +432,10 @@ void start_ranks_on_tpus(const json& in, json& out) {
       in.contains("machine") && in["machine"].contains("tpu") && in["machine"]["tpu"] != false;
   json defaulted = out.value("defaulted", json());
   if (!has_tpu) {
-    out = refusal();
+    out = refusal("this machine has no TPU");
   } else if (facts.is_on("tpu_use_cluster")) {
     const bool is_named = facts.value("tpu_name") || facts.value("vm");
-    out = is_named ? json({{"starts", "tpu pod"}}) : refusal();
+    out = is_named ? json({{"starts", "tpu pod"}}) : refusal("which TPU pod?");
   } else {
     out = {{"starts", "tpu ranks"}, {"nproc_per_node", facts.ranks() / facts.machines()}};
     note_defaults(facts, out);
@@ -429,7 +450,7 @@ void write_the_job_of_sagemaker(const json& in, json& out) {
   const LaunchFacts facts(in);
   out = facts.config().find("image_uri:") != std::string::npos && facts.value("image_uri")
             ? json({{"starts", "sagemaker"}})
-            : refusal();
+            : refusal("has no image_uri");
 }
 
 // ---- What only we refuse.
@@ -438,9 +459,7 @@ bool has_a_bad_value(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
   for (const auto& [name, value] : facts.all_typed()) {
-    const Setting& row = launch::settings::setting(name);
-    if (row.type != ValueType::kFlag && !launch::settings::check_value(row, value).ok())
-      return true;
+    if (!is_value_of(*find_launch_flag(name), value)) return true;
   }
   return false;
 }
@@ -482,14 +501,6 @@ bool loads_on_one_rank_only(const json& in) {
          !facts.is_on("fsdp_sync_module_states", true);
 }
 
-bool lacks_the_precision(const json& in) {
-  if (!is_launch(in)) return false;
-  const json machine = in.value("machine", json::object());
-  const std::string precision = LaunchFacts(in).value("mixed_precision").value_or("no");
-  return (precision == "bf16" && !machine.value("bf16", true)) ||
-         (precision == "fp8" && !machine.value("fp8", false));
-}
-
 bool names_one_device_for_many(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
@@ -504,15 +515,33 @@ bool has_an_unknown_rendezvous(const json& in) {
   return backend != "static" && backend != "c10d";
 }
 
+// Says one of the words. What HF Accelerate refuses as well stays as it was recorded.
+template <const char* const... kSays>
 void refuse(const json& /*in*/, json& out) {
-  if (!is_refused(out)) out = refusal();
+  expect_our_error(out, {"InvalidArgument"}, {kSays...});
 }
+
+constexpr char kExpected[] = "expected ";
+constexpr char kUneven[] = "cannot be divided evenly over";
+constexpr char kNoNumber[] = "is not a whole number from";
+constexpr char kNoPlace[] = "need a place to meet";
+constexpr char kNoRank[] = "give --machine_rank";
+constexpr char kAnyPort[] = "port 0 means any free one";
+constexpr char kNoHosts[] = "need --deepspeed_hostfile";
+constexpr char kNoFsdp2[] = "needs --use_fsdp --fsdp_version 2";
+constexpr char kNobodyShares[] = "needs fsdp_sync_module_states";
+constexpr char kOneDevice[] = "need at least two devices";
+constexpr char kRendezvous[] = "expected static, or c10d";
 
 }  // namespace
 
 std::vector<Decision> launch_env_rules() {
   static constexpr char kFamily[] = "launch_env";
-  std::vector<Decision> decisions = {
+  std::vector<Decision> rules = {
+      {kFamily, "precision_left_to_ranks",
+       "HF Accelerate asks the device for bfloat16 beside a configuration file; our launcher asks "
+       "no driver, and a rank refuses what its device does not compute in.",
+       &lacks_bf16, &leave_precision_to_ranks},
       {kFamily, "programs_not_scripts",
        "HF Accelerate starts Python with a script; we start a program, or load a shared object.",
        &is_launch, &start_programs_as_they_are},
@@ -563,32 +592,31 @@ std::vector<Decision> launch_env_rules() {
        "the job, for which a container image has to be named.",
        &is_sagemaker, &write_the_job_of_sagemaker},
       {kFamily, "values_are_checked",
-       "HF Accelerate hands on any text; we refuse what means nothing.", &has_a_bad_value, &refuse},
+       "HF Accelerate hands on any text; we refuse what means nothing.", &has_a_bad_value,
+       &refuse<kExpected>},
       {kFamily, "ranks_spread_evenly",
        "HF Accelerate loses the remainder of ranks over machines; we refuse it.", &cannot_be_spread,
-       &refuse},
+       &refuse<kUneven, kNoNumber>},
       {kFamily, "machines_know_where_to_meet",
        "HF Accelerate starts machines that cannot find one another; we refuse and say what to "
        "give.",
-       &does_not_say_where_machines_meet, &refuse},
+       &does_not_say_where_machines_meet, &refuse<kNoPlace, kNoRank, kAnyPort, kNoHosts>},
       {kFamily, "a_mesh_needs_fsdp2",
        "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
-       &has_a_mesh_without_fsdp2, &refuse},
+       &has_a_mesh_without_fsdp2, &refuse<kNoFsdp2>},
       {kFamily, "weights_of_one_rank_are_shared",
        "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
-       &loads_on_one_rank_only, &refuse},
-      {kFamily, "precision_is_checked",
-       "HF Accelerate checks bfloat16 only beside a configuration file; we always do.",
-       &lacks_the_precision, &refuse},
+       &loads_on_one_rank_only, &refuse<kNobodyShares>},
       {kFamily, "devices_are_checked",
        "HF Accelerate checks the number of device ids only beside a configuration file; we always "
        "do.",
-       &names_one_device_for_many, &refuse},
+       &names_one_device_for_many, &refuse<kOneDevice>},
       {kFamily, "known_rendezvous", "HF Accelerate hands any name on; we have static and c10d.",
-       &has_an_unknown_rendezvous, &refuse},
+       &has_an_unknown_rendezvous, &refuse<kRendezvous>},
   };
-  for (Decision& decision : launch_env_file_rules()) decisions.push_back(std::move(decision));
-  return decisions;
+  const std::vector<Decision> of_files = launch_file_rules();
+  rules.insert(rules.end(), of_files.begin(), of_files.end());
+  return rules;
 }
 
 }  // namespace accelerate::golden

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/nested_values.h"
 
@@ -26,16 +27,16 @@ const json& data_of(const json& in, int64_t rank) {
 }
 bool flag_of(const json& in, const char* name) { return in.at("args").value(name, false); }
 
-json refused() { return {{"error", {{"type", "ValueError"}, {"message", "refused"}}}}; }
-
-// Puts what the model gives for each rank into the place of what was recorded.
-void rewrite_ranks(const json& in, json& out, const std::function<Model(int64_t rank)>& model) {
+// Puts what the model gives for each rank into the place of what was recorded; its errors say one
+// of these words.
+void rewrite_ranks(const json& in, json& out, const std::vector<std::string>& says,
+                   const std::function<Model(int64_t rank)>& model) {
   json& ranks = out.at("ranks");
   for (int64_t rank = 0; rank < ranks_of(in); ++rank) {
     json& recorded = ranks.at(static_cast<size_t>(rank));
     const Model result = model(rank);
     if (!result) {
-      if (!recorded.contains("error")) recorded = refused();
+      expect_our_error(recorded, {"ValueError"}, says);
     } else {
       recorded = {{"result", *result}};
     }
@@ -150,7 +151,8 @@ bool splits_nested_dicts(const json& in) {
 }
 
 void split_by_members(const json& in, json& out) {
-  rewrite_ranks(in, out, [&](int64_t rank) { return share_of(in, rank); });
+  rewrite_ranks(in, out, {"split_between_processes: "},
+                [&](int64_t rank) { return share_of(in, rank); });
 }
 
 // ---- pad_across_processes
@@ -204,7 +206,8 @@ void keep_dtypes(const json& in, json& out) {
                            });
   }
   if (!fits) {
-    for (json& answer : kept.at("ranks")) answer = refused();
+    const json refused = our_error({"ValueError"}, {"tensors cannot be filled up with"});
+    for (json& answer : kept.at("ranks")) answer = refused;
   }
   out = std::move(kept);
 }
@@ -233,7 +236,7 @@ void repeat_last_rows(const json& in, json& out) {
   const int64_t batch_size = int_field(args, "batch_size");
   const int64_t processes = int_field(args, "num_processes_arg");
   if (args.value("dim", 0) != 0) return;
-  rewrite_ranks(in, out, [&](int64_t rank) {
+  rewrite_ranks(in, out, {"pad_input_tensors: "}, [&](int64_t rank) {
     return map_tensors(data_of(in, rank), [&](const json& tensor) -> Model {
       if (!has_rows(tensor) || rows_of(tensor) != batch_size) return std::nullopt;
       std::vector<int64_t> indices;
@@ -251,7 +254,7 @@ bool finds_batch_size(const json& in) {
 }
 
 void find_first_rows(const json& in, json& out) {
-  rewrite_ranks(in, out, [&](int64_t rank) -> Model {
+  rewrite_ranks(in, out, {"no tensor with a batch dimension"}, [&](int64_t rank) -> Model {
     Model rows;
     any_of(data_of(in, rank), [&rows](const json& value) {
       if (has_rows(value)) rows = rows_of(value);
@@ -306,10 +309,11 @@ Model gathered(const std::vector<json>& values) {
 
 void gather_members(const json& in, json& out) {
   const bool by_member = is_op(in, "gather_for_metrics") && !flag_of(in, "use_gather_object");
-  rewrite_ranks(in, out, [&](int64_t /*rank*/) -> Model {
-    if (!by_member) return std::nullopt;
-    return gathered(in.at("data").get<std::vector<json>>());
-  });
+  rewrite_ranks(in, out, {"gather_object: ", "gather_for_metrics"},
+                [&](int64_t /*rank*/) -> Model {
+                  if (!by_member) return std::nullopt;
+                  return gathered(in.at("data").get<std::vector<json>>());
+                });
 }
 
 // ---- concatenate
@@ -339,7 +343,7 @@ bool joins_different_structures(const json& in) {
 }
 
 void refuse_to_join(const json& in, json& out) {
-  rewrite_ranks(in, out, [](int64_t /*rank*/) -> Model { return std::nullopt; });
+  rewrite_ranks(in, out, {"concatenate: "}, [](int64_t /*rank*/) -> Model { return std::nullopt; });
 }
 
 }  // namespace

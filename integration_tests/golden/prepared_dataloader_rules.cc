@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "integration_tests/golden/compare.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/prepared_dataloader_model.h"
 
@@ -58,7 +59,7 @@ bool splits_indivisibly(const json& in) {
 
 void refuse(const json& /*in*/, json& out) {
   for_each_rank(out, [](json& rank, int64_t /*index*/) {
-    rank = {{"error", {{"type", "ValueError"}, {"message", "the ranks do not divide the batch"}}}};
+    rank = our_error({"ValueError"}, {"is not divisible by the world size"});
   });
 }
 

@@ -19,8 +19,8 @@ std::vector<Decision> save_state_layout_rules();
 std::vector<Decision> seedable_sampler_rules();
 std::vector<Decision> tracking_rules();
 
-/// The part of launch_env_rules() about files and lists of flags.
-std::vector<Decision> launch_env_file_rules();
+/// The part of launch_env_rules() about configuration files and about lists of keys and flags.
+std::vector<Decision> launch_file_rules();
 
 /// The parts of tracking_rules() that belong to one tracker, or to those that stand on a Python
 /// package of their vendor.

@@ -23,7 +23,6 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "integration_tests/golden/answers.h"
-#include "integration_tests/golden/call_notes.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/save_state_layout_model.h"
@@ -400,7 +399,11 @@ Script script_of(const std::string& action) {
   return script;
 }
 
-// The compiler says what HF Accelerate says when it runs.
+template <typename Object>
+concept Registers = requires(Accelerator& accelerator, Object& object) {
+  accelerator.register_for_checkpointing(object);
+};
+
 json refused_registration(const std::string& what) {
   struct OnlySaves {
     StateDict state_dict() const { return {}; }
@@ -408,9 +411,9 @@ json refused_registration(const std::string& what) {
   struct OnlyLoads {
     void load_state_dict(const StateDict& /*state*/) {}
   };
-  static_assert(!Stateful<decltype([] {})> && !Stateful<int> && !Stateful<std::string> &&
-                !Stateful<json> && !Stateful<OnlySaves> && !Stateful<OnlyLoads>);
-  static_assert(Stateful<CustomValue>);
+  static_assert(!Registers<decltype([] {})> && !Registers<int> && !Registers<std::string> &&
+                !Registers<json> && !Registers<OnlySaves> && !Registers<OnlyLoads>);
+  static_assert(Registers<CustomValue>);
   if (is_one_of(what, "lambda", "int", "str", "string", "dict", "none", "no_state_dict",
                 "only_state_dict", "only_load_state_dict", "invalid")) {
     return refused_by_compiler();

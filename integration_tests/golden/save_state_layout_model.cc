@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
@@ -74,8 +75,12 @@ class Project {
   };
 
   static std::string path_of(const std::string& name) { return absl::StrCat(kFolder, "/", name); }
-  static json refusal(const std::string& message) {
-    return {{"error", {{"type", "CheckpointError"}, {"message", message}}}};
+  // Wrong folders are ValueErrors; damaged files, and a folder that is in the way, are not.
+  static json refusal(const std::vector<std::string>& says = {}) {
+    return our_error({"ValueError", "CheckpointError"}, says);
+  }
+  static json lacks_folder() {
+    return refusal({"needs a folder", "needs an output_dir", "needs an input_dir"});
   }
 
   // Sorted.
@@ -91,10 +96,10 @@ class Project {
   }
 
   json save(const std::string& folder) {
-    if (automatic_ ? !has_folder_ : folder.empty()) return refusal("no folder");
+    if (automatic_ ? !has_folder_ : folder.empty()) return lacks_folder();
     const std::string path = automatic_ ? path_of(absl::StrCat("checkpoint_", iteration_)) : folder;
     const auto there = entries_.find(path);
-    if (there != entries_.end() && (automatic_ || there->second.is_file)) return refusal("taken");
+    if (there != entries_.end() && (automatic_ || there->second.is_file)) return refusal();
     entries_[path] = {.iteration = iteration_++};
     if (automatic_) rotate(path);
     return {{"returned", path}};
@@ -124,13 +129,13 @@ class Project {
 
   json load(std::string folder) {
     if (folder.empty()) {
-      if (!automatic_ || !has_folder_) return refusal("no folder");
+      if (!automatic_ || !has_folder_) return lacks_folder();
       const auto found = complete();
-      if (found.empty()) return refusal("no checkpoint");
+      if (found.empty()) return refusal();
       folder = path_of(found.back().second);
     }
     const auto entry = entries_.find(folder);
-    if (entry == entries_.end() || !entry->second.iteration) return refusal("no checkpoint");
+    if (entry == entries_.end() || !entry->second.iteration) return refusal();
     iteration_ = *entry->second.iteration + 1;
     if (automatic_ && has_folder_) {
       // The next name is a free one.

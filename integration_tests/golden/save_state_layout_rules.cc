@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/save_state_layout_model.h"
 
@@ -299,9 +300,13 @@ void go_on_after_loading(const json& in, json& out) {
 bool loses_random_states(const json& in) { return is_action(in, "rm:random_states_"); }
 
 void refuse(const json& /*in*/, json& out) {
-  if (!out.contains("error")) {
-    out = {{"error", {{"type", "CheckpointError"}, {"message", "a file is missing"}}}};
-  }
+  expect_our_error(out, {"CheckpointError"}, {"is missing"});
+}
+
+bool registers(const json& in) { return is_action(in, "register_"); }
+
+void leave_it_to_the_compiler(const json& /*in*/, json& out) {
+  if (out.contains("error")) out = {{"refused_by_compiler", true}};
 }
 
 }  // namespace
@@ -347,6 +352,10 @@ std::vector<Decision> save_state_layout_rules() {
       {"save_state_layout", "missing random states",
        "HF Accelerate goes on without them; that is an error, as with every file",
        &loses_random_states, &refuse},
+      {"save_state_layout", "objects without a state",
+       "HF Accelerate raises an error where an object without state_dict and load_state_dict is "
+       "registered; here the compiler refuses the call",
+       &registers, &leave_it_to_the_compiler},
   };
 }
 

@@ -1,4 +1,5 @@
 // Trackers: what they ask of their vendors, who is chosen, what is refused.
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -97,8 +98,8 @@ json run_filter(const json& in) {
       names.push_back(chosen.name);
     }
   } catch (const std::invalid_argument& error) {
-    // The Accelerator's constructor makes this a c10::ValueError.
-    return {{"error", {{"ours", true}, {"message", error.what()}}}};
+    // As it promises; the Accelerator's constructor makes this a c10::ValueError.
+    return {{"error", {{"ours", true}, {"type", "invalid_argument"}, {"message", error.what()}}}};
   }
   return {{"trackers", names}};
 }
@@ -110,26 +111,27 @@ json run_register(const json& in) {
     register_tracker_class(nothing("x", needs_folder));
     AcceleratorOptions options{.log_with = {"x"}};
     if (needs_folder) options.project_dir = kProject;
-    const Accelerator accelerator(options);
-    json answer = {{"filter", {accelerator.get_tracker("x").name()}}};
-    if (!needs_folder) answer["registered"] = true;
+    const std::vector<std::string> known = get_available_trackers();
+    Accelerator accelerator(options);
+    accelerator.init_trackers("run");
+    // It is there only if the class was found and makes trackers.
+    const TrackerHandle handle = accelerator.get_tracker("x");
+    json answer = {{"filter", json::array()}};
+    if (handle.unwrap<Nothing>() != nullptr) answer["filter"].push_back(handle.name());
+    if (!needs_folder) answer["registered"] = std::ranges::count(known, std::string("x")) == 1;
     return answer;
   }
-  if (which == "shadow") {
-    PartialState::get();
-    const auto warnings = std::make_shared<LogRecorder>();
-    add_log_sink(warnings);
-    register_tracker_class(nothing("wandb", false));
-    json texts = json::array();
-    for (const std::string& text : warnings->texts) {
-      const size_t end = text.find("by ");
-      texts.push_back(text.substr(0, end == text.npos ? end : end + 3));
-    }
-    return {{"warnings", texts}};
+  if (which != "shadow") throw CaseError("case: unknown " + which);
+  PartialState::get();
+  const auto warnings = std::make_shared<LogRecorder>();
+  add_log_sink(warnings);
+  register_tracker_class(nothing("wandb", false));
+  json texts = json::array();
+  for (const std::string& text : warnings->texts) {
+    const size_t end = text.find("by ");
+    texts.push_back(text.substr(0, end == text.npos ? end : end + 3));
   }
-  // Whatever else a class may lack, the compiler refuses, or this does.
-  register_tracker_class({});
-  return {{"registered", true}};
+  return {{"warnings", texts}};
 }
 
 json run_custom(const json& in) {

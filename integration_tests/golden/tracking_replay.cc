@@ -5,12 +5,12 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
-
-#include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/tracking/tracker.h"
+#include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
@@ -104,7 +104,9 @@ TrackerValue tracking_value(const json& value) {
   if (value.contains("$ndarray")) return zeros(value.at("$ndarray"), "uint8");
   if (value.contains("$np")) return tracking_value(value.at("$np"));
   if (value.contains("$float")) return special_float(value.at("$float").get<std::string>());
-  TORCH_CHECK_VALUE(!value.contains("$object"), "such a value does not compile");
+  struct Object {};
+  static_assert(!std::is_constructible_v<TrackerValue, Object>);
+  if (value.contains("$object")) throw DoesNotCompile();
   return tracking_dict(value);
 }
 
@@ -165,6 +167,12 @@ TrackerSetup TrackingReplay::setup() {
                       .services = services_};
 }
 
+const TrackerClass& TrackingReplay::linked_class(const std::string& name) {
+  const TrackerClass* const known = TrackerRegistry::linked().find(name);
+  if (known == nullptr) throw CaseError(absl::StrCat("no tracker ", name, " is linked"));
+  return *known;
+}
+
 void TrackingReplay::call(const std::string& name, json args, json kwargs) {
   calls_.push_back({{"call", name}, {"args", std::move(args)}, {"kwargs", std::move(kwargs)}});
 }
@@ -180,13 +188,12 @@ void TrackingReplay::set_item(const std::string& index, json value) {
 json TrackingReplay::answer(GeneralTracker& tracker, const std::string& name) {
   tracker.start();
   for (const json& step : in_.at("steps")) make_step(tracker, step);
-  const TrackerClass* const known = TrackerRegistry::linked().find(name);
-  if (known == nullptr) throw CaseError(absl::StrCat("no tracker ", name, " is linked"));
+  const TrackerClass& known = linked_class(name);
   return {{"calls", calls_},
           {"files", files()},
           {"log", log_},
-          {"main_process_only", known->main_process_only},
-          {"requires_logging_directory", known->requires_logging_directory.value()}};
+          {"main_process_only", known.main_process_only},
+          {"requires_logging_directory", known.requires_logging_directory.value()}};
 }
 
 void TrackingReplay::make_step(GeneralTracker& tracker, const json& step) {

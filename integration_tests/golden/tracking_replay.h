@@ -1,8 +1,8 @@
 /// What the cases of all trackers have in common: values, steps and answers.
 ///
 /// A case's answer lists what a tracker asked of its vendor, in the words of the vendor's Python
-/// package. Each vendor's tracker stands on an interface that writes or sends; a case puts a
-/// recorder in its place:
+/// package. Trackers that stand on an interface of calls, which writes or sends, get a recorder in
+/// its place; what the others wrote is read back:
 ///
 ///   json replay_dvclive(const json& in) {
 ///     TrackingReplay replay(in);
@@ -24,7 +24,7 @@
 namespace accelerate::golden {
 
 /// A value of a case's `steps`. NumPy's numbers are numbers, and its arrays tensors.
-/// Errors: c10::ValueError for a Python object, which the compiler refuses.
+/// Errors: DoesNotCompile for a Python object.
 TrackerValue tracking_value(const nlohmann::json& value);
 /// The same, of a dictionary.
 TrackerDict tracking_dict(const nlohmann::json& value);
@@ -40,6 +40,11 @@ class TrackingReplay {
 
   /// Project "run", at 1970 plus 5 s, in the folder <DIR> of a disk in memory.
   TrackerSetup setup();
+
+  /// The class of that name among those linked. Errors: CaseError.
+  static const TrackerClass& linked_class(const std::string& name);
+  simulator::SimDisk& disk() { return disk_; }
+  Environment& environment() { return environment_; }
 
   void call(const std::string& name, nlohmann::json args = nlohmann::json::array(),
             nlohmann::json kwargs = nlohmann::json::object());

@@ -1,7 +1,10 @@
 #include "integration_tests/golden/rules.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+
+#include "integration_tests/golden/errors.h"
 
 namespace accelerate::golden {
 namespace {
@@ -21,8 +24,54 @@ bool logs_an_object(const json& in) {
   return tracker != "tensorboard" && tracker != "dvclive" && tracker != "mlflow";
 }
 
-void refuse(const json& /*in*/, json& out) {
-  out = {{"error", {{"type", "TypeError"}, {"message", "it does not compile"}}}};
+void refuse(const json& /*in*/, json& out) { out = {{"refused_by_compiler", true}}; }
+
+bool is_kept_in_files(const json& in) {
+  return in.at("kind") == "tracker" && !contains_object(in.at("steps")) &&
+         (in.at("tracker") == "wandb" || in.at("tracker") == "trackio");
+}
+
+// A tensor of one element is a number, as are NumPy's; others are lists.
+json plain(const json& value) {
+  if (!value.is_structured()) return value;
+  if (value.is_object() && value.contains("numpy")) return value.at("value");
+  if (value.is_object() && value.contains("tensor")) {
+    json element = value.at("value");
+    while (element.is_array() && element.size() == 1) element = json(element.at(0));
+    return element.is_array() ? value.at("value") : element;
+  }
+  json result = value;
+  for (json& entry : result) entry = plain(entry);
+  return result;
+}
+
+// Steps are counted where none is given. W&B's history has one record a step, and is told when the
+// run ends; Trackio's database is not.
+void say_what_files_say(const json& in, json& out) {
+  const std::string tracker = in.at("tracker");
+  json kept = json::array();
+  int64_t next = 0;
+  for (json call : out.at("calls")) {
+    const std::string name = call.at("call");
+    if (name == "trackio.init().finish") continue;
+    if (name != tracker + ".init().log") {
+      call["args"] = plain(call["args"]);
+      kept.push_back(std::move(call));
+      continue;
+    }
+    const json given = call.at("kwargs").value("step", json());
+    const int64_t step = given.is_null() ? next : given.get<int64_t>();
+    next = given.is_null() || tracker == "trackio" ? step + 1 : step;
+    call = {{"call", name}, {"args", plain(call.at("args"))}, {"kwargs", {{"step", step}}}};
+    const bool joins = tracker == "wandb" && !kept.empty() && kept.back().at("call") == name &&
+                       kept.back().at("kwargs") == call.at("kwargs");
+    if (joins) {
+      kept.back()["args"][0].update(call["args"][0]);
+    } else {
+      kept.push_back(std::move(call));
+    }
+  }
+  out["calls"] = std::move(kept);
 }
 
 bool asks_for_all_without_folder(const json& in) {
@@ -71,7 +120,7 @@ bool has_kwargs_for_nobody(const json& in) {
 }
 
 void refuse_kwargs(const json& /*in*/, json& out) {
-  out = {{"error", {{"type", "ValueError"}, {"message", "kwargs of a tracker that is not there"}}}};
+  out = our_error({"ValueError"}, {"which is not a tracker of this Accelerator"});
 }
 
 }  // namespace
@@ -82,6 +131,10 @@ std::vector<Decision> tracking_rules() {
        "HF Accelerate takes any Python object as a value and drops it or writes its address; in "
        "C++ it does not compile",
        &logs_an_object, &refuse},
+      {"tracking", "runs of W&B and Trackio in files",
+       "HF Accelerate calls their packages; ours writes their files, which number each step, have "
+       "numbers for tensors of one element, and in W&B's case one record a step",
+       &is_kept_in_files, &say_what_files_say},
       {"tracking", "all, without a folder",
        "HF Accelerate's \"all\" takes trackers that need a logging_dir even where there is none, "
        "and fails when they start; ours leaves them out and says so",

@@ -1,8 +1,14 @@
+// The tracker "trackio" keeps runs in a database. What it says is asked in SQL, and told as the
+// calls of Trackio's package that would have led there.
 #include "integration_tests/golden/trackers.h"
+
+#include <sqlite3.h>
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "accelerate/platform/host_files.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/tracking_replay.h"
 
@@ -10,53 +16,65 @@ namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
+using Rows = std::vector<std::vector<std::string>>;
 
-class Recorder final : public GeneralTracker {
- public:
-  explicit Recorder(TrackingReplay& replay) : replay_(replay) {}
+Rows ask(const std::string& path, const std::string& sql) {
+  Rows rows;
+  const auto add = [](void* out, int count, char** values, char** /*names*/) {
+    auto& row = static_cast<Rows*>(out)->emplace_back();
+    for (int i = 0; i < count; ++i) row.emplace_back(values[i] == nullptr ? "" : values[i]);
+    return 0;
+  };
+  sqlite3* database = nullptr;
+  const bool done =
+      sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_OK &&
+      sqlite3_exec(database, sql.c_str(), add, &rows, nullptr) == SQLITE_OK;
+  sqlite3_close(database);
+  if (!done) throw CaseError("trackio: the database cannot be asked " + sql);
+  return rows;
+}
 
-  void start() override {
-    const TrackerSetup setup = replay_.setup();
-    json kwargs = tracking_answer(setup.init_kwargs);
-    kwargs["project"] = setup.project_name;
-    replay_.call("trackio.init", json::array(), std::move(kwargs));
+json call(const char* name, json args, json kwargs) {
+  return {{"call", name}, {"args", std::move(args)}, {"kwargs", std::move(kwargs)}};
+}
+
+// Trackio's own keys begin with an underscore.
+json without_own_keys(const json& config) {
+  json rest = json::object();
+  for (const auto& [name, value] : config.items()) {
+    if (!name.starts_with('_')) rest[name] = value;
   }
+  return rest;
+}
 
-  void store_init_configuration(const TrackerDict& values) override {
-    replay_.call("trackio.config.update", json::array({tracking_answer(values)}),
-                 {{"allow_val_change", true}});
+json calls_of(const std::string& project, const std::string& path) {
+  json calls = json::array({call("trackio.init", json::array(), {{"project", project}})});
+  for (const auto& row : ask(path, "SELECT config FROM configs")) {
+    const json config = without_own_keys(json::parse(row[0]));
+    if (config.empty()) continue;
+    calls.push_back(
+        call("trackio.config.update", json::array({config}), {{"allow_val_change", true}}));
   }
-
-  void log(const TrackerDict& values, const TrackerStep& step) override {
-    json kwargs = tracking_answer(step.kwargs);
-    kwargs["step"] = step.step ? json(*step.step) : json();
-    replay_.call("trackio.init().log", json::array({tracking_answer(values)}), std::move(kwargs));
+  for (const auto& row : ask(path, "SELECT metrics, step FROM metrics ORDER BY id")) {
+    calls.push_back(call("trackio.init().log", json::array({json::parse(row[0])}),
+                         {{"step", std::stoll(row[1])}}));
   }
-
-  // HF Accelerate has none of these.
-  void log_images(const TrackerImages& /*images*/, const TrackerStep& /*step*/) override {
-    throw CaseError("images are not replayed");
-  }
-  void log_table(const std::string& /*name*/, const TrackerTable& /*table*/,
-                 const TrackerStep& /*step*/) override {
-    throw CaseError("tables are not replayed");
-  }
-  void log_histograms(const TrackerDict& /*tensors*/, const TrackerStep& /*step*/) override {
-    throw CaseError("histograms are not replayed");
-  }
-
-  void finish() override { replay_.call("trackio.init().finish"); }
-
- private:
-  TrackingReplay& replay_;
-};
+  return calls;
+}
 
 }  // namespace
 
 json replay_trackio(const json& in) {
+  // SQLite opens its file itself.
+  const TemporaryFolder folder;
   TrackingReplay replay(in);
-  Recorder tracker(replay);
-  return replay.answer(tracker, "trackio");
+  replay.environment().set("TRACKIO_DIR", folder.path());
+  const auto tracker = replay.linked_class("trackio").tracker(replay.setup());
+  json answer = replay.answer(*tracker, "trackio");
+  tracker->flush();
+  const std::string project = replay.setup().project_name;
+  answer["calls"] = calls_of(project, folder.path(project + ".db"));
+  return answer;
 }
 
 }  // namespace accelerate::golden

@@ -35,10 +35,6 @@ struct Machine {
   int devices = 0;
   /// With those that a variable hides.
   int installed_devices = 0;
-  /// Whether devices of this machine compute in these. Only a driver knows, which `this_machine`
-  /// does not ask: ranks find out.
-  bool has_bf16 = true;
-  bool has_fp8 = true;
   /// Whether devices can reach one another's memory; without it NCCL has to be told.
   bool has_peer_access = true;
 

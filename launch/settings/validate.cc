@@ -342,15 +342,6 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
         "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: only one rank reads the "
         "weights; give --fsdp_sync_module_states true or --fsdp_cpu_ram_efficient_loading false");
   }
-  const std::string precision = settings.text("mixed_precision");
-  if (precision == "bf16" && !machine.has_bf16) {
-    return refuse(absl::StrCat(settings.describe("mixed_precision"),
-                               ": the devices of this machine do not compute in bfloat16"));
-  }
-  if (precision == "fp8" && !machine.has_fp8) {
-    return refuse(absl::StrCat(settings.describe("mixed_precision"),
-                               ": the devices of this machine do not compute in 8 bits"));
-  }
   if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate") &&
       !settings.flag("tpu_use_cluster")) {
     return refuse("--tpu: this machine has no TPU (no /dev/accel0); leave --tpu out");

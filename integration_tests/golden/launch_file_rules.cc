@@ -1,12 +1,12 @@
-#include "integration_tests/golden/rules.h"
-
+// Launches: configuration files, and the lists of keys and flags.
 #include <algorithm>
 #include <regex>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "launch/settings/schema.h"
+#include "integration_tests/golden/errors.h"
+#include "integration_tests/golden/launch_env_flags.h"
+#include "integration_tests/golden/rules.h"
 
 namespace accelerate::golden {
 namespace {
@@ -14,10 +14,6 @@ namespace {
 using nlohmann::json;
 
 bool is_refused(const json& out) { return out.contains("error"); }
-
-void refuse(const json& /*in*/, json& out) {
-  if (!is_refused(out)) out = {{"error", {{"type", "ValueError"}, {"message", "refused"}}}};
-}
 
 bool is_config_load(const json& in) { return in.at("kind") == "config_load"; }
 
@@ -44,10 +40,12 @@ bool has_a_bad_precision(const json& in) {
   const std::string text = in["text"].get<std::string>();
   static const std::regex kKey("mixed_precision['\"]?: *['\"]?([a-zA-Z0-9]+)");
   if (!std::regex_search(text, found, kKey)) return false;
-  return !launch::settings::check_value(launch::settings::setting("mixed_precision"),
-                                        found[1].str())
-              .ok() &&
+  return !is_value_of(*find_launch_flag("mixed_precision"), found[1].str()) &&
          found[1] != "false" && found[1] != "null";
+}
+
+void refuse(const json& /*in*/, json& out) {
+  expect_our_error(out, {"InvalidArgument"}, {"mixed_precision: expected one of"});
 }
 
 bool is_write_basic_config(const json& in) { return in.at("kind") == "write_basic_config"; }
@@ -137,7 +135,7 @@ void list_flags_by_setting(const json& /*in*/, json& out) {
 
 }  // namespace
 
-std::vector<Decision> launch_env_file_rules() {
+std::vector<Decision> launch_file_rules() {
   static constexpr char kFamily[] = "launch_env";
   return {
       {kFamily, "unquoted_no", "YAML reads an unquoted NO as false; we take it for the word.",

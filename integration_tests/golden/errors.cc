@@ -1,0 +1,220 @@
+#include "integration_tests/golden/errors.h"
+
+#include <algorithm>
+#include <map>
+#include <regex>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+using Texts = std::vector<std::string>;
+
+constexpr char kTypes[] = "types";
+constexpr char kSays[] = "says";
+
+// LibTorch's exceptions by their names; CheckpointError and DatasetError; std::invalid_argument,
+// which the functions without a Runtime throw; and the codes of an absl::Status. A wrong argument
+// is a ValueError here, whatever Python calls it.
+const std::map<std::string, Texts>& types_of_ours() {
+  static const auto* const types = new std::map<std::string, Texts>{
+      {"AttributeError", {"ValueError", "InvalidArgument"}},
+      {"DistributedOperationException", {"DistBackendError", "ValueError"}},
+      {"FileNotFoundError", {"CheckpointError", "ValueError", "NotFound"}},
+      {"ImportError", {"ValueError", "InvalidArgument", "NotFound"}},
+      {"IndexError", {"IndexError", "ValueError"}},
+      {"KeyError", {"ValueError", "CheckpointError"}},
+      {"NotImplementedError", {"NotImplementedError"}},
+      {"OSError", {"CheckpointError", "ValueError", "NotFound"}},
+      {"OverflowError", {"ValueError", "InvalidArgument"}},
+      {"ParserError", {"InvalidArgument"}},
+      {"RuntimeError", {"Error", "ValueError", "DistBackendError", "CheckpointError"}},
+      {"SafetensorError", {"CheckpointError"}},
+      {"SystemExit", {"InvalidArgument"}},
+      {"TypeError", {"TypeError", "ValueError", "InvalidArgument"}},
+      {"ValueError", {"ValueError", "InvalidArgument", "invalid_argument"}},
+  };
+  return *types;
+}
+
+// The first row whose type and phrase are the expected error's counts.
+struct Row {
+  const char* type;
+  // A regular expression, which finds a part of HF Accelerate's message.
+  const char* phrase;
+  // Ours contains one of these. $1 and so on are what the groups of the phrase found.
+  Texts says;
+};
+
+const std::vector<Row>& rows() {
+  static const auto* const table = new std::vector<Row>{
+      // Data.
+      {"ValueError",
+       R"(the batch size \((\d+)\) needs to be a round multiple of the number of processes \((\d+)\))",
+       {"the batch size $1 is not divisible by the world size $2"}},
+      {"TypeError",
+       "object of type '(Stream|Range)' has no len",
+       {"the stream does not know its size"}},
+      {"TypeError",
+       "<class 'NoneType'>\\) passed to `_gpu_broadcast_one`",
+       {"rank 0's loader has no batch to hand out"}},
+      // Operations.
+      {"TypeError", R"(object of type '\w+' has no len)", {"has no length"}},
+      {"ValueError", "must have the same length", {"all members must have the same length"}},
+      {"IndexError", "index -1 is out of bounds", {"nothing cannot be padded"}},
+      {"TypeError",
+       R"(<class '\w+'>\) passed to `_pad_across_processes`)",
+       {"pad_across_processes: a leaf of type"}},
+      {"RuntimeError", "result type Float can't be cast", {"reduce: the mean of"}},
+      {"TypeError", "Can only concatenate tensors", {"concatenate: a leaf of type"}},
+      {"TypeError",
+       "Can only find the batch size of tensors",
+       {"there is no tensor with a batch dimension"}},
+      // The environment and small helpers.
+      {"ValueError", "^invalid truth value", {"is neither true nor false"}},
+      {"ValueError", "`size`.* is not in a valid format", {"is not a size", "cannot be negative"}},
+      {"RuntimeError",
+       "^No executable batch size found, reached zero",
+       {"No executable batch size found, reached zero"}},
+      {"TypeError", "does not support item assignment", {"cannot be merged into"}},
+      {"ValueError", "must be initialized before", {"must initialise it before it is asked"}},
+      {"AttributeError",
+       "'PartialState' object has no attribute",
+       {"must initialise it before it is asked"}},
+      // Files of weights.
+      {"ValueError", "Unit '([^']*)' not supported", {"Unit '$1' not supported"}},
+      {"ValueError",
+       "Could not parse the size value from '([^']*)'",
+       {"Could not parse the size value from '$1'"}},
+      {"OverflowError", "float infinity to integer", {"infinity"}},
+      {"KeyError", R"(^torch\.\w+$)", {"cannot be in safetensors files"}},
+      {"SafetensorError", "InvalidHeaderDeserialization", {"its header is"}},
+      {"SafetensorError", R"raw(InvalidOffset\("([^"]*)"\))raw", {"\"$1\", at bytes"}},
+      {"SafetensorError",
+       "MetadataIncompleteBuffer",
+       {"is cut off", "bytes after the last tensor"}},
+      {"SafetensorError", "ValidationOverflow", {"overflows"}},
+      // Checkpoints.
+      {"FileNotFoundError",
+       "No such file or directory: '<ROOT>",
+       {"is missing", "are prepared, but the checkpoint", "there is no complete checkpoint",
+        "there is no folder"}},
+      {"TypeError",
+       "expected str, bytes or os.PathLike object, not NoneType",
+       {"needs a folder", "needs an output_dir", "needs an input_dir"}},
+      {"TypeError", "Unsupported optimizer map location", {"map_location"}},
+      {"ValueError",
+       "doesn't match the size of optimizer's group",
+       {"doesn't match the size of optimizer's group"}},
+      {"ValueError", "No input_dir provided", {"load_state needs an input_dir"}},
+      {"RuntimeError", "Number of custom checkpoints", {"custom objects are in the checkpoint"}},
+      // Trackers.
+      {"ValueError",
+       "Logging with `([^`]*)` requires a `logging_dir`",
+       {"Logging with `$1` requires a `logging_dir`"}},
+      {"ValueError",
+       "Unsupported logging capability: ([^ ]*)\\. ",
+       {"Unsupported logging capability: $1. "}},
+      {"ValueError",
+       R"(^(\w+) is not an available tracker)",
+       {"$1 is not an available tracker stored inside the `Accelerator`"}},
+      {"NotImplementedError",
+       "Please define them in the class definition: (.*)$",
+       {"Please define them in the class definition: $1"}},
+      // The launcher.
+      {"SystemExit", R"(argument --(\w+)/\S+: invalid choice)", {"--$1: expected one of"}},
+      {"SystemExit",
+       R"(argument --(\w+)/\S+: invalid int value: '([^']*)')",
+       {"--$1: expected a whole number, not \"$2\""}},
+      {"SystemExit", R"(unrecognized arguments: (\S+))", {"unknown option $1"}},
+      {"ValueError",
+       "--module and --no_python cannot be used together",
+       {"--module and --no_python exclude each other"}},
+      {"ValueError", "You can only use one of", {"exclude each other; choose one of --cpu"}},
+      {"ValueError", "Less than two GPU ids", {"need at least two devices"}},
+      {"ValueError", "manually pass in `--num_processes`", {"give --num_processes"}},
+      {"ValueError", "A `distributed_type` must be specified", {"`distributed_type` must be"}},
+      {"ValueError", R"(^'(\w+)' is not a valid DistributedType)", {"not \"$1\""}},
+      {"ValueError", "^`mixed_precision` should be one of", {"mixed_precision: expected one of"}},
+      {"FileNotFoundError",
+       "configuration file `([^`]*)` does not exist",
+       {"there is no configuration file $1"}},
+      {"OSError", "mpirun or mpiexec were not found", {"neither mpirun nor mpiexec"}},
+      {"AttributeError", "'NoneType' object has no attribute 'get'", {"is empty"}},
+  };
+  return *table;
+}
+
+std::string text_of(const json& error, const char* name) {
+  return error.is_object() && error.contains(name) && error[name].is_string()
+             ? error[name].get<std::string>()
+             : "";
+}
+
+// The words that the table knows for an error that was recorded.
+Texts words_for(const std::string& type, const std::string& message) {
+  for (const Row& row : rows()) {
+    std::smatch found;
+    if (type != row.type || !std::regex_search(message, found, std::regex(row.phrase))) continue;
+    Texts words;
+    for (const std::string& text : row.says) words.push_back(found.format(text));
+    return words;
+  }
+  return {};
+}
+
+void add(json& list, const Texts& texts) {
+  for (const std::string& text : texts) {
+    if (std::find(list.begin(), list.end(), json(text)) == list.end()) list.push_back(text);
+  }
+}
+
+}  // namespace
+
+json our_error(const Texts& types, const Texts& says) {
+  json error = {{"ours", true}, {kTypes, json::array()}, {kSays, json::array()}};
+  add(error[kTypes], types);
+  add(error[kSays], says);
+  return {{"error", std::move(error)}};
+}
+
+void expect_our_error(json& out, const Texts& types, const Texts& says) {
+  if (!out.contains("error")) {
+    out = our_error(types, says);
+  } else if (out["error"].contains(kTypes)) {
+    add(out["error"][kTypes], types);
+    add(out["error"][kSays], says);
+  }
+}
+
+std::optional<std::string> error_difference(const json& expected, const json& got) {
+  if (!got.is_object() || !got.value("ours", false)) return "the library did not report it";
+  Texts types;
+  Texts words;
+  if (expected.contains(kTypes)) {
+    types = expected[kTypes].get<Texts>();
+    words = expected[kSays].get<Texts>();
+  } else {
+    const std::string type = text_of(expected, "type");
+    const auto known = types_of_ours().find(type);
+    if (known == types_of_ours().end()) return absl::StrCat("no type of ours stands for ", type);
+    types = known->second;
+    words = words_for(type, text_of(expected, "message"));
+  }
+  const std::string type = text_of(got, "type");
+  if (std::find(types.begin(), types.end(), type) == types.end()) {
+    return absl::StrCat("its type is ", type.empty() ? "unknown" : type, ", not ",
+                        absl::StrJoin(types, " or "));
+  }
+  const std::string message = text_of(got, "message");
+  const bool says = std::any_of(words.begin(), words.end(), [&](const std::string& text) {
+    return message.find(text) != std::string::npos;
+  });
+  if (words.empty() || says) return std::nullopt;
+  return absl::StrCat("it does not say \"", absl::StrJoin(words, "\" or \""), "\"");
+}
+
+}  // namespace accelerate::golden
