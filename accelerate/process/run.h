@@ -5,7 +5,7 @@
 /// installed on its thread:
 ///   - started directly, or by `accelerate launch`, torchrun or the like: once in this process;
 ///   - under `accelerate launch --simulate 2x4`: once per simulated rank, in this process. The
-///     program must link //simulator/run for that.
+///     program must link //simulator/run (with CMake: Accelerate::simulator) for that.
 /// So `train` keeps no state outside itself.
 ///
 /// Process-wide LibTorch settings: a rank gets one intra-op thread unless OMP_NUM_THREADS says
