@@ -30,6 +30,7 @@
 #include "accelerate/platform/topology.h"
 #include "accelerate/platform/unique_fd.h"
 #include "accelerate/process/run.h"
+#include "accelerate/process/ucx_signals.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/runtime.h"
@@ -270,8 +271,7 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
   char* argv[] = {name, nullptr};
   const std::optional<int> code =
       internal::run_in_mode(1, argv, train_of(function), std::move(environment));
-  TORCH_CHECK(code.has_value(),
-              "launch: this program cannot simulate: link //simulator/run into it");
+  TORCH_CHECK(code.has_value(), "launch: ", internal::kLinkSimulator);
   TORCH_CHECK(*code == 0, "launch: the simulated run failed; see above");
   return true;
 }
@@ -283,6 +283,7 @@ void launch(const std::function<void()>& function, const LaunchOptions& options)
   TORCH_CHECK(Runtime::find_current() == nullptr,
               "launch: this process is a rank already; call it outside of accelerate::run, and "
               "before an Accelerator is made");
+  internal::take_sighup_back_from_ucx(Environment());
   if (simulate(function, options)) return;
   int num_processes = 1;
   if (options.num_processes) {

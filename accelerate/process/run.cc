@@ -12,6 +12,7 @@
 
 #include "accelerate/platform/environment.h"
 #include "accelerate/process/real_runtime.h"
+#include "accelerate/process/ucx_signals.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/numa_affinity.h"
@@ -85,11 +86,11 @@ std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train
 
 int run(int argc, char** argv, const TrainFunction& train) {
   Environment environment;
+  internal::take_sighup_back_from_ucx(environment);
   limit_intra_op_threads(environment);
   if (const auto code = internal::run_in_mode(argc, argv, train, environment)) return *code;
   if (environment.get(env::kSimulate)) {
-    std::cerr << "accelerate: " << env::kSimulate
-              << " is set, but this program cannot simulate: link //simulator/run into it"
+    std::cerr << "accelerate: " << env::kSimulate << " is set, but " << internal::kLinkSimulator
               << std::endl;
     return kUsageError;
   }

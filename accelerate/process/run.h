@@ -5,11 +5,12 @@
 /// installed on its thread:
 ///   - started directly, or by `accelerate launch`, torchrun or the like: once in this process;
 ///   - under `accelerate launch --simulate 2x4`: once per simulated rank, in this process. The
-///     program must link //simulator/run for that.
+///     program must link //simulator/run (with CMake: Accelerate::simulator) for that.
 /// So `train` keeps no state outside itself.
 ///
 /// Process-wide LibTorch settings: a rank gets one intra-op thread unless OMP_NUM_THREADS says
 /// otherwise, because results differ in their last bits with the number of threads.
+/// SIGHUP keeps its action where UCX took it (accelerate/process/ucx_signals.h).
 #pragma once
 
 #include <functional>
@@ -41,6 +42,11 @@ struct RunMode {
 bool register_run_mode(RunMode mode);
 
 namespace internal {
+
+/// What a program that was told to simulate, and cannot, needs.
+inline constexpr char kLinkSimulator[] =
+    "this program cannot simulate: link the simulator into it (with Bazel `//simulator/run`, from "
+    "another workspace `@accelerate_cpp//simulator/run`; with CMake `Accelerate::simulator`)";
 
 // What `run` is made of, for what starts ranks by itself (accelerate/process/launchers.h).
 

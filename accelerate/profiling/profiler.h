@@ -1,7 +1,7 @@
 /// Records what this rank's operators cost, for a scope.
 ///
-///   Profiler profiler =
-///       accelerator.profile({.profile_memory = true, .output_trace_dir = "traces"});
+///   Profiler profiler = accelerator.profile(
+///       ProfileKwargs{.profile_memory = true, .output_trace_dir = "traces"});
 ///   train();
 ///   profiler.end();
 ///   accelerator.print(profiler.key_averages().table({.sort_by = "self_cpu_time_total"}));

@@ -1,4 +1,4 @@
-// Runs `accelerate test` on real processes and on a simulated cluster.
+// Runs `accelerate test` on real processes and on a simulated cluster, and asks `accelerate env`.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // HOME is the test's own folder: no configuration of the machine takes part.
@@ -26,6 +27,17 @@ TEST(SelfTest, PassesOnProcesses) {
   EXPECT_EQ(ran.exit_code, 0) << ran.output;
   EXPECT_THAT(ran.output,
               AllOf(HasSubstr("All checks passed on 2 ranks."), HasSubstr("The self-test passed")));
+}
+
+TEST(SelfTest, ShowsWhichLibTorchProgramsLink) {
+  const accelerate::ChildResult ran =
+      accelerate::run_shell("HF_HOME='" + ::testing::TempDir() + "' '" +
+                            std::getenv("ACCELERATE_LAUNCHER") + "' env")
+          .value();
+  EXPECT_EQ(ran.exit_code, 0) << ran.output;
+  EXPECT_THAT(ran.output,
+              ContainsRegex("- LibTorch version: [0-9.]+[^ ]* \\(/.*/libtorch_cpu.so.*, "
+                            "which .*accelerate-self-test links\\)\n"));
 }
 
 TEST(SelfTest, PassesOnASimulatedCluster) {

@@ -104,10 +104,9 @@ TEST_F(TrackingProcessTest, OtherTrackersLoseNothingEither) {
 TEST_F(TrackingProcessTest, SignalsEndItAsBeforeAndLoseNothing) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     std::filesystem::remove_all(folder_ + "/run");
-    // The caller of the tests may ignore these signals; UCX, which MPI brings, handles SIGHUP.
+    // The caller of the tests may ignore these signals.
     Process process(logger(1000, "wait"),
-                    {.environment = {"UCX_DEBUG_SIGNO=SIGUSR2"},
-                     .before_exec = [signal] { std::signal(signal, SIG_DFL); }});
+                    {.before_exec = [signal] { std::signal(signal, SIG_DFL); }});
     EXPECT_EQ(process.next_output_line(), "logged\n");
     process.signal(signal);
     EXPECT_EQ(process.finish(), 128 + signal) << process.stderr_text();

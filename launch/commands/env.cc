@@ -1,7 +1,8 @@
 // `accelerate env`: the facts about the machine that a bug report needs.
 //
 // Mirrors: accelerate commands/env.py.
-// Differs: compiler, build and MPI stand for Python and NumPy; missing parts are listed as such.
+// Differs: compiler, build and MPI stand for Python and NumPy; missing parts are listed as such;
+//          LibTorch is the one that the installed self-test links.
 
 #include <memory>
 #include <optional>
@@ -29,7 +30,14 @@ namespace {
 constexpr char kName[] = "env";
 constexpr char kNotFound[] = "not found";
 
+// That of the programs of this installation; without one, what the machine has.
 std::string libtorch_text(const Invocation& invocation) {
+  const std::string program = self_test_path(invocation.environment);
+  if (const std::string file = linked_library(program, "libtorch_cpu.so"); !file.empty()) {
+    const std::string version = libtorch_version(file);
+    return absl::StrCat(version.empty() ? "unknown" : version, " (", file, ", which ", program,
+                        " links)");
+  }
   const LibraryProbe probe = probe_torch_library("libtorch_cpu.so", invocation.environment);
   if (!probe.is_loadable) {
     return probe.path.empty() ? kNotFound

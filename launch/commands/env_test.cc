@@ -71,6 +71,15 @@ TEST_F(Env, CountsDevicesByTheirFiles) {
   EXPECT_THAT(device_texts(folder_), ElementsAre("2 x NVIDIA H200", "1 x Ascend NPU"));
 }
 
+TEST_F(Env, FindsTheLibraryThatAProgramLinks) {
+  const std::string library = linked_library(executable_path(), "libc.so");
+  EXPECT_TRUE(fs::is_regular_file(library)) << library;
+  EXPECT_THAT(library, HasSubstr("/libc.so"));
+  EXPECT_EQ(linked_library(executable_path(), "libnone.so"), "");
+  EXPECT_EQ(linked_library(folder_ + "/none", "libc.so"), "");
+  EXPECT_EQ(linked_library(write("text", "no program"), "libc.so"), "");
+}
+
 TEST_F(Env, FindsTheVersionBesideTheLibrary) {
   EXPECT_EQ(libtorch_version("/usr/lib/libtorch_cpu.so.2.6.0"), "2.6.0");
   const std::string library = write("torch/lib/libtorch_cpu.so");

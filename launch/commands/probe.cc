@@ -159,6 +159,27 @@ LibraryProbe probe_torch_library(const std::string& library,
   return first;
 }
 
+std::string linked_library(const std::string& program, const std::string& name) {
+  const std::optional<std::string> lines = output_of({"ldd", program});
+  if (!lines) return "";
+  for (absl::string_view line : absl::StrSplit(*lines, '\n')) {
+    // "libtorch_cpu.so.2.6 => /usr/lib/libtorch_cpu.so.2.6 (0x00007f5b4ebf5000)"
+    const std::vector<std::string> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    if (words.size() < 3 || words[1] != "=>" || !absl::StartsWith(words[0], name)) continue;
+    std::error_code failed;
+    const fs::path file = fs::canonical(words[2], failed);
+    if (!failed) return file.string();
+  }
+  return "";
+}
+
+std::string self_test_path(absl::Span<const std::string> environment) {
+  const std::string named = environment_value(environment, "ACCELERATE_SELF_TEST");
+  if (!named.empty()) return named;
+  return fs::path(executable_path()).replace_filename("accelerate-self-test").string();
+}
+
 std::string libtorch_version(const std::string& path) {
   const fs::path library(path);
   const fs::path root = library.parent_path().parent_path();

@@ -40,6 +40,14 @@ std::optional<std::string> output_of(const std::vector<std::string>& argv);
 LibraryProbe probe_torch_library(const std::string& library,
                                  absl::Span<const std::string> environment);
 
+/// The file of the library `name`, "libtorch_cpu.so", that the dynamic linker would load with a
+/// program or shared object, without running it; empty if it loads none, or cannot be asked.
+std::string linked_library(const std::string& program, const std::string& name);
+
+/// The program of `accelerate test`, whether it exists or not: ACCELERATE_SELF_TEST, or
+/// accelerate-self-test beside this program. It links LibTorch as every training program does.
+std::string self_test_path(absl::Span<const std::string> environment);
+
 /// "2.6.0" for `libtorch_cpu.so`'s file; empty if unknown.
 std::string libtorch_version(const std::string& path);
 

@@ -36,10 +36,7 @@ struct Options {
 };
 
 absl::StatusOr<std::string> self_test_program(const Invocation& invocation) {
-  std::string path = environment_value(invocation.environment, kVariable);
-  if (path.empty()) {
-    path = std::filesystem::path(executable_path()).replace_filename(kProgram).string();
-  }
+  const std::string path = self_test_path(invocation.environment);
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return path;
   return absl::NotFoundError(absl::StrCat("there is no self-test ", path, "; build ", kProgram,

@@ -121,7 +121,8 @@ void Supervisor::handle_stop_request(int signal) {
   }
   if (ranks_ && (stopping || none_runs)) ranks_->stop_waiting();
   if (stopping && !none_runs) ranks_->kill_now();
-  // In ranks SIGHUP belongs to a debugger of UCX, which Open MPI brings along.
+  // In a rank that does not begin with accelerate::run, SIGHUP may belong to the debugger of UCX,
+  // which Open MPI brings along.
   request_stop(
       {.reason = absl::StrCat("received ", describe_signal(signal)), .exit_code = 128 + signal},
       signal == SIGHUP ? SIGTERM : signal, options_.signal_grace);

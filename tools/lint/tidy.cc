@@ -135,6 +135,23 @@ int max_columns(std::string_view path) {
   return is_cpp(path) ? kColumns : kScriptColumns;
 }
 
+// The cells of a line of a Markdown table, in lower case and without blanks around them, ` and *;
+// none for another line.
+std::vector<std::string> cells_of_row(std::string_view line) {
+  std::vector<std::string> cells;
+  if (!line.starts_with('|')) return cells;
+  std::string cell;
+  for (size_t at = 1; at < line.size(); ++at) {
+    if (line[at] == '|' && line[at - 1] != '\\') {
+      while (!cell.empty() && is_blank(cell.back())) cell.pop_back();
+      cells.push_back(std::exchange(cell, ""));
+    } else if (!contains("`*", line[at]) && !(cell.empty() && is_blank(line[at]))) {
+      cell += static_cast<char>(std::tolower(static_cast<unsigned char>(line[at])));
+    }
+  }
+  return cells;
+}
+
 // From an opening parenthesis to behind the closing one. Strings and comments are skipped.
 size_t end_of_call(std::string_view text, size_t open) {
   int depth = 0;
@@ -290,6 +307,35 @@ Findings check_size(const File& file) {
   return {{file.path, 0, std::format("{} bytes, more than 1 MiB", file.contents.size())}};
 }
 
+Findings check_repeated_rows(const File& file) {
+  if (file.path != kDifferencesPath && file.path != kStatusPath) return {};
+  std::map<std::string, int> seen;  // the texts of rows so far, with their lines
+  size_t cells_of_head = 0;         // 0 outside of a table
+  int number = 0;
+  return for_each_line(file, [&](std::string_view line) -> std::string {
+    ++number;
+    const std::vector<std::string> cells = cells_of_row(line);
+    if (cells_of_head == 0 || cells.empty()) {
+      cells_of_head = cells.size();
+      return "";
+    }
+    if (cells.size() != cells_of_head) {
+      return std::format("a row of {} cells in a table of {}", cells.size(), cells_of_head);
+    }
+    if (cells.front().starts_with("---")) return "";
+    const auto [area, is_new_area] = seen.emplace(cells.front(), number);
+    if (!is_new_area) {
+      return std::format("a second row about \"{}\", after line {}", cells.front(), area->second);
+    }
+    if (file.path != kDifferencesPath) return "";
+    std::string rest;
+    for (size_t i = 1; i < cells.size(); ++i) rest += "|" + cells[i];
+    const auto [text, is_new_text] = seen.emplace(rest, number);
+    if (!is_new_text) return std::format("the row says the same as line {}", text->second);
+    return "";
+  });
+}
+
 Findings check_header(const File& file) {
   if (!is_header(file.path)) return {};
   Findings findings;
@@ -398,7 +444,8 @@ Findings check_top_level(const std::vector<File>& files) {
 Findings check_tree(const std::vector<File>& files) {
   constexpr std::array kTextRules = {check_line_length,     check_blanks,  check_leftovers,
                                      check_machine_paths,   check_wording, check_header,
-                                     check_number_of_lines, check_sleeps,  check_test_sizes};
+                                     check_number_of_lines, check_sleeps,  check_test_sizes,
+                                     check_repeated_rows};
   Findings findings;
   auto add = [&](Findings more) { findings.insert(findings.end(), more.begin(), more.end()); };
   for (const File& file : files) {

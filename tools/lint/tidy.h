@@ -33,6 +33,10 @@ using Findings = std::vector<Finding>;
 /// The list of the floors of each top-level folder.
 inline constexpr char kFloorsPath[] = "tools/build_defs/floors.bzl";
 
+/// The documents whose tables say something once: a second row would be changed without the first.
+inline constexpr char kDifferencesPath[] = "accelerate/docs/differences.md";
+inline constexpr char kStatusPath[] = "accelerate/docs/status.md";
+
 /// `path:line: message`.
 std::string to_string(const Finding& finding);
 
@@ -56,6 +60,13 @@ Findings check_machine_paths(const File& file);
 Findings check_wording(const File& file);
 /// At most 1 MiB, unless it is data.
 Findings check_size(const File& file);
+
+// ---- Tables in documents.
+
+/// In a table of facts, of differences from HF Accelerate or of what works where, a row has as many
+/// cells as the table's head, and no two rows of a document are about the same: their first cells
+/// differ. Nor do two differences have the same text. Capitals, ` and * do not count.
+Findings check_repeated_rows(const File& file);
 
 // ---- C++.
 

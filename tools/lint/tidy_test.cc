@@ -203,6 +203,28 @@ TEST(TestSizes, AreWrittenInEveryTest) {
                           "a/BUILD:5: accelerate_cc_test without a size"));
 }
 
+TEST(RepeatedRows, AreFoundInTablesOfFacts) {
+  const std::string head = "| area | there | here |\n| --- | --- | --- |\n";
+  const std::string path = "accelerate/docs/differences.md";
+  EXPECT_THAT(check_repeated_rows({path, head + "| `a` | b | c |\n| d | b | e |\n"}), IsEmpty());
+  EXPECT_THAT(texts(check_repeated_rows({path, head + "| `a` | b | c |\n| A | d | e |\n"})),
+              ElementsAre(path + ":4: a second row about \"a\", after line 3"));
+  EXPECT_THAT(texts(check_repeated_rows({path, head + "| a | b | c |\n| d | B | `c` |\n"})),
+              ElementsAre(path + ":4: the row says the same as line 3"));
+  EXPECT_THAT(texts(check_repeated_rows({path, head + "| a | b |\n| c | d\\|e | f |\n"})),
+              ElementsAre(path + ":3: a row of 2 cells in a table of 3"));
+  // What works where is the same for many features.
+  EXPECT_THAT(check_repeated_rows(
+                  {"accelerate/docs/status.md", head + "| a | yes | yes |\n| b | yes | yes |\n"}),
+              IsEmpty());
+  // Two tables of one document do not repeat each other either.
+  EXPECT_THAT(check_repeated_rows({path, head + "| a | b | c |\n\ntext\n" + head}), IsEmpty());
+  EXPECT_EQ(
+      check_repeated_rows({path, head + "| a | b | c |\n\n" + head + "| a | d | e |\n"}).size(), 1);
+  EXPECT_THAT(check_repeated_rows({"README.md", head + "| a | b | c |\n| a | b | c |\n"}),
+              IsEmpty());
+}
+
 TEST(DeadFiles, AreThoseThatNoBuildFileNames) {
   const std::vector<File> files = {
       {"a/BUILD", "srcs = [\"a.cc\", \"deep/b.cc\"]"},

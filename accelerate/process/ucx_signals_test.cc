@@ -1,0 +1,64 @@
+// LibTorch loads Open MPI, and with it UCX, before main; where it does not, SIGHUP is free anyway.
+#include "accelerate/process/ucx_signals.h"
+
+#include <dlfcn.h>
+
+#include <csignal>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct sigaction action_of_sighup() {
+  struct sigaction action = {};
+  EXPECT_EQ(sigaction(SIGHUP, nullptr, &action), 0);
+  return action;
+}
+
+// The file that the handler of SIGHUP is in; empty without a handler.
+std::string file_of_handler() {
+  const struct sigaction action = action_of_sighup();
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<void*>(action.sa_handler), &info) == 0) return "";
+  return info.dli_fname;
+}
+
+void own_handler(int /*signal*/) {}
+
+Environment environment_without_ucx() {
+  Environment environment;
+  environment.unset("UCX_DEBUG_SIGNO");
+  return environment;
+}
+
+TEST(UcxSignals, HaveTheActionThatWasAskedFor) {
+  const std::string before = file_of_handler();
+  Environment environment;
+  environment.set("UCX_DEBUG_SIGNO", "SIGHUP");
+  take_sighup_back_from_ucx(environment);
+  EXPECT_EQ(file_of_handler(), before);
+}
+
+TEST(UcxSignals, LeaveTheProgramsOwnHandler) {
+  const struct sigaction before = action_of_sighup();
+  struct sigaction own = {};
+  own.sa_handler = own_handler;
+  ASSERT_EQ(sigaction(SIGHUP, &own, nullptr), 0);
+  take_sighup_back_from_ucx(environment_without_ucx());
+  EXPECT_EQ(action_of_sighup().sa_handler, &own_handler);
+  ASSERT_EQ(sigaction(SIGHUP, &before, nullptr), 0);
+}
+
+TEST(UcxSignals, AreNotTakenFromAProgram) {
+  take_sighup_back_from_ucx(environment_without_ucx());
+  EXPECT_THAT(file_of_handler(), Not(HasSubstr("libucs")));
+}
+
+}  // namespace
+}  // namespace accelerate::internal
