@@ -101,7 +101,7 @@ std::vector<Case> matrix_products() {
        }},
       {"bmm", "aten::bmm", 2 * product,
        [](const Make& make) { at::bmm(make({2, 3, 5}), make({2, 5, 7})); }},
-      {"mv", "aten::mv", 2.0 * 3 * 5, [](const Make& make) { at::mv(make({3, 5}), make({5})); }},
+      {"mv", "aten::addmv_", 2.0 * 3 * 5, [](const Make& make) { at::mv(make({3, 5}), make({5})); }},
       {"dot", "aten::dot", 2.0 * 6, [](const Make& make) { at::dot(make({6}), make({6})); }},
       {"vdot", "aten::vdot", 4 * 2.0 * 6,
        [](const Make& make) {

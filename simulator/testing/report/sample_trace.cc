@@ -13,7 +13,6 @@ namespace accelerate::simulator {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-constexpr int kComputeStream = 0;
 constexpr int kCommunicationStream = 1;
 constexpr int kCopyStream = 2;
 constexpr int kLayersPerBucket = 3;
