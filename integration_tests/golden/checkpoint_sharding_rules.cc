@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "integration_tests/golden/checkpoint_sharding_model.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
