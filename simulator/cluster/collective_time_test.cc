@@ -49,13 +49,13 @@ double all_gather_ns(double bytes) {
 }
 
 double all_reduce_ns(double bytes) {
-  const double tree = 2 * (kFar + 2 * kNear) + 2 * bytes / (0.92 * kRings);
+  const double tree = 2 * (kFar + 3 * kNear) + 2 * bytes / (0.92 * kRings);
   return std::min(2 * all_gather_ns(bytes), tree);
 }
 
 double broadcast_ns(double bytes) {
   const double ring = kFar + 6 * kNear + bytes / kRings;
-  const double tree = kFar + 2 * kNear + bytes / (0.92 * kRings);
+  const double tree = kFar + 3 * kNear + bytes / (0.92 * kRings);
   return std::min(ring, tree);
 }
 
@@ -247,7 +247,7 @@ TEST(CollectiveTime, OfABarrierIsItsLatency) {
       measure([](Rank&, const Group& group) { return [group] { return group->barrier(); }; });
   EXPECT_EQ(measured.bytes, 0);
   for (const int64_t ns : measured.ns) {
-    EXPECT_NEAR(static_cast<double>(ns), 2 * (kFar + 2 * kNear), 1);
+    EXPECT_NEAR(static_cast<double>(ns), 2 * (kFar + 3 * kNear), 1);
   }
 }
 
