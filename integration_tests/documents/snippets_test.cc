@@ -1,0 +1,302 @@
+// The C++ of README.md and accelerate/docs compiles: this file has each snippet, with what it
+// leaves to its reader, and the test finds the snippets here. Comments and white space do not
+// count; empty lines and "..." divide a snippet.
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/operators/checkpoint.h"
+#include "accelerate/optim/lomo.h"
+#include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/process/run.h"
+#include "accelerate/profiling/profiler.h"
+#include "simulator/cluster/cluster.h"
+
+// What the reader of a snippet has. Nothing here is called.
+namespace accelerate::documents {
+
+struct NetImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return line(x); }
+  torch::nn::Linear line{2, 2};
+};
+TORCH_MODULE(Net);
+
+const torch::Tensor images, labels;
+torch::Tensor loss(torch::Tensor output, torch::Tensor target) { return output - target; }
+void train_step(const torch::Tensor& images, const torch::Tensor& labels) { loss(images, labels); }
+double train_one_epoch() { return 0; }
+
+auto data_of_reader() {
+  return accelerate::DataLoader(accelerate::make_tensor_dataset(images, labels), {});
+}
+
+// ---- README.md
+
+namespace readme {
+
+int train(int argc, char** argv) {
+  accelerate::Accelerator accelerator;
+  Net net;
+  torch::optim::Adam adam(net->parameters(), 1e-3);
+  accelerate::DataLoader data(accelerate::make_tensor_dataset(images, labels),
+                              {.batch_size = 32, .shuffle = true});
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
+  for (auto& [x, y] : loader) {
+    auto scope = accelerator.accumulate(model);
+    accelerator.backward(torch::nll_loss(model(x), y));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  return 0;
+}
+int example_main(int argc, char** argv) { return accelerate::run(argc, argv, train); }
+
+void save(accelerate::Accelerator& accelerator) {
+  accelerator.save_state("out/checkpoint");
+  accelerator.load_state("out/checkpoint");
+}
+
+void track(const torch::Tensor& loss, int64_t step) {
+  accelerate::Accelerator accelerator(
+      {.project_dir = "logs", .log_with = {"tensorboard", "jsonl"}});
+  accelerator.init_trackers("mnist", {{"lr", 1e-3}});
+  accelerator.log({{"loss", loss}}, step);
+}
+
+std::vector<at::Tensor> simulate() {
+  accelerate::simulator::Cluster cluster("2x4", {.seed = 7});
+  cluster.run_on_every_rank(
+      [](accelerate::simulator::Rank& rank) { rank.report("loss", train_one_epoch()); });
+  const std::vector<at::Tensor> losses = cluster.reports("loss");
+  return losses;
+}
+
+}  // namespace readme
+
+// ---- accelerate/docs
+
+namespace checkpoints {
+
+struct Progress {
+  int64_t steps = 0;
+  nlohmann::json state_dict() const { return {{"steps", steps}}; }
+  void load_state_dict(const nlohmann::json& state) { steps = state.at("steps"); }
+};
+
+void train(Net net, torch::optim::Adam adam, bool resume, int64_t epochs) {
+  auto data = data_of_reader();
+  Progress progress;
+  accelerate::Accelerator accelerator(
+      {.project_config = {
+           .project_dir = "runs/digits", .automatic_checkpoint_naming = true, .total_limit = 3}});
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
+  accelerator.register_for_checkpointing(progress);
+  if (resume) accelerator.load_state();
+  while (loader.epoch() < epochs) {
+    for (auto& [x, y] : loader) {
+      accelerator.backward(torch::nll_loss(model(x), y));
+      optimizer.step();
+      optimizer.zero_grad();
+      if (++progress.steps % 1000 == 0) accelerator.save_state();
+    }
+  }
+}
+
+}  // namespace checkpoints
+
+namespace commands {
+
+extern "C" int example_main(int argc, char** argv);
+
+}  // namespace commands
+
+namespace data_parallel {
+
+void compress() {
+  Accelerator accelerator(
+      {.kwargs_handlers = {DistributedDataParallelKwargs{
+           .bucket_cap_mb = 50, .comm_hook = DDPCommunicationHookType::kBf16}}});
+}
+
+}  // namespace data_parallel
+
+namespace optimizers {
+
+void lomo(Accelerator& accelerator, Net net, torch::Tensor x, torch::Tensor y) {
+  optim::Lomo lomo(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, lomo);
+  accelerator.backward(loss(model(x), y));
+  accelerator.backward(loss(model(x), y), {.learning_rate = 5e-4});
+}
+
+struct Model {
+  std::vector<Net> blocks;
+
+  torch::Tensor forward(torch::Tensor x) {
+    for (auto& block : blocks)
+      x = checkpoint([block](torch::Tensor x) mutable { return block->forward(x); }, x);
+    return x;
+  }
+};
+
+}  // namespace optimizers
+
+namespace profiling {
+
+void profile(Accelerator& accelerator, Net net, torch::optim::Adam adam) {
+  auto data = data_of_reader();
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
+  Profiler profiler = accelerator.profile(ProfileKwargs{
+      .schedule_option = ProfileSchedule{.wait = 1, .warmup = 1, .active = 3, .repeat = 2},
+      .on_trace_ready =
+          [](Profiler& ready) {
+            std::cout << ready.key_averages().table(
+                {.sort_by = "self_cpu_time_total", .row_limit = 10});
+          },
+      .record_shapes = true,
+      .output_trace_dir = "traces",
+  });
+  for (auto& [images, labels] : loader) {
+    train_step(images, labels);
+    profiler.step();
+  }
+  profiler.end();
+}
+
+}  // namespace profiling
+
+namespace schedulers {
+
+void prepare(Accelerator& accelerator, Net net) {
+  torch::optim::AdamW adam(net->parameters(), 1e-3);
+  optim::CosineAnnealingLR cosine(adam, {.T_max = 1000});
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, cosine);
+  optimizer.step();
+  scheduler.step();
+}
+
+void combine(torch::optim::AdamW& adam) {
+  optim::SequentialLR schedule(
+      adam, {.schedulers = {optim::scheduler_of<optim::LinearLR>(
+                                {.start_factor = 0.01, .total_iters = 100}),
+                            optim::scheduler_of<optim::CosineAnnealingLR>({.T_max = 900})},
+             .milestones = {100}});
+}
+
+}  // namespace schedulers
+
+namespace training_step {
+
+void train(Accelerator& accelerator, Net net, torch::optim::Adam adam) {
+  auto data = data_of_reader();
+  optim::CosineAnnealingLR cosine(adam, {.T_max = 1000});
+  auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, adam, data, cosine);
+  for (auto& [x, y] : loader) {
+    auto scope = accelerator.accumulate(model);
+    accelerator.backward(loss(model(x), y));
+    if (accelerator.sync_gradients()) accelerator.clip_grad_norm_(model, 1.0);
+    optimizer.step();
+    scheduler.step();
+    optimizer.zero_grad();
+  }
+}
+
+}  // namespace training_step
+
+namespace weights {
+
+void save(Runtime& runtime, Net net, Net other_net) {
+  FileSystem& files = runtime.files();
+  save_model(files, module_state_dict(*net), "out", {.max_shard_size = "2GB"});
+  load_checkpoint_in_model(files, *other_net, "out", {.strict = true});
+}
+
+}  // namespace weights
+
+// ---- The comparison.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The root of the checkout, by a file that Bazel only links into the test's folder.
+fs::path checkout() {
+  const fs::path link =
+      fs::path(std::getenv("TEST_SRCDIR")) / std::getenv("TEST_WORKSPACE") / ".clang-format";
+  return fs::canonical(link).parent_path();
+}
+
+std::vector<std::string> lines_of(const fs::path& file) {
+  std::ifstream stream(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  EXPECT_FALSE(lines.empty()) << file;
+  return lines;
+}
+
+// A line without comment and white space. This program has a main of its own.
+std::string code_of(std::string line) {
+  line.resize(std::min(line.find("//"), line.size()));
+  std::erase_if(line, [](unsigned char c) { return std::isspace(c); });
+  if (const size_t at = line.find("intmain("); at != line.npos) line.insert(at + 3, "example_");
+  return line;
+}
+
+// The pieces of code in a document: what stands between lines that are empty or "...".
+std::vector<std::string> pieces_of(const fs::path& document) {
+  std::vector<std::string> pieces;
+  bool in_snippet = false;
+  for (const std::string& line : lines_of(document)) {
+    if (line.starts_with("```")) {
+      in_snippet = line == "```cpp";
+      pieces.emplace_back();
+    } else if (in_snippet) {
+      const std::string code = code_of(line);
+      if (code.empty() || code == "...") {
+        pieces.emplace_back();
+      } else {
+        pieces.back() += code;
+      }
+    }
+  }
+  std::erase(pieces, "");
+  return pieces;
+}
+
+TEST(Snippets, AreCodeThatCompiles) {
+  std::string compiled;
+  for (const std::string& line :
+       lines_of(checkout() / "integration_tests/documents/snippets_test.cc")) {
+    compiled += code_of(line);
+  }
+  std::vector<fs::path> documents = {checkout() / "README.md"};
+  for (const auto& entry : fs::directory_iterator(checkout() / "accelerate/docs")) {
+    if (entry.path().extension() == ".md") documents.push_back(entry.path());
+  }
+  size_t pieces = 0;
+  for (const fs::path& document : documents) {
+    for (const std::string& piece : pieces_of(document)) {
+      EXPECT_NE(compiled.find(piece), std::string::npos)
+          << document << " has a snippet that this file lacks:\n"
+          << piece;
+      ++pieces;
+    }
+  }
+  EXPECT_GE(pieces, 15u) << "the snippets were not found";
+}
+
+}  // namespace
+}  // namespace accelerate::documents
