@@ -92,7 +92,7 @@ const std::vector<Row>& rows() {
       {"OverflowError", "float infinity to integer", {"infinity"}},
       {"KeyError", R"(^torch\.\w+$)", {"cannot be in safetensors files"}},
       {"SafetensorError", "InvalidHeaderDeserialization", {"its header is"}},
-      {"SafetensorError", R"raw(InvalidOffset\("([^"]*)"\))raw", {"\"$1\", at bytes"}},
+      {"SafetensorError", R"raw(InvalidOffset\("([^"]*)"\))raw", {"'$1', at bytes"}},
       {"SafetensorError",
        "MetadataIncompleteBuffer",
        {"is cut off", "bytes after the last tensor"}},

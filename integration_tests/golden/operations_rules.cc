@@ -309,11 +309,10 @@ Model gathered(const std::vector<json>& values) {
 
 void gather_members(const json& in, json& out) {
   const bool by_member = is_op(in, "gather_for_metrics") && !flag_of(in, "use_gather_object");
-  rewrite_ranks(in, out, {"gather_object: ", "gather_for_metrics"},
-                [&](int64_t /*rank*/) -> Model {
-                  if (!by_member) return std::nullopt;
-                  return gathered(in.at("data").get<std::vector<json>>());
-                });
+  rewrite_ranks(in, out, {"gather_object: ", "gather_for_metrics"}, [&](int64_t /*rank*/) -> Model {
+    if (!by_member) return std::nullopt;
+    return gathered(in.at("data").get<std::vector<json>>());
+  });
 }
 
 // ---- concatenate

@@ -148,10 +148,10 @@ json tracking_answer(const TrackerDict& dict) {
   return answer;
 }
 
-TrackingReplay::TrackingReplay(const json& in)
+TrackingReplay::TrackingReplay(const json& in, FileSystem* files)
     : in_(in),
       services_{
-          .files = disk_,
+          .files = files != nullptr ? *files : disk_,
           .environment = environment_,
           .now = [] { return absl::FromUnixSeconds(5); },
           .warn =

@@ -36,7 +36,8 @@ nlohmann::json tracking_answer(const TrackerDict& dict);
 class TrackingReplay {
  public:
   /// `in`: a case of kind "tracker".
-  explicit TrackingReplay(const nlohmann::json& in);
+  /// `files`: where the tracker's files go; null for a disk in memory.
+  explicit TrackingReplay(const nlohmann::json& in, FileSystem* files = nullptr);
 
   /// Project "run", at 1970 plus 5 s, in the folder <DIR> of a disk in memory.
   TrackerSetup setup();

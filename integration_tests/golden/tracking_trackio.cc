@@ -67,7 +67,8 @@ json calls_of(const std::string& project, const std::string& path) {
 json replay_trackio(const json& in) {
   // SQLite opens its file itself.
   const TemporaryFolder folder;
-  TrackingReplay replay(in);
+  HostFiles files(/*parallelism=*/1);
+  TrackingReplay replay(in, &files);
   replay.environment().set("TRACKIO_DIR", folder.path());
   const auto tracker = replay.linked_class("trackio").tracker(replay.setup());
   json answer = replay.answer(*tracker, "trackio");
