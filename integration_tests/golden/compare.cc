@@ -70,7 +70,7 @@ class Walk {
     return Difference{path_, on_one_line(expected), on_one_line(got)};
   }
 
-  // Of what stands under "error".
+  // Compares what stands under "error".
   std::optional<Difference> compare_errors(const json& expected, const json& got) const {
     const auto why = error_difference(expected, got);
     if (!why) return std::nullopt;

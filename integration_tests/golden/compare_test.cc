@@ -69,8 +69,10 @@ TEST(Compare, AnExpectedErrorIsNotMetByAnErrorOfAnotherType) {
 }
 
 TEST(Compare, AnErrorThatTheTableKnowsMustSayTheWordsThatMatter) {
-  const char* expected = R"({"error": {"type": "ValueError",
-      "message": "To use `BatchSamplerShard` in `split_batches` mode, the batch size (3) needs to be a round multiple of the number of processes (2)."}})";
+  const char* expected =
+      R"({"error": {"type": "ValueError", "message": "To use `BatchSamplerShard` in )"
+      R"(`split_batches` mode, the batch size (3) needs to be a round multiple of the number of )"
+      R"(processes (2)."}})";
   EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "type": "ValueError", "message":
       "split_batches: the batch size 3 is not divisible by the world size 2"}})"));
   const auto difference =

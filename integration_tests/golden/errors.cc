@@ -53,7 +53,8 @@ const std::vector<Row>& rows() {
   static const auto* const table = new std::vector<Row>{
       // Data.
       {"ValueError",
-       R"(the batch size \((\d+)\) needs to be a round multiple of the number of processes \((\d+)\))",
+       R"(the batch size \((\d+)\) needs to be a round multiple of the number of processes )"
+       R"(\((\d+)\))",
        {"the batch size $1 is not divisible by the world size $2"}},
       {"TypeError",
        "object of type '(Stream|Range)' has no len",

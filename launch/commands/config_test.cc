@@ -281,7 +281,8 @@ TEST_F(Config, SetGoesByTheKindOfTheRun) {
     return written();
   };
   EXPECT_EQ(made({"distributed_type=MULTI_CPU", "num_processes=2"})["use_cpu"], true);
-  EXPECT_EQ(made({"distributed_type=MULTI_GPU", "use_cpu=true"})["use_cpu"], true);
+  EXPECT_EQ(made({"distributed_type=MULTI_GPU", "num_processes=2", "use_cpu=true"})["use_cpu"],
+            true);
   EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
   const Json aws = made({"compute_environment=AMAZON_SAGEMAKER", "ec2_instance_type=ml.p3.2xlarge",
                          "iam_role_name=role"});

@@ -21,7 +21,7 @@ Json answered(const std::vector<std::string>& answers) {
   std::ostringstream out;
   Prompter prompter(in, out, false);
   const auto config =
-      ask_configuration(prompter, "/home/me", [](const settings::Setting&) { return true; });
+      ask_configuration(prompter, "/me", [](const settings::Setting&) { return true; });
   EXPECT_TRUE(config.ok()) << config.status() << out.str();
   return config.ok() ? config->values : Json();
 }

@@ -129,7 +129,8 @@ function showTimeline(data) {
 function showDetailNote(data) {
   const notes = [];
   if (data.shownSlices < data.recordedSlices) {
-    notes.push(`The run recorded ${format.count(data.recordedSlices)} slices. Short neighbouring slices are drawn as one, which leaves ${format.count(data.shownSlices)}. ACCELERATE_SIMULATE_REPORT_SLICES sets how many trace.json has.`);
+    notes.push(`The run recorded ${format.count(data.recordedSlices)} slices. Short neighbouring slices are drawn as one, which ` +
+      `leaves ${format.count(data.shownSlices)}. ACCELERATE_SIMULATE_REPORT_SLICES sets how many trace.json has.`);
   }
   if (data.droppedSlices > 0) {
     notes.push(`Recording stopped after ${format.count(data.recordedSlices)} slices; ${format.count(data.droppedSlices)} later ones are included in the sums only.`);
