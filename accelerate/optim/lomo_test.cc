@@ -252,6 +252,25 @@ TEST(Lomo, ClipsAndDecaysAsWritten) {
   expect_close(ours->parameters(), plain->parameters());
 }
 
+TEST(Lomo, UpdatesByTheClampedValues) {
+  constexpr double kLimit = 0.05;
+  torch::nn::Sequential net = make_net();
+  loss_of(net).backward();
+  std::vector<Tensor> expected;
+  double largest = 0;
+  for (const Tensor& parameter : net->parameters()) {
+    largest = std::max(largest, parameter.grad().abs().max().item<double>());
+    expected.push_back(parameter.detach() - 0.1 * parameter.grad().clamp(-kLimit, kLimit));
+  }
+  ASSERT_GT(largest, kLimit) << "the limit must matter";
+  net->zero_grad();
+  Lomo optimizer(net->parameters(), LomoOptions().clip_grad_value(kLimit));
+  optimizer.fused_backward(loss_of(net), 0.1);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(at::allclose(net->parameters()[i], expected[i])) << i;
+  }
+}
+
 TEST(Lomo, AddsToGradientsThatAreThere) {
   torch::nn::Sequential ours = make_net();
   torch::nn::Sequential plain = make_net();
