@@ -205,16 +205,14 @@ TEST(Features, AnswerForWhatTakesAPackagesPlace) {
 
 TEST(Features, LookForTheAwsCommandInThePath) {
   EXPECT_FALSE(is_boto3_available(*one_rank()));
-  std::string folder = (std::filesystem::temp_directory_path() / "features_test.XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::filesystem::path program = std::filesystem::path(folder) / "aws";
+  const TemporaryFolder folder;
+  const std::filesystem::path program = folder.path("aws");
   std::ofstream(program) << "#!/bin/sh\n";
-  const std::string path = "/nowhere:" + folder;
+  const std::string path = "/nowhere:" + folder.path();
   EXPECT_FALSE(is_sagemaker_available(*one_rank({{"PATH", path.c_str()}})));
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   EXPECT_TRUE(is_boto3_available(*one_rank({{"PATH", path.c_str()}})));
   EXPECT_TRUE(is_sagemaker_available(*one_rank({{"PATH", path.c_str()}})));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Features, AreRequiredWithAReason) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/testing/commands/command_tester.h"
@@ -80,16 +81,16 @@ TEST(OutputOf, IsWhatAProgramSays) {
 }
 
 TEST(ProbeTorchLibrary, LooksWhereTheVariablesPoint) {
-  std::string pattern = ::testing::TempDir() + "/torchXXXXXX";
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const std::filesystem::path root = pattern;
+  const TemporaryFolder folder;
+  const std::filesystem::path root = folder.path();
   std::filesystem::create_directories(root / "lib/python3.99/site-packages/torch/lib");
   std::filesystem::create_directories(root / "archive/lib");
   const std::filesystem::path in_package =
       root / "lib/python3.99/site-packages/torch/lib/libtorch_none.so";
   std::filesystem::copy_file(plugin(), in_package);
   EXPECT_FALSE(probe_torch_library("libtorch_none.so", {}).is_loadable);
-  EXPECT_EQ(probe_torch_library("libtorch_none.so", {"VIRTUAL_ENV=" + pattern}).path, in_package);
+  EXPECT_EQ(probe_torch_library("libtorch_none.so", {"VIRTUAL_ENV=" + folder.path()}).path,
+            in_package);
   // What is there and cannot be loaded is named.
   std::ofstream(root / "archive/lib/libtorch_none.so") << "no library";
   const LibraryProbe broken =
@@ -97,7 +98,6 @@ TEST(ProbeTorchLibrary, LooksWhereTheVariablesPoint) {
   EXPECT_FALSE(broken.is_loadable);
   EXPECT_EQ(broken.path, root / "archive/lib/libtorch_none.so");
   EXPECT_THAT(broken.error, Not(HasSubstr("cannot open shared object file")));
-  std::filesystem::remove_all(root);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "launch/settings/config_file.h"
+#include "accelerate/platform/host_files.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -32,16 +33,6 @@ std::string error_of(const std::string& text, ConfigFormat format = ConfigFormat
   EXPECT_THAT(message, HasSubstr("c.yaml"));
   return message;
 }
-
-class Folder {
- public:
-  Folder() : path_(absl::StrCat(testing::TempDir(), "/config_XXXXXX")) { mkdtemp(path_.data()); }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string content(const std::string& path) {
   std::stringstream text;
@@ -198,10 +189,10 @@ TEST(DefaultConfig, IsWhereThePeersIs) {
 }
 
 TEST(DefaultConfig, MayBeJson) {
-  const Folder folder;
-  std::filesystem::create_directories(folder / "accelerate");
-  std::ofstream(folder / "accelerate/default_config.json") << "{}";
-  EXPECT_THAT(default_config_path({"HF_HOME=" + (folder / "")}),
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path("accelerate"));
+  std::ofstream(folder.path("accelerate/default_config.json")) << "{}";
+  EXPECT_THAT(default_config_path({"HF_HOME=" + folder.path("")}),
               testing::EndsWith("/accelerate/default_config.json"));
 }
 
@@ -224,8 +215,8 @@ TEST(BasicConfig, NamesKindsThatLaunchReads) {
 }
 
 TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
-  const Folder folder;
-  const std::string path = folder / "a/b/default_config.yaml";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("a/b/default_config.yaml");
   ASSERT_TRUE(write_basic_config("BF16", path, {.devices = 2}).value());
   EXPECT_THAT(content(path), HasSubstr("distributed_type: MULTI_GPU\n"));
   EXPECT_THAT(content(path), HasSubstr("mixed_precision: bf16\n"));
@@ -234,12 +225,12 @@ TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
   EXPECT_TRUE(load_config_file(path).ok());
   EXPECT_FALSE(write_basic_config("no", path, {}).value());
   EXPECT_THAT(content(path), HasSubstr("mixed_precision: bf16\n"));
-  ASSERT_TRUE(write_basic_config("no", folder / "c.json", {}).value());
-  EXPECT_THAT(content(folder / "c.json"), HasSubstr("\"use_cpu\": true"));
-  EXPECT_TRUE(load_config_file(folder / "c.json").ok());
-  EXPECT_THAT(std::string(write_basic_config("tf32", folder / "d", {}).status().message()),
+  ASSERT_TRUE(write_basic_config("no", folder.path("c.json"), {}).value());
+  EXPECT_THAT(content(folder.path("c.json")), HasSubstr("\"use_cpu\": true"));
+  EXPECT_TRUE(load_config_file(folder.path("c.json")).ok());
+  EXPECT_THAT(std::string(write_basic_config("tf32", folder.path("d"), {}).status().message()),
               HasSubstr("no, fp16, bf16, fp8"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "d"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("d")));
 }
 
 }  // namespace
