@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 
@@ -41,7 +42,9 @@ constexpr bool kIsFunctionField = false;
 template <typename Signature>
 constexpr bool kIsFunctionField<std::function<Signature>> = true;
 template <typename T>
-constexpr bool kIsOptionalField = requires(T& field) { field.has_value(); };
+constexpr bool kIsOptionalField = requires(T& field) {
+  field.has_value();
+};
 template <typename T>
 constexpr bool kIsMapField = false;
 template <typename T>
@@ -120,8 +123,7 @@ bool json_to(const nlohmann::ordered_json& value, T& field) {
 
 /// The beginning of its text, for messages.
 inline std::string json_excerpt(const nlohmann::ordered_json& value) {
-  using Handler = nlohmann::ordered_json::error_handler_t;
-  return value.dump(-1, ' ', false, Handler::replace).substr(0, 64);
+  return json_text(value).substr(0, 64);
 }
 
 /// The value under `name` in `object`, which messages call `where`.
@@ -170,8 +172,7 @@ nlohmann::ordered_json to_dict(const T& object) {
 /// The fields whose value differs from that of a T made without arguments. Such structs do not read
 /// the environment, so the defaults are the same everywhere.
 template <HasFields T>
-  requires std::default_initializable<T>
-nlohmann::ordered_json to_kwargs(const T& object) {
+requires std::default_initializable<T> nlohmann::ordered_json to_kwargs(const T& object) {
   const nlohmann::ordered_json defaults = to_dict(T{});
   const nlohmann::ordered_json dict = to_dict(object);
   auto kwargs = nlohmann::ordered_json::object();

@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/platform/child.h"
 #include "integration_tests/watch/processes.h"
 
 namespace accelerate::checkpoint_benchmark {
@@ -95,7 +96,8 @@ void dd(const std::string& file, bool syncs) {
   const std::string command =
       absl::StrCat("dd if=/dev/zero of=", file, " bs=4M count=", kBytes / kBlock,
                    syncs ? " conv=fsync" : "", " 2>/dev/null");
-  TORCH_CHECK(std::system(command.c_str()) == 0, command);
+  const absl::StatusOr<ChildResult> result = run_shell(command);
+  TORCH_CHECK(result.ok() && result->exit_code == 0, command);
 }
 
 void settle(const std::string& folder) {

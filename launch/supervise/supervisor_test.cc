@@ -18,6 +18,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/process/socket_address.h"
 #include "launch/supervise/rank_group.h"
 #include "launch/testing/launcher_process.h"
@@ -356,7 +357,8 @@ TEST(Launch, TakesAnotherPortIfTheOneAskedForIsTaken) {
 }
 
 TEST(Launch, TellsWhyAProgramCannotBeStarted) {
-  const std::string script = ::testing::TempDir() + "/no_such_interpreter";
+  const TemporaryFolder folder;
+  const std::string script = folder.path("no_such_interpreter");
   std::ofstream(script) << "#!/does/not/exist\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   for (const auto& [program, code] : {std::pair<std::string, int>{script, 127},

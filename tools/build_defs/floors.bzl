@@ -69,6 +69,7 @@ OPEN_TO = {
     "accelerate": {
         "launch": ["base", "platform", "checkpoint/formats"],
         "simulator": ["*"],
+        "tools/lint": ["platform"],
         "trackers": ["base", "platform", "tracking"],
     },
     "simulator": {

@@ -102,7 +102,9 @@ TEST(TensorBoardTracker, PassesOnKwargs) {
   track(world, [&](TensorBoardTracker& tracker) {
     tracker.log({{"a", 1}}, world.step(3, {{"walltime", 5.5}}));
     tracker.log({{"a", 0.1}}, world.step(4, {{"new_style", true}, {"double_precision", true}}));
-    EXPECT_THAT(error_of([&] { tracker.log({{"a", 1}}, world.step(5, {{"color", 1}})); }),
+    EXPECT_THAT(error_of([&] {
+                  tracker.log({{"a", 1}}, world.step(5, {{"color", 1}}));
+                }),
                 HasSubstr("`color` in its log_kwargs is not known"));
   });
   const auto events = read_events(world.disk, kRun);
@@ -228,9 +230,10 @@ TEST(TensorBoardTracker, KeepsImagesAsPng) {
   track(world, [&](TensorBoardTracker& tracker) {
     tracker.log_images({{"one", {one}}, {"many", many}, {"mixed", {one, image(4, 4, 4, 1)}}},
                        world.step(6, {{"dataformats", "NHWC"}}));
-    EXPECT_THAT(
-        error_of([&] { tracker.log_images({{"none", {}}, {"after", {one}}}, world.step(7)); }),
-        HasSubstr("`none` has no images"));
+    EXPECT_THAT(error_of([&] {
+                  tracker.log_images({{"none", {}}, {"after", {one}}}, world.step(7));
+                }),
+                HasSubstr("`none` has no images"));
   });
   const auto read = values(world);
   ASSERT_THAT(read, SizeIs(5));
@@ -408,8 +411,8 @@ TEST(TensorBoardTracker, RotatesFiles) {
 // A process of its own, on the machine's disk, that is killed behind a flush.
 TEST(TensorBoardTracker, LeavesWhatItFlushedWhereTheProcessIsKilled) {
   HostFiles files;
-  const std::string folder = join_path(::testing::TempDir(), "killed");
-  ASSERT_TRUE(remove_all(files, folder).ok());
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
