@@ -257,7 +257,8 @@ struct AORecipeKwargs {
   /// last one.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> module_filter_func =
       {};
-  /// Fill up dimensions that are no multiple of 16, where the filter chooses such a layer: true.
+  /// Whether dimensions that are not a multiple of 16 are padded where the filter chooses such a
+  /// layer: true.
   /// _PAD_INNER_DIM
   std::optional<bool> pad_inner_dim = std::nullopt;
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER

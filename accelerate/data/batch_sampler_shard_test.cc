@@ -405,7 +405,7 @@ TEST(BeginUnsharedPass, GivesTheBatchesThatADerivedSamplerCuts) {
               ElementsAre(ElementsAre(4), ElementsAre(2, 3), ElementsAre(0, 1)));
 }
 
-// Its drop_last is about filling up ranks' last batches; alone there is nothing to fill up.
+// Its drop_last is about padding ranks' last batches; a rank alone has nothing to pad.
 TEST(BeginUnsharedPass, LosesNoListThatIsShort) {
   const Batches batches{{0, 1}, {2, 3}, {4}};
   ListBatchSampler sampler(batches, {.batch_size = 2, .drop_last = true});

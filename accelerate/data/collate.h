@@ -130,12 +130,15 @@ struct ExampleOf<Example<Data, Target>> {
 template <typename Sample>
 concept IsTorchExample = IsExample<Sample> && requires {
   typename ExampleOf<Sample>;
-} && !HasTreeMembers<Sample> && requires { typename ExampleOf<Sample>::template With<int, int>; };
+} && !HasTreeMembers<Sample> && requires {
+  typename ExampleOf<Sample>::template With<int, int>;
+};
 
 template <typename Sample>
 concept IsUnlabelledTorchExample =
-    IsUnlabelledExample<Sample> && !HasTreeMembers<Sample> &&
-    requires { typename ExampleOf<Sample>::template With<int, void>; };
+    IsUnlabelledExample<Sample> && !HasTreeMembers<Sample> && requires {
+  typename ExampleOf<Sample>::template With<int, void>;
+};
 
 template <typename Sample>
 auto collate(const Samples<Sample>& samples) {
@@ -174,7 +177,7 @@ auto collate(const Samples<Sample>& samples) {
 /// std::vector<Sample> and returns the batch.
 struct DefaultCollate {
   /// Errors: c10::ValueError for no samples, and for samples of different shapes, dtypes or
-  ///         structures, and for trees with members that are no tensors.
+  ///         structures, and for trees with members other than tensors.
   template <typename Sample>
   auto operator()(const std::vector<Sample>& samples) const {
     if (samples.empty()) internal::fail_empty();

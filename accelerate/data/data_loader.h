@@ -120,7 +120,7 @@ class DataLoader {
   int64_t batch_size() const { return core().options().batch_size; }
   bool drop_last() const { return core().drop_last(); }
 
-  /// Whether the last round is filled up. Setting it takes effect with the next pass.
+  /// Whether the last round is padded. Setting it takes effect with the next pass.
   bool even_batches() const { return core().even_batches(); }
   bool can_set_even_batches() const { return core().can_set_even_batches(); }
   void set_even_batches(bool even_batches) { core().set_even_batches(even_batches); }

@@ -381,7 +381,7 @@ void expect_the_rest_for_other_ranks(const Data& data, const DataLoaderOptions& 
         see(one_pass(loader));
         EXPECT_EQ(loader.epoch(), 1);
       }
-      // 42 samples less a round are a whole number of rounds: nothing is filled up.
+      // 42 samples less a round are a whole number of rounds: nothing is padded.
       EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(list(42)));
     }
   }

@@ -345,7 +345,7 @@ class FixedSizeBatchSampler : public BatchSampler {
 struct ListBatchSamplerOptions {
   /// Promises that all batches but the last are this long.
   std::optional<int64_t> batch_size = std::nullopt;
-  /// Forbids that a rank's last batches are filled up when they are shared out.
+  /// Forbids padding a rank's last batches when they are shared out.
   bool drop_last = false;
 };
 

@@ -64,7 +64,7 @@ Tree reduce(Tree tensor, Reduction reduction = Reduction::kMean, double scale = 
   return reduce(PartialState::get().group(), std::move(tensor), reduction, scale);
 }
 
-/// The tensors with one dim filled up to the largest size that it has on a rank.
+/// The tensors with one dim padded to the largest size that it has on a rank.
 template <typename Tree>
 Tree pad_across_processes(Tree tensor, const PadAcrossProcessesOptions& options = {}) {
   return pad_across_processes(PartialState::get().group(), std::move(tensor), options);

@@ -3,7 +3,7 @@
 /// Portable are tensors, numbers, booleans, enumerators, strings, vectors, arrays, pairs, tuples,
 /// optionals and maps of portable values, c10::IValue, torch::data's examples and the tree_members
 /// of a user's struct that can be made empty (members it does not list stay as made). The bytes are
-/// for ranks of one job on machines of one kind; they are no file format.
+/// for ranks of one job on machines of one kind; they are not a file format.
 /// Errors: c10::Error for bytes that end too early.
 /// Threads: functions of their arguments.
 #pragma once

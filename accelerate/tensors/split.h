@@ -76,7 +76,8 @@ template <typename T>
 concept IndexedDataset = requires(T& dataset, size_t index) {
   dataset.get(index);
   dataset.size();
-} && !kHasChildren<T> && !kIsVector<T>;
+}
+&&!kHasChildren<T> && !kIsVector<T>;
 
 template <typename T>
 int64_t split_length_of(const T& value) {
@@ -123,11 +124,11 @@ void split_in_place(T& value, const ProcessShare& share) {
 /// Rank `rank`'s share of `inputs`: entries of a std::vector, rows of a tensor, entries of a
 /// c10::IValue's list or tuple. Maps, dicts, std::tuples, examples and user's structs are split
 /// member by member, and all members must have one length. Text is not split: a std::string is
-/// returned whole. A rank alone gets everything. With `apply_padding` shares are filled up to equal
+/// returned whole. A rank alone gets everything. With `apply_padding` shares are padded to equal
 /// lengths with copies of the last of all entries.
 template <typename T>
-  requires(!internal::IndexedDataset<T>)
-T split_between_processes(int rank, int size, T inputs, bool apply_padding = false) {
+requires(!internal::IndexedDataset<T>) T
+    split_between_processes(int rank, int size, T inputs, bool apply_padding = false) {
   if (size == 1) return inputs;
   const int64_t length = internal::split_length_of(inputs);
   if constexpr (!std::is_same_v<T, std::string>) {

@@ -1,5 +1,5 @@
 /// What can be done with the tensors of a tree (see tree.h) without other ranks: find, send,
-/// convert, cut, fill up, join.
+/// convert, cut, pad, join.
 ///
 /// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
 /// with its containers as they were: what HF Accelerate's honor_type is for follows from the types.
@@ -91,8 +91,8 @@ struct RecursivelyApplyOptions {
 /// The tree with func(tensor) for each tensor that `test_type` accepts.
 /// Errors: c10::ValueError naming the type of another leaf, with `error_on_other_type`.
 template <typename Fn, typename Tree>
-  requires std::is_invocable_r_v<at::Tensor, Fn&, const at::Tensor&>
-Tree recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& options = {}) {
+requires std::is_invocable_r_v<at::Tensor, Fn&, const at::Tensor&> Tree
+recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& options = {}) {
   if (options.error_on_other_type) expect_only_tensors(data, "recursively_apply");
   return tree_map(std::move(data), [&](const at::Tensor& tensor) -> at::Tensor {
     if (!options.test_type || options.test_type(tensor)) return func(tensor);
@@ -105,9 +105,8 @@ Tree recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& opti
 
 /// The same for leaves of any type, in a dynamic value: `func` takes and returns a c10::IValue.
 template <typename Fn>
-  requires std::is_invocable_r_v<c10::IValue, Fn&, const c10::IValue&>
-c10::IValue recursively_apply(Fn&& func, const c10::IValue& data,
-                              const RecursivelyApplyOptions& options = {}) {
+requires std::is_invocable_r_v<c10::IValue, Fn&, const c10::IValue&> c10::IValue recursively_apply(
+    Fn&& func, const c10::IValue& data, const RecursivelyApplyOptions& options = {}) {
   return internal::map_ivalue_leaves(data, [&](const c10::IValue& leaf) -> c10::IValue {
     if (options.test_type ? options.test_type(leaf) : leaf.isTensor()) return func(leaf);
     if (options.error_on_other_type) {
@@ -238,11 +237,10 @@ Tree slice_tensors(Tree data, const TensorSlice& tensor_slice,
 
 /// Each tensor with its last row repeated until `num_processes` divides the rows. Shapes:
 /// [batch_size, ...], the batch in dim `dim`; out [the next multiple of num_processes, ...].
-/// Errors: c10::ValueError for leaves that are no tensors, a tensor whose dim is not batch_size,
-/// and
-///         a num_processes below 1.
-/// Differs: HF Accelerate fills up with zeros, and not always to a multiple; its documentation says
-/// this.
+/// Errors: c10::ValueError for leaves other than tensors, a tensor whose dim is not batch_size,
+///         and a num_processes below 1.
+/// Differs: HF Accelerate pads with zeros, and not always to a multiple; its documentation says
+///          this.
 template <typename Tree>
 Tree pad_input_tensors(Tree tensor, int64_t batch_size, int num_processes, int64_t dim = 0) {
   expect_only_tensors(tensor, "pad_input_tensors");
@@ -312,26 +310,31 @@ void concatenate_into(T& whole, const std::vector<const T*>& parts, int64_t dim)
   } else if constexpr (kIsOptional<T>) {
     check([&](const T& part) { return part.has_value() == whole.has_value(); },
           "an optional value");
-    if (whole) join(*whole, [](const T& part) -> auto& { return *part; });
+    if (whole)
+      join(
+          *whole, [](const T& part) -> auto& { return *part; });
   } else if constexpr (kIsMap<T>) {
     check([&](const T& part) { return part.size() == whole.size(); }, "keys");
     for (auto& entry : whole) {
-      join(entry.second, [&](const T& part) -> auto& {
-        auto found = part.find(entry.first);
-        check_same_structure(found != part.end(), "keys");
-        return found->second;
-      });
+      join(
+          entry.second, [&](const T& part) -> auto& {
+            auto found = part.find(entry.first);
+            check_same_structure(found != part.end(), "keys");
+            return found->second;
+          });
     }
   } else if constexpr (kIsSequence<T> && !kIsList<T>) {
     check([&](const T& part) { return part.size() == whole.size(); }, "lengths");
     for (size_t i = 0; i < whole.size(); ++i) {
-      join(whole[i], [i](const T& part) -> auto& { return part[i]; });
+      join(
+          whole[i], [i](const T& part) -> auto& { return part[i]; });
     }
   } else if constexpr (kHasMembers<T>) {
     auto members = members_of(whole);
     auto join_members = [&]<size_t... I>(std::index_sequence<I...> /*which*/) {
-      (join(std::get<I>(members),
-            [](const T& part) -> auto& { return std::get<I>(members_of(const_cast<T&>(part))); }),
+      (join(
+           std::get<I>(members),
+           [](const T& part) -> auto& { return std::get<I>(members_of(const_cast<T&>(part))); }),
        ...);
     };
     join_members(std::make_index_sequence<std::tuple_size_v<decltype(members)>>());
@@ -343,8 +346,8 @@ void concatenate_into(T& whole, const std::vector<const T*>& parts, int64_t dim)
 }  // namespace internal
 
 /// The trees' tensors, joined along `dim` at each place. A single tree is returned as it is.
-/// Errors:  c10::ValueError for nothing to join, structures that differ, and leaves that are no
-///          tensors; c10::Error for tensors that do not fit.
+/// Errors:  c10::ValueError for nothing to join, structures that differ, and leaves other
+///          than tensors; c10::Error for tensors that do not fit.
 /// Differs: structures must be equal; HF Accelerate leaves out what the first one does not have.
 template <typename Tree>
 Tree concatenate(const std::vector<Tree>& data, int64_t dim = 0) {

@@ -524,7 +524,7 @@ TEST(SelfSharding, TellsAllRanksWhichOneCannotBegin) {
   EXPECT_THAT(errors[1], HasSubstr("no such file"));
 }
 
-// A collate function that pads to the longest sample meets the samples that fill up, too.
+// A collate function that pads to the longest sample sees the samples that pad the round, too.
 TEST(Dispatch, PadsTheLastRoundAsOneBatch) {
   auto pad = [](const std::vector<int64_t>& lengths) {
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());

@@ -106,7 +106,9 @@ json run_get_int(const json& in) {
 // ---- Amounts of memory.
 
 template <typename Number>
-concept IsSize = requires(Number number) { convert_file_size_to_int(number); };
+concept IsSize = requires(Number number) {
+  convert_file_size_to_int(number);
+};
 
 json run_convert_file_size(const json& in) {
   expect_fields(in, {"fn", "args"});
@@ -218,8 +220,8 @@ struct PeerError {
   std::vector<std::string> texts;
 };
 
-// As the C++ exception that stands for it in LibTorch. Of those that are no runtime errors, or have
-// more to say than one text, one stands for all.
+// As the C++ exception that stands for it in LibTorch. One stands for all that are not runtime
+// errors or have more to say than one text.
 [[noreturn]] void raise(const PeerError& error) {
   const std::string text = error.texts.empty() ? "" : error.texts[0];
   if (error.texts.size() <= 1) {

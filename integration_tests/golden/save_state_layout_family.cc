@@ -1,7 +1,7 @@
 // Checkpoints of the whole training: the files of one, the rotation of many, and mistakes.
 //
-// Files are written to a disk in memory, which outlives the ranks: what loads is another run. Of a
-// file's contents is told what HF Accelerate's has as well.
+// Files are written to a disk in memory, which outlives the ranks: what loads is another run. The
+// answers name the contents that HF Accelerate's files have as well.
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
@@ -157,7 +157,9 @@ std::vector<std::string> names_in(const json& in, const char* list) {
 // Rank 0's answer.
 json ask_first_rank(int ranks, const std::shared_ptr<SimDisk>& disk,
                     const std::function<json()>& make) {
-  return ask_ranks(ranks, [&](int /*rank*/) { return make(); }, /*num_nodes=*/1, disk).at(0);
+  return ask_ranks(
+             ranks, [&](int /*rank*/) { return make(); }, /*num_nodes=*/1, disk)
+      .at(0);
 }
 
 // ---- kind=layout

@@ -270,8 +270,7 @@ std::vector<Decision> tensorboard_tracking_rules() {
        .rewrite = forget_objects},
       {.family = "tracking",
        .name = "tensorboard: NumPy",
-       .reason =
-           "HF Accelerate drops NumPy's numbers that are no Python floats; here numbers are logged",
+       .reason = "HF Accelerate drops NumPy's numbers but Python floats; here numbers are logged",
        .applies = has_numpy,
        .rewrite = keep_numbers_of_numpy},
       {.family = "tracking",

@@ -164,7 +164,7 @@ class SelfTest {
   }
 
   void check_shuffled_loading() {
-    // Not divisible: the last round is filled up, and what fills it up does not count.
+    // Not divisible: the last round is padded, and the padding does not count.
     const int64_t samples = kBatchSize * ranks() * 2 + 1;
     DataLoader data(make_tensor_dataset(torch::arange(samples)),
                     {.batch_size = kBatchSize, .shuffle = true});

@@ -1,6 +1,7 @@
 /// The agent's input: one machine's part in a run, with every setting resolved; and the checks
 /// before anything starts that need only this machine. What concerns several machines (their
-/// versions, clocks and reachability) is checked when they meet (message.h, membership_client.h).
+/// versions, clocks and reachability) is checked at the rendezvous (message.h,
+/// membership_client.h).
 ///
 /// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
 /// no settings and no configuration.

@@ -79,7 +79,7 @@ class MembershipClient final : public MembershipLink {
   void connect_next();
   void finish_connecting();
   void could_not_connect(int error);
-  void introduce(UniqueFd fd);
+  void shake_hands(UniqueFd fd);
   void send(Message message);
   void receive();
   void handle(const Message& message);

@@ -52,9 +52,9 @@ class MembershipServer final : public process::EventSource {
   void accept_all();
   void receive(int id, Guest& guest);
   void handle(int id, Guest& guest, const Message& message);
-  void introduce(int id, Guest& guest, const Message& message);
+  void shake_hands(int id, Guest& guest, const Message& message);
   void lose(int id, const Guest& guest, absl::string_view why);
-  size_t strangers() const;
+  size_t pending_handshakes() const;
 
   process::ListeningSocket socket_;
   Membership membership_;

@@ -98,7 +98,7 @@ TEST_F(ServerTest, SaysWhyAMachineDoesNotFit) {
 }
 
 // More than the server listens to at once; they leave when it hangs up or by themselves.
-TEST_F(ServerTest, OutlivesACrowdOfStrangers) {
+TEST_F(ServerTest, OutlivesManyConnectionsWithoutAHandshake) {
   for (int i = 0; i < 3; ++i) {
     std::vector<UniqueFd> crowd;
     for (int j = 0; j < 300; ++j) crowd.push_back(connect_to_server());

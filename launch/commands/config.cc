@@ -86,7 +86,7 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
   absl::StatusOr<ConfigFile> file =
       settings::parse_config(settings::config_to_yaml(config), settings::ConfigFormat::kYaml, path);
   if (!file.ok()) return file.status();
-  // Those of the text that was just parsed are nobody's.
+  // Findings name the lines of the file that the user wrote, not those of the text made above.
   file->lines = config.lines;
   absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
   if (!settings.ok()) return settings.status();

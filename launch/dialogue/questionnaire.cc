@@ -180,7 +180,8 @@ class Questionnaire {
                                              between(1, 65535, "expected a port from "));
       if (!port.empty()) put("main_process_port", port);
       if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
-        choice("rdzv_backend", "How do the machines meet?", {"static", "c10d"}, "static");
+        choice("rdzv_backend", "Which rendezvous do the machines use?", {"static", "c10d"},
+               "static");
       }
     }
     yes_no("debug", "Compare collectives between ranks before they run? It costs time", false);

@@ -86,7 +86,7 @@ absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoi
   options.rendezvous = elastic ? RendezvousKind::kElastic : RendezvousKind::kStatic;
   if (endpoint.host.empty()) {
     return refuse(absl::StrCat(
-        options.max_nodes, " machines need a place to meet; give ",
+        options.max_nodes, " machines need a rendezvous address; give ",
         elastic ? "--rdzv_endpoint HOST:PORT" : "--main_process_ip, the address of machine 0"));
   }
   options.endpoint_host = endpoint.host;

@@ -261,7 +261,7 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     endpoint->host = first_host(inputs.machine.read_file(hostfile).value_or(""));
     if (endpoint->host.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(machines, " machines need a place to meet, and ", hostfile,
+          absl::StrCat(machines, " machines need a rendezvous address, and ", hostfile,
                        " names none; give --main_process_ip"));
     }
   }

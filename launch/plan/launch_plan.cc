@@ -249,8 +249,8 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
 uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
                      std::vector<std::string>* notes) {
   if (port == 0 || !machine.is_port_in_use(port)) return port;
-  notes->push_back(
-      absl::StrCat("port ", port, " is in use; the ranks of this machine meet at a free one"));
+  notes->push_back(absl::StrCat(
+      "port ", port, " is in use; the rendezvous of this machine's ranks takes a free one"));
   return 0;
 }
 

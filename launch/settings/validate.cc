@@ -194,9 +194,10 @@ absl::Status take_nodes(Settings& settings) {
 // say too.
 absl::Status check_machines(Settings& settings) {
   if (settings.is_typed("same_network") && settings.is_set("rdzv_endpoint")) {
-    return refuse(absl::StrCat(settings.describe("rdzv_endpoint"),
-                               " and --same_network exclude each other: with it machines meet at "
-                               "--main_process_ip and --main_process_port"));
+    return refuse(
+        absl::StrCat(settings.describe("rdzv_endpoint"),
+                     " and --same_network exclude each other: with it the rendezvous is at "
+                     "--main_process_ip and --main_process_port"));
   }
   if (settings.flag("standalone")) {
     for (const char* name : {"rdzv_endpoint", "main_process_ip", "main_process_port"}) {

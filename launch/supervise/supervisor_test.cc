@@ -265,8 +265,8 @@ TEST(Launch, KillsAtOnceWhenInterruptedTwice) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
-// As under nohup, or in the background of a shell without job control. Of two pending signals the
-// one with the lower number, here SIGINT, would be read first.
+// As under nohup, or in the background of a shell without job control. If two signals are
+// pending, the one with the lower number, here SIGINT, would be read first.
 TEST(Launch, LeavesIgnoredSignalsIgnored) {
   Launcher launcher({"launch", "--num_processes=2", "/bin/sh", "-c", "echo ready; sleep 1000"},
                     {SIGINT});

@@ -42,7 +42,7 @@ std::string to_string(const Finding& finding);
 
 // ---- Any text file. Data (see is_data) and binary files are not text.
 
-/// Golden vectors, datasets and other files that nobody writes by hand.
+/// Golden vectors, datasets and other files that are not written by hand.
 bool is_data(const std::string& path);
 
 /// 100 columns in C++; 120 in .bzl; 200 in scripts; no limit in BUILD files and Markdown, nor for a

@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 
 constexpr char kLines[] = "/sim/logs/run/metrics.jsonl";
 
-// The lines that are no filler, each read by itself.
+// The lines without the filler, each read by itself.
 std::vector<ordered_json> lines(TrackerWorld& world, const std::string& path = kLines) {
   std::vector<ordered_json> result;
   std::istringstream text(world.file(path));

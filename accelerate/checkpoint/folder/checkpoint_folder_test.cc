@@ -68,7 +68,7 @@ class CheckpointFolder : public testing::Test {
     ASSERT_TRUE(write_file(files_, path(name), text).ok());
   }
 
-  // A checkpoint of one file, which nobody listed.
+  // A checkpoint of one file, which no manifest lists.
   void save(const std::string& name, const std::string& text = "weights") {
     ASSERT_TRUE(begin_checkpoint(files_, path(name)).ok());
     write(name + ".tmp/model.bin", text);
