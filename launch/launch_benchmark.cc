@@ -1,4 +1,4 @@
-// What starting a program through the launcher costs: a program that does nothing, by itself and
+// The cost of starting a program through the launcher: a program that does nothing, by itself and
 // under `accelerate launch`, in turn; and 64 of them at once.
 //
 //   launch_benchmark LAUNCHER [PROGRAM]

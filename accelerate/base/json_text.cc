@@ -50,7 +50,7 @@ char32_t take_code_point(std::string_view text, size_t* next) {
   return code;
 }
 
-// What YAML escapes by a character's name, and the name.
+// The characters that YAML escapes by a name, and the names.
 constexpr std::pair<char32_t, char> kEscapes[] = {
     {'"', '"'},  {'\\', '\\'}, {'\0', '0'}, {'\a', 'a'},   {'\b', 'b'},
     {'\t', 't'}, {'\n', 'n'},  {'\v', 'v'}, {'\f', 'f'},   {'\r', 'r'},

@@ -118,7 +118,7 @@ struct Buffer {
   c10::intrusive_ptr<c10d::Work> work = {};
 };
 
-// What is packed: where to put it, and what is there now (undefined: zero).
+// One packed tensor: where to put it, and its present value (undefined: zero).
 struct Item {
   at::Tensor place;  // has the shape, the dtype and the device
   at::Tensor value;
@@ -361,7 +361,7 @@ at::Tensor padded_to_size(const at::Tensor& tensor, int64_t size,
   return padded;
 }
 
-// What every rank has of one tensor.
+// The sizes of one tensor on every rank.
 struct Extents {
   std::vector<int64_t> sizes;  // kAbsent where there is no such dim
   std::vector<int64_t> dims;

@@ -36,7 +36,7 @@ enum class Reduction {
 struct PadAcrossProcessesOptions {
   /// The dim that is made equal; a negative one counts from each tensor's end.
   int64_t dim = 0;
-  /// What new entries are. It must be a value of the tensor's dtype.
+  /// The value of new entries. It must be a value of the tensor's dtype.
   c10::Scalar pad_index = 0;
   /// Whether new entries come first.
   bool pad_first = false;

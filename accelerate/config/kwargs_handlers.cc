@@ -64,7 +64,7 @@ FP8BackendType backend_of(const std::string& text, const char* source) {
   return from_string<FP8BackendType>(text);
 }
 
-// What the deprecated handler stands for.
+// The plan that the deprecated handler stands for.
 Fp8Plan plan_of(const FP8RecipeKwargs& kwargs, const Environment& environment) {
   const bool given = kwargs.backend.has_value();
   std::optional<std::string> backend = given ? kwargs.backend : environment.get(kBackend);

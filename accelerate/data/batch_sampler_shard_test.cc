@@ -35,7 +35,7 @@ Batches lists(const IndexBatches& batches) {
   return all;
 }
 
-// What each rank gets of the sampler's batches after `taken` units.
+// The batches that each rank gets of the sampler's after `taken` units.
 std::vector<Batches> shards_of(const std::shared_ptr<BatchSampler>& sampler, int world_size,
                                const Mode& mode, int64_t taken = 0) {
   std::vector<Batches> shards;

@@ -130,15 +130,12 @@ struct ExampleOf<Example<Data, Target>> {
 template <typename Sample>
 concept IsTorchExample = IsExample<Sample> && requires {
   typename ExampleOf<Sample>;
-} && !HasTreeMembers<Sample> && requires {
-  typename ExampleOf<Sample>::template With<int, int>;
-};
+} && !HasTreeMembers<Sample> && requires { typename ExampleOf<Sample>::template With<int, int>; };
 
 template <typename Sample>
 concept IsUnlabelledTorchExample =
-    IsUnlabelledExample<Sample> && !HasTreeMembers<Sample> && requires {
-  typename ExampleOf<Sample>::template With<int, void>;
-};
+    IsUnlabelledExample<Sample> && !HasTreeMembers<Sample> &&
+    requires { typename ExampleOf<Sample>::template With<int, void>; };
 
 template <typename Sample>
 auto collate(const Samples<Sample>& samples) {

@@ -125,7 +125,8 @@ class DataLoader {
   bool can_set_even_batches() const { return core().can_set_even_batches(); }
   void set_even_batches(bool even_batches) { core().set_even_batches(even_batches); }
 
-  /// What decides about the order; null for streams and for batch samplers of the user's own.
+  /// The sampler that decides about the order; null for streams and for batch samplers of the
+  /// user's own.
   std::shared_ptr<Sampler> sampler() const { return core().sampler(); }
   /// Takes effect with the next pass; all ranks must set samplers that give the same order.
   /// Errors: c10::ValueError where sampler() is null.

@@ -139,7 +139,7 @@ class EventAverages {
 // Beside them stand "Module Hierarchy", "Call stack" and "flops".
 // Format: "Trace Event Format", Google.
 
-/// What Kineto does not record of an operator.
+/// Facts about an operator that Kineto does not record.
 struct TraceNote {
   std::string module;
   std::vector<std::string> stack;

@@ -38,7 +38,7 @@ struct ProcessShare {
   int64_t padding() const { return length - (end - begin); }
 };
 
-/// What a rank sees of a dataset with `size()` and `get(index)`, which it owns.
+/// A rank's view of a dataset with `size()` and `get(index)`, which it owns.
 template <typename Dataset>
 class DatasetShare {
  public:
@@ -64,7 +64,7 @@ class DatasetShare {
 
 namespace internal {
 
-// What split_between_processes cuts: its length, and the entries of a share.
+// The parts of split_between_processes for each type: its length, and the entries of a share.
 int64_t split_length(const at::Tensor& tensor);
 at::Tensor split_part(const at::Tensor& tensor, const ProcessShare& share);
 int64_t split_length(const c10::IValue& value);
@@ -76,8 +76,7 @@ template <typename T>
 concept IndexedDataset = requires(T& dataset, size_t index) {
   dataset.get(index);
   dataset.size();
-}
-&&!kHasChildren<T> && !kIsVector<T>;
+} && !kHasChildren<T> && !kIsVector<T>;
 
 template <typename T>
 int64_t split_length_of(const T& value) {
@@ -127,8 +126,8 @@ void split_in_place(T& value, const ProcessShare& share) {
 /// returned whole. A rank alone gets everything. With `apply_padding` shares are padded to equal
 /// lengths with copies of the last of all entries.
 template <typename T>
-requires(!internal::IndexedDataset<T>) T
-    split_between_processes(int rank, int size, T inputs, bool apply_padding = false) {
+  requires(!internal::IndexedDataset<T>)
+T split_between_processes(int rank, int size, T inputs, bool apply_padding = false) {
   if (size == 1) return inputs;
   const int64_t length = internal::split_length_of(inputs);
   if constexpr (!std::is_same_v<T, std::string>) {

@@ -1,5 +1,5 @@
-/// What can be done with the tensors of a tree (see tree.h) without other ranks: find, send,
-/// convert, cut, pad, join.
+/// Operations on the tensors of a tree (see tree.h) that need no other ranks: find, send, convert,
+/// cut, pad, join.
 ///
 /// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
 /// with its containers as they were: what HF Accelerate's honor_type is for follows from the types.
@@ -91,8 +91,8 @@ struct RecursivelyApplyOptions {
 /// The tree with func(tensor) for each tensor that `test_type` accepts.
 /// Errors: c10::ValueError naming the type of another leaf, with `error_on_other_type`.
 template <typename Fn, typename Tree>
-requires std::is_invocable_r_v<at::Tensor, Fn&, const at::Tensor&> Tree
-recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& options = {}) {
+  requires std::is_invocable_r_v<at::Tensor, Fn&, const at::Tensor&>
+Tree recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& options = {}) {
   if (options.error_on_other_type) expect_only_tensors(data, "recursively_apply");
   return tree_map(std::move(data), [&](const at::Tensor& tensor) -> at::Tensor {
     if (!options.test_type || options.test_type(tensor)) return func(tensor);
@@ -105,8 +105,9 @@ recursively_apply(Fn&& func, Tree data, const RecursivelyApplyOptions& options =
 
 /// The same for leaves of any type, in a dynamic value: `func` takes and returns a c10::IValue.
 template <typename Fn>
-requires std::is_invocable_r_v<c10::IValue, Fn&, const c10::IValue&> c10::IValue recursively_apply(
-    Fn&& func, const c10::IValue& data, const RecursivelyApplyOptions& options = {}) {
+  requires std::is_invocable_r_v<c10::IValue, Fn&, const c10::IValue&>
+c10::IValue recursively_apply(Fn&& func, const c10::IValue& data,
+                              const RecursivelyApplyOptions& options = {}) {
   return internal::map_ivalue_leaves(data, [&](const c10::IValue& leaf) -> c10::IValue {
     if (options.test_type ? options.test_type(leaf) : leaf.isTensor()) return func(leaf);
     if (options.error_on_other_type) {
@@ -148,7 +149,7 @@ std::optional<c10::Device> find_device(const Tree& data) {
 struct SendToDeviceOptions {
   /// The host does not wait for copies from page-locked memory.
   bool non_blocking = false;
-  /// What maps and dicts hold under these keys stays where it is.
+  /// The entries of maps and dicts under these keys stay where they are.
   std::vector<std::string> skip_keys = {};
 };
 
@@ -310,31 +311,26 @@ void concatenate_into(T& whole, const std::vector<const T*>& parts, int64_t dim)
   } else if constexpr (kIsOptional<T>) {
     check([&](const T& part) { return part.has_value() == whole.has_value(); },
           "an optional value");
-    if (whole)
-      join(
-          *whole, [](const T& part) -> auto& { return *part; });
+    if (whole) join(*whole, [](const T& part) -> auto& { return *part; });
   } else if constexpr (kIsMap<T>) {
     check([&](const T& part) { return part.size() == whole.size(); }, "keys");
     for (auto& entry : whole) {
-      join(
-          entry.second, [&](const T& part) -> auto& {
-            auto found = part.find(entry.first);
-            check_same_structure(found != part.end(), "keys");
-            return found->second;
-          });
+      join(entry.second, [&](const T& part) -> auto& {
+        auto found = part.find(entry.first);
+        check_same_structure(found != part.end(), "keys");
+        return found->second;
+      });
     }
   } else if constexpr (kIsSequence<T> && !kIsList<T>) {
     check([&](const T& part) { return part.size() == whole.size(); }, "lengths");
     for (size_t i = 0; i < whole.size(); ++i) {
-      join(
-          whole[i], [i](const T& part) -> auto& { return part[i]; });
+      join(whole[i], [i](const T& part) -> auto& { return part[i]; });
     }
   } else if constexpr (kHasMembers<T>) {
     auto members = members_of(whole);
     auto join_members = [&]<size_t... I>(std::index_sequence<I...> /*which*/) {
-      (join(
-           std::get<I>(members),
-           [](const T& part) -> auto& { return std::get<I>(members_of(const_cast<T&>(part))); }),
+      (join(std::get<I>(members),
+            [](const T& part) -> auto& { return std::get<I>(members_of(const_cast<T&>(part))); }),
        ...);
     };
     join_members(std::make_index_sequence<std::tuple_size_v<decltype(members)>>());

@@ -42,9 +42,7 @@ constexpr bool kIsFunctionField = false;
 template <typename Signature>
 constexpr bool kIsFunctionField<std::function<Signature>> = true;
 template <typename T>
-constexpr bool kIsOptionalField = requires(T& field) {
-  field.has_value();
-};
+constexpr bool kIsOptionalField = requires(T& field) { field.has_value(); };
 template <typename T>
 constexpr bool kIsMapField = false;
 template <typename T>
@@ -172,7 +170,8 @@ nlohmann::ordered_json to_dict(const T& object) {
 /// The fields whose value differs from that of a T made without arguments. Such structs do not read
 /// the environment, so the defaults are the same everywhere.
 template <HasFields T>
-requires std::default_initializable<T> nlohmann::ordered_json to_kwargs(const T& object) {
+  requires std::default_initializable<T>
+nlohmann::ordered_json to_kwargs(const T& object) {
   const nlohmann::ordered_json defaults = to_dict(T{});
   const nlohmann::ordered_json dict = to_dict(object);
   auto kwargs = nlohmann::ordered_json::object();

@@ -35,7 +35,7 @@ constexpr char kFolder[] = "/sim/run/best";
 constexpr char kNotes[] = "notes.txt";
 constexpr char kNotesText[] = "not the library's";
 
-// What is known of a job over all its runs.
+// The facts about a job over all its runs.
 struct Job {
   explicit Job(bool can_exchange, bool has_notes)
       : disk(std::make_shared<SimDisk>(SimDiskOptions{.can_exchange = can_exchange})) {

@@ -65,7 +65,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// What is saved.
+// The training that is saved.
 struct Training {
   Accelerator accelerator;
   Net net;
@@ -75,7 +75,7 @@ struct Training {
 
   torch::Tensor batch = torch::full({kBatch, kWidth}, 0.1);
 
-  // What a step of training takes, of that the wait for what still reads the moments.
+  // The seconds of a training step, and those of them that it waits for readers of the moments.
   struct Took {
     double all, wait;
   };

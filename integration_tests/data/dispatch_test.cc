@@ -37,7 +37,7 @@ AcceleratorOptions dispatching(const Draw& draw) {
                                 .data_seed = 11 + draw.number}};
 }
 
-// What each rank's body throws, as text; "" if nothing.
+// The text of the exception that each rank's body throws; "" if there is none.
 std::vector<std::string> errors_of_ranks(const std::string& spec,
                                          const std::function<void(Rank&)>& body) {
   Cluster cluster(spec);

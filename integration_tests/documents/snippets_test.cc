@@ -25,7 +25,7 @@
 #include "accelerate/profiling/profiler.h"
 #include "simulator/cluster/cluster.h"
 
-// What the reader of a snippet has. Nothing here is called.
+// The names that the reader of a snippet has. Nothing here is called.
 namespace accelerate::documents {
 
 struct NetImpl : torch::nn::Module {

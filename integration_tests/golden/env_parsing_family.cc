@@ -106,9 +106,7 @@ json run_get_int(const json& in) {
 // ---- Amounts of memory.
 
 template <typename Number>
-concept IsSize = requires(Number number) {
-  convert_file_size_to_int(number);
-};
+concept IsSize = requires(Number number) { convert_file_size_to_int(number); };
 
 json run_convert_file_size(const json& in) {
   expect_fields(in, {"fn", "args"});
@@ -197,7 +195,7 @@ json run_clear_environment(const json& in) {
       [&](Environment& environment) { act_inside(in, "NEW", environment); });
 }
 
-// What is set in it is always the same.
+// The variables that the case sets in it are always the same.
 json run_purge_environment(const json& in) {
   expect_fields(in, {"fn", "env", "raises"});
   json inside;
@@ -279,7 +277,7 @@ json run_should_reduce(const json& in) {
   }
 }
 
-// What Python says of an error with several texts.
+// Python's text of an error with several texts.
 std::string peer_text(const PeerError& error) {
   if (error.texts.size() == 1) return error.texts[0];
   std::string list;
@@ -295,7 +293,8 @@ json answer_to_raised(const PeerError& error) {
   }
 }
 
-// What a call threw. The error that the case's function raised must come through as it is, type and
+// The exception of a call. The error that the case's function raised must come through as it is,
+// type and
 // text; the case has it as Python calls it. \pre An exception is being handled.
 json call_error(const PeerError& raised) {
   json error = current_error().at("error");

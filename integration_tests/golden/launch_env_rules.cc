@@ -50,7 +50,7 @@ std::string float_text(const std::string& text) {
                                                                         : shortest;
 }
 
-// What is noted where neither flags nor a file say it.
+// The notes about settings that neither flags nor a file say.
 void note_defaults(const LaunchFacts& facts, json& out) {
   if (facts.has_config()) return;
   const json defaults = {{"num_processes", std::to_string(facts.ranks())},

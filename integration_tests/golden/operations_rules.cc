@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the library promises of an encoded value; nothing stands for an error.
+// The encoded value that the library promises; nothing stands for an error.
 using Model = std::optional<json>;
 
 bool is_op(const json& in, const char* name) { return string_field(in, "op") == name; }

@@ -157,9 +157,7 @@ std::vector<std::string> names_in(const json& in, const char* list) {
 // Rank 0's answer.
 json ask_first_rank(int ranks, const std::shared_ptr<SimDisk>& disk,
                     const std::function<json()>& make) {
-  return ask_ranks(
-             ranks, [&](int /*rank*/) { return make(); }, /*num_nodes=*/1, disk)
-      .at(0);
+  return ask_ranks(ranks, [&](int /*rank*/) { return make(); }, /*num_nodes=*/1, disk).at(0);
 }
 
 // ---- kind=layout
@@ -295,7 +293,7 @@ json run_rotation(const json& in) {
 
 // ---- kind=error
 
-// What is saved, what becomes of it, and what is loaded.
+// The state that is saved, its files, and the state that is loaded.
 struct Script {
   LayoutObjects saved = kPlain;
   LayoutObjects loaded = kPlain;

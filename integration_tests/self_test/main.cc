@@ -1,4 +1,4 @@
-// What `accelerate test` starts: does this configuration run, and does it train right?
+// The program that `accelerate test` starts: does this configuration run, and does it train right?
 //
 //   accelerate test
 //   accelerate launch --simulate 2x4 accelerate-self-test

@@ -70,7 +70,7 @@ struct Failure {
   std::string text;
 };
 
-/// What a machine is to do.
+/// An order of the membership to a machine.
 struct Order {
   enum class Kind {
     kStart,   ///< start the ranks of `round`

@@ -62,7 +62,7 @@ class MembershipServer final : public process::EventSource {
   const absl::Duration liveness_timeout_;
   std::map<int, Guest> guests_;
   int next_id_ = 0;
-  /// Whose entries the latest `add_entries` listed.
+  /// The guests whose entries the latest `add_entries` listed.
   std::vector<int> listed_;
 };
 

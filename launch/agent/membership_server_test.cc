@@ -48,7 +48,7 @@ class ServerTest : public ::testing::Test {
     process::wait_for_events({&source, 1});
   }
 
-  // What the server says to this guest until `ending`, or until it hangs up.
+  // The server's answer to this guest until `ending`, or until it hangs up.
   std::string answer(const UniqueFd& guest, const std::string& ending) {
     std::string text;
     while (true) {

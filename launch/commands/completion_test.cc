@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
-// What bash itself offers for the last of these words.
+// The words that bash itself offers for the last of these words.
 class BashCompletion : public ::testing::Test {
  protected:
   void SetUp() override {

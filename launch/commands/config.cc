@@ -63,8 +63,8 @@ absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignme
   return absl::OkStatus();
 }
 
-// What was not given is as for this machine alone; SageMaker's, the simulated and those that make a
-// distributed run are others, which have devices.
+// Fills in settings that were not given, as for this machine alone. SageMaker's, the simulated and
+// those that make a distributed run are others, which have devices.
 absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, BasicMachine machine) {
   const std::string type = config.values.value("distributed_type", "NO");
   const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");

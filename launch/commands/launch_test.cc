@@ -95,7 +95,7 @@ TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
               HasSubstr("fsdp.yaml:2: distributed_type: FSDP is not in this version"));
 }
 
-// What HF Accelerate's questionnaire writes for a plain run asks for none of it.
+// HF Accelerate's questionnaire names them in its file for a plain run without asking for them.
 TEST(Launch, TakesFilesThatNameAbsentSettingsWithTheirDefaults) {
   const TemporaryFolder folder;
   const std::string path = folder.path("plain.yaml");

@@ -59,7 +59,7 @@ const Words kStateDicts2 = {"FULL_STATE_DICT", "SHARDED_STATE_DICT"};
 const Words kOffloadDevices = {"none", "cpu", "nvme"};
 const Words kDataParallelInstances = {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"};
 
-// What stands between `|` in the schema.
+// The words between `|` in the schema.
 Words choices_of(absl::string_view name) {
   const std::vector<absl::string_view> list = settings::setting(name).choice_list();
   return {list.begin(), list.end()};

@@ -96,7 +96,7 @@ std::string first_host(const std::string& text) {
   return "";
 }
 
-// What only a launcher on each machine can do.
+// Whether the settings need a launcher on each machine.
 bool needs_launchers(const Settings& settings) {
   return settings.number("max_restarts") > 0 || settings.is_set("log_dir") ||
          settings.text("tee") != "0" || settings.text("redirects") != "0" ||
@@ -104,7 +104,7 @@ bool needs_launchers(const Settings& settings) {
          settings.is_set("kill_grace") || settings.flag("enable_cpu_affinity");
 }
 
-// What a worker runs: the variables, then the launcher for the cores of that worker.
+// The command of a worker: the variables, then the launcher for the cores of that worker.
 absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   std::vector<std::string> words;

@@ -61,7 +61,7 @@ bool is_one_of_many_tasks(const PlanInputs& inputs) {
          inputs.job.tasks != inputs.job.nodes && !inputs.settings.is_typed("num_processes");
 }
 
-// What only this launcher's ranks get, of what was asked for, in one note.
+// Names in one note the requested features that only this launcher's ranks get.
 void note_missing_features(const PlanInputs& inputs, const std::string& who,
                            std::vector<std::string>* notes) {
   std::vector<std::string> missing;

@@ -78,7 +78,8 @@ class Writer {
     }
   }
 
-  // What flags or a file turned off, the environment outside must not turn on again.
+  // Switches that flags or a file turned off must not be turned on again by the environment
+  // outside.
   void drop_switches() {
     for (const Setting& row : all_settings()) {
       const bool is_switch =

@@ -66,7 +66,7 @@ std::string config_to_json(const ConfigFile& config);
 /// In the format that the name asks for, by `replace_file`; folders are made.
 absl::Status write_config_file(const ConfigFile& config, const std::string& path);
 
-/// What `write_basic_config` needs to know of the machine.
+/// The facts about the machine that `write_basic_config` needs.
 struct BasicMachine {
   int devices = 0;
   /// As Devices::kind.

@@ -31,7 +31,7 @@ struct MpiProgram {
 struct Machine {
   /// As Devices::kind.
   std::string device_kind = "cpu";
-  /// Those that a rank sees, unless it is told otherwise.
+  /// The devices that a rank sees, unless it is told otherwise.
   int devices = 0;
   /// With those that a variable hides.
   int installed_devices = 0;
@@ -65,7 +65,7 @@ struct Devices {
   /// none, or none is visible.
   std::string kind = "cpu";
   int installed = 0;
-  /// Those that the kind's variable leaves.
+  /// The devices that the kind's variable leaves.
   int visible = 0;
 };
 

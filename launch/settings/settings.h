@@ -25,7 +25,7 @@ class App;
 
 namespace accelerate::launch::settings {
 
-/// What was typed: settings by name to their values, in the order of the command line. A flag
+/// The typed flags: settings by name to their values, in the order of the command line. A flag
 /// without a value has "true" or, negated, "false".
 using TypedFlags = std::map<std::string, std::vector<std::string>>;
 

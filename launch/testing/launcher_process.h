@@ -63,7 +63,7 @@ class LauncherProcess {
   int wait();
   int finish();
 
-  /// What `read_all` read; what was waited for before is not in it.
+  /// The text that `read_all` read; lines that were waited for before are not in it.
   const std::string& stdout_text() const { return stdout_text_; }
   const std::string& stderr_text() const { return stderr_text_; }
 

@@ -1,4 +1,4 @@
-/// What a tidy file, and a tidy tree of files, look like: one small function per rule.
+/// The rules of a tidy file, and of a tidy tree of files: one small function per rule.
 ///
 /// A rule takes files and returns what is wrong with them; a rule that does not concern a file
 /// returns nothing. Rules look at text, line by line: they know no C++ beyond that.
@@ -116,7 +116,7 @@ bool is_test(std::string_view path);
 /// Lines without their newlines; the newline at the end opens no further line.
 std::vector<std::string_view> lines_of(std::string_view text);
 
-/// What a line includes, without its quotes or angles; empty if it includes nothing.
+/// The path that a line includes, without its quotes or angles; empty if it includes nothing.
 std::string_view included_path(std::string_view line);
 
 bool starts_with_any(std::string_view text, const auto& prefixes) {

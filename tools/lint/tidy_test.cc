@@ -20,7 +20,7 @@ std::string repeated(const std::string& text, int times) {
   return result;
 }
 
-// What the rules look for in any file carries a gap here, so that this file passes them.
+// Words that the rules look for in any file carry a gap here, so that this file passes them.
 File file_without_gaps(const std::string& path, std::string contents) {
   std::erase(contents, '|');
   return {path, contents};
@@ -213,7 +213,7 @@ TEST(RepeatedRows, AreFoundInTablesOfFacts) {
               ElementsAre(path + ":4: the row says the same as line 3"));
   EXPECT_THAT(texts(check_repeated_rows({path, head + "| a | b |\n| c | d\\|e | f |\n"})),
               ElementsAre(path + ":3: a row of 2 cells in a table of 3"));
-  // What works where is the same for many features.
+  // Many features have the same cells about where they work.
   EXPECT_THAT(check_repeated_rows(
                   {"accelerate/docs/status.md", head + "| a | yes | yes |\n| b | yes | yes |\n"}),
               IsEmpty());

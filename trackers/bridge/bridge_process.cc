@@ -383,17 +383,15 @@ json tensor(const TensorValue& value) {
 }
 
 json to_json(const TrackerValue& value) {
-  return std::visit(absl::Overload([](std::monostate) -> json { return nullptr; },
-                                   [](bool truth) -> json { return truth; },
-                                   [](int64_t integer) -> json { return integer; },
-                                   [](double real) { return number(real); },
-                                   [](const std::string& text) -> json { return text; },
-                                   [](const TensorValue& elements) { return tensor(elements); },
-                                   [](const TrackerList& values) { return list(values); },
-                                   [](const TrackerDict& dict) -> json {
-                                     return {{"dict", pairs(dict)}};
-                                   }),
-                    value.variant());
+  return std::visit(
+      absl::Overload(
+          [](std::monostate) -> json { return nullptr; }, [](bool truth) -> json { return truth; },
+          [](int64_t integer) -> json { return integer; }, [](double real) { return number(real); },
+          [](const std::string& text) -> json { return text; },
+          [](const TensorValue& elements) { return tensor(elements); },
+          [](const TrackerList& values) { return list(values); },
+          [](const TrackerDict& dict) -> json { return {{"dict", pairs(dict)}}; }),
+      value.variant());
 }
 
 json to_json(const PythonValue& value) {
@@ -404,9 +402,7 @@ json to_json(const PythonValue& value) {
                      },
                      [](const std::shared_ptr<const PythonCall>& made) { return to_json(*made); },
                      [](const PythonList& values) { return list(values); },
-                     [](const PythonDict& dict) -> json {
-                       return {{"dict", pairs(dict)}};
-                     }),
+                     [](const PythonDict& dict) -> json { return {{"dict", pairs(dict)}}; }),
       value.variant());
 }
 

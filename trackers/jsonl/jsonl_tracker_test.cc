@@ -121,13 +121,9 @@ TEST(JsonlTrackerTest, TablesAndHistograms) {
   tracker->log_histograms(
       {{"grad", TensorValue{.sizes = {3}, .dtype = "float32", .values = {0, 64, std::nan("")}}}},
       world.step(2));
-  EXPECT_THAT(error_of([&] {
-                tracker->log_histograms({{"x", "y"}}, world.step(2));
-              }),
+  EXPECT_THAT(error_of([&] { tracker->log_histograms({{"x", "y"}}, world.step(2)); }),
               HasSubstr("`x` is not a tensor"));
-  EXPECT_THAT(error_of([&] {
-                tracker->log_histograms({{"token", "y"}}, world.step(2));
-              }),
+  EXPECT_THAT(error_of([&] { tracker->log_histograms({{"token", "y"}}, world.step(2)); }),
               HasSubstr("`token` is not a tensor but ***"));
   tracker->finish();
   const auto read = lines(world);
@@ -255,19 +251,13 @@ TEST(JsonlTrackerTest, WritesWhereItIsTold) {
 
 TEST(JsonlTrackerTest, RefusesWhatItDoesNotKnow) {
   TrackerWorld world;
-  EXPECT_THAT(error_of([&] {
-                make_jsonl_tracker(world.setup({{"directory", "x"}}));
-              }),
+  EXPECT_THAT(error_of([&] { make_jsonl_tracker(world.setup({{"directory", "x"}})); }),
               HasSubstr("`directory` in its init_kwargs is not known; it knows dir, name"));
-  EXPECT_THAT(error_of([&] {
-                make_jsonl_tracker(world.setup({{"dir", 3}}));
-              }),
+  EXPECT_THAT(error_of([&] { make_jsonl_tracker(world.setup({{"dir", 3}})); }),
               HasSubstr("must be a text, not 3 of type int"));
   const auto tracker = make_jsonl_tracker(world.setup());
   tracker->start();
-  EXPECT_THAT(error_of([&] {
-                tracker->log({{"x", 1}}, world.step(1, {{"commit", true}}));
-              }),
+  EXPECT_THAT(error_of([&] { tracker->log({{"x", 1}}, world.step(1, {{"commit", true}})); }),
               HasSubstr("`commit`"));
   tracker->finish();
   EXPECT_THAT(values(world, "x"), ElementsAre(1));

@@ -102,9 +102,7 @@ TEST(TensorBoardTracker, PassesOnKwargs) {
   track(world, [&](TensorBoardTracker& tracker) {
     tracker.log({{"a", 1}}, world.step(3, {{"walltime", 5.5}}));
     tracker.log({{"a", 0.1}}, world.step(4, {{"new_style", true}, {"double_precision", true}}));
-    EXPECT_THAT(error_of([&] {
-                  tracker.log({{"a", 1}}, world.step(5, {{"color", 1}}));
-                }),
+    EXPECT_THAT(error_of([&] { tracker.log({{"a", 1}}, world.step(5, {{"color", 1}})); }),
                 HasSubstr("`color` in its log_kwargs is not known"));
   });
   const auto events = read_events(world.disk, kRun);
@@ -230,10 +228,9 @@ TEST(TensorBoardTracker, KeepsImagesAsPng) {
   track(world, [&](TensorBoardTracker& tracker) {
     tracker.log_images({{"one", {one}}, {"many", many}, {"mixed", {one, image(4, 4, 4, 1)}}},
                        world.step(6, {{"dataformats", "NHWC"}}));
-    EXPECT_THAT(error_of([&] {
-                  tracker.log_images({{"none", {}}, {"after", {one}}}, world.step(7));
-                }),
-                HasSubstr("`none` has no images"));
+    EXPECT_THAT(
+        error_of([&] { tracker.log_images({{"none", {}}, {"after", {one}}}, world.step(7)); }),
+        HasSubstr("`none` has no images"));
   });
   const auto read = values(world);
   ASSERT_THAT(read, SizeIs(5));

@@ -206,7 +206,7 @@ TEST_F(CheckpointFolder, ASaveThatDiedBetweenTwoNamesLosesNoForeignFiles) {
   EXPECT_THAT(names(), ElementsAre("here", "here.tmp"));
   EXPECT_EQ(read_file(files_, path("here/notes.txt")).value(), "mine");
   EXPECT_EQ(read_file(files_, path("here/model.bin")).value(), "new");
-  // What only has such a name stays.
+  // An entry that only has such a name stays.
   write("here.replaced", "a file");
   EXPECT_TRUE(tidy_checkpoint(files_, path("here")).ok());
   ASSERT_TRUE(files_.remove(path("here.replaced")).ok());

@@ -270,7 +270,7 @@ absl::StatusOr<int64_t> header_length(absl::string_view start, int64_t file_size
   return static_cast<int64_t>(length);
 }
 
-// What is wrong with tensors that are to be written.
+// Throws the reason why tensors cannot be written.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... why) {
   throw std::invalid_argument(absl::StrCat(why...));

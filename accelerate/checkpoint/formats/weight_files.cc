@@ -362,7 +362,7 @@ class ModelFolder {
     return synced.ok() ? write_index(index) : synced;
   }
 
-  // Those that are there.
+  // Removes those of the files that exist.
   absl::Status remove_names(const std::vector<std::string>& names) {
     bool has_removed = false;
     for (const std::string& name : names) {

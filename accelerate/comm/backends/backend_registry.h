@@ -17,7 +17,7 @@
 
 namespace accelerate {
 
-/// What every backend is made from. Ranks are ranks within the group.
+/// The arguments of every backend's factory. Ranks are ranks within the group.
 struct BackendOptions {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
