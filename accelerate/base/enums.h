@@ -2,8 +2,8 @@
 /// contains of enum_text.h.
 ///
 /// A text is the value that HF Accelerate's member has, and is given exactly so; those of
-/// FP8BackendType and DynamoBackend may be given in any case, as there. Mirrors: accelerate
-/// utils/dataclasses.py, its enumerations.
+/// FP8BackendType and DynamoBackend may be given in any case, as there.
+/// Mirrors: accelerate utils/dataclasses.py, its enumerations.
 #pragma once
 
 #include "accelerate/base/enum_text.h"

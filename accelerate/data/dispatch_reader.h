@@ -2,11 +2,11 @@
 /// of which every rank gets an equal slice of rows.
 ///
 /// Missing rows are padded with the pass's first rows, repeated as often as needed. So the real
-/// rows come first, rank by rank. Collective: every call of next. Threads: the rank's thread.
+/// rows come first, rank by rank. Collective: every call of next.
+/// Threads: the rank's thread.
 /// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
 /// Differs: a round is read and collated as one batch, so batches of unequal shapes are never
-/// joined;
-///          rank 0's errors reach all ranks.
+///          joined; rank 0's errors reach all ranks.
 #pragma once
 
 #include <algorithm>

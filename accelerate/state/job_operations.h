@@ -1,9 +1,10 @@
 /// The collectives of comm/operations.h and comm/objects.h over all ranks of the job, for programs
 /// without an Accelerator at hand. Like it they make the PartialState if there is none yet.
 ///
-/// Collective, all of them but is_initialized(). Errors: as the operation's own.
+/// Collective, all of them but is_initialized().
+/// Errors: as the operation's own.
 /// Mirrors: accelerate utils/operations.py, utils/other.py and utils/random.py, whose functions
-/// know the job.
+///          know the job.
 #pragma once
 
 #include <utility>

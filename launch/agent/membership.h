@@ -11,7 +11,8 @@
 ///
 /// It uses neither sockets nor clocks: events and times come in, orders to machines come out. A run
 /// on one machine follows the same rules with one member.
-/// Threads: one user. Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
+/// Threads: one user.
+/// Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
 #pragma once
 
 #include <chrono>

@@ -2,7 +2,8 @@
 ///
 /// It is one of the sources of the hosting agent's loop and dies with that agent; the others end
 /// their part of the run then. A new connection has a few seconds for its handshake; connections
-/// that break the protocol are closed and otherwise ignored. Threads: the main thread.
+/// that break the protocol are closed and otherwise ignored.
+/// Threads: the main thread.
 #pragma once
 
 #include <map>

@@ -2,7 +2,8 @@
 ///
 /// A command declares its options on a CLI11 application and returns the function to run after
 /// parsing. The program's main, the help texts and the shell completion all use the list here.
-/// Nothing here may depend on LibTorch: the program has to start at once. Threads: the main thread.
+/// Nothing here may depend on LibTorch: the program has to start at once.
+/// Threads: the main thread.
 #pragma once
 
 #include <functional>

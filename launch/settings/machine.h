@@ -2,8 +2,9 @@
 ///
 /// A plain struct that tests fill in. Accelerators are counted by the files that the system shows
 /// for them; no driver's library is asked, so a machine whose driver is broken may seem to have
-/// devices that a rank cannot use; the agent's checks and ranks tell. Errors:  none; what cannot be
-/// found out is not there. Threads: any.
+/// devices that a rank cannot use; the agent's checks and ranks tell.
+/// Errors: none; what cannot be found out is not there.
+/// Threads: any.
 #pragma once
 
 #include <cstdint>

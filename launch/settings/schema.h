@@ -3,9 +3,10 @@
 /// A row makes the flag of `accelerate launch`, the key in the YAML file, the variable that a rank
 /// gets, the default of the question in `accelerate config`, and the row in
 /// accelerate/docs/launch_options.md.
-/// Errors:  none but of values; looking up a name that no row has is a programming error where
-/// stated. Threads: constant data. Mirrors: the flags of accelerate commands/launch.py and the
-/// fields of commands/config.
+/// Errors: none but of values; looking up a name that no row has is a programming error where
+///         stated.
+/// Threads: constant data.
+/// Mirrors: the flags of accelerate commands/launch.py and the fields of commands/config.
 #pragma once
 
 #include <string>

@@ -3,8 +3,10 @@
 ///
 /// The file is written under a temporary name in the same folder, piece by piece, and renamed at
 /// the end. If it is not committed, the temporary file is removed and an older file at the path
-/// stays. Errors: a Status that names the path: NotFound, PermissionDenied, ResourceExhausted (disk
-/// full) and so on, by errno. After an error the file cannot be used. Threads: one at a time.
+/// stays.
+/// Errors: a Status that names the path: NotFound, PermissionDenied, ResourceExhausted (disk full)
+///         and so on, by errno. After an error the file cannot be used.
+/// Threads: one at a time.
 #pragma once
 
 #include <cstdint>

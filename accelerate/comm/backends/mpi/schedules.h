@@ -8,9 +8,10 @@
 /// and one thread that blocks in one group's would hold up the others'; the non-blocking ones take
 /// three times as long for large tensors (accelerate/docs/performance.md).
 ///
-/// What is passed has to stay valid until the schedule has ended. Units: bytes, unless named
-/// otherwise. A schedule is a collective of the link's group.
-/// Errors:  what the coroutine throws comes out of Schedule::advance().
+/// Buffers that are passed have to stay valid until the schedule has ended. A schedule is a
+/// collective of the link's group.
+/// Units: bytes, unless named otherwise.
+/// Errors: what the coroutine throws comes out of Schedule::advance().
 /// Threads: one at a time.
 #pragma once
 
