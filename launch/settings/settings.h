@@ -95,8 +95,8 @@ class Settings {
 //
 // Options end at the first word that is neither an option nor its value: that word is the program,
 // and everything after it is the program's, including `--help` and `--`. A `--` before the program
-// is skipped. Names may be spelt with `_` or `-`; the last value of a repeated flag counts, unless it
-// takes several.
+// is skipped. Names may be spelt with `_` or `-`; the last value of a repeated flag counts, unless
+// it takes several.
 // Errors: InvalidArgument, one line that names the flag.
 // Mirrors: accelerate commands/launch.py, CustomArgumentParser.
 

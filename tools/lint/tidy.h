@@ -54,9 +54,11 @@ Findings check_blanks(const File& file);
 Findings check_leftovers(const File& file);
 /// No absolute path of somebody's machine.
 Findings check_machine_paths(const File& file);
-/// Plain English in C++, Markdown, shell and Python, golden vectors aside. Finds "is no" before a
-/// noun ("is not a" is plain; "there is no" and "is no longer" may stay), comments that begin with
-/// "Of", and ranks or parts that hear or say words.
+/// Plain English in C++, Markdown, shell and Python, golden vectors aside. Finds "is no" and "are
+/// no" before a noun ("is not a" is plain; "there is no" and "is no longer" may stay), comments
+/// that begin with "Of", later sentences that do without an article ("Of the" may stay), ranks or
+/// parts that hear or say words, and in comments and Markdown words for which the field has terms,
+/// unless they are quoted.
 Findings check_wording(const File& file);
 /// At most 1 MiB, unless it is data.
 Findings check_size(const File& file);
