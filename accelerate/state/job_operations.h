@@ -38,7 +38,7 @@ inline c10::IValue gather_object(const c10::IValue& object) {
   return gather_object(PartialState::get().group(), object);
 }
 
-/// Gives every rank the state that rank 0's generators have; see util/random.h.
+/// Gives every rank the state that rank 0's generators have; see comm/random.h.
 inline void synchronize_rng_state(RNGType rng_type, at::Generator generator = {}) {
   synchronize_rng_state(PartialState::get().group(), rng_type, std::move(generator));
 }

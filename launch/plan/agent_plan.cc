@@ -126,6 +126,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   const settings::NodeRange nodes = settings::node_range(settings);
   options.min_nodes = nodes.min;
   options.max_nodes = nodes.max;
+  // num_processes counts the ranks of all machines.
   options.processes_per_node = static_cast<int>(settings.number("num_processes") / nodes.max);
   options.role = settings.text("role");
   options.run_id = settings.text("rdzv_id");

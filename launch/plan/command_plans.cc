@@ -117,6 +117,7 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
     }
     words.push_back(pair);
   }
+  // Without --no_tpu_cluster each worker would start the pod again.
   add(words, {"accelerate-launch", "--tpu", "--no_tpu_cluster", "--num_machines", "1",
               "--mixed_precision", settings.text("mixed_precision"), "--dynamo_backend", "no",
               "--num_processes", absl::StrCat(settings.number("num_processes"))});
@@ -230,6 +231,7 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   if (!endpoint.ok()) return endpoint.status();
   if (!endpoint->host.empty()) add(words, {"--master_addr", endpoint->host});
   uint16_t port = endpoint->port.value_or(kUsualPort);
+  // All machines are told one number, so it is chosen here.
   if (port == 0) port = inputs.machine.find_free_port();
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
   add(words, program_words(settings, inputs.command));
@@ -340,6 +342,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
                 "accelerate", "launch"});
     for (const std::string& option : inputs.typed_options) {
+      // Counts hold for the whole job and are given anew, and the launcher of a machine must not
+      // call srun again.
       const bool is_ours = absl::StartsWith(option, "--num_processes=") ||
                            absl::StartsWith(option, "--nproc_per_node=") ||
                            absl::StartsWith(option, "--num_machines=") || option == "--slurm" ||

@@ -57,6 +57,7 @@ bool wants_srun(const PlanInputs& inputs) {
 
 // Whether srun started one task for each rank, rather than one for each machine.
 bool is_one_of_many_tasks(const PlanInputs& inputs) {
+  // A task for each machine is to start an agent there.
   return inputs.job.kind == JobKind::kSlurmTask && inputs.job.tasks > 1 &&
          inputs.job.tasks != inputs.job.nodes && !inputs.settings.is_typed("num_processes");
 }
@@ -155,6 +156,8 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
     if (!plan.ok()) return plan.status();
     return LaunchPlan{*std::move(plan), std::move(notes)};
   };
+  // The ways to start ranks exclude each other. The first that is asked for wins, and this
+  // machine's agent is left for all other runs.
   if (settings.is_set("simulate")) {
     note_missing_features(inputs, "a simulated cluster is one process", &notes);
     return LaunchPlan{plan_simulated(inputs), notes};

@@ -258,6 +258,7 @@ std::vector<std::string> device_ids(const Settings& settings) {
 }
 
 absl::Status take_processes(Settings& settings, const Machine& machine, const Job& job) {
+  // HF Accelerate's files have -1 where the number comes from elsewhere.
   if (settings.is_set("num_processes") && settings.number("num_processes") == -1 &&
       settings.provenance("num_processes") == Provenance::kConfigFile) {
     settings.set("num_processes", "", Provenance::kDefault);
@@ -374,6 +375,8 @@ NodeRange node_range(const Settings& settings) {
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
 
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
+  // Each step relies on those before it: the scheduler tells the machines, machines and devices the
+  // ranks, and the ranges hold for all that was filled in.
   if (absl::Status ok = check_kinds(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_credentials(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;
