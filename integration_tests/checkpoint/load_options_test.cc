@@ -69,7 +69,7 @@ TEST(LoadState, StatesEndWhereTheirParametersAre) {
       }
     });
   };
-  for (const std::optional<std::string> where :
+  for (const std::optional<std::string>& where :
        {std::optional<std::string>(), std::optional<std::string>("cpu"),
         std::optional<std::string>("on_device")}) {
     EXPECT_THAT(load_by(where), Each(IsEmpty()));
