@@ -12,6 +12,7 @@ namespace accelerate::internal {
 
 at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
   at::Tensor tensor = at::empty(sizes, options);
+  if (!tensor.is_cpu()) return tensor;
   constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
   const auto start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
   const uintptr_t begin = (start + kLargePage - 1) / kLargePage * kLargePage;
