@@ -28,7 +28,7 @@ ConfigFile read(const std::string& path) {
 
 TEST(WriteBasicConfig, WritesWhatLaunchReadsForThisMachine) {
   const TemporaryFolder home;
-  for (const char* name : {"HF_HOME", "XDG_CACHE_HOME"}) unsetenv(name);
+  for (const char* name : {"HF_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"}) unsetenv(name);
   setenv("HOME", home.path().c_str(), 1);
   ASSERT_TRUE(write_basic_config());
   const std::string path = launch::settings::default_config_path({"HOME=" + home.path()});

@@ -14,12 +14,15 @@ if(with_trackers)
     trackers/*/*_tracker.h)
 endif()
 accelerate_reach(public_headers HEADERS
-  accelerate/accelerate.h launch/settings/basic_config.h simulator/cluster/cluster.h
-  simulator/report/report.h ${schedulers} ${tracker_headers})
+  accelerate/accelerate.h simulator/cluster/cluster.h simulator/report/report.h ${schedulers}
+  ${tracker_headers})
 foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
 endforeach()
+# It includes none of the others.
+install(FILES launch/settings/basic_config.h
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/launch/settings")
 
 install(TARGETS ${installed_libraries} EXPORT AccelerateTargets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
