@@ -55,6 +55,10 @@ prints 'ranks 1 loss 0.17720' "$train" --log "$work/logs"
 [[ $(wc -l <"$work/logs/line/metrics.jsonl") == 5 ]] || fail 'there are not five lines of losses'
 ls "$work"/logs/line/events.out.tfevents.* >/dev/null || fail 'there is no event file'
 
+"$work/consumer/configure" "$work/bf16.yaml" || fail 'a program cannot write a configuration'
+said=$("$launcher" launch --config_file "$work/bf16.yaml" --dry_run "$train" 2>&1) || fail "launch said: $said"
+[[ $said == *ACCELERATE_MIXED_PRECISION=bf16* ]] || fail "the configuration of a program gives: $said"
+
 said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
 [[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
 
