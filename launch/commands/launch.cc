@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/probe.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
@@ -62,20 +63,19 @@ absl::StatusOr<std::string> find(const Invocation& invocation, const std::string
   return process::find_program(program, process::search_path_of(invocation.environment));
 }
 
-// The loader of modules lies beside this program; elsewhere PATH has to have it.
-std::vector<std::string> with_loader(std::vector<std::string> words) {
+// The loader of modules comes with this program; elsewhere PATH has to have it.
+std::vector<std::string> with_loader(const Invocation& invocation, std::vector<std::string> words) {
   if (words[0] != kModuleLoader) return words;
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path loader = self.parent_path() / kModuleLoader;
-  if (!error && std::filesystem::exists(loader, error)) words[0] = loader.string();
+  std::error_code ignored;
+  const std::string loader = companion_path(invocation.executable, kModuleLoader);
+  if (std::filesystem::exists(loader, ignored)) words[0] = loader;
   return words;
 }
 
 // The program takes this one's place, terminal and signals included.
 int become(Invocation& invocation, const std::vector<std::string>& words,
            const process::EnvironmentOverlay& overlay) {
-  const std::vector<std::string> argv = with_loader(words);
+  const std::vector<std::string> argv = with_loader(invocation, words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
@@ -144,7 +144,7 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
           [&](agent::AgentOptions options) {
-            options.command = with_loader(std::move(options.command));
+            options.command = with_loader(invocation, std::move(options.command));
             const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
             if (exit_code.ok()) return *exit_code;
             return fail(invocation, kName, exit_code.status(),

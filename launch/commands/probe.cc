@@ -174,10 +174,16 @@ std::string linked_library(const std::string& program, const std::string& name) 
   return "";
 }
 
-std::string self_test_path(absl::Span<const std::string> environment) {
-  const std::string named = environment_value(environment, "ACCELERATE_SELF_TEST");
-  if (!named.empty()) return named;
-  return fs::path(executable_path()).replace_filename("accelerate-self-test").string();
+std::string companion_path(const std::string& executable, absl::string_view name) {
+  const fs::path folder = fs::path(executable).parent_path();
+  // Bazel keeps the distances between packages in its outputs and in runfiles, and for other
+  // workspaces too. The data of //launch:accelerate are what it is to build.
+  for (const char* place : {"", "module_loader", "../integration_tests/self_test"}) {
+    const fs::path path = (folder / place / std::string(name)).lexically_normal();
+    std::error_code ignored;
+    if (fs::is_regular_file(path, ignored)) return path.string();
+  }
+  return (folder / std::string(name)).string();
 }
 
 std::string libtorch_version(const std::string& path) {
