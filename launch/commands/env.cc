@@ -99,7 +99,7 @@ int run(const std::string& config_file, Invocation& invocation) {
       << "- CPU: " << cpu_text() << "\n"
       << "- Devices: " << (devices.empty() ? "none" : absl::StrJoin(devices, ", ")) << "\n"
       << "- `Accelerate` " << (config_file.empty() ? "default config:" : "config passed:")
-      << config_text(config_file.empty() ? settings::default_config_path(invocation.environment)
+      << config_text(config_file.empty() ? settings::found_default_config(invocation.environment)
                                          : config_file)
       << std::flush;
   return finish(invocation);

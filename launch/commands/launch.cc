@@ -256,7 +256,7 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     path = named->second.back();
   } else if (!typed.contains("cpu")) {
     std::error_code ignored;
-    path = settings::default_config_path(environment);
+    path = settings::found_default_config(environment);
     if (!std::filesystem::is_regular_file(path, ignored)) path.clear();
   }
   if (!path.empty()) {
