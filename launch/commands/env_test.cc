@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
@@ -71,6 +72,19 @@ TEST_F(Env, CountsDevicesByTheirFiles) {
   write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H200\nIRQ: 1\n");
   write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Model: \t\t NVIDIA H200\n");
   EXPECT_THAT(device_texts(folder_), ElementsAre("2 x NVIDIA H200", "1 x Ascend NPU"));
+}
+
+// As launch counts them: by the makers of the render nodes, AMD's only with the compute driver.
+TEST_F(Env, CountsRenderNodesByTheirMakers) {
+  int number = 128;
+  for (const char* maker : {"0x1002", "0x8086", "0x1002", "0x1a03"}) {
+    const std::string node = absl::StrCat("renderD", number++);
+    write(absl::StrCat("dev/dri/", node));
+    write(absl::StrCat("sys/class/drm/", node, "/device/vendor"), absl::StrCat(maker, "\n"));
+  }
+  EXPECT_THAT(device_texts(folder_), ElementsAre("1 x Intel GPU"));
+  write("dev/kfd");
+  EXPECT_THAT(device_texts(folder_), ElementsAre("2 x AMD GPU", "1 x Intel GPU"));
 }
 
 TEST_F(Env, FindsTheLibraryThatAProgramLinks) {

@@ -74,8 +74,8 @@ std::string cpu_text();
 /// The size of main memory; 0: unknown.
 double memory_bytes();
 
-/// Devices by their files below `root`/dev, and NVIDIA's names by `root`/proc: "2 x NVIDIA H200",
-/// "4 x /dev/davinci*"; empty for a machine without.
-std::vector<std::string> device_texts(const std::string& root = "");
+/// All devices that `launch` may count (settings::installed_devices) and some that it does not, and
+/// NVIDIA's names by `root`/proc: "2 x NVIDIA H200", "4 x AMD GPU"; empty for a machine without.
+std::vector<std::string> device_texts(const std::string& root = "/");
 
 }  // namespace accelerate::launch::commands

@@ -241,6 +241,17 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
 }
 
+TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {
+  const Settings settings = completed({{"gpu_ids", {"0,1"}}}, devices(2));
+  Machine machine = devices(2);
+  EXPECT_THAT(child_environment(settings, machine, {}),
+              Contains(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
+  machine.devices_are_amd = true;
+  const EnvironmentOverlay variables = child_environment(settings, machine, {});
+  EXPECT_THAT(variables, Contains(Pair("HIP_VISIBLE_DEVICES", "0,1")));
+  EXPECT_THAT(variables, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
+}
+
 TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {
   const auto variables = [](const TypedFlags& typed, const std::string& config) {
     return child_environment(completed(typed, kNoDevices, config), kNoDevices, {});
