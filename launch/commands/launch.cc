@@ -4,6 +4,8 @@
 // shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would take
 // `[1,2]` for a list. Mirrors: accelerate commands/launch.py.
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,10 +20,14 @@
 
 #include "absl/functional/overload.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "accelerate/platform/child.h"
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
@@ -111,18 +117,34 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
   return become(invocation, plan.commands[0], plan.environment);
 }
 
+// The ARN of a role that is there by its name, which the program aws is asked for.
+absl::StatusOr<std::string> arn_of_role(const std::string& name, const std::string& aws,
+                                        std::vector<std::string> words,
+                                        std::vector<std::string> environment) {
+  words.insert(words.end(),
+               {"iam", "get-role", "--role-name", name, "--query", "Role.Arn", "--output", "text"});
+  const process::ExecImage image(aws, std::move(words), std::move(environment));
+  const absl::StatusOr<ChildResult> child = run_in_child([&](int fd) {
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    image.exec();
+  });
+  if (!child.ok()) return child.status();
+  for (absl::string_view line : absl::StrSplit(child->output, '\n')) {
+    if (child->exit_code == 0 && absl::StartsWith(line, "arn:")) return std::string(line);
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "iam_role_name: ", name, " is not an ARN, and aws iam get-role knows none of it: ",
+      absl::StrReplaceAll(absl::StripAsciiWhitespace(child->output), {{"\n", " "}}),
+      "; give the ARN of a role, or the name of one that there is"));
+}
+
 // The program aws starts the job, with credentials of its own or those that were typed. Jobs have
 // different names: the moment is part of them, as in HF Accelerate.
 int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan) {
   nlohmann::ordered_json job = plan.job;
-  if (!absl::StartsWith(job["RoleArn"].get<std::string>(), "arn:")) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "iam_role_name: ", job["RoleArn"].get<std::string>(),
-                    " is not the ARN of a role; aws iam get-role --role-name shows it")),
-                kExitBadCommandLine);
-  }
-  if (!find(invocation, plan.aws[0]).ok()) {
+  const absl::StatusOr<std::string> aws = find(invocation, plan.aws[0]);
+  if (!aws.ok()) {
     return fail(invocation, kName,
                 absl::NotFoundError(
                     "a SageMaker job needs the program aws, which is not in PATH; install it, or "
@@ -130,13 +152,19 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
                     "sagemaker create-training-job --cli-input-json"),
                 kExitNotFound);
   }
+  const std::vector<std::string> environment =
+      process::apply_overlay(invocation.environment, plan.environment);
+  if (const std::string role = job["RoleArn"]; !absl::StartsWith(role, "arn:")) {
+    const absl::StatusOr<std::string> arn = arn_of_role(role, *aws, plan.aws, environment);
+    if (!arn.ok()) return fail(invocation, kName, arn.status());
+    job["RoleArn"] = *arn;
+  }
   job["TrainingJobName"] =
       absl::StrCat(job["TrainingJobName"].get<std::string>(), "-",
                    absl::FormatTime("%Y-%m-%d-%H-%M-%S", absl::Now(), absl::UTCTimeZone()));
   std::vector<std::string> words = plan.aws;
   words.insert(words.end(), {"sagemaker", "create-training-job", "--cli-input-json", job.dump()});
-  const absl::StatusOr<int> exit_code =
-      process::run_program(words, process::apply_overlay(invocation.environment, plan.environment));
+  const absl::StatusOr<int> exit_code = process::run_program(words, environment);
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }
 

@@ -120,7 +120,10 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
   const TemporaryFolder folder;
   const std::string said = folder.path("said");
   std::ofstream(folder.path("aws"))
-      << "#!/bin/sh\n{ echo \"$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY\"; "
+      << "#!/bin/sh\ncase \"$AWS_SECRET_ACCESS_KEY $*\" in\n"
+         "*KEY*us-east-1*iam*get-role*--role-name*me*) echo arn:aws:iam::1:role/a/me; exit 0 ;;\n"
+         "*iam*get-role*) echo NoSuchEntity >&2; exit 254 ;;\nesac\n"
+         "{ echo \"$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY\"; "
          "for w in \"$@\"; do echo \"$w\"; done; } > "
       << said << "\nexit 7\n";
   std::filesystem::permissions(folder.path("aws"), std::filesystem::perms::owner_all);
@@ -134,10 +137,15 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
                    "--aws_secret_access_key=KEY", "train", "--lr", "0.1"},
                   folder.path());
   };
-  const Answer refused = run("r");
-  EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
-  EXPECT_THAT(refused.err, HasSubstr("iam_role_name: r is not the ARN of a role"));
+  const Answer refused = run("you");
+  EXPECT_EQ(refused.exit_code, kExitLauncherFailed);
+  EXPECT_THAT(refused.err, HasSubstr("iam_role_name: you is not an ARN"));
+  EXPECT_THAT(refused.err, HasSubstr("NoSuchEntity"));
   EXPECT_FALSE(std::filesystem::exists(said));
+  EXPECT_EQ(run("me").exit_code, 7);
+  std::stringstream by_name;
+  by_name << std::ifstream(said).rdbuf();
+  EXPECT_THAT(by_name.str(), HasSubstr("\"RoleArn\":\"arn:aws:iam::1:role/a/me\""));
   const Answer started = run("arn:aws:iam::1:role/r");
   EXPECT_EQ(started.exit_code, 7) << started.err;
   std::stringstream text;

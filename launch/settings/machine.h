@@ -101,9 +101,9 @@ const char* visible_devices_variable(absl::string_view kind, bool are_amd);
 
 // The scheduler's description of the job that the launcher runs in.
 //
-// Errors:  InvalidArgument naming the variable that makes no sense.
-// Mirrors: nothing for Slurm; for SageMaker what its containers set, as HF Accelerate's scripts see
-// it.
+// Errors:  InvalidArgument naming the variable or the file that makes no sense.
+// Mirrors: nothing for Slurm; for SageMaker what its training toolkit sets, as HF Accelerate's
+// scripts see it, or else the file that the toolkit reads.
 
 enum class JobKind {
   kNone,
@@ -123,9 +123,13 @@ struct Job {
   std::string first_host;
   /// One that all of the job agree on.
   uint16_t port = 0;
+  /// SageMaker's file that names the hosts, if no variable does.
+  std::string hosts_file = {};
 };
 
-/// `environment` holds `NAME=value` words.
-absl::StatusOr<Job> find_job(absl::Span<const std::string> environment);
+/// `environment` holds `NAME=value` words. The files of SageMaker's containers are looked for below
+/// `root`, "/" for this machine's.
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment,
+                             const std::string& root = "/");
 
 }  // namespace accelerate::launch::settings

@@ -214,6 +214,10 @@ TEST(Complete, ListensToTheScheduler) {
                    .node_rank = 1,
                    .first_host = "algo-1",
                    .port = 29500};
+  Job job_of_file = job;
+  job_of_file.hosts_file = "/r.json";
+  EXPECT_EQ(completed({}, devices(8), "", job).describe("machine_rank"), "SM_CURRENT_HOST=1");
+  EXPECT_EQ(completed({}, devices(8), "", job_of_file).describe("machine_rank"), "/r.json=1");
   const Settings settings = completed({}, devices(8), "", job);
   EXPECT_EQ(settings.number("num_processes"), 16);
   EXPECT_EQ(settings.number("machine_rank"), 1);
