@@ -27,7 +27,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/platform/child.h"
+#include "accelerate/platform/environment.h"
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
@@ -93,6 +95,24 @@ int become(Invocation& invocation, const std::vector<std::string>& words,
   return fail(invocation, kName, failed, start_failure_code(failed));
 }
 
+int run_ranks(Invocation& invocation, const agent::AgentOptions& options) {
+  const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
+  if (exit_code.ok()) return *exit_code;
+  return fail(invocation, kName, exit_code.status(), start_failure_code(exit_code.status()));
+}
+
+// Several commands at the same time are looked after as ranks are: their lines have numbers, and
+// where one fails the others are stopped.
+agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
+  std::string script = absl::StrCat("case $", env::kLocalRank, " in\n");
+  for (size_t i = 0; i < plan.commands.size(); ++i) {
+    absl::StrAppend(&script, i, ") exec ", shell_line(plan.commands[i]), " ;;\n");
+  }
+  return {.command = {"/bin/sh", "-c", absl::StrCat(script, "esac")},
+          .environment = plan.environment,
+          .processes_per_node = static_cast<int>(plan.commands.size())};
+}
+
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
   const absl::StatusOr<std::string> tool = find(invocation, plan.tool);
   if (!tool.ok()) {
@@ -103,17 +123,12 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
                                          "it, or see with --dry_run what it would be given")),
         kExitNotFound);
   }
-  if (plan.commands.size() != 1) {
-    return fail(invocation, kName,
-                absl::UnimplementedError(
-                    absl::StrCat("the workers are named one by one: run the ", plan.commands.size(),
-                                 " lines that --dry_run shows, at the same time")));
-  }
   for (const auto& [name, lines] : plan.variable_files) {
     if (absl::Status ok = update_variable_file(name, lines); !ok.ok()) {
       return fail(invocation, kName, ok);
     }
   }
+  if (plan.commands.size() > 1) return run_ranks(invocation, at_the_same_time(plan));
   return become(invocation, plan.commands[0], plan.environment);
 }
 
@@ -173,10 +188,7 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
       absl::Overload(
           [&](agent::AgentOptions options) {
             options.command = with_loader(invocation, std::move(options.command));
-            const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
-            if (exit_code.ok()) return *exit_code;
-            return fail(invocation, kName, exit_code.status(),
-                        start_failure_code(exit_code.status()));
+            return run_ranks(invocation, options);
           },
           [&](const plan::SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);

@@ -1,6 +1,7 @@
 #include "launch/commands/commands.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/child.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/settings.h"
 
@@ -154,6 +156,27 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
                                      "create-training-job\n--cli-input-json\n"
                                      "{\"TrainingJobName\":\"night-20"));
   EXPECT_THAT(text.str(), HasSubstr("\"ContainerArguments\":[\"--lr\",\"0.1\"]"));
+}
+
+// The program itself: it looks after processes.
+TEST(Launch, StartsTheLinesOfAllWorkersOfAPod) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("gcloud"))
+      << "#!/bin/sh\necho \"$2 $3\"\n[ \"$3\" != bad ] || exit 3\n";
+  std::filesystem::permissions(folder.path("gcloud"), std::filesystem::perms::owner_all);
+  std::ofstream(folder.path("pod.yaml"))
+      << "distributed_type: XLA\nnum_processes: 8\ntpu_use_cluster: true\n";
+  const auto run = [&](const std::string& workers) {
+    return run_shell(absl::StrCat("PATH='", folder.path(), "':$PATH '",
+                                  std::getenv("ACCELERATE_LAUNCHER"), "' launch --config_file '",
+                                  folder.path("pod.yaml"), "' ", workers, " train"))
+        .value();
+  };
+  const ChildResult both = run("--vm=w0 --vm=w1");
+  EXPECT_EQ(both.exit_code, 0) << both.output;
+  EXPECT_THAT(both.output, HasSubstr("[rank 0] ssh w0\n"));
+  EXPECT_THAT(both.output, HasSubstr("[rank 1] ssh w1\n"));
+  EXPECT_EQ(run("--vm=w0 --vm=bad").exit_code, 3);
 }
 
 TEST(VariableFile, KeepsWhatOthersWrote) {
