@@ -43,6 +43,7 @@ prints() {
 
 prints 'ranks 1 loss 0.17720' "$train"
 prints 'ranks 2 loss 0.17720' "$train" --cluster 1x2
+prints 'ranks 2 loss 0.17720' "$train" --ranks 2
 prints 'ranks 2 loss 0.17720' "$launcher" launch --simulate 1x2 "$train"
 prints '[rank 0] ranks 2 loss 0.17720' "$launcher" launch --num_processes 2 "$train"
 
