@@ -71,19 +71,16 @@ absl::StatusOr<std::string> find(const Invocation& invocation, const std::string
   return process::find_program(program, process::search_path_of(invocation.environment));
 }
 
-// The loader of modules comes with this program; elsewhere PATH has to have it.
-std::vector<std::string> with_loader(const Invocation& invocation, std::vector<std::string> words) {
-  if (words[0] != kModuleLoader) return words;
+// It comes with this program; elsewhere PATH has to have it.
+std::string module_loader(const Invocation& invocation) {
   std::error_code ignored;
-  const std::string loader = companion_path(invocation.executable, kModuleLoader);
-  if (std::filesystem::exists(loader, ignored)) words[0] = loader;
-  return words;
+  std::string path = companion_path(invocation.executable, kModuleLoader);
+  return std::filesystem::exists(path, ignored) ? path : kModuleLoader;
 }
 
 // The program takes this one's place, terminal and signals included.
-int become(Invocation& invocation, const std::vector<std::string>& words,
+int become(Invocation& invocation, const std::vector<std::string>& argv,
            const process::EnvironmentOverlay& overlay) {
-  const std::vector<std::string> argv = with_loader(invocation, words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
@@ -132,7 +129,7 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
   return become(invocation, plan.commands[0], plan.environment);
 }
 
-// The ARN of a role that is there by its name, which the program aws is asked for.
+// The ARN of the role of that name, which the program aws is asked for.
 absl::StatusOr<std::string> arn_of_role(const std::string& name, const std::string& aws,
                                         std::vector<std::string> words,
                                         std::vector<std::string> environment) {
@@ -149,9 +146,9 @@ absl::StatusOr<std::string> arn_of_role(const std::string& name, const std::stri
     if (child->exit_code == 0 && absl::StartsWith(line, "arn:")) return std::string(line);
   }
   return absl::NotFoundError(absl::StrCat(
-      "iam_role_name: ", name, " is not an ARN, and aws iam get-role knows none of it: ",
+      "iam_role_name: ", name, " is not an ARN, and aws iam get-role does not find that role: ",
       absl::StrReplaceAll(absl::StripAsciiWhitespace(child->output), {{"\n", " "}}),
-      "; give the ARN of a role, or the name of one that there is"));
+      "; give the ARN of a role, or the name of one that is there"));
 }
 
 // The program aws starts the job, with credentials of its own or those that were typed. Jobs have
@@ -186,10 +183,7 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
-          [&](agent::AgentOptions options) {
-            options.command = with_loader(invocation, std::move(options.command));
-            return run_ranks(invocation, options);
-          },
+          [&](const agent::AgentOptions& options) { return run_ranks(invocation, options); },
           [&](const plan::SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
@@ -228,12 +222,14 @@ int run(const Options& options, Invocation& invocation) {
                 kExitBadCommandLine);
   }
   const std::vector<std::string> typed_options = settings::typed_words(options.typed);
-  const absl::StatusOr<LaunchPlan> plan = plan::make_plan({.settings = *settings,
-                                                           .machine = machine,
-                                                           .job = *job,
-                                                           .command = invocation.program,
-                                                           .environment = invocation.environment,
-                                                           .typed_options = typed_options});
+  const absl::StatusOr<LaunchPlan> plan =
+      plan::make_plan({.settings = *settings,
+                       .machine = machine,
+                       .job = *job,
+                       .command = invocation.program,
+                       .environment = invocation.environment,
+                       .typed_options = typed_options,
+                       .module_loader = module_loader(invocation)});
   if (!plan.ok()) {
     const bool is_users = absl::IsInvalidArgument(plan.status());
     return fail(invocation, kName, plan.status(),

@@ -190,7 +190,7 @@ std::string linked_library(const std::string& program, const std::string& name) 
 std::string companion_path(const std::string& executable, absl::string_view name) {
   const fs::path folder = fs::path(executable).parent_path();
   // Bazel keeps the distances between packages in its outputs and in runfiles, and for other
-  // workspaces too. The data of //launch:accelerate are what it is to build.
+  // workspaces too. //launch:accelerate has the programs in its data, so that they are built.
   for (const char* place : {"", "module_loader", "../integration_tests/self_test"}) {
     const fs::path path = (folder / place / std::string(name)).lexically_normal();
     std::error_code ignored;
