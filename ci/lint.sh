@@ -55,7 +55,7 @@ none_reach() {
 }
 
 # Examples are programs on top of the library; they may link the simulator. //launch:accelerate has the
-# programs with it that it starts, which is no dependency of its code.
+# programs with it that it starts, which its code does not depend on.
 layering() {
   local status=0
   none_reach 'accelerate reaches none of simulator, launch, trackers' \
