@@ -232,7 +232,7 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   uint16_t port = endpoint->port.value_or(kUsualPort);
   if (port == 0) port = inputs.machine.find_free_port();
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
-  add(words, program_words(settings, inputs.command));
+  add(words, program_words(inputs));
 
   CommandPlan plan;
   plan.kind = "deepspeed";
@@ -298,7 +298,7 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     words = {mpi->name, "-f", hostfile, "-ppn", per_machine};
     add(words, total);
   }
-  add(words, program_words(settings, inputs.command));
+  add(words, program_words(inputs));
   plan.commands.push_back(std::move(words));
   return plan;
 }
@@ -361,7 +361,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     if (endpoint->port.value_or(0) != 0) {
       plan.environment[env::kMasterPort] = absl::StrCat(*endpoint->port);
     }
-    add(words, program_words(settings, inputs.command));
+    add(words, program_words(inputs));
   }
   plan.commands.push_back(std::move(words));
   return plan;

@@ -58,6 +58,28 @@ TEST(Devices, OfAmdAreRenderNodesOfItsVendorWithTheComputeDriver) {
   EXPECT_EQ(find_devices(system_with("intel_with_kfd", {"kfd"}, {"0x8086"}), {}).kind, "xpu");
 }
 
+// ROCm's runtime hides devices first; HIP, whose variable wins over CUDA's, some of the rest.
+TEST(Devices, OfAmdAreHiddenByTheVariablesOfRocm) {
+  const std::string root = system_with("rocm", {"kfd"}, {"0x1002", "0x1002", "0x1002", "0x1002"});
+  const auto found = [&](const std::vector<std::string>& environment) {
+    return find_devices(root, environment);
+  };
+  EXPECT_TRUE(found({}).are_amd);
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=0,2"}).visible, 2);
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=0,2"}).installed, 4);
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=0,2,3", "CUDA_VISIBLE_DEVICES=1"}).visible, 3);
+  EXPECT_EQ(found({"ROCR_VISIBLE_DEVICES=2,3"}).visible, 2);
+  // The second is beyond those that are left.
+  const Devices both = found({"ROCR_VISIBLE_DEVICES=2,3", "HIP_VISIBLE_DEVICES=1,2"});
+  EXPECT_EQ(both.installed, 2);
+  EXPECT_EQ(both.visible, 1);
+  EXPECT_EQ(found({"ROCR_VISIBLE_DEVICES=GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES=0"}).visible, 1);
+  EXPECT_EQ(found({"ROCR_VISIBLE_DEVICES="}).kind, "cpu");
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=-1"}).kind, "cpu");
+  const std::string nvidia = system_with("cuda", {"nvidia0", "nvidia1"});
+  EXPECT_EQ(find_devices(nvidia, {"HIP_VISIBLE_DEVICES=0", "ROCR_VISIBLE_DEVICES=0"}).visible, 2);
+}
+
 TEST(Devices, ThatAreHiddenAreNone) {
   const std::string root = system_with("hidden", {"nvidia0"});
   for (const char* word : {"CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=-1"}) {

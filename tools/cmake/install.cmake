@@ -14,8 +14,8 @@ if(with_trackers)
     trackers/*/*_tracker.h)
 endif()
 accelerate_reach(public_headers HEADERS
-  accelerate/accelerate.h simulator/cluster/cluster.h simulator/report/report.h ${schedulers}
-  ${tracker_headers})
+  accelerate/accelerate.h accelerate/process/launchers.h simulator/cluster/cluster.h
+  simulator/report/report.h ${schedulers} ${tracker_headers})
 foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
