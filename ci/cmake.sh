@@ -2,7 +2,7 @@
 #
 # ci/cmake.sh [BUILD_DIR]: the whole project compiled by CMake, installed, and used by another one.
 #
-# //integration_tests/cmake:install_test does the same with the objects that Bazel compiled. Here
+# //integration_tests/outside:install_test does the same with the objects that Bazel compiled. Here
 # CMake compiles all of them, and each installed header by itself, which takes long on two cores. A
 # BUILD_DIR that is given stays, and serves the next run.
 set -euo pipefail
@@ -31,7 +31,7 @@ find accelerate simulator -name '*.h' -print0 |
 echo 'installed headers compile on their own'
 cd "$repo"
 
-cmake -S integration_tests/cmake/consumer -B "$work/consumer" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed"
+cmake -S integration_tests/outside/consumer -B "$work/consumer" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed"
 cmake --build "$work/consumer"
 "$work/installed/bin/accelerate" launch --simulate 1x2 "$work/consumer/train"
 "$work/installed/bin/accelerate" launch --num_processes 2 "$work/consumer/train"

@@ -16,6 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/probe.h"
 #include "launch/process/version.h"
 #include "launch/settings/settings.h"
 
@@ -131,6 +132,7 @@ int main(int argc, char** argv) {
   accelerate::launch::open_missing_standard_streams();
   Invocation invocation{std::cin, std::cout, std::cerr, {}, false};
   for (char** word = environ; *word != nullptr; ++word) invocation.environment.emplace_back(*word);
+  invocation.executable = accelerate::launch::commands::executable_path();
   invocation.is_interactive = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   return accelerate::launch::run(

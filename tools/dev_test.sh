@@ -64,12 +64,12 @@ make_checkout() {
   cp -r "$source_tree"/tools/{dev,packages.txt,third_party} "$checkout/tools/"
   cat >"$checkout/launch/BUILD" <<'END'
 sh_binary(
-    name = "accelerate",
-    srcs = ["accelerate.sh"],
+    name = "launcher",
+    srcs = ["launcher.sh"],
     visibility = ["//visibility:public"],
 )
 END
-  cat >"$checkout/launch/accelerate.sh" <<'END'
+  cat >"$checkout/launch/launcher.sh" <<'END'
 #!/bin/bash
 shift
 echo "launcher in $PWD:"
@@ -264,7 +264,7 @@ test_bazel() {
 
   "$dev" shell sh -c 'bazel info release && sleep 8 && bazel info release' >"$work/first" 2>&1 &
   sleep 2
-  call "$dev" bazel build //launch:accelerate
+  call "$dev" bazel build //launch:launcher
   check 'two calls at the same time both work' status_is 0
   wait $!
   check 'the first is not disturbed by the second' test $? = 0

@@ -11,11 +11,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The same on every backend, also for what backends do not know.
@@ -163,6 +165,20 @@ TEST(PadAcrossProcesses, LeavesTensorsWithoutTheDimAlone) {
     EXPECT_EQ(table.size(1), 2);
     const std::vector<at::Tensor> nothing;
     EXPECT_TRUE(pad_across_processes(group, nothing).empty());
+  });
+}
+
+TEST(PadAcrossProcesses, LeavesNestedTensorsAloneWithAWarning) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const at::Tensor nested =
+        at::_nested_tensor_from_tensor_list({at::ones({rank + 1}), at::ones({3})});
+    const RecordedWarnings warnings;
+    const auto [same, padded] =
+        pad_across_processes(group, std::pair(nested, at::ones({rank + 1})));
+    EXPECT_TRUE(same.is_same(nested));
+    EXPECT_EQ(padded.size(0), 2);
+    EXPECT_THAT(warnings.texts(), ElementsAre(HasSubstr("CannotPadNestedTensorWarning")));
   });
 }
 

@@ -362,8 +362,8 @@ class DataLoader<Dataset, Collate>::Iterator {
 /// As DataLoader::skip_first. Mirrors: accelerate data_loader.py, skip_first_batches.
 template <typename Dataset, typename Collate>
 DataLoader<Dataset, Collate> skip_first_batches(const DataLoader<Dataset, Collate>& loader,
-                                                int64_t count) {
-  return loader.skip_first(count);
+                                                int64_t num_batches = 0) {
+  return loader.skip_first(num_batches);
 }
 
 }  // namespace accelerate

@@ -465,6 +465,7 @@ TEST(DataLoader, LeavesOutTheFirstBatchesUnread) {
     EXPECT_EQ(rest.skip_first(1).size(), 1);
     EXPECT_THAT(one_pass(rest.skip_first(1)), ElementsAre(Values{4, 5}));
   }
+  EXPECT_EQ(skip_first_batches(DataLoader(numbers(4))).size(), DataLoader(numbers(4)).size());
   EXPECT_THAT(one_pass(DataLoader(Stream{5}, {.batch_size = 2}).skip_first(2)),
               ElementsAre(Values{4}));
   EXPECT_THROW(DataLoader(numbers(4)).skip_first(-1), c10::ValueError);

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/data/data_loader.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
@@ -25,7 +26,9 @@ namespace {
 using internal::DatasetFacts;
 using internal::LoaderCore;
 using internal::LoaderMode;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 using nlohmann::json;
 using Values = std::vector<int64_t>;
@@ -102,6 +105,23 @@ TEST(LoaderCore, DecidesWhoReads) {
       << "there is no group";
 }
 
+TEST(LoaderCore, WarnsOfCopiesThatCannotOverlap) {
+  const c10::WarningUtils::WarnAlways each_time;
+  auto warnings_of = [](const ShardOptions& options, const DataLoaderOptions& loader = {}) {
+    const RecordedWarnings warnings;
+    LoaderCore({.size = 10}, loader).shard(options);
+    return warnings.texts();
+  };
+  EXPECT_THAT(warnings_of({.device = c10::kMeta, .non_blocking = true}),
+              ElementsAre(HasSubstr("pin_memory")));
+  EXPECT_THAT(warnings_of({.device = c10::kMeta, .non_blocking = true}, {.pin_memory = true}),
+              IsEmpty());
+  EXPECT_THAT(warnings_of({.device = c10::kMeta}), IsEmpty());
+  EXPECT_THAT(warnings_of({.non_blocking = true}), IsEmpty()) << "on the CPU nothing is copied";
+  EXPECT_THAT(warnings_of({.device = c10::kMeta, .device_placement = false, .non_blocking = true}),
+              IsEmpty());
+}
+
 TEST(LoaderCore, CountsBatchesAndSamples) {
   const DatasetFacts map{.size = 10};
   auto core = LoaderCore(map, {.batch_size = 4}).shard({.rank = 1, .world_size = 2});
@@ -172,6 +192,68 @@ TEST(LoaderCore, CountsTheBatchesOfLists) {
       }
     }
   }
+}
+
+// ---- Another sampler
+
+struct Backwards : Sampler {
+  explicit Backwards(int64_t size) : count(size) {}
+  int64_t size() const override { return count; }
+  IndexOrder begin_pass() override { return IndexOrder(at::arange(count - 1, -1, -1)); }
+  int64_t count;
+};
+
+TEST(LoaderCore, TakesAnotherSamplerForTheNextPass) {
+  for (const int num_workers : {0, 2}) {
+    DataLoader loader(list(5), {.batch_size = 2, .num_workers = num_workers});
+    EXPECT_NE(dynamic_cast<SequentialSampler*>(loader.sampler().get()), nullptr);
+    const auto backwards = std::make_shared<Backwards>(5);
+    Values seen;
+    for (auto& batch : loader) {
+      seen.push_back(batch[0].item<int64_t>());
+      loader.set_sampler(backwards);
+    }
+    EXPECT_EQ(seen, (Values{0, 2, 4}));
+    EXPECT_EQ(loader.sampler(), backwards);
+    EXPECT_EQ(one_pass(loader), (Batches{{4, 3}, {2, 1}, {0}}));
+  }
+}
+
+TEST(LoaderCore, SharesTheOrderOfAnotherSampler) {
+  const std::vector<Batches> expected{Batches{Values{7, 6}, Values{3, 2}},
+                                      Batches{Values{5, 4}, Values{1, 0}}};
+  for (int rank = 0; rank < 2; ++rank) {
+    DataLoader shard =
+        DataLoader(list(8), {.batch_size = 2}).shard({.rank = rank, .world_size = 2});
+    shard.set_sampler(std::make_shared<Backwards>(8));
+    EXPECT_EQ(one_pass(shard), expected[rank]);
+    shard.set_sampler(std::make_shared<Backwards>(4));
+    EXPECT_EQ(shard.size(), 1) << "of the samples that the sampler visits";
+    EXPECT_EQ(one_pass(shard), Batches{expected[rank][1]});
+  }
+}
+
+TEST(LoaderCore, ForgetsALoadedPositionWithItsOrder) {
+  DataLoader loader(list(6), {.batch_size = 2});
+  begin_of_pass(loader, 1);
+  DataLoader resumed(list(6), {.batch_size = 2});
+  resumed.load_state_dict(loader.state_dict());
+  resumed.set_sampler(std::make_shared<Backwards>(6));
+  EXPECT_EQ(one_pass(resumed), (Batches{{5, 4}, {3, 2}, {1, 0}}));
+}
+
+TEST(LoaderCore, HasASamplerOnlyWhereItDecides) {
+  const auto sampler = std::make_shared<Backwards>(4);
+  DataLoader stream(Stream{4});
+  EXPECT_EQ(stream.sampler(), nullptr);
+  EXPECT_THROW(stream.set_sampler(sampler), c10::ValueError);
+  DataLoader listed(list(4),
+                    {.batch_sampler = std::make_shared<ListBatchSampler>(Batches{{0, 1}, {2, 3}})});
+  EXPECT_EQ(listed.sampler(), nullptr);
+  EXPECT_THROW(listed.set_sampler(sampler), c10::ValueError);
+  DataLoader loader(list(4));
+  EXPECT_THROW(loader.set_sampler(nullptr), c10::ValueError);
+  EXPECT_NE(loader.sampler(), nullptr) << "it stays as it was";
 }
 
 // ---- Randomness

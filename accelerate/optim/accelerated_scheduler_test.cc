@@ -16,6 +16,7 @@
 
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/recorded_warnings.h"
 
 namespace accelerate {
 namespace {
@@ -25,12 +26,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-struct Warnings : c10::WarningHandler {
-  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
-  std::vector<std::string> texts;
-  c10::WarningUtils::WarningHandlerGuard guard{this};
-};
 
 template <typename Function>
 std::string error_of(Function&& function) {
@@ -235,13 +230,13 @@ constexpr int64_t kSteps = 20;
 // What is warned of when a schedule of `length` steps is used for kSteps optimizer steps.
 std::vector<std::string> warnings_of(int64_t length, SchedulerPolicy policy,
                                      int64_t optimizer_steps = kSteps) {
-  Warnings warnings;
+  const RecordedWarnings warnings;
   GradientState state;
   torch::optim::SGD sgd = made_sgd();
   optim::LambdaLR schedule = optim::get_linear_schedule_with_warmup(sgd, 2, length);
   AcceleratedScheduler scheduler(schedule, state, policy);
   for (int64_t i = 0; i < optimizer_steps; ++i) scheduler.step();
-  return warnings.texts;
+  return warnings.texts();
 }
 
 TEST(PreparedScheduleThatIsOver, SaysSoOnce) {

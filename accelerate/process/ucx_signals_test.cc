@@ -4,10 +4,15 @@
 #include <dlfcn.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/platform/child.h"
 
 namespace accelerate::internal {
 namespace {
@@ -53,6 +58,26 @@ TEST(UcxSignals, LeaveTheProgramsOwnHandler) {
   take_sighup_back_from_ucx(environment_without_ucx());
   EXPECT_EQ(action_of_sighup().sa_handler, &own_handler);
   ASSERT_EQ(sigaction(SIGHUP, &before, nullptr), 0);
+}
+
+// As nohup does: the test starts itself again with SIGHUP ignored, so that UCX finds it so.
+TEST(UcxSignals, StayIgnoredInAProgramThatWasStartedSo) {
+  constexpr char kIsChild[] = "ACCELERATE_TEST_IGNORES_SIGHUP";
+  if (std::getenv(kIsChild) != nullptr) {
+    take_sighup_back_from_ucx(Environment());
+    EXPECT_EQ(action_of_sighup().sa_handler, SIG_IGN) << file_of_handler();
+    return;
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  // UCX takes SIGHUP and gives it back, or was told to take no signal at all.
+  for (const char* ucx : {"unset UCX_DEBUG_SIGNO", "export UCX_DEBUG_SIGNO=0"}) {
+    const absl::StatusOr<ChildResult> ran = run_shell(
+        absl::StrCat("trap '' HUP; ", ucx, "; export ", kIsChild, "=1; exec '", self,
+                     "' --gtest_filter=UcxSignals.StayIgnoredInAProgramThatWasStartedSo"));
+    ASSERT_TRUE(ran.ok()) << ran.status();
+    EXPECT_EQ(ran->exit_code, 0) << ucx << "\n" << ran->output;
+    EXPECT_THAT(ran->output, HasSubstr("[  PASSED  ] 1 test"));
+  }
 }
 
 TEST(UcxSignals, AreNotTakenFromAProgram) {

@@ -280,6 +280,37 @@ TEST(Availability, OfASimulatedGaudiFollowsItsModel) {
   EXPECT_FALSE(is_habana_gaudi1(SimulatedRank("gpu", "gaudi"))) << "is not an HPU";
 }
 
+TEST(Availability, OfADeviceIsForRanksOfItsFamilyAlone) {
+  using Check = std::function<bool(const Runtime&)>;
+  const std::vector<std::pair<std::string, Check>> checks = {
+      {"gpu", [](const Runtime& rank) { return is_cuda_available(false, rank); }},
+      {"xpu", [](const Runtime& rank) { return is_xpu_available(false, rank); }},
+      {"xpu", [](const Runtime& rank) { return is_xccl_available(rank); }},
+      {"npu", [](const Runtime& rank) { return is_npu_available(false, rank); }},
+      {"mlu", [](const Runtime& rank) { return is_mlu_available(false, rank); }},
+      {"musa", [](const Runtime& rank) { return is_musa_available(false, rank); }},
+      {"sdaa", [](const Runtime& rank) { return is_sdaa_available(false, rank); }},
+      {"neuron", [](const Runtime& rank) { return is_neuron_available(false, rank); }},
+      {"hpu", [](const Runtime& rank) { return is_hpu_available(false, rank); }},
+      {"mps", [](const Runtime& rank) { return is_mps_available("1.12", rank); }},
+      {"tpu", [](const Runtime& rank) { return is_torch_xla_available(false, false, rank); }},
+  };
+  for (const auto& [family, check] : checks) {
+    for (const char* own :
+         {"cpu", "gpu", "xpu", "npu", "mlu", "musa", "sdaa", "neuron", "hpu", "mps", "tpu"}) {
+      EXPECT_EQ(check(SimulatedRank(own)), family == own) << family << ", on a rank with " << own;
+    }
+  }
+  EXPECT_FALSE(is_mps_available("1000", SimulatedRank("mps"))) << "LibTorch is older";
+}
+
+TEST(Availability, KnowsOnWhichDevicesThisProcessHasAContext) {
+  auto runtime = one_rank();
+  // Asking makes a tensor on the device where there is one.
+  const bool has_gpu = is_cuda_available(/*check_device=*/true, *runtime);
+  EXPECT_EQ(!initialized_devices().empty(), has_gpu);
+}
+
 TEST(Availability, RefusesArgumentsThatContradict) {
   auto runtime = one_rank();
   EXPECT_THROW(is_torch_xla_available(true, true, *runtime), c10::ValueError);

@@ -57,6 +57,8 @@ constexpr const char* kVariables[] = {
     "FORK_LAUNCHED",
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
     "NCCL_P2P_DISABLE",
     "NCCL_IB_DISABLE",
     "NCCL_DEBUG",

@@ -4,10 +4,15 @@
 #include <optional>
 #include <stdexcept>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace accelerate {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(GradientState, SynchronisesEveryStepUnlessToldOtherwise) {
   GradientState state;
@@ -47,6 +52,30 @@ TEST(GradientState, LetsInterleavedLoadersEndInAnyOrder) {
   EXPECT_EQ(state.remainder(), 2);
   second.reset();
   EXPECT_FALSE(state.in_dataloader());
+}
+
+TEST(GradientState, ShowsThePassesThatRun) {
+  GradientState state;
+  EXPECT_EQ(state.active_dataloader(), nullptr);
+  EXPECT_THAT(state.dataloader_references(), IsEmpty());
+  GradientState::LoaderScope train(state);
+  {
+    GradientState::LoaderScope eval(state);
+    EXPECT_EQ(state.active_dataloader(), &eval);
+    EXPECT_THAT(state.dataloader_references(), ElementsAre(&train, &eval));
+  }
+  EXPECT_EQ(state.active_dataloader(), &train);
+  EXPECT_THAT(state.dataloader_references(), ElementsAre(&train));
+}
+
+TEST(GradientState, ShowsWhatWasAskedOfItsPlugin) {
+  using Json = nlohmann::ordered_json;
+  GradientState state;
+  EXPECT_EQ(state.plugin_kwargs(), Json::object());
+  state.set_plugin({.num_steps = 2, .sync_each_batch = true});
+  EXPECT_EQ(state.plugin_kwargs(), (Json{{"num_steps", 2}, {"sync_each_batch", true}}));
+  state.set_num_steps(3);
+  EXPECT_EQ(state.plugin_kwargs(), (Json{{"num_steps", 3}, {"sync_each_batch", true}}));
 }
 
 TEST(GradientState, ForgetsALoaderWhenAnExceptionLeavesItsLoop) {

@@ -12,6 +12,7 @@ namespace accelerate::internal {
 
 at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
   at::Tensor tensor = at::empty(sizes, options);
+  if (!tensor.is_cpu()) return tensor;
   // The first write to each page costs a fault, and large pages have 512 times fewer. Advice
   // concerns whole pages that are the tensor's alone.
   constexpr uintptr_t kLargePage = uintptr_t{2} << 20;

@@ -7,8 +7,8 @@
 
 namespace accelerate::internal {
 
-/// An uninitialised CPU tensor. Where it is large, its memory comes in large pages if the system
-/// has some, which makes the first touch several times faster.
+/// An uninitialised tensor. Where it is large and on the CPU, its memory comes in large pages if
+/// the system has some, which makes the first touch several times faster.
 at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options);
 
 /// The tensor for use beside `parameter`: on its device, in `dtype`, and, with `like_parameter`, in

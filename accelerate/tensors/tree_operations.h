@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -155,10 +156,22 @@ struct SendToDeviceOptions {
 
 namespace internal {
 
+// Whether a T moves its tensors by itself.
+template <typename T>
+concept HasOwnTo = std::is_class_v<T> && requires(const T& value, c10::Device device) {
+  { value.to(device) } -> std::same_as<T>;
+};
+
 template <typename T>
 void send_in_place(T& value, c10::Device device, const SendToDeviceOptions& options) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     value = send_tensor(value, device, options.non_blocking);
+  } else if constexpr (HasOwnTo<T>) {
+    if constexpr (requires { value.to(device, options.non_blocking); }) {
+      value = value.to(device, options.non_blocking);
+    } else {
+      value = value.to(device);
+    }
   } else if constexpr (std::is_same_v<T, c10::IValue>) {
     value = send_ivalue(value, device, options.non_blocking, options.skip_keys);
   } else if constexpr (kIsMap<T>) {
@@ -171,12 +184,16 @@ void send_in_place(T& value, c10::Device device, const SendToDeviceOptions& opti
     }
   } else if constexpr (kHasChildren<T>) {
     for_each_child(value, [&](auto& child) { send_in_place(child, device, options); });
+  } else if constexpr (kIsSequence<T>) {
+    for (auto& element : value) send_in_place(element, device, options);
   }
 }
 
 }  // namespace internal
 
-/// The tree with its tensors on `device`; those that are there already are the same ones.
+/// The tree with its tensors on `device`; those that are there already are the same ones. A leaf
+/// with `T to(c10::Device) const`, such as LibTorch's PackedSequence, moves itself; where that
+/// takes one, the second argument is `non_blocking`.
 template <typename Tree>
 Tree send_to_device(Tree tensor, c10::Device device, const SendToDeviceOptions& options = {}) {
   static_assert(!internal::kHoldsReferences<Tree>,

@@ -2,6 +2,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/Functions.h>
 #include <ATen/core/Dict.h>
@@ -10,6 +12,7 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/utils/rnn.h>
 
 namespace accelerate {
 namespace {
@@ -95,6 +98,34 @@ TEST(SendToDevice, SkipsKeysAtAnyDepth) {
   EXPECT_TRUE(moved.at("skipped").toTensor().is_same(tensor));
   EXPECT_TRUE(send_to_device(tensor, c10::kCPU).is_same(tensor));
   EXPECT_FALSE(send_to_device(at::Tensor(), c10::kCPU).defined());
+}
+
+// A tokenizer's output, say.
+struct Encoding {
+  at::Tensor ids;
+  bool waits = true;
+  Encoding to(c10::Device device, bool non_blocking = false) const {
+    return {ids.to(device), !non_blocking};
+  }
+};
+
+TEST(SendToDevice, LetsAnObjectMoveItself) {
+  namespace rnn = torch::nn::utils::rnn;
+  const std::pair data(rnn::pack_sequence({at::ones({3}), at::ones({2})}),
+                       std::vector<Encoding>{{at::ones({2})}, {at::ones({1})}});
+  const auto [packed, encodings] = send_to_device(data, c10::kMeta);
+  EXPECT_TRUE(packed.data().is_meta());
+  EXPECT_TRUE(packed.batch_sizes().is_cpu()) << "as PackedSequence has it";
+  ASSERT_EQ(encodings.size(), 2u);
+  for (const Encoding& encoding : encodings) {
+    EXPECT_TRUE(encoding.ids.is_meta());
+    EXPECT_TRUE(encoding.waits);
+  }
+  EXPECT_TRUE(data.second[0].ids.is_cpu());
+  EXPECT_FALSE(send_to_device(data.second[0], c10::kMeta, {.non_blocking = true}).waits);
+  const std::map<std::string, Encoding> named{{"skipped", data.second[0]}};
+  EXPECT_TRUE(
+      send_to_device(named, c10::kMeta, {.skip_keys = {"skipped"}}).at("skipped").ids.is_cpu());
 }
 
 TEST(ConvertToFp32, ConvertsHalfPrecisionOnly) {

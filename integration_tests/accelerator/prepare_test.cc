@@ -229,6 +229,46 @@ TEST_P(Construction, ReadsTheEnvironment) {
   });
 }
 
+TEST_P(Construction, ShowsHowItPreparesLoaders) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    const Accelerator plain;
+    EXPECT_FALSE(plain.split_batches());
+    EXPECT_EQ(plain.dispatch_batches(), std::nullopt);
+    EXPECT_TRUE(plain.even_batches());
+    EXPECT_FALSE(plain.use_seedable_sampler());
+    EXPECT_FALSE(plain.non_blocking());
+    EXPECT_TRUE(plain.use_stateful_dataloader());
+    Accelerator asked({.dataloader_config = {.split_batches = true,
+                                             .dispatch_batches = false,
+                                             .even_batches = false,
+                                             .use_seedable_sampler = true,
+                                             .non_blocking = true,
+                                             .use_stateful_dataloader = false}});
+    EXPECT_TRUE(asked.split_batches());
+    EXPECT_EQ(asked.dispatch_batches(), false);
+    EXPECT_FALSE(asked.even_batches());
+    EXPECT_TRUE(asked.use_seedable_sampler());
+    EXPECT_TRUE(asked.non_blocking());
+    EXPECT_FALSE(asked.use_stateful_dataloader());
+    const auto made = [] { return made_loader(8 * world_size(), 2 * world_size()); };
+    const auto uneven = asked.prepare(made());
+    EXPECT_EQ(uneven.total_batch_size(), 2 * world_size()) << "split_batches";
+    EXPECT_FALSE(uneven.even_batches());
+    EXPECT_FALSE(uneven.shard_options()->use_stateful_dataloader);
+    asked.set_even_batches(true);
+    EXPECT_TRUE(asked.even_batches());
+    EXPECT_TRUE(asked.prepare(made()).even_batches());
+    EXPECT_FALSE(uneven.even_batches()) << "prepared before";
+    // Given beside the configuration, it must not contradict it.
+    EXPECT_TRUE(Accelerator({.split_batches = true}).split_batches());
+    EXPECT_THAT(
+        error_of([] {
+          Accelerator({.split_batches = false, .dataloader_config = {.split_batches = true}});
+        }),
+        HasSubstr("split_batches"));
+  });
+}
+
 TEST_P(Construction, TakesOneHandlerOfAKind) {
   make_cluster().run_on_every_rank([](Rank&) {
     EXPECT_THAT(error_of([] {

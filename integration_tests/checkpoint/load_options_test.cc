@@ -69,11 +69,43 @@ TEST(LoadState, StatesEndWhereTheirParametersAre) {
       }
     });
   };
-  for (const std::optional<std::string> where :
+  for (const std::optional<std::string>& where :
        {std::optional<std::string>(), std::optional<std::string>("cpu"),
         std::optional<std::string>("on_device")}) {
     EXPECT_THAT(load_by(where), Each(IsEmpty()));
   }
+}
+
+// The optimizer's parameters are on the CPU, so that nothing else fills the device.
+TEST(LoadState, OptimizerStatesAreReadToTheirMapLocation) {
+  constexpr int64_t kWidth = 1 << 16;
+  constexpr int64_t kStateBytes = 5 * kWidth * int64_t{sizeof(float)};
+  const auto device_holds_state = [&](const std::string& topology,
+                                      std::optional<std::string> map_location) {
+    Cluster cluster(topology, {.disk = std::make_shared<SimDisk>()});
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.device_placement = false});
+      Net net(1, kWidth);
+      const auto sgd = sgd_for(net);
+      for (torch::Tensor& parameter : net->parameters()) {
+        parameter.mutable_grad() = torch::ones_like(parameter);
+      }
+      sgd->step();
+      auto optimizer = accelerator.prepare(sgd);
+      accelerator.save_state(kFolder);
+      EXPECT_LT(rank.device()->memory().peak(), kStateBytes);
+      accelerator.load_state(kFolder, {.map_location = map_location});
+      for (const auto& [name, tensor] : optimizer.state_dict().tensors) {
+        EXPECT_TRUE(tensor.is_cpu()) << name;
+      }
+      rank.report("peak", static_cast<double>(rank.device()->memory().peak()));
+    });
+    return cluster.reports("peak")[0].item<double>() >= kStateBytes;
+  };
+  EXPECT_FALSE(device_holds_state("1x2:h100", "cpu"));
+  EXPECT_TRUE(device_holds_state("1x2:h100", "on_device"));
+  EXPECT_TRUE(device_holds_state("1x2:h100", std::nullopt));
+  EXPECT_FALSE(device_holds_state("1x1:h100", std::nullopt));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "accelerate/process/run.h"
 #include "accelerate/profiling/profiler.h"
+#include "launch/settings/basic_config.h"
 #include "simulator/cluster/cluster.h"
 
 // The names that the reader of a snippet has. Nothing here is called.
@@ -120,6 +121,11 @@ void train(Net net, torch::optim::Adam adam, bool resume, int64_t epochs) {
 namespace commands {
 
 extern "C" int example_main(int argc, char** argv);
+
+bool configure() {
+  const bool is_new = accelerate::write_basic_config("bf16");
+  return is_new;
+}
 
 }  // namespace commands
 

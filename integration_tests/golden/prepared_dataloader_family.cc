@@ -12,10 +12,10 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
-#include "integration_tests/golden/recorded_warnings.h"
 #include "integration_tests/golden/streams.h"
 
 namespace accelerate::golden {

@@ -1,6 +1,4 @@
 // A function as the ranks of a job: forks of this process over Gloo, and ranks of the simulator.
-#include "accelerate/process/launchers.h"
-
 #include <signal.h>
 #include <unistd.h>
 

@@ -9,6 +9,7 @@
 #include "accelerate/report/availability.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/numa_affinity.h"
+#include "accelerate/runtime/runtime.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -50,6 +51,7 @@ TEST(SimulatedPlace, HasTheSimulatedDevices) {
     EXPECT_EQ(get_driver_version(), "");
     EXPECT_TRUE(check_cuda_p2p_ib_support());
     EXPECT_FALSE(is_pynvml_available());
+    EXPECT_THAT(initialized_devices(), testing::Contains(Runtime::current().device()));
   });
   simulator::Cluster amd("1x1:mi300x");
   amd.run_on_every_rank([](simulator::Rank&) {

@@ -1,6 +1,7 @@
-// Optimizers with ways of their own behind the Accelerator: those that step during the backward
-// pass, and those with other values for training than for evaluation.
+// Optimizers behind the Accelerator: the user's own, those that step during the backward pass, and
+// those with other values for training than for evaluation.
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,27 @@ TEST(Lomo, FollowsItsGroupsRatesAndMistakesAreNamed) {
     torch::nn::Linear net = made_net(0);
     optim::AdaLomo adalomo(net->parameters(), 0.5);
     EXPECT_THAT(error_of([&] { accelerator.prepare(net, adalomo); }), HasSubstr("use bf16"));
+  });
+}
+
+TEST(PreparedOptimizer, ShowsAndExtendsTheUsersOwn) {
+  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    torch::nn::Linear net = made_net(0);
+    using Tensors = std::vector<torch::Tensor>;
+    torch::optim::SGD sgd(Tensors{net->weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    EXPECT_EQ(optimizer->defaults().get_lr(), 0.1);
+    optimizer->add_param_group(torch::optim::OptimizerParamGroup(
+        Tensors{net->bias}, std::make_unique<torch::optim::SGDOptions>(0.5)));
+    EXPECT_EQ(optimizer->param_groups().size(), 2u);
+    const torch::Tensor before = net->bias.detach().clone();
+    accelerator.backward(loss_of(model(input_of(rank.index(), 0, accelerator.device()))));
+    const torch::Tensor gradient = net->bias.grad().clone();
+    optimizer.step();
+    EXPECT_TRUE(torch::allclose(net->bias, before - 0.5 * gradient));
+    EXPECT_EQ(optimizer->state().size(), 1u) << "only the first group has momentum";
+    EXPECT_EQ(optimizer.state_dict().values.at("param_groups").size(), 2u);
   });
 }
 

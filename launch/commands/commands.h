@@ -42,6 +42,8 @@ struct Invocation {
   bool is_interactive = false;
   /// The program to launch and its arguments, as they were typed: no parser has seen them.
   std::vector<std::string> program = {};
+  /// The file of `accelerate`, which commands start again, and look for programs near.
+  std::string executable = {};
 };
 
 /// Writes `accelerate COMMAND: message`, and returns the exit code.

@@ -99,11 +99,6 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
   return settings::complete(*settings, {.device_kind = "tpu"}, settings::Job());
 }
 
-absl::Status write_checked(const ConfigFile& config, const std::string& path) {
-  if (absl::Status ok = check_for_launch(config, path); !ok.ok()) return ok;
-  return settings::write_config_file(config, path);
-}
-
 absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation& invocation) {
   if (options.assignments.empty()) {
     dialogue::Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
@@ -117,22 +112,38 @@ absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation
   return config;
 }
 
-absl::StatusOr<std::string> update(const Options& options, const std::string& path) {
-  absl::StatusOr<ConfigFile> config = settings::load_config_file(path);
-  if (!config.ok()) return config.status();
-  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
-  if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
-  return absl::StrCat("The configuration ", path, " is up to date.");
+// Where the configuration is written, and the one that is there.
+struct Files {
+  std::string path;
+  /// Another than `path` if it is HF Accelerate's, which is only read.
+  std::string found;
+};
+
+std::string written_text(const Files& files) {
+  const std::string text = absl::StrCat("The configuration was written to ", files.path);
+  if (files.found == files.path) return text;
+  return absl::StrCat(text, ", which is read in place of ", files.found);
 }
 
-absl::StatusOr<std::string> run_mode(const Options& options, const std::string& path,
+absl::StatusOr<std::string> update(const Options& options, const Files& files) {
+  absl::StatusOr<ConfigFile> config = settings::load_config_file(files.found);
+  if (!config.ok()) return config.status();
+  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
+  if (absl::Status ok = check_for_launch(*config, files.found); !ok.ok()) return ok;
+  if (absl::Status ok = settings::write_config_file(*config, files.path); !ok.ok()) return ok;
+  if (files.found != files.path) return written_text(files);
+  return absl::StrCat("The configuration ", files.path, " is up to date.");
+}
+
+absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                                      Invocation& invocation) {
-  if (options.mode == Mode::kUpdate) return update(options, path);
+  const std::string& path = files.path;
+  if (options.mode == Mode::kUpdate) return update(options, files);
   if (options.mode == Mode::kDefault) {
     const absl::StatusOr<bool> written =
         settings::write_basic_config(options.mixed_precision, path, basic_machine(invocation));
     if (!written.ok()) return written.status();
-    return *written ? absl::StrCat("The configuration was written to ", path)
+    return *written ? written_text(files)
                     : absl::StrCat("There is a configuration ", path,
                                    " already; it was left as it is. To make another, remove it or "
                                    "give --config_file");
@@ -146,15 +157,18 @@ absl::StatusOr<std::string> run_mode(const Options& options, const std::string& 
                      " already; change it with accelerate config update "
                      "--set, or remove it to make another"));
   }
-  if (absl::Status ok = write_checked(*config, path); !ok.ok()) return ok;
-  return absl::StrCat("The configuration was written to ", path);
+  if (absl::Status ok = check_for_launch(*config, path); !ok.ok()) return ok;
+  if (absl::Status ok = settings::write_config_file(*config, path); !ok.ok()) return ok;
+  return written_text(files);
 }
 
 int run(const Options& options, Invocation& invocation) {
-  const std::string path = options.config_file.empty()
-                               ? settings::default_config_path(invocation.environment)
-                               : options.config_file;
-  const absl::StatusOr<std::string> said = run_mode(options, path, invocation);
+  Files files = {options.config_file, options.config_file};
+  if (options.config_file.empty()) {
+    files = {settings::default_config_path(invocation.environment),
+             settings::found_default_config(invocation.environment)};
+  }
+  const absl::StatusOr<std::string> said = run_mode(options, files, invocation);
   if (!said.ok()) {
     return fail(invocation, kName, said.status(),
                 absl::IsUnimplemented(said.status()) ? kExitBadCommandLine : kExitLauncherFailed);
@@ -165,8 +179,8 @@ int run(const Options& options, Invocation& invocation) {
 
 void add_config_file(CLI::App& app, Options& options) {
   app.add_option("--config_file", options.config_file,
-                 "where the configuration is; default: default_config.yaml in $HF_HOME/accelerate "
-                 "or ~/.cache/huggingface/accelerate")
+                 "where the configuration is; default: default_config.yaml in "
+                 "$HF_HOME/accelerate-cpp or ~/.config/accelerate-cpp")
       ->type_name("PATH");
 }
 

@@ -34,7 +34,7 @@ using Words = std::vector<std::string>;
 
 class Config : public ::testing::Test {
  protected:
-  void SetUp() override { path_ = folder_ + "/accelerate/default_config.yaml"; }
+  void SetUp() override { path_ = folder_ + "/accelerate-cpp/default_config.yaml"; }
 
   CommandResult run(Words words, const std::string& typed = "", bool is_interactive = false) {
     return run_command(kConfig, std::move(words),
@@ -58,7 +58,7 @@ class Config : public ::testing::Test {
   }
 
   std::string write(const std::string& contents) const {
-    std::filesystem::create_directories(folder_ + "/accelerate");
+    std::filesystem::create_directories(folder_ + "/accelerate-cpp");
     std::ofstream(path_) << contents;
     return path_;
   }
@@ -324,6 +324,27 @@ TEST_F(Config, UpdateWritesThePresentForm) {
   result = run({"update"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("there is no configuration file"));
+}
+
+TEST_F(Config, TheFileOfHfAccelerateIsReadAndLeftAsItIs) {
+  const std::string peers = folder_ + "/accelerate/default_config.yaml";
+  const std::string before = "distributed_type: MULTI_CPU\nnum_processes: 3\nuse_cpu: true\n";
+  std::filesystem::create_directories(folder_ + "/accelerate");
+  std::ofstream(peers) << before;
+  const CommandResult updated = run({"update", "--set", "mixed_precision=bf16"});
+  EXPECT_EQ(updated.exit_code, 0) << updated.err;
+  EXPECT_THAT(updated.out, HasSubstr(path_ + ", which is read in place of " + peers));
+  EXPECT_EQ(written()["num_processes"], 3);
+  EXPECT_EQ(written()["mixed_precision"], "bf16");
+  // From now on the own one counts.
+  EXPECT_EQ(run({"update", "--set", "num_processes=4"}).out,
+            "The configuration " + path_ + " is up to date.\n");
+  EXPECT_EQ(written()["mixed_precision"], "bf16");
+  std::filesystem::remove(path_);
+  EXPECT_THAT(run({"default"}).out, HasSubstr("read in place of " + peers));
+  std::stringstream text;
+  text << std::ifstream(peers).rdbuf();
+  EXPECT_EQ(text.str(), before);
 }
 
 TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {

@@ -32,7 +32,7 @@ constexpr char kNotFound[] = "not found";
 
 // That of the programs of this installation; without one, what the machine has.
 std::string libtorch_text(const Invocation& invocation) {
-  const std::string program = self_test_path(invocation.environment);
+  const std::string program = companion_path(invocation.executable, kSelfTest);
   if (const std::string file = linked_library(program, "libtorch_cpu.so"); !file.empty()) {
     const std::string version = libtorch_version(file);
     return absl::StrCat(version.empty() ? "unknown" : version, " (", file, ", which ", program,
@@ -89,7 +89,7 @@ int run(const std::string& config_file, Invocation& invocation) {
   out << "Copy this into your report:\n\n"
       << "- `Accelerate` version: " << process::kVersion << "\n"
       << "- Platform: " << platform_text() << "\n"
-      << "- `accelerate` executable: " << executable_path() << "\n"
+      << "- `accelerate` executable: " << invocation.executable << "\n"
       << "- Compiler: " << compiler_text() << "\n"
       << "- Build: " << build_options_text() << "\n"
       << "- LibTorch version: " << libtorch_text(invocation) << "\n"
@@ -99,7 +99,7 @@ int run(const std::string& config_file, Invocation& invocation) {
       << "- CPU: " << cpu_text() << "\n"
       << "- Devices: " << (devices.empty() ? "none" : absl::StrJoin(devices, ", ")) << "\n"
       << "- `Accelerate` " << (config_file.empty() ? "default config:" : "config passed:")
-      << config_text(config_file.empty() ? settings::default_config_path(invocation.environment)
+      << config_text(config_file.empty() ? settings::found_default_config(invocation.environment)
                                          : config_file)
       << std::flush;
   return finish(invocation);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
@@ -30,7 +31,9 @@ class Env : public ::testing::Test {
   }
 
   CommandResult run(std::vector<std::string> words = {}) {
-    return run_command(kEnv, std::move(words), {.environment = {"HF_HOME=" + folder_}});
+    return run_command(
+        kEnv, std::move(words),
+        {.environment = {"HF_HOME=" + folder_}, .executable = "/opt/bin/accelerate"});
   }
 
   const TemporaryFolder temporary_;
@@ -45,7 +48,7 @@ TEST_F(Env, SaysWhatTheMachineIs) {
                                 HasSubstr("- Platform: Linux-"), HasSubstr("- Compiler: "),
                                 HasSubstr("C++20"), HasSubstr("- LibTorch version: "),
                                 HasSubstr("- MPI: "), HasSubstr("- hwloc: "), HasSubstr(" usable"),
-                                HasSubstr("- `accelerate` executable: " + executable_path())));
+                                HasSubstr("- `accelerate` executable: /opt/bin/accelerate\n")));
   EXPECT_THAT(result.out, HasSubstr("default config: not found (" + folder_));
   EXPECT_GT(memory_bytes(), 1 << 20);
 }
@@ -69,6 +72,19 @@ TEST_F(Env, CountsDevicesByTheirFiles) {
   write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H200\nIRQ: 1\n");
   write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Model: \t\t NVIDIA H200\n");
   EXPECT_THAT(device_texts(folder_), ElementsAre("2 x NVIDIA H200", "1 x Ascend NPU"));
+}
+
+// As launch counts them: by the makers of the render nodes, AMD's only with the compute driver.
+TEST_F(Env, CountsRenderNodesByTheirMakers) {
+  int number = 128;
+  for (const char* maker : {"0x1002", "0x8086", "0x1002", "0x1a03"}) {
+    const std::string node = absl::StrCat("renderD", number++);
+    write(absl::StrCat("dev/dri/", node));
+    write(absl::StrCat("sys/class/drm/", node, "/device/vendor"), absl::StrCat(maker, "\n"));
+  }
+  EXPECT_THAT(device_texts(folder_), ElementsAre("1 x Intel GPU"));
+  write("dev/kfd");
+  EXPECT_THAT(device_texts(folder_), ElementsAre("2 x AMD GPU", "1 x Intel GPU"));
 }
 
 TEST_F(Env, FindsTheLibraryThatAProgramLinks) {

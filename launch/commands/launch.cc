@@ -4,6 +4,8 @@
 // shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would take
 // `[1,2]` for a list. Mirrors: accelerate commands/launch.py.
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,12 +20,19 @@
 
 #include "absl/functional/overload.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "accelerate/base/message_text.h"
+#include "accelerate/platform/child.h"
+#include "accelerate/platform/environment.h"
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/probe.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
@@ -62,20 +71,16 @@ absl::StatusOr<std::string> find(const Invocation& invocation, const std::string
   return process::find_program(program, process::search_path_of(invocation.environment));
 }
 
-// The loader of modules lies beside this program; elsewhere PATH has to have it.
-std::vector<std::string> with_loader(std::vector<std::string> words) {
-  if (words[0] != kModuleLoader) return words;
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path loader = self.parent_path() / kModuleLoader;
-  if (!error && std::filesystem::exists(loader, error)) words[0] = loader.string();
-  return words;
+// It comes with this program; elsewhere PATH has to have it.
+std::string module_loader(const Invocation& invocation) {
+  std::error_code ignored;
+  std::string path = companion_path(invocation.executable, kModuleLoader);
+  return std::filesystem::exists(path, ignored) ? path : kModuleLoader;
 }
 
 // The program takes this one's place, terminal and signals included.
-int become(Invocation& invocation, const std::vector<std::string>& words,
+int become(Invocation& invocation, const std::vector<std::string>& argv,
            const process::EnvironmentOverlay& overlay) {
-  const std::vector<std::string> argv = with_loader(words);
   const absl::StatusOr<std::string> program = find(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
@@ -85,6 +90,24 @@ int become(Invocation& invocation, const std::vector<std::string>& words,
     failed = process::exec_error(image, image.exec());
   }
   return fail(invocation, kName, failed, start_failure_code(failed));
+}
+
+int run_ranks(Invocation& invocation, const agent::AgentOptions& options) {
+  const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
+  if (exit_code.ok()) return *exit_code;
+  return fail(invocation, kName, exit_code.status(), start_failure_code(exit_code.status()));
+}
+
+// Several commands at the same time are looked after as ranks are: their lines have numbers, and
+// where one fails the others are stopped.
+agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
+  std::string script = absl::StrCat("case $", env::kLocalRank, " in\n");
+  for (size_t i = 0; i < plan.commands.size(); ++i) {
+    absl::StrAppend(&script, i, ") exec ", shell_line(plan.commands[i]), " ;;\n");
+  }
+  return {.command = {"/bin/sh", "-c", absl::StrCat(script, "esac")},
+          .environment = plan.environment,
+          .processes_per_node = static_cast<int>(plan.commands.size())};
 }
 
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
@@ -97,32 +120,43 @@ int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
                                          "it, or see with --dry_run what it would be given")),
         kExitNotFound);
   }
-  if (plan.commands.size() != 1) {
-    return fail(invocation, kName,
-                absl::UnimplementedError(
-                    absl::StrCat("the workers are named one by one: run the ", plan.commands.size(),
-                                 " lines that --dry_run shows, at the same time")));
-  }
   for (const auto& [name, lines] : plan.variable_files) {
     if (absl::Status ok = update_variable_file(name, lines); !ok.ok()) {
       return fail(invocation, kName, ok);
     }
   }
+  if (plan.commands.size() > 1) return run_ranks(invocation, at_the_same_time(plan));
   return become(invocation, plan.commands[0], plan.environment);
+}
+
+// The ARN of the role of that name, which the program aws is asked for.
+absl::StatusOr<std::string> arn_of_role(const std::string& name, const std::string& aws,
+                                        std::vector<std::string> words,
+                                        std::vector<std::string> environment) {
+  words.insert(words.end(),
+               {"iam", "get-role", "--role-name", name, "--query", "Role.Arn", "--output", "text"});
+  const process::ExecImage image(aws, std::move(words), std::move(environment));
+  const absl::StatusOr<ChildResult> child = run_in_child([&](int fd) {
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    image.exec();
+  });
+  if (!child.ok()) return child.status();
+  for (absl::string_view line : absl::StrSplit(child->output, '\n')) {
+    if (child->exit_code == 0 && absl::StartsWith(line, "arn:")) return std::string(line);
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "iam_role_name: ", name, " is not an ARN, and aws iam get-role does not find that role: ",
+      absl::StrReplaceAll(absl::StripAsciiWhitespace(child->output), {{"\n", " "}}),
+      "; give the ARN of a role, or the name of one that is there"));
 }
 
 // The program aws starts the job, with credentials of its own or those that were typed. Jobs have
 // different names: the moment is part of them, as in HF Accelerate.
 int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan) {
   nlohmann::ordered_json job = plan.job;
-  if (!absl::StartsWith(job["RoleArn"].get<std::string>(), "arn:")) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "iam_role_name: ", job["RoleArn"].get<std::string>(),
-                    " is not the ARN of a role; aws iam get-role --role-name shows it")),
-                kExitBadCommandLine);
-  }
-  if (!find(invocation, plan.aws[0]).ok()) {
+  const absl::StatusOr<std::string> aws = find(invocation, plan.aws[0]);
+  if (!aws.ok()) {
     return fail(invocation, kName,
                 absl::NotFoundError(
                     "a SageMaker job needs the program aws, which is not in PATH; install it, or "
@@ -130,26 +164,26 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
                     "sagemaker create-training-job --cli-input-json"),
                 kExitNotFound);
   }
+  const std::vector<std::string> environment =
+      process::apply_overlay(invocation.environment, plan.environment);
+  if (const std::string role = job["RoleArn"]; !absl::StartsWith(role, "arn:")) {
+    const absl::StatusOr<std::string> arn = arn_of_role(role, *aws, plan.aws, environment);
+    if (!arn.ok()) return fail(invocation, kName, arn.status());
+    job["RoleArn"] = *arn;
+  }
   job["TrainingJobName"] =
       absl::StrCat(job["TrainingJobName"].get<std::string>(), "-",
                    absl::FormatTime("%Y-%m-%d-%H-%M-%S", absl::Now(), absl::UTCTimeZone()));
   std::vector<std::string> words = plan.aws;
   words.insert(words.end(), {"sagemaker", "create-training-job", "--cli-input-json", job.dump()});
-  const absl::StatusOr<int> exit_code =
-      process::run_program(words, process::apply_overlay(invocation.environment, plan.environment));
+  const absl::StatusOr<int> exit_code = process::run_program(words, environment);
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }
 
 int carry_out(Invocation& invocation, const LaunchPlan& plan) {
   return std::visit(
       absl::Overload(
-          [&](agent::AgentOptions options) {
-            options.command = with_loader(std::move(options.command));
-            const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
-            if (exit_code.ok()) return *exit_code;
-            return fail(invocation, kName, exit_code.status(),
-                        start_failure_code(exit_code.status()));
-          },
+          [&](const agent::AgentOptions& options) { return run_ranks(invocation, options); },
           [&](const plan::SimulationPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
           },
@@ -188,12 +222,14 @@ int run(const Options& options, Invocation& invocation) {
                 kExitBadCommandLine);
   }
   const std::vector<std::string> typed_options = settings::typed_words(options.typed);
-  const absl::StatusOr<LaunchPlan> plan = plan::make_plan({.settings = *settings,
-                                                           .machine = machine,
-                                                           .job = *job,
-                                                           .command = invocation.program,
-                                                           .environment = invocation.environment,
-                                                           .typed_options = typed_options});
+  const absl::StatusOr<LaunchPlan> plan =
+      plan::make_plan({.settings = *settings,
+                       .machine = machine,
+                       .job = *job,
+                       .command = invocation.program,
+                       .environment = invocation.environment,
+                       .typed_options = typed_options,
+                       .module_loader = module_loader(invocation)});
   if (!plan.ok()) {
     const bool is_users = absl::IsInvalidArgument(plan.status());
     return fail(invocation, kName, plan.status(),
@@ -256,7 +292,7 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     path = named->second.back();
   } else if (!typed.contains("cpu")) {
     std::error_code ignored;
-    path = settings::default_config_path(environment);
+    path = settings::found_default_config(environment);
     if (!std::filesystem::is_regular_file(path, ignored)) path.clear();
   }
   if (!path.empty()) {

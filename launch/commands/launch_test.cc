@@ -1,6 +1,7 @@
 #include "launch/commands/commands.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/child.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/settings.h"
 
@@ -123,7 +125,10 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
   const TemporaryFolder folder;
   const std::string said = folder.path("said");
   std::ofstream(folder.path("aws"))
-      << "#!/bin/sh\n{ echo \"$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY\"; "
+      << "#!/bin/sh\ncase \"$AWS_SECRET_ACCESS_KEY $*\" in\n"
+         "*KEY*us-east-1*iam*get-role*--role-name*me*) echo arn:aws:iam::1:role/a/me; exit 0 ;;\n"
+         "*iam*get-role*) echo NoSuchEntity >&2; exit 254 ;;\nesac\n"
+         "{ echo \"$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY\"; "
          "for w in \"$@\"; do echo \"$w\"; done; } > "
       << said << "\nexit 7\n";
   std::filesystem::permissions(folder.path("aws"), std::filesystem::perms::owner_all);
@@ -137,10 +142,15 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
                    "--aws_secret_access_key=KEY", "train", "--lr", "0.1"},
                   folder.path());
   };
-  const Answer refused = run("r");
-  EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
-  EXPECT_THAT(refused.err, HasSubstr("iam_role_name: r is not the ARN of a role"));
+  const Answer refused = run("you");
+  EXPECT_EQ(refused.exit_code, kExitLauncherFailed);
+  EXPECT_THAT(refused.err, HasSubstr("iam_role_name: you is not an ARN"));
+  EXPECT_THAT(refused.err, HasSubstr("NoSuchEntity"));
   EXPECT_FALSE(std::filesystem::exists(said));
+  EXPECT_EQ(run("me").exit_code, 7);
+  std::stringstream by_name;
+  by_name << std::ifstream(said).rdbuf();
+  EXPECT_THAT(by_name.str(), HasSubstr("\"RoleArn\":\"arn:aws:iam::1:role/a/me\""));
   const Answer started = run("arn:aws:iam::1:role/r");
   EXPECT_EQ(started.exit_code, 7) << started.err;
   std::stringstream text;
@@ -149,6 +159,27 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
                                      "create-training-job\n--cli-input-json\n"
                                      "{\"TrainingJobName\":\"night-20"));
   EXPECT_THAT(text.str(), HasSubstr("\"ContainerArguments\":[\"--lr\",\"0.1\"]"));
+}
+
+// The program itself: it looks after processes.
+TEST(Launch, StartsTheLinesOfAllWorkersOfAPod) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("gcloud"))
+      << "#!/bin/sh\necho \"$2 $3\"\n[ \"$3\" != bad ] || exit 3\n";
+  std::filesystem::permissions(folder.path("gcloud"), std::filesystem::perms::owner_all);
+  std::ofstream(folder.path("pod.yaml"))
+      << "distributed_type: XLA\nnum_processes: 8\ntpu_use_cluster: true\n";
+  const auto run = [&](const std::string& workers) {
+    return run_shell(absl::StrCat("PATH='", folder.path(), "':$PATH '",
+                                  std::getenv("ACCELERATE_LAUNCHER"), "' launch --config_file '",
+                                  folder.path("pod.yaml"), "' ", workers, " train"))
+        .value();
+  };
+  const ChildResult both = run("--vm=w0 --vm=w1");
+  EXPECT_EQ(both.exit_code, 0) << both.output;
+  EXPECT_THAT(both.output, HasSubstr("[rank 0] ssh w0\n"));
+  EXPECT_THAT(both.output, HasSubstr("[rank 1] ssh w1\n"));
+  EXPECT_EQ(run("--vm=w0 --vm=bad").exit_code, 3);
 }
 
 TEST(VariableFile, KeepsWhatOthersWrote) {

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/utsname.h>
 
+#include <array>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -113,6 +114,18 @@ std::string field_of(const fs::path& path, absl::string_view name) {
   return "";
 }
 
+// How many GPUs of which model there are, where the driver tells.
+std::map<std::string, int> nvidia_models(const fs::path& root, int count) {
+  std::map<std::string, int> models;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(root / "proc/driver/nvidia/gpus", ignored)) {
+    const std::string model = field_of(entry.path() / "information", "Model");
+    if (!model.empty()) ++models[model];
+  }
+  if (models.empty()) models[settings::kNvidiaGpu] = count;
+  return models;
+}
+
 int usable_processors() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
@@ -174,10 +187,16 @@ std::string linked_library(const std::string& program, const std::string& name) 
   return "";
 }
 
-std::string self_test_path(absl::Span<const std::string> environment) {
-  const std::string named = environment_value(environment, "ACCELERATE_SELF_TEST");
-  if (!named.empty()) return named;
-  return fs::path(executable_path()).replace_filename("accelerate-self-test").string();
+std::string companion_path(const std::string& executable, absl::string_view name) {
+  const fs::path folder = fs::path(executable).parent_path();
+  // Bazel keeps the distances between packages in its outputs and in runfiles, and for other
+  // workspaces too. //launch:accelerate has the programs in its data, so that they are built.
+  for (const char* place : {"", "module_loader", "../integration_tests/self_test"}) {
+    const fs::path path = (folder / place / std::string(name)).lexically_normal();
+    std::error_code ignored;
+    if (fs::is_regular_file(path, ignored)) return path.string();
+  }
+  return (folder / std::string(name)).string();
 }
 
 std::string libtorch_version(const std::string& path) {
@@ -255,34 +274,17 @@ double memory_bytes() {
 
 std::vector<std::string> device_texts(const std::string& root) {
   std::vector<std::string> texts;
-  const fs::path dev = fs::path(root.empty() ? "/" : root) / "dev";
-  if (const size_t count = numbered_names(dev, "nvidia").size(); count > 0) {
-    std::map<std::string, int> models;
-    std::error_code ignored;
-    const fs::path gpus = fs::path(root.empty() ? "/" : root) / "proc/driver/nvidia/gpus";
-    for (const auto& entry : fs::directory_iterator(gpus, ignored)) {
-      const std::string model = field_of(entry.path() / "information", "Model");
-      if (!model.empty()) ++models[model];
-    }
-    if (models.empty()) models["NVIDIA GPU"] = static_cast<int>(count);
-    for (const auto& [model, n] : models) texts.push_back(absl::StrCat(n, " x ", model));
+  for (const settings::InstalledDevices& devices : settings::installed_devices(root)) {
+    std::map<std::string, int> models = {{devices.name, devices.count}};
+    if (devices.name == settings::kNvidiaGpu) models = nvidia_models(root, devices.count);
+    for (const auto& [model, count] : models) texts.push_back(absl::StrCat(count, " x ", model));
   }
-  struct Kind {
-    const char* folder;
-    const char* prefix;
-    const char* name;
-  };
-  std::error_code ignored;
-  const bool is_amd = fs::exists(dev / "kfd", ignored);
-  for (const Kind& kind :
-       {Kind{"dri", "renderD", is_amd ? "AMD GPU (/dev/kfd)" : nullptr},
-        Kind{".", "davinci", "Ascend NPU"}, Kind{"accel", "accel", "accelerator"},
-        Kind{".", "accel", "TPU or accelerator"}, Kind{".", "neuron", "Neuron"},
-        Kind{".", "cambricon_dev", "Cambricon MLU"}, Kind{".", "mtgpu.", "Moore Threads GPU"},
-        Kind{"vfio", "", "device given to this machine by VFIO"}}) {
-    if (kind.name == nullptr) continue;
-    const size_t count = numbered_names(dev / kind.folder, kind.prefix).size();
-    if (count > 0) texts.push_back(absl::StrCat(count, " x ", kind.name));
+  // Devices that no kind of run takes.
+  for (const auto& [folder, prefix, name] :
+       {std::array{"accel", "accel", "accelerator"},
+        std::array{"vfio", "", "device given to this machine by VFIO"}}) {
+    const size_t count = numbered_names(fs::path(root) / "dev" / folder, prefix).size();
+    if (count > 0) texts.push_back(absl::StrCat(count, " x ", name));
   }
   return texts;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace accelerate::launch::commands {
@@ -44,9 +45,13 @@ LibraryProbe probe_torch_library(const std::string& library,
 /// program or shared object, without running it; empty if it loads none, or cannot be asked.
 std::string linked_library(const std::string& program, const std::string& name);
 
-/// The program of `accelerate test`, whether it exists or not: ACCELERATE_SELF_TEST, or
-/// accelerate-self-test beside this program. It links LibTorch as every training program does.
-std::string self_test_path(absl::Span<const std::string> environment);
+/// The program of `accelerate test`. It links LibTorch as every training program does.
+inline constexpr char kSelfTest[] = "accelerate-self-test";
+
+/// A program that comes with `executable`, which is `accelerate`: beside it, as in an installation,
+/// or else where Bazel builds it, seen from //launch. Where neither is there it is the first of
+/// them, which does not exist.
+std::string companion_path(const std::string& executable, absl::string_view name);
 
 /// "2.6.0" for `libtorch_cpu.so`'s file; empty if unknown.
 std::string libtorch_version(const std::string& path);
@@ -69,8 +74,8 @@ std::string cpu_text();
 /// The size of main memory; 0: unknown.
 double memory_bytes();
 
-/// Devices by their files below `root`/dev, and NVIDIA's names by `root`/proc: "2 x NVIDIA H200",
-/// "4 x /dev/davinci*"; empty for a machine without.
-std::vector<std::string> device_texts(const std::string& root = "");
+/// All devices that `launch` may count (settings::installed_devices) and some that it does not, and
+/// NVIDIA's names by `root`/proc: "2 x NVIDIA H200", "4 x AMD GPU"; empty for a machine without.
+std::vector<std::string> device_texts(const std::string& root = "/");
 
 }  // namespace accelerate::launch::commands

@@ -1,7 +1,6 @@
 // `accelerate test`: starts the self-test program with the configuration that a training would
 // have.
 //
-// The program is `accelerate-self-test` beside this one, or what `ACCELERATE_SELF_TEST` names.
 // Mirrors: accelerate commands/test.py.
 
 #include <filesystem>
@@ -18,42 +17,34 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/process/child_process.h"
-#include "launch/process/process_plan.h"
 
 namespace accelerate::launch::commands {
-
-using process::environment_value;
 namespace {
 
 constexpr char kName[] = "test";
-constexpr char kVariable[] = "ACCELERATE_SELF_TEST";
-constexpr char kLauncherVariable[] = "ACCELERATE_LAUNCHER";
-constexpr char kProgram[] = "accelerate-self-test";
 
 struct Options {
   std::string config_file;
   std::vector<std::string> launch_words;
 };
 
-absl::StatusOr<std::string> self_test_program(const Invocation& invocation) {
-  const std::string path = self_test_path(invocation.environment);
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return path;
-  return absl::NotFoundError(absl::StrCat("there is no self-test ", path, "; build ", kProgram,
-                                          " beside this program, or name it in ", kVariable));
-}
-
 int run(const Options& options, Invocation& invocation) {
-  const absl::StatusOr<std::string> program = self_test_program(invocation);
-  if (!program.ok()) return fail(invocation, kName, program.status(), kExitNotFound);
-  std::string launcher = environment_value(invocation.environment, kLauncherVariable);
-  if (launcher.empty()) launcher = executable_path();
-  std::vector<std::string> line = {launcher, "launch"};
+  const std::string program = companion_path(invocation.executable, kSelfTest);
+  std::error_code ignored;
+  if (!std::filesystem::exists(program, ignored)) {
+    return fail(
+        invocation, kName,
+        absl::NotFoundError(absl::StrCat("there is no self-test ", program,
+                                         "; install the whole project with CMake, or build "
+                                         "//launch:accelerate with Bazel, which brings it along")),
+        kExitNotFound);
+  }
+  std::vector<std::string> line = {invocation.executable, "launch"};
   if (!options.config_file.empty()) {
     line.insert(line.end(), {"--config_file", options.config_file});
   }
   line.insert(line.end(), options.launch_words.begin(), options.launch_words.end());
-  line.push_back(*program);
+  line.push_back(program);
   const absl::StatusOr<int> exit_code = process::run_program(line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
   if (*exit_code != 0) {

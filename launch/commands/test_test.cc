@@ -21,10 +21,10 @@ using ::testing::HasSubstr;
 class TestCommand : public ::testing::Test {
  protected:
   void SetUp() override {
-    self_test_ = write("self_test", "");
+    self_test_ = write("accelerate-self-test", "");
     // Stands for the launcher: says how it was called.
-    launcher_ = write("launcher", "#!/bin/sh\nfor w in \"$@\"; do echo \"[$w]\"; done > " +
-                                      folder_ + "/said\nexit ${CODE:-0}\n");
+    launcher_ = write("accelerate", "#!/bin/sh\nfor w in \"$@\"; do echo \"[$w]\"; done > " +
+                                        folder_ + "/said\nexit ${CODE:-0}\n");
   }
 
   std::string write(const std::string& name, const std::string& contents) {
@@ -40,10 +40,9 @@ class TestCommand : public ::testing::Test {
     return text.str();
   }
 
-  CommandResult run(std::vector<std::string> words, std::vector<std::string> more = {}) {
-    more.push_back("ACCELERATE_SELF_TEST=" + self_test_);
-    more.push_back("ACCELERATE_LAUNCHER=" + launcher_);
-    return run_command(kTest, std::move(words), {.environment = std::move(more)});
+  CommandResult run(std::vector<std::string> words, std::vector<std::string> environment = {}) {
+    return run_command(kTest, std::move(words),
+                       {.environment = std::move(environment), .executable = launcher_});
   }
 
   const TemporaryFolder temporary_;
@@ -62,6 +61,19 @@ TEST_F(TestCommand, LaunchesTheSelfTest) {
   EXPECT_EQ(said(), "[launch]\n[" + self_test_ + "]\n");
 }
 
+// As its outputs, and as the runfiles of whoever has //launch:accelerate in a workspace of any
+// name.
+TEST_F(TestCommand, FindsTheSelfTestWhereBazelBuildsIt) {
+  std::filesystem::create_directories(folder_ + "/launch");
+  std::filesystem::create_directories(folder_ + "/integration_tests/self_test");
+  std::filesystem::rename(launcher_, folder_ + "/launch/accelerate");
+  launcher_ = folder_ + "/launch/accelerate";
+  const std::string built = folder_ + "/integration_tests/self_test/accelerate-self-test";
+  std::filesystem::rename(self_test_, built);
+  EXPECT_EQ(run({}).exit_code, 0);
+  EXPECT_EQ(said(), "[launch]\n[" + built + "]\n");
+}
+
 TEST_F(TestCommand, PassesAFailureOn) {
   const CommandResult result = run({}, {"CODE=7"});
   EXPECT_EQ(result.exit_code, 7);
@@ -76,17 +88,18 @@ TEST_F(TestCommand, HearsOfAFailureWhereEndsOfChildrenAreIgnored) {
 }
 
 TEST_F(TestCommand, SaysWhyTheLauncherCannotBeStarted) {
-  launcher_ = write("launcher", "#!/nowhere/sh\n");
+  write("accelerate", "#!/nowhere/sh\n");
   const CommandResult result = run({});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("/launcher cannot be executed: No such file"));
+  EXPECT_THAT(result.err, HasSubstr("/accelerate cannot be executed: No such file"));
 }
 
 TEST_F(TestCommand, SaysWhereTheSelfTestShouldBe) {
   std::filesystem::remove(self_test_);
   const CommandResult result = run({});
   EXPECT_EQ(result.exit_code, 127);
-  EXPECT_THAT(result.err, HasSubstr("there is no self-test " + self_test_));
+  EXPECT_THAT(result.err, HasSubstr("there is no self-test " + self_test_ + "; "));
+  EXPECT_THAT(result.err, HasSubstr("build //launch:accelerate with Bazel"));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ std::string text_in(const ConfigFile& config, const char* key) {
 absl::Status take_configuration(Options& options, const Invocation& invocation) {
   std::string path = options.config_file;
   if (path.empty()) {
-    path = settings::default_config_path(invocation.environment);
+    path = settings::found_default_config(invocation.environment);
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) return absl::OkStatus();
   }

@@ -439,7 +439,7 @@ class Questionnaire {
                         {"an AWS profile", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}) == 0;
     if (has_profile) text("profile", "Name of the profile", "default");
     text("region", "AWS region", "us-east-1");
-    text("iam_role_name", "ARN of the job's IAM role (it must exist)", std::nullopt);
+    text("iam_role_name", "ARN or name of the job's IAM role (it must exist)", std::nullopt);
     if (asks("Use a container image of your own?")) {
       text("image_uri", "Its address", std::nullopt);
     }

@@ -1,4 +1,4 @@
-// Runs the program itself, on a real shared object.
+// Runs the program itself, alone and under the launcher, on a real shared object.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,6 +39,22 @@ TEST(ModuleLoader, CallsTheFunctionAsAMain) {
   EXPECT_EQ(ran.output, absl::StrCat("[", module, "][--lr][0.1][][--help] end\n"));
   EXPECT_EQ(ran.exit_code, 45);
   EXPECT_EQ(run("evaluate " + module).exit_code, 0);
+}
+
+// The launcher finds the loader by itself, where Bazel builds it.
+TEST(ModuleLoader, IsStartedByTheLauncherForEachRank) {
+  const std::string launch =
+      absl::StrCat("'", path_in("ACCELERATE_LAUNCHER"), "' launch --cpu --num_processes 2 ");
+  const std::string module = module_path();
+  const ChildResult ran =
+      run_shell(launch + "--module --main_training_function main_training_function " + module +
+                " --lr")
+          .value();
+  EXPECT_EQ(ran.exit_code, 42) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr(absl::StrCat("] [", module, "][--lr] end\n")));
+  const ChildResult other =
+      run_shell(launch + "-m --main_training_function evaluate " + module).value();
+  EXPECT_EQ(other.exit_code, 0) << other.output;
 }
 
 TEST(ModuleLoader, FindsALibraryInTheWorkingDirectory) {

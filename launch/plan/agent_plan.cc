@@ -121,7 +121,7 @@ absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoi
 absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<std::string>* notes) {
   const Settings& settings = inputs.settings;
   AgentOptions options;
-  options.command = program_words(settings, inputs.command);
+  options.command = program_words(inputs);
   options.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
   const settings::NodeRange nodes = settings::node_range(settings);
   options.min_nodes = nodes.min;

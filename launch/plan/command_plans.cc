@@ -234,7 +234,7 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   // All machines are told one number, so it is chosen here.
   if (port == 0) port = inputs.machine.find_free_port();
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
-  add(words, program_words(settings, inputs.command));
+  add(words, program_words(inputs));
 
   CommandPlan plan;
   plan.kind = "deepspeed";
@@ -300,7 +300,7 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     words = {mpi->name, "-f", hostfile, "-ppn", per_machine};
     add(words, total);
   }
-  add(words, program_words(settings, inputs.command));
+  add(words, program_words(inputs));
   plan.commands.push_back(std::move(words));
   return plan;
 }
@@ -365,7 +365,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     if (endpoint->port.value_or(0) != 0) {
       plan.environment[env::kMasterPort] = absl::StrCat(*endpoint->port);
     }
-    add(words, program_words(settings, inputs.command));
+    add(words, program_words(inputs));
   }
   plan.commands.push_back(std::move(words));
   return plan;

@@ -30,7 +30,7 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   run.simulate = settings.text("simulate");
   if (settings.is_set("simulate_seed")) run.simulate_seed = settings.text("simulate_seed");
   if (settings.is_set("report")) run.report = settings.text("report");
-  run.command = program_words(settings, inputs.command);
+  run.command = program_words(inputs);
   run.environment = child_environment(settings, inputs.machine, inputs.environment);
   // The environment's settings of a simulation apply here.
   run.environment.erase(env::kSimulate);
@@ -40,7 +40,7 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
 
 TaskPlan plan_task(const PlanInputs& inputs) {
   TaskPlan plan;
-  plan.process.argv = program_words(inputs.settings, inputs.command);
+  plan.process.argv = program_words(inputs);
   plan.process.environment = child_environment(inputs.settings, inputs.machine, inputs.environment);
   plan.process.environment.merge(process::without_outer_run());
   return plan;
@@ -208,12 +208,11 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
   return *std::move(text);
 }
 
-std::vector<std::string> program_words(const settings::Settings& settings,
-                                       const std::vector<std::string>& command) {
-  if (!settings.flag("module")) return command;
-  const std::string function = settings.text("main_training_function");
-  std::vector<std::string> words = {kModuleLoader, function.empty() ? "main" : function};
-  words.insert(words.end(), command.begin(), command.end());
+std::vector<std::string> program_words(const PlanInputs& inputs) {
+  if (!inputs.settings.flag("module")) return inputs.command;
+  const std::string function = inputs.settings.text("main_training_function");
+  std::vector<std::string> words = {inputs.module_loader, function.empty() ? "main" : function};
+  words.insert(words.end(), inputs.command.begin(), inputs.command.end());
   return words;
 }
 

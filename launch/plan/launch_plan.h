@@ -67,6 +67,9 @@ struct LaunchPlan {
   std::vector<std::string> notes;
 };
 
+/// The program that loads a shared object and calls a function in it.
+inline constexpr char kModuleLoader[] = "accelerate-module";
+
 /// The inputs of all kinds of plans.
 struct PlanInputs {
   /// Complete (validate.h).
@@ -79,6 +82,8 @@ struct PlanInputs {
   absl::Span<const std::string> environment;
   /// How the launcher was called, for plans that call it elsewhere: options only.
   const std::vector<std::string>& typed_options;
+  /// Where that program is; by its name alone it is looked for in PATH.
+  std::string module_loader = kModuleLoader;
 };
 
 absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);
@@ -86,13 +91,9 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);
 /// For --dry-run; ends with a newline.
 std::string to_text(const LaunchPlan& plan);
 
-/// The program that loads a shared object and calls a function in it; it lies beside `accelerate`.
-inline constexpr char kModuleLoader[] = "accelerate-module";
-
-/// `command`, or with --module what loads it: the loader, the function's name, the shared object
+/// The command, or with --module what loads it: the loader, the function's name, the shared object
 /// and its arguments.
-std::vector<std::string> program_words(const settings::Settings& settings,
-                                       const std::vector<std::string>& command);
+std::vector<std::string> program_words(const PlanInputs& inputs);
 
 /// The text of a file that a setting names. Errors: InvalidArgument naming it.
 absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path);

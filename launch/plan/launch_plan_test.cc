@@ -35,6 +35,7 @@ struct Setup {
   Job job = {};
   std::vector<std::string> command = {"train", "--lr", "0.1"};
   std::vector<std::string> typed_options = {};
+  std::string module_loader = kModuleLoader;
 };
 
 absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
@@ -55,7 +56,8 @@ absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
                     .job = setup.job,
                     .command = setup.command,
                     .environment = {},
-                    .typed_options = setup.typed_options});
+                    .typed_options = setup.typed_options,
+                    .module_loader = setup.module_loader});
 }
 
 std::string text_of(const Setup& setup) {
@@ -228,6 +230,19 @@ TEST(AgentPlan, LoadsModules) {
   EXPECT_THAT(text_of({.typed = {{"module", {"true"}}, {"main_training_function", {"go"}}},
                        .command = {"libtrain.so", "x"}}),
               HasSubstr("program: accelerate-module go libtrain.so x\n"));
+}
+
+TEST(MpirunPlan, LoadsModules) {
+  EXPECT_THAT(lines_of({.typed = {{"mpirun_hostfile", {"H"}},
+                                  {"num_processes", {"16"}},
+                                  {"num_machines", {"4"}},
+                                  {"module", {"true"}}},
+                        .machine = with_mpi(MpiFlavour::kOther),
+                        .command = {"libtrain.so", "x"},
+                        .module_loader = "/bin/accelerate-module"},
+                       "command"),
+              ElementsAre("command: mpirun -f H -ppn 4 -n 16 /bin/accelerate-module main "
+                          "libtrain.so x"));
 }
 
 TEST(MpirunPlan, SpeaksBothDialects) {

@@ -156,7 +156,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   if (!absl::StartsWith(settings.text("iam_role_name"), "arn:")) {
     notes->push_back(absl::StrCat("AWS takes the ARN of a role, and iam_role_name is the name \"",
                                   settings.text("iam_role_name"),
-                                  "\"; aws iam get-role --role-name shows its ARN"));
+                                  "\"; the start of the job asks aws iam get-role for its ARN"));
   }
   SageMakerPlan plan;
   plan.job = std::move(job);

@@ -94,7 +94,7 @@ class Writer {
     if (settings_.flag("enable_cpu_affinity")) set("ACCELERATE_CPU_AFFINITY", "1");
     const std::string ids = settings_.text("gpu_ids");
     if (!ids.empty() && ids != "all") {
-      set(visible_devices_variable(machine_.device_kind), ids);
+      set(visible_devices_variable(machine_.device_kind, machine_.devices_are_amd), ids);
     }
     if (!machine_.has_peer_access && is_several() && !settings_.flag("cpu")) {
       // NCCL would use the access that the driver claims. A value of the user's own stays.

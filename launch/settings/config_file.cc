@@ -409,6 +409,26 @@ Json written_fields(const ConfigFile& config) {
   return fields;
 }
 
+// $HF_HOME, else the folder `below` the one that the variable or HOME/`usual` names.
+std::string home_of(absl::Span<const std::string> environment, const char* variable,
+                    const char* usual, const char* below) {
+  std::string home = process::environment_value(environment, "HF_HOME");
+  if (!home.empty()) return home;
+  home = process::environment_value(environment, variable);
+  if (home.empty()) home = absl::StrCat(process::environment_value(environment, "HOME"), usual);
+  return absl::StrCat(home, below);
+}
+
+// The `.json` one if only that is there.
+std::string default_file_in(const std::string& folder) {
+  const std::string yaml = absl::StrCat(folder, "/default_config.yaml");
+  const std::string json = absl::StrCat(folder, "/default_config.json");
+  std::error_code ignored;
+  const bool only_json =
+      !std::filesystem::exists(yaml, ignored) && std::filesystem::exists(json, ignored);
+  return only_json ? json : yaml;
+}
+
 Json typed_default(const Setting& row) {
   if (row.default_value == nullptr) return nullptr;
   const std::string text = row.default_value;
@@ -428,24 +448,19 @@ ConfigFormat config_format(absl::string_view path) {
   return absl::EndsWith(path, ".json") ? ConfigFormat::kJson : ConfigFormat::kYaml;
 }
 
-std::string default_config_folder(absl::Span<const std::string> environment) {
-  if (const std::string home = process::environment_value(environment, "HF_HOME"); !home.empty()) {
-    return absl::StrCat(home, "/accelerate");
-  }
-  std::string cache = process::environment_value(environment, "XDG_CACHE_HOME");
-  if (cache.empty())
-    cache = absl::StrCat(process::environment_value(environment, "HOME"), "/.cache");
-  return absl::StrCat(cache, "/huggingface/accelerate");
+std::string default_config_path(absl::Span<const std::string> environment) {
+  return default_file_in(
+      absl::StrCat(home_of(environment, "XDG_CONFIG_HOME", "/.config", ""), "/accelerate-cpp"));
 }
 
-std::string default_config_path(absl::Span<const std::string> environment) {
-  const std::string folder = default_config_folder(environment);
-  const std::string yaml = absl::StrCat(folder, "/default_config.yaml");
-  const std::string json = absl::StrCat(folder, "/default_config.json");
+std::string found_default_config(absl::Span<const std::string> environment) {
+  const std::string own = default_config_path(environment);
+  const std::string peers = default_file_in(absl::StrCat(
+      home_of(environment, "XDG_CACHE_HOME", "/.cache", "/huggingface"), "/accelerate"));
   std::error_code ignored;
-  const bool only_json =
-      !std::filesystem::exists(yaml, ignored) && std::filesystem::exists(json, ignored);
-  return only_json ? json : yaml;
+  const bool only_peers =
+      !std::filesystem::exists(own, ignored) && std::filesystem::exists(peers, ignored);
+  return only_peers ? peers : own;
 }
 
 absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {

@@ -41,12 +41,15 @@ enum class ConfigFormat { kYaml, kJson };
 /// By the end of the name: `.json` is JSON, everything else YAML.
 ConfigFormat config_format(absl::string_view path);
 
-/// The folder that default files are in: `accelerate` in $HF_HOME, in $XDG_CACHE_HOME/huggingface,
-/// or in ~/.cache/huggingface. `environment` holds `NAME=value` words.
-std::string default_config_folder(absl::Span<const std::string> environment);
-
-/// `default_config.yaml` in it; the `.json` one if only that is there.
+/// The file that `accelerate config` writes where none is named: `default_config.yaml`, or the
+/// `.json` one if only that is there, in `accelerate-cpp` in $HF_HOME, in $XDG_CONFIG_HOME or in
+/// ~/.config. `environment` holds `NAME=value` words.
 std::string default_config_path(absl::Span<const std::string> environment);
+
+/// The file that is read where none is named: that one, else HF Accelerate's, which is in
+/// `accelerate` in $HF_HOME, in $XDG_CACHE_HOME/huggingface or in ~/.cache/huggingface. Without
+/// either the first, which does not exist.
+std::string found_default_config(absl::Span<const std::string> environment);
 
 /// Reads and checks.
 absl::StatusOr<ConfigFile> load_config_file(const std::string& path);

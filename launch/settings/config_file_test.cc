@@ -179,21 +179,43 @@ TEST(ConfigFileTest, WrittenTextsComeBack) {
   EXPECT_EQ(all_fields(parsed(config_to_json(config), ConfigFormat::kJson)), all_fields(config));
 }
 
-TEST(DefaultConfig, IsWhereThePeersIs) {
-  EXPECT_EQ(default_config_path({"HF_HOME=/h", "XDG_CACHE_HOME=/x", "HOME=/u"}),
-            "/h/accelerate/default_config.yaml");
-  EXPECT_EQ(default_config_path({"XDG_CACHE_HOME=/x", "HOME=/u"}),
-            "/x/huggingface/accelerate/default_config.yaml");
-  EXPECT_EQ(default_config_path({"HOME=/u"}),
-            "/u/.cache/huggingface/accelerate/default_config.yaml");
+TEST(DefaultConfig, HasAFolderOfItsOwn) {
+  EXPECT_EQ(default_config_path({"HF_HOME=/h", "XDG_CONFIG_HOME=/x", "HOME=/u"}),
+            "/h/accelerate-cpp/default_config.yaml");
+  EXPECT_EQ(default_config_path({"XDG_CONFIG_HOME=/x", "HOME=/u"}),
+            "/x/accelerate-cpp/default_config.yaml");
+  EXPECT_EQ(default_config_path({"HOME=/u"}), "/u/.config/accelerate-cpp/default_config.yaml");
 }
 
 TEST(DefaultConfig, MayBeJson) {
   const TemporaryFolder folder;
-  std::filesystem::create_directories(folder.path("accelerate"));
-  std::ofstream(folder.path("accelerate/default_config.json")) << "{}";
-  EXPECT_THAT(default_config_path({"HF_HOME=" + folder.path("")}),
-              testing::EndsWith("/accelerate/default_config.json"));
+  std::filesystem::create_directories(folder.path("accelerate-cpp"));
+  std::ofstream(folder.path("accelerate-cpp/default_config.json")) << "{}";
+  for (const auto& path : {&default_config_path, &found_default_config}) {
+    EXPECT_THAT(path({"HF_HOME=" + folder.path()}),
+                testing::EndsWith("/accelerate-cpp/default_config.json"));
+  }
+}
+
+TEST(DefaultConfig, OfThePeerIsReadWhereThereIsNoOther) {
+  const TemporaryFolder folder;
+  const std::string home = "HOME=" + folder.path();
+  const auto write = [&](const std::string& where) {
+    const std::filesystem::path path = folder.path(where);
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << "{}";
+    return path.string();
+  };
+  const std::string own = folder.path(".config/accelerate-cpp/default_config.yaml");
+  EXPECT_EQ(found_default_config({home}), own);
+  const std::string peers = write(".cache/huggingface/accelerate/default_config.yaml");
+  EXPECT_EQ(found_default_config({home}), peers);
+  const std::string cached = write("cache/huggingface/accelerate/default_config.json");
+  EXPECT_EQ(found_default_config({home, "XDG_CACHE_HOME=" + folder.path("cache")}), cached);
+  const std::string home_of_both = write("hf/accelerate/default_config.yaml");
+  EXPECT_EQ(found_default_config({home, "HF_HOME=" + folder.path("hf")}), home_of_both);
+  write(".config/accelerate-cpp/default_config.yaml");
+  EXPECT_EQ(found_default_config({home}), own);
 }
 
 TEST(LoadConfigFile, SaysWhatToDoWithoutAFile) {

@@ -67,6 +67,28 @@ TEST(Devices, OfAmdAreRenderNodesOfItsVendorWithTheComputeDriver) {
   EXPECT_EQ(System({"kfd"}, {"0x8086"}).devices().kind, "xpu");
 }
 
+// ROCm's runtime hides devices first; HIP, whose variable wins over CUDA's, some of the rest.
+TEST(Devices, OfAmdAreHiddenByTheVariablesOfRocm) {
+  const System rocm({"kfd"}, {"0x1002", "0x1002", "0x1002", "0x1002"});
+  const auto found = [&](const std::vector<std::string>& environment) {
+    return rocm.devices(environment);
+  };
+  EXPECT_TRUE(found({}).are_amd);
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=0,2"}).visible, 2);
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=0,2"}).installed, 4);
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=0,2,3", "CUDA_VISIBLE_DEVICES=1"}).visible, 3);
+  EXPECT_EQ(found({"ROCR_VISIBLE_DEVICES=2,3"}).visible, 2);
+  // The second is beyond those that are left.
+  const Devices both = found({"ROCR_VISIBLE_DEVICES=2,3", "HIP_VISIBLE_DEVICES=1,2"});
+  EXPECT_EQ(both.installed, 2);
+  EXPECT_EQ(both.visible, 1);
+  EXPECT_EQ(found({"ROCR_VISIBLE_DEVICES=GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES=0"}).visible, 1);
+  EXPECT_EQ(found({"ROCR_VISIBLE_DEVICES="}).kind, "cpu");
+  EXPECT_EQ(found({"HIP_VISIBLE_DEVICES=-1"}).kind, "cpu");
+  const System cuda({"nvidia0", "nvidia1"});
+  EXPECT_EQ(cuda.devices({"HIP_VISIBLE_DEVICES=0", "ROCR_VISIBLE_DEVICES=0"}).visible, 2);
+}
+
 TEST(Devices, ThatAreHiddenAreNone) {
   const System system({"nvidia0"});
   for (const char* word : {"CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=-1"}) {

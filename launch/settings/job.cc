@@ -1,7 +1,10 @@
 #include "launch/settings/machine.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -81,18 +84,18 @@ absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
   return job;
 }
 
-absl::StatusOr<Job> sagemaker_job(absl::Span<const std::string> words) {
-  const std::string text = process::environment_value(words, "SM_HOSTS");
-  const nlohmann::json hosts = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const std::string self = process::environment_value(words, "SM_CURRENT_HOST");
-  if (!hosts.is_array() || hosts.empty()) {
+// The hosts of a job and the one that this is, by `hosts_from` and `self_from`.
+absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view hosts_from,
+                                  const std::string& self, absl::string_view self_from,
+                                  absl::Span<const std::string> words) {
+  if (!hosts.is_array() || hosts.empty() || !hosts[0].is_string()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("variable SM_HOSTS: expected a JSON list of hosts, not \"", text, "\""));
+        absl::StrCat(hosts_from, ": expected a JSON list of hosts, not ", hosts.dump()));
   }
   const auto place = std::find(hosts.begin(), hosts.end(), self);
   if (place == hosts.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("variable SM_CURRENT_HOST: \"", self,
-                                                   "\" is none of the hosts of SM_HOSTS, ", text));
+    return absl::InvalidArgumentError(absl::StrCat(
+        self_from, ": \"", self, "\" is none of the hosts of ", hosts_from, ", ", hosts.dump()));
   }
   const absl::StatusOr<int> devices = count(words, "SM_NUM_GPUS", 0);
   if (!devices.ok()) return devices.status();
@@ -101,15 +104,44 @@ absl::StatusOr<Job> sagemaker_job(absl::Span<const std::string> words) {
   job.nodes = static_cast<int>(hosts.size());
   job.node_rank = static_cast<int>(place - hosts.begin());
   job.devices_per_node = *devices;
-  job.first_host = hosts[0].is_string() ? hosts[0].get<std::string>() : "";
+  job.first_host = hosts[0];
   job.port = kUsualPort;
+  return job;
+}
+
+// A job whose container starts the launcher itself, and not SageMaker's training toolkit, which
+// sets the variables.
+absl::StatusOr<Job> job_of_hosts_file(const std::string& path,
+                                      absl::Span<const std::string> words) {
+  std::ifstream file(path);
+  const nlohmann::json resources = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!resources.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected a JSON object with \"hosts\" and \"current_host\""));
+  }
+  const nlohmann::json self = resources.value("current_host", nlohmann::json());
+  absl::StatusOr<Job> job = sagemaker_job(
+      resources.value("hosts", nlohmann::json()), absl::StrCat(path, ": hosts"),
+      self.is_string() ? self.get<std::string>() : "", absl::StrCat(path, ": current_host"), words);
+  if (job.ok()) job->hosts_file = path;
   return job;
 }
 
 }  // namespace
 
-absl::StatusOr<Job> find_job(absl::Span<const std::string> environment) {
-  if (process::find_in_environment(environment, "SM_HOSTS")) return sagemaker_job(environment);
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment, const std::string& root) {
+  if (const auto hosts = process::find_in_environment(environment, "SM_HOSTS")) {
+    const nlohmann::json list = nlohmann::json::parse(*hosts, nullptr, /*allow_exceptions=*/false);
+    return sagemaker_job(list.is_discarded() ? nlohmann::json(*hosts) : list, "variable SM_HOSTS",
+                         process::environment_value(environment, "SM_CURRENT_HOST"),
+                         "variable SM_CURRENT_HOST", environment);
+  }
+  const std::filesystem::path hosts_file =
+      std::filesystem::path(root) / "opt/ml/input/config/resourceconfig.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(hosts_file, ignored)) {
+    return job_of_hosts_file(hosts_file.string(), environment);
+  }
   if (process::find_in_environment(environment, "SLURM_JOB_ID")) return slurm_job(environment);
   return Job();
 }

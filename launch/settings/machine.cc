@@ -94,10 +94,21 @@ std::optional<MpiProgram> find_mpi(const std::string& search_path) {
   return std::nullopt;
 }
 
-// Kinds of devices by the names of their files in /dev: the prefix, then a number.
-constexpr std::pair<const char*, const char*> kDeviceFiles[] = {
-    {"gpu", "nvidia"},  {"npu", "davinci"}, {"mlu", "cambricon_dev"}, {"sdaa", "tcaicard"},
-    {"musa", "mtgpu."}, {"hpu", "hl"},      {"neuron", "neuron"},     {"tpu", "accel"},
+struct DeviceFiles {
+  const char* kind;
+  const char* name;
+  const char* prefix;  // of the names of the files in /dev, before a number
+};
+
+constexpr DeviceFiles kDeviceFiles[] = {
+    {"gpu", kNvidiaGpu, "nvidia"},
+    {"npu", "Ascend NPU", "davinci"},
+    {"mlu", "Cambricon MLU", "cambricon_dev"},
+    {"sdaa", "Tecorigin SDAA", "tcaicard"},
+    {"musa", "Moore Threads GPU", "mtgpu."},
+    {"hpu", "Gaudi HPU", "hl"},
+    {"neuron", "Neuron", "neuron"},
+    {"tpu", "TPU or accelerator", "accel"},
 };
 
 constexpr std::pair<const char*, const char*> kVisibleDevices[] = {
@@ -126,9 +137,11 @@ int count_amd(const fs::path& root) {
 
 int count_intel(const fs::path& root) { return count_render_nodes(root, "0x8086"); }
 
-// Kinds of devices whose files do not tell their makers, the one to prefer first.
-constexpr std::pair<const char*, int (*)(const fs::path&)> kRenderNodes[] = {{"gpu", &count_amd},
-                                                                             {"xpu", &count_intel}};
+// How many of the devices the variable leaves; all where it is not set.
+int count_left(int devices, absl::Span<const std::string> environment, const char* variable) {
+  const std::optional<std::string> ids = process::find_in_environment(environment, variable);
+  return ids ? count_visible(devices, *ids) : devices;
+}
 
 }  // namespace
 
@@ -141,6 +154,7 @@ MpiFlavour mpi_flavour(absl::string_view version_text) {
 Machine this_machine(absl::Span<const std::string> environment) {
   const Devices devices = find_devices("/", environment);
   Machine machine = {.device_kind = devices.kind,
+                     .devices_are_amd = devices.are_amd,
                      .devices = devices.visible,
                      .installed_devices = devices.installed};
   machine.has_peer_access = machine.device_kind != "gpu" || has_peer_access();
@@ -163,21 +177,32 @@ std::vector<std::string> numbered_names(const std::string& folder, absl::string_
   return names;
 }
 
+std::vector<InstalledDevices> installed_devices(const std::string& root) {
+  std::vector<InstalledDevices> all;
+  for (const auto& [kind, name, prefix] : kDeviceFiles) {
+    const size_t count = numbered_names(fs::path(root) / "dev", prefix).size();
+    all.push_back({kind, name, static_cast<int>(count)});
+  }
+  all.push_back({"gpu", kAmdGpu, count_amd(root)});
+  all.push_back({"xpu", "Intel GPU", count_intel(root)});
+  std::erase_if(all, [](const InstalledDevices& each) { return each.count == 0; });
+  return all;
+}
+
 Devices find_devices(const std::string& root, absl::Span<const std::string> environment) {
+  const std::vector<InstalledDevices> all = installed_devices(root);
+  if (all.empty()) return {};
   Devices devices;
-  for (const auto& [kind, prefix] : kDeviceFiles) {
-    devices.installed = static_cast<int>(numbered_names(fs::path(root) / "dev", prefix).size());
-    devices.kind = kind;
-    if (devices.installed > 0) break;
+  devices.kind = all[0].kind;
+  devices.are_amd = all[0].name == kAmdGpu;
+  devices.installed = all[0].count;
+  const char* variable = visible_devices_variable(devices.kind, devices.are_amd);
+  if (devices.are_amd) {
+    devices.installed = count_left(devices.installed, environment, "ROCR_VISIBLE_DEVICES");
+    // HIP, which numbers what is left, knows CUDA's variable as well.
+    if (!process::find_in_environment(environment, variable)) variable = "CUDA_VISIBLE_DEVICES";
   }
-  for (const auto& [kind, count] : kRenderNodes) {
-    if (devices.installed > 0) break;
-    devices.installed = count(root);
-    devices.kind = kind;
-  }
-  const std::optional<std::string> ids =
-      process::find_in_environment(environment, visible_devices_variable(devices.kind));
-  devices.visible = ids ? count_visible(devices.installed, *ids) : devices.installed;
+  devices.visible = count_left(devices.installed, environment, variable);
   if (devices.visible == 0) devices.kind = "cpu";
   return devices;
 }
@@ -194,7 +219,8 @@ int count_visible(int installed, absl::string_view ids) {
   return installed == 0 ? 0 : static_cast<int>(visible.size());
 }
 
-const char* visible_devices_variable(absl::string_view kind) {
+const char* visible_devices_variable(absl::string_view kind, bool are_amd) {
+  if (are_amd) return "HIP_VISIBLE_DEVICES";
   for (const auto& [name, variable] : kVisibleDevices) {
     if (kind == name) return variable;
   }

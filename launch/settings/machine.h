@@ -32,6 +32,8 @@ struct MpiProgram {
 struct Machine {
   /// As Devices::kind.
   std::string device_kind = "cpu";
+  /// As Devices::are_amd.
+  bool devices_are_amd = false;
   /// The devices that a rank sees, unless it is told otherwise.
   int devices = 0;
   /// With those that a variable hides.
@@ -61,16 +63,34 @@ MpiFlavour mpi_flavour(absl::string_view version_text);
 /// The names in a folder that are the prefix and a number.
 std::vector<std::string> numbered_names(const std::string& folder, absl::string_view prefix);
 
+/// Devices of one maker, with or without a variable that hides them.
+struct InstalledDevices {
+  std::string kind;  ///< as Devices::kind
+  std::string name;  ///< "Ascend NPU"
+  int count = 0;
+};
+
+/// Names of the two that are called "gpu".
+inline constexpr char kNvidiaGpu[] = "NVIDIA GPU";
+inline constexpr char kAmdGpu[] = "AMD GPU";
+
+/// All devices of the system whose files are below `root`, "/" for this one; ranks take the first.
+std::vector<InstalledDevices> installed_devices(const std::string& root);
+
 struct Devices {
   /// "gpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu", "xpu"; "cpu" where there are
   /// none, or none is visible.
   std::string kind = "cpu";
+  /// GPUs of AMD's, whose variables ROCm reads.
+  bool are_amd = false;
+  /// The devices that the kind's variable may choose from: of AMD's, those that
+  /// ROCR_VISIBLE_DEVICES leaves.
   int installed = 0;
   /// The devices that the kind's variable leaves.
   int visible = 0;
 };
 
-/// The devices of the system whose files are below `root`, "/" for this one. `environment` holds
+/// The devices that ranks take. `root` is as for `installed_devices`; `environment` holds
 /// `NAME=value` words.
 Devices find_devices(const std::string& root, absl::Span<const std::string> environment);
 
@@ -79,13 +99,13 @@ Devices find_devices(const std::string& root, absl::Span<const std::string> envi
 int count_visible(int installed, absl::string_view ids);
 
 /// The variable that limits which devices of a kind a process sees.
-const char* visible_devices_variable(absl::string_view kind);
+const char* visible_devices_variable(absl::string_view kind, bool are_amd);
 
 // The scheduler's description of the job that the launcher runs in.
 //
-// Errors:  InvalidArgument naming the variable that makes no sense.
-// Mirrors: nothing for Slurm; for SageMaker what its containers set, as HF Accelerate's scripts see
-// it.
+// Errors:  InvalidArgument naming the variable or the file that makes no sense.
+// Mirrors: nothing for Slurm; for SageMaker what its training toolkit sets, as HF Accelerate's
+// scripts see it, or else the file that the toolkit reads.
 
 enum class JobKind {
   kNone,
@@ -105,9 +125,13 @@ struct Job {
   std::string first_host;
   /// One that all of the job agree on.
   uint16_t port = 0;
+  /// SageMaker's file that names the hosts, if no variable does.
+  std::string hosts_file = {};
 };
 
-/// `environment` holds `NAME=value` words.
-absl::StatusOr<Job> find_job(absl::Span<const std::string> environment);
+/// `environment` holds `NAME=value` words. The files of SageMaker's containers are looked for below
+/// `root`, "/" for this machine's.
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment,
+                             const std::string& root = "/");
 
 }  // namespace accelerate::launch::settings

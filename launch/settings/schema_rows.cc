@@ -16,7 +16,7 @@ struct Row {
   constexpr operator Setting() const { return setting; }
 
   template <typename T>
-  constexpr Row with(T Setting::* field, std::type_identity_t<T> value) const {
+  constexpr Row with(T Setting::*field, std::type_identity_t<T> value) const {
     Row row = *this;
     row.setting.*field = value;
     return row;
@@ -423,7 +423,8 @@ constexpr Setting kRows[] = {
         .exchanged_by("AWS_SECRET_ACCESS_KEY"),
     file_only(kSageMaker, "ec2_instance_type", kText, "type of the machines")
         .in(Section::kSageMaker),
-    file_only(kSageMaker, "iam_role_name", kText, "ARN of the role of the job")
+    file_only(kSageMaker, "iam_role_name", kText,
+              "role of the job: its ARN, or its name, which aws is asked about")
         .in(Section::kSageMaker),
     file_only(kSageMaker, "image_uri", kText, "container image").in(Section::kSageMaker),
     file_only(kSageMaker, "profile", kText, "AWS profile").in(Section::kSageMaker),
@@ -432,13 +433,14 @@ constexpr Setting kRows[] = {
         .in(Section::kSageMaker),
     file_only(kSageMaker, "base_job_name", kText, "beginning of the job's name")
         .in(Section::kSageMaker),
-    file_only(kSageMaker, "pytorch_version", kText, "version of PyTorch in the job")
+    file_only(kSageMaker, "pytorch_version", kText,
+              "has no effect: image_uri names the container with all that is in it")
         .or_else("1.10.2")
         .in(Section::kSageMaker),
-    file_only(kSageMaker, "transformers_version", kText, "version of Transformers in the job")
+    file_only(kSageMaker, "transformers_version", kText, "has no effect, as pytorch_version")
         .or_else("4.17.0")
         .in(Section::kSageMaker),
-    file_only(kSageMaker, "py_version", kText, "version of Python in the job")
+    file_only(kSageMaker, "py_version", kText, "has no effect, as pytorch_version")
         .or_else("py38")
         .in(Section::kSageMaker),
     file_only(kSageMaker, "sagemaker_inputs_file", kText,

@@ -214,6 +214,10 @@ TEST(Complete, ListensToTheScheduler) {
                    .node_rank = 1,
                    .first_host = "algo-1",
                    .port = 29500};
+  Job job_of_file = job;
+  job_of_file.hosts_file = "/r.json";
+  EXPECT_EQ(completed({}, devices(8), "", job).describe("machine_rank"), "SM_CURRENT_HOST=1");
+  EXPECT_EQ(completed({}, devices(8), "", job_of_file).describe("machine_rank"), "/r.json=1");
   const Settings settings = completed({}, devices(8), "", job);
   EXPECT_EQ(settings.number("num_processes"), 16);
   EXPECT_EQ(settings.number("machine_rank"), 1);
@@ -239,6 +243,17 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
   EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
+}
+
+TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {
+  const Settings settings = completed({{"gpu_ids", {"0,1"}}}, devices(2));
+  Machine machine = devices(2);
+  EXPECT_THAT(child_environment(settings, machine, {}),
+              Contains(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
+  machine.devices_are_amd = true;
+  const EnvironmentOverlay variables = child_environment(settings, machine, {});
+  EXPECT_THAT(variables, Contains(Pair("HIP_VISIBLE_DEVICES", "0,1")));
+  EXPECT_THAT(variables, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
 }
 
 TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {

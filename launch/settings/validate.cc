@@ -150,18 +150,17 @@ void take_job(Settings& settings, const Job& job) {
       job.nodes > 1 && (job.kind == JobKind::kSageMaker ||
                         (job.kind == JobKind::kSlurmTask && job.tasks == job.nodes));
   if (!is_agent_of_many || is_given(settings, "num_machines") || settings.is_set("nnodes")) return;
-  const char* where = job.kind == JobKind::kSageMaker ? "SM_HOSTS" : "SLURM_NNODES";
-  auto offer = [&](const char* name, const std::string& text, const char* from) {
+  const auto offer = [&](const char* name, const std::string& text, const char* sagemaker,
+                         const char* slurm) {
     if (is_given(settings, name)) return;
-    settings.set(name, text, Provenance::kEnvironment, from);
+    const std::string variable = job.kind == JobKind::kSageMaker ? sagemaker : slurm;
+    settings.set(name, text, Provenance::kEnvironment,
+                 job.hosts_file.empty() ? variable : job.hosts_file);
   };
-  offer("num_machines", absl::StrCat(job.nodes), where);
-  offer("machine_rank", absl::StrCat(job.node_rank),
-        job.kind == JobKind::kSageMaker ? "SM_CURRENT_HOST" : "SLURM_NODEID");
-  offer("main_process_ip", job.first_host,
-        job.kind == JobKind::kSageMaker ? "SM_HOSTS" : "SLURM_JOB_NODELIST");
-  offer("main_process_port", absl::StrCat(job.port),
-        job.kind == JobKind::kSageMaker ? "SM_HOSTS" : "SLURM_JOB_ID");
+  offer("num_machines", absl::StrCat(job.nodes), "SM_HOSTS", "SLURM_NNODES");
+  offer("machine_rank", absl::StrCat(job.node_rank), "SM_CURRENT_HOST", "SLURM_NODEID");
+  offer("main_process_ip", job.first_host, "SM_HOSTS", "SLURM_JOB_NODELIST");
+  offer("main_process_port", absl::StrCat(job.port), "SM_HOSTS", "SLURM_JOB_ID");
 }
 
 absl::Status take_nodes(Settings& settings) {

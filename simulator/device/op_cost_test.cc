@@ -121,6 +121,11 @@ std::vector<Case> matrix_products() {
   };
 }
 
+// A convolution of 9 steps of 2 rows of 4 numbers with 5 kernels of 3 steps. LibTorch makes it of a
+// product per step of the kernel, on all devices; those of the outer steps leave out the row of
+// steps that lies in the padding.
+constexpr double kTimeFirst = 2.0 * (8 + 9 + 8) * 2 * 4 * 5;
+
 std::vector<Case> convolutions() {
   return {
       convolution(1, 0, 1, 1),
@@ -147,6 +152,8 @@ std::vector<Case> convolutions() {
        [](const Make& make) {
          at::conv_transpose2d(make({2, 4, 7, 6}), make({4, 3, 3, 3}), {}, 2, 1, 1, /*groups=*/2);
        }},
+      {"conv_tbc", "aten::addmm_", kTimeFirst,
+       [](const Make& make) { at::conv_tbc(make({9, 2, 4}), make({3, 4, 5}), make({5}), 1); }},
   };
 }
 
@@ -305,6 +312,15 @@ TEST(OpCost, OfATransposedConvolutionsGradientsIsOneProductEach) {
   });
   EXPECT_EQ(counted, (FlopsByName{{"aten::convolution", forward},
                                   {"aten::convolution_backward", 2 * forward}}));
+}
+
+TEST(OpCost, OfATimeFirstConvolutionsGradientsIsOneProductEach) {
+  const FlopsByName counted = flops_of("1x1:h100", [](const Make& make) {
+    const at::Tensor input = make({9, 2, 4}).requires_grad_(true);
+    const at::Tensor weight = make({3, 4, 5}).requires_grad_(true);
+    at::conv_tbc(input, weight, make({5}), 1).sum().backward();
+  });
+  EXPECT_EQ(counted, (FlopsByName{{"aten::addmm_", 3 * kTimeFirst}}));
 }
 
 // Dao et al., "FlashAttention", 2022, algorithm 4: the scores once more, and the gradients of the

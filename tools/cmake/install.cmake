@@ -6,7 +6,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
 # The headers that programs include, and those that these need.
 file(GLOB schedulers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
   accelerate/optim/*.h accelerate/optim/schedulers/*.h)
-set(installed_libraries accelerate accelerate_simulator simulator)
+set(installed_libraries accelerate accelerate_simulator simulator accelerate_launch_settings)
 set(tracker_headers "")
 if(with_trackers)
   list(APPEND installed_libraries accelerate_trackers trackers)
@@ -14,12 +14,15 @@ if(with_trackers)
     trackers/*/*_tracker.h)
 endif()
 accelerate_reach(public_headers HEADERS
-  accelerate/accelerate.h simulator/cluster/cluster.h simulator/report/report.h ${schedulers}
-  ${tracker_headers})
+  accelerate/accelerate.h accelerate/process/launchers.h simulator/cluster/cluster.h
+  simulator/report/report.h ${schedulers} ${tracker_headers})
 foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
 endforeach()
+# It includes none of the others.
+install(FILES launch/settings/basic_config.h
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/launch/settings")
 
 install(TARGETS ${installed_libraries} EXPORT AccelerateTargets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -21,6 +21,18 @@ if(NOT built_launch)
     accelerate_yaml accelerate_json accelerate_cli11 ${accelerate_absl})
 endif()
 
+# What programs use of the launcher, as //launch/settings: a library that shows nothing else of its parts.
+add_library(accelerate_launch_settings SHARED launch/settings/basic_config.cc)
+target_compile_options(accelerate_launch_settings PRIVATE ${accelerate_copts})
+target_compile_features(accelerate_launch_settings PUBLIC cxx_std_20)
+target_include_directories(accelerate_launch_settings PUBLIC
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+target_link_libraries(accelerate_launch_settings PRIVATE accelerate_launch)
+target_link_options(accelerate_launch_settings PRIVATE -Wl,--exclude-libs,ALL)
+set_target_properties(accelerate_launch_settings PROPERTIES EXPORT_NAME launch_settings
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
+add_library(Accelerate::launch_settings ALIAS accelerate_launch_settings)
+
 function(accelerate_launcher_program target name main)
   add_executable(${target} ${main})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")

@@ -1,7 +1,7 @@
 # Which files of the tree are in which library, by rules, so that nobody keeps a list.
 #
 # The names of files say what they are: tests, benchmarks and programs are in no library. What the
-# rules find is compared with Bazel's libraries by integration_tests/cmake.
+# rules find is compared with Bazel's libraries by integration_tests/outside.
 
 set(accelerate_no_library "(_test|_benchmark|_fuzzer|_main|/main)\\.cc$|/(testing|fuzz|examples)/")
 

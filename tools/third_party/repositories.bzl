@@ -35,40 +35,40 @@ def _libraries():
     )
     system_repository(
         name = "com_google_googletest",
-        build_file = "//tools/third_party/googletest:system.BUILD",
+        build_file = Label("//tools/third_party/googletest:system.BUILD"),
         probes = ["/usr/include/gtest/gtest.h"],
         strip_prefix = "googletest-1.16.0",
         urls = ["https://github.com/google/googletest/archive/refs/tags/v1.16.0.tar.gz"],
     )
     system_repository(
         name = "com_github_google_benchmark",
-        build_file = "//tools/third_party/benchmark:system.BUILD",
+        build_file = Label("//tools/third_party/benchmark:system.BUILD"),
         probes = ["/usr/include/benchmark/benchmark.h"],
         strip_prefix = "benchmark-1.9.1",
         urls = ["https://github.com/google/benchmark/archive/refs/tags/v1.9.1.tar.gz"],
     )
     system_repository(
         name = "cli11",
-        build_file = "//tools/third_party/cli11:system.BUILD",
+        build_file = Label("//tools/third_party/cli11:system.BUILD"),
         probes = ["/usr/include/CLI/CLI.hpp"],
         strip_prefix = "CLI11-2.4.1",
         urls = ["https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.1.tar.gz"],
     )
     system_repository(
         name = "nlohmann_json",
-        build_file = "//tools/third_party/nlohmann_json:system.BUILD",
+        build_file = Label("//tools/third_party/nlohmann_json:system.BUILD"),
         probes = ["/usr/include/nlohmann/json.hpp"],
         strip_prefix = "json-3.11.3",
         urls = ["https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz"],
     )
     system_repository(
         name = "hwloc",
-        build_file = "//tools/third_party/hwloc:system.BUILD",
+        build_file = Label("//tools/third_party/hwloc:system.BUILD"),
         probes = ["/usr/include/hwloc.h"],
     )
     system_repository(
         name = "openmpi",
-        build_file = "//tools/third_party/openmpi:system.BUILD",
+        build_file = Label("//tools/third_party/openmpi:system.BUILD"),
         links_headers = True,
         probes = [
             "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h",
@@ -77,14 +77,14 @@ def _libraries():
     )
     system_repository(
         name = "yaml_cpp",
-        build_file = "//tools/third_party/yaml_cpp:system.BUILD",
+        build_file = Label("//tools/third_party/yaml_cpp:system.BUILD"),
         probes = ["/usr/include/yaml-cpp/yaml.h"],
         strip_prefix = "yaml-cpp-0.8.0",
         urls = ["https://github.com/jbeder/yaml-cpp/archive/refs/tags/0.8.0.tar.gz"],
     )
     system_repository(
         name = "curl",
-        build_file = "//tools/third_party/curl:system.BUILD",
+        build_file = Label("//tools/third_party/curl:system.BUILD"),
         probes = [
             "/usr/include/x86_64-linux-gnu/curl/curl.h",
             "/usr/include/aarch64-linux-gnu/curl/curl.h",
@@ -92,28 +92,28 @@ def _libraries():
     )
     system_repository(
         name = "libpng",
-        build_file = "//tools/third_party/libpng:system.BUILD",
+        build_file = Label("//tools/third_party/libpng:system.BUILD"),
         probes = ["/usr/include/png.h"],
     )
     system_repository(
         name = "sqlite3",
-        build_file = "//tools/third_party/sqlite3:system.BUILD",
+        build_file = Label("//tools/third_party/sqlite3:system.BUILD"),
         probes = ["/usr/include/sqlite3.h"],
     )
     system_repository(
         name = "protobuf",
-        build_file = "//tools/third_party/protobuf:system.BUILD",
+        build_file = Label("//tools/third_party/protobuf:system.BUILD"),
         probes = ["/usr/include/google/protobuf/message.h"],
     )
     system_repository(
         name = "zlib",
-        build_file = "//tools/third_party/zlib:system.BUILD",
+        build_file = Label("//tools/third_party/zlib:system.BUILD"),
         probes = ["/usr/include/zlib.h"],
     )
     system_repository(
         name = "libtorch",
-        build_file = "//tools/third_party/libtorch:system.BUILD",
-        download_build_file = "//tools/third_party/libtorch:download.BUILD",
+        build_file = Label("//tools/third_party/libtorch:system.BUILD"),
+        download_build_file = Label("//tools/third_party/libtorch:download.BUILD"),
         probes = ["/usr/include/torch/csrc/api/include/torch/torch.h"],
         strip_prefix = "libtorch",
         urls = ["https://download.pytorch.org/libtorch/cpu/libtorch-cxx11-abi-shared-with-deps-2.6.0%2Bcpu.zip"],

@@ -1,4 +1,5 @@
 #include "accelerate/base/json_text.h"
+#include "trackers/common/formats.h"
 #include "trackers/mlflow/mlflow_store.h"
 
 #include <algorithm>

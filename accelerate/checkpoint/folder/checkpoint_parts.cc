@@ -128,7 +128,7 @@ std::optional<std::string> CheckpointReader::find(const std::string& name) const
   return std::nullopt;
 }
 
-StateDict CheckpointReader::read(const std::string& name) const {
+StateDict CheckpointReader::read(const std::string& name, c10::Device device) const {
   const std::optional<std::string> path = find(name);
   if (!path) {
     throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors,
@@ -137,7 +137,7 @@ StateDict CheckpointReader::read(const std::string& name) const {
   StateDict state;
   if (path->ends_with(kTensors)) {
     const SafetensorsFile file = open_verified(files_, *path, manifest_.files.at(name + kTensors));
-    state.tensors = internal::value_or_throw(file.read_all());
+    state.tensors = internal::value_or_throw(file.read_all(device));
     if (auto values = internal::state_values(file, *path)) state.values = *std::move(values);
     return state;
   }
@@ -340,7 +340,7 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
   }
 }
 
-void TrainingParts::load(const CheckpointReader& reader) const {
+void TrainingParts::load(const CheckpointReader& reader, c10::Device device) const {
   const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
   const Topology& topology = runtime.topology();
   const auto optimizers = alive(training.optimizers);
@@ -351,7 +351,8 @@ void TrainingParts::load(const CheckpointReader& reader) const {
     load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kSchedulerName, i)));
   }
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    load_accelerated_optimizer_state_dict(*optimizers[i], reader.read(indexed(kOptimizerName, i)));
+    load_accelerated_optimizer_state_dict(*optimizers[i],
+                                          reader.read(indexed(kOptimizerName, i), device));
   }
   if (training.scaler && reader.find(kScalerName)) {
     training.scaler->load_state_dict(reader.read(kScalerName).values);

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 #include "absl/status/statusor.h"
 #include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
@@ -68,8 +70,8 @@ class CheckpointReader {
   /// The path of NAME.safetensors or NAME.json; nothing where there is neither.
   std::optional<std::string> find(const std::string& name) const;
 
-  /// The part of that name. Errors: also if there is none.
-  StateDict read(const std::string& name) const;
+  /// The part of that name, its tensors on `device`. Errors: also if there is none.
+  StateDict read(const std::string& name, c10::Device device = c10::kCPU) const;
 
   /// Reads tensors of the file of that name into the tensors that `destination` returns; it skips
   /// those for which that is undefined. All destinations are asked for before `begin_reading`,
@@ -125,7 +127,8 @@ struct TrainingParts {
   ///         CheckpointError naming the part that it lacks or that is damaged.
   void check(const CheckpointReader& reader, const Modules& models) const;
   void load_models(const CheckpointReader& reader, const Modules& models, bool strict) const;
-  void load(const CheckpointReader& reader) const;
+  /// Optimizer states are read to `device` first.
+  void load(const CheckpointReader& reader, c10::Device device) const;
 
  private:
   void load_own(const CheckpointReader& reader) const;

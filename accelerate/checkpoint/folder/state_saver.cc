@@ -470,7 +470,9 @@ void StateSaver::load_from(const std::string& checkpoint, const LoadStateOptions
   load_hooks_.call(models, checkpoint);
   parts.check(reader, models);
   parts.load_models(reader, models, options.strict);
-  parts.load(reader);
+  const bool on_device =
+      options.map_location ? *options.map_location == "on_device" : state_.use_distributed();
+  parts.load(reader, on_device ? state_.device() : c10::Device(c10::kCPU));
   configuration_.iteration = next_iteration(reader.manifest().iteration);
 }
 

@@ -42,10 +42,11 @@ struct SaveStateOptions {
 struct LoadStateOptions {
   /// Whether a model's missing and unexpected tensors are errors.
   bool strict = true;
-  /// "cpu", "on_device" or absent, as in HF Accelerate, where it says to which memory a file is
-  /// read first. Here that is always the host's, one file at a time: model and optimizer states end
-  /// on the device of their parameters, registered objects get their tensors on the CPU. Other
-  /// texts are errors.
+  /// To which memory the state of an optimizer is read first: "cpu" or "on_device", the rank's own
+  /// device, which takes it in pieces of a few MiB and spares the host's memory. Absent: on_device
+  /// with several ranks. The state ends on the devices of its parameters in any case. Weights are
+  /// always read into their parameters, tensors of registered objects to the CPU. Other texts are
+  /// errors.
   std::optional<std::string> map_location = std::nullopt;
 };
 

@@ -587,13 +587,14 @@ absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const 
   return contents_->read(std::move(wanted));
 }
 
-absl::StatusOr<NamedTensors> SafetensorsFile::read_all() const {
+absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const {
   NamedTensors tensors;
   std::vector<Contents::Wanted> wanted;
   for (const SafetensorsEntry& entry : contents_->header.tensors) {
     const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
     if (!dtype.ok()) return dtype.status();
-    tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, *dtype));
+    const at::TensorOptions options = at::TensorOptions(*dtype).device(device);
+    tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, options));
     wanted.push_back({.entry = &entry, .tensor = tensors.back().second});
   }
   if (absl::Status read = contents_->read(std::move(wanted)); !read.ok()) return read;

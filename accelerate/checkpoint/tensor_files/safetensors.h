@@ -25,6 +25,7 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
@@ -94,8 +95,8 @@ class SafetensorsFile {
   /// After an error their contents are undefined.
   absl::Status read_into(const NamedTensors& destinations) const;
 
-  /// Local. Fresh CPU tensors, by position in the file.
-  absl::StatusOr<NamedTensors> read_all() const;
+  /// Local. Fresh tensors on `device`, by position in the file.
+  absl::StatusOr<NamedTensors> read_all(c10::Device device = c10::kCPU) const;
 
   /// Local. Reads everything and keeps nothing. Errors: FailedPrecondition without `expected`.
   absl::Status verify() const;

@@ -24,6 +24,8 @@ struct CommandInput {
   std::string typed;
   std::vector<std::string> environment;
   bool is_interactive = false;
+  /// The program that stands for `accelerate`.
+  std::string executable = {};
 };
 
 /// Words that CLI11 refuses end with exit code 2 and its message, as in the program.
@@ -43,6 +45,7 @@ inline CommandResult run_command(const Command& command, std::vector<std::string
   std::ostringstream out;
   std::ostringstream err;
   Invocation invocation{in, out, err, input.environment, input.is_interactive};
+  invocation.executable = input.executable;
   const int exit_code = run(invocation);
   return {.exit_code = exit_code, .out = out.str(), .err = err.str()};
 }

@@ -4,6 +4,7 @@
 //   accelerate launch --num_processes 2 train
 //   accelerate launch --simulate 1x2 train
 //   train --cluster 1x2       a simulated cluster of the program's own, as a test would make one
+//   train --ranks 2           processes of its own, as a notebook would start them
 //   train --log DIR           and its losses go to files in DIR/line
 #include <cstdio>
 #include <string>
@@ -14,6 +15,7 @@
 #include <torch/optim/sgd.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/process/launchers.h"
 #include "simulator/cluster/cluster.h"
 
 namespace {
@@ -74,6 +76,11 @@ int main(int argc, char** argv) {
         [](accelerate::simulator::Rank& rank) { rank.report("loss", fit()); });
     const double loss = cluster.reports("loss").front().item<double>();
     std::printf("ranks %d loss %.5f\n", cluster.world_size(), loss);
+    return 0;
+  }
+  if (argc == 3 && std::string(argv[1]) == "--ranks") {
+    accelerate::launch([] { train(1, nullptr); },
+                       {.num_processes = std::stoi(argv[2]), .use_cpu = true});
     return 0;
   }
   return accelerate::run(argc, argv, train);

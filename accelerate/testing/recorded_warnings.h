@@ -9,7 +9,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace accelerate::golden {
+namespace accelerate {
 
 class RecordedWarnings {
  public:
@@ -31,4 +31,4 @@ class RecordedWarnings {
   c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
-}  // namespace accelerate::golden
+}  // namespace accelerate

@@ -4,7 +4,7 @@
 # and runs what was installed. The objects are Bazel's: ci/cmake.sh compiles them with CMake.
 set -euo pipefail
 
-readonly objects=$PWD/integration_tests/cmake/built_objects.txt
+readonly objects=$PWD/integration_tests/outside/built_objects.txt
 repo=$(dirname "$(realpath CMakeLists.txt)")
 work=$TEST_TMPDIR
 readonly repo work
@@ -19,6 +19,8 @@ quietly() {
   "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }
 }
 
+source integration_tests/outside/readme_loop.sh
+
 quietly cmake -S "$repo" -B "$work/build" -G Ninja -DACCELERATE_EXAMPLES=OFF "-DACCELERATE_BUILT_OBJECTS=$objects"
 quietly cmake --build "$work/build"
 quietly cmake --install "$work/build" --prefix "$work/first"
@@ -26,8 +28,9 @@ quietly cmake --install "$work/build" --prefix "$work/first"
 mv "$work/first" "$work/installed"
 rm -rf "$work/build"
 
-quietly cmake -S "$repo/integration_tests/cmake/consumer" -B "$work/consumer" -G Ninja \
-  "-DCMAKE_PREFIX_PATH=$work/installed" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
+readme_loop "$repo" >"$work/readme_loop.cc"
+quietly cmake -S "$repo/integration_tests/outside/consumer" -B "$work/consumer" -G Ninja \
+  "-DCMAKE_PREFIX_PATH=$work/installed" "-DREADME_LOOP=$work/readme_loop.cc" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
 quietly cmake --build "$work/consumer"
 
 readonly train=$work/consumer/train launcher=$work/installed/bin/accelerate
@@ -43,12 +46,19 @@ prints() {
 
 prints 'ranks 1 loss 0.17720' "$train"
 prints 'ranks 2 loss 0.17720' "$train" --cluster 1x2
+prints 'ranks 2 loss 0.17720' "$train" --ranks 2
 prints 'ranks 2 loss 0.17720' "$launcher" launch --simulate 1x2 "$train"
 prints '[rank 0] ranks 2 loss 0.17720' "$launcher" launch --num_processes 2 "$train"
+
+run_readme_loop "$work/consumer/readme_loop" "$launcher"
 
 prints 'ranks 1 loss 0.17720' "$train" --log "$work/logs"
 [[ $(wc -l <"$work/logs/line/metrics.jsonl") == 5 ]] || fail 'there are not five lines of losses'
 ls "$work"/logs/line/events.out.tfevents.* >/dev/null || fail 'there is no event file'
+
+"$work/consumer/configure" "$work/bf16.yaml" || fail 'a program cannot write a configuration'
+said=$("$launcher" launch --config_file "$work/bf16.yaml" --dry_run "$train" 2>&1) || fail "launch said: $said"
+[[ $said == *ACCELERATE_MIXED_PRECISION=bf16* ]] || fail "the configuration of a program gives: $said"
 
 said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
 [[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
@@ -57,7 +67,7 @@ version=$("$launcher" --version)
 [[ $version == "accelerate "* ]] || fail "the launcher's version is \"$version\""
 ! ldd "$launcher" | grep torch || fail 'the launcher is linked with LibTorch'
 readonly torch=$(realpath "$(ldd "$train" | awk '$1 ~ /^libtorch_cpu/ { print $3 }')")
-[[ $(env -u ACCELERATE_SELF_TEST "$launcher" env) == *"LibTorch version: "*" ($torch, which "* ]] ||
+[[ $("$launcher" env) == *"LibTorch version: "*" ($torch, which "* ]] ||
   fail "accelerate env does not tell of $torch, which programs link"
 for link in "$work"/installed/bin/accelerate-*; do
   [[ ! -L $link || $(readlink "$link") == accelerate ]] || fail "$link leads elsewhere"

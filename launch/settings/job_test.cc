@@ -1,0 +1,82 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "accelerate/platform/host_files.h"
+#include "launch/settings/machine.h"
+
+namespace accelerate::launch::settings {
+namespace {
+
+using ::testing::HasSubstr;
+
+const char kTwoHosts[] = "SM_HOSTS=[\"algo-1\",\"algo-2\"]";
+
+// The system of a container that has SageMaker's file of hosts.
+class Container {
+ public:
+  explicit Container(const std::string& hosts_file) {
+    const std::filesystem::path path = file();
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << hosts_file;
+  }
+
+  std::string root() const { return folder_.path(); }
+  std::string file() const { return folder_.path("opt/ml/input/config/resourceconfig.json"); }
+
+ private:
+  const TemporaryFolder folder_;
+};
+
+std::string error_of(const absl::StatusOr<Job>& job) {
+  EXPECT_FALSE(job.ok());
+  return std::string(job.status().message());
+}
+
+TEST(FindJob, KnowsTheVariablesOfSageMakersToolkit) {
+  const absl::StatusOr<Job> job =
+      find_job({kTwoHosts, "SM_CURRENT_HOST=algo-2", "SM_NUM_GPUS=8"}, "/nowhere");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->kind, JobKind::kSageMaker);
+  EXPECT_EQ(job->nodes, 2);
+  EXPECT_EQ(job->node_rank, 1);
+  EXPECT_EQ(job->first_host, "algo-1");
+  EXPECT_EQ(job->devices_per_node, 8);
+  EXPECT_EQ(job->hosts_file, "");
+}
+
+TEST(FindJob, ReadsSageMakersFileWhereThereAreNoVariables) {
+  const Container container(
+      R"({"current_host": "algo-2", "hosts": ["algo-1", "algo-2", "algo-3"],
+          "network_interface_name": "eth0"})");
+  const absl::StatusOr<Job> job = find_job({"TRAINING_JOB_NAME=night"}, container.root());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->kind, JobKind::kSageMaker);
+  EXPECT_EQ(job->nodes, 3);
+  EXPECT_EQ(job->node_rank, 1);
+  EXPECT_EQ(job->first_host, "algo-1");
+  EXPECT_EQ(job->hosts_file, container.file());
+  // The variables win.
+  EXPECT_EQ(find_job({kTwoHosts, "SM_CURRENT_HOST=algo-1"}, container.root())->nodes, 2);
+}
+
+TEST(FindJob, NamesWhatMakesNoSenseInASageMakerJob) {
+  EXPECT_THAT(error_of(find_job({"SM_HOSTS=algo-1"}, "/nowhere")),
+              HasSubstr("variable SM_HOSTS: expected a JSON list of hosts, not \"algo-1\""));
+  EXPECT_THAT(error_of(find_job({kTwoHosts, "SM_CURRENT_HOST=algo-3"}, "/nowhere")),
+              HasSubstr("variable SM_CURRENT_HOST: \"algo-3\" is none of the hosts"));
+  const Container cut("{\"hosts\": [");
+  EXPECT_THAT(error_of(find_job({}, cut.root())), HasSubstr(cut.file() + ": expected a JSON"));
+  const Container alone("{\"hosts\": [\"algo-1\"]}");
+  EXPECT_THAT(error_of(find_job({}, alone.root())), HasSubstr(": current_host: \"\" is none"));
+}
+
+TEST(FindJob, IsNoneWithoutAScheduler) {
+  EXPECT_EQ(find_job({"PATH=/bin"}, "/nowhere")->kind, JobKind::kNone);
+}
+
+}  // namespace
+}  // namespace accelerate::launch::settings
