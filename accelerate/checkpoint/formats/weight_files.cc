@@ -110,7 +110,7 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
   const absl::StatusOr<int64_t> multiplier = unit_bytes(size, unit);
   if (!multiplier.ok()) return multiplier.status();
   const absl::string_view number = absl::StripAsciiWhitespace(size.substr(0, unit_at));
-  const std::optional<double> parsed = parse_float(number);
+  const std::optional<double> parsed = parse_float(std::string(number));
   if (!parsed) {
     return absl::InvalidArgumentError(absl::StrCat("Could not parse the size value from '", size,
                                                    "': could not convert string to float: '",
