@@ -18,9 +18,8 @@
 /// to equal steps again: the optimizers that train the model, the schedulers and the scaler.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
 /// Errors: c10::ValueError for fewer than one step, and for kinds of jobs other than NO and
-/// MULTI_*.
-///         The destructor throws what averaging throws. A scope that an exception leaves does not
-///         average; the other ranks' collective fails with the backend's error.
+///         MULTI_*. The destructor throws what averaging throws. A scope that an exception leaves
+///         does not average; the other ranks' collective fails with the backend's error.
 /// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate local_sgd.py, LocalSGD.

@@ -7,7 +7,7 @@
 # (600 s) evenly. They start from the corpus beside them, which stays as it is. What a target does
 # not survive is left in .ci/out/fuzz/TARGET, to be added to its corpus with the fix.
 #
-# The compiler comes from a build root of its own (tools/fuzz_packages.txt), so that nobody else
+# The compiler comes from a build root of its own (tools/fuzz_packages.txt), so that no other lane
 # pays for it.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -4,9 +4,8 @@
 # neither the packages nor a network (-DACCELERATE_DEPENDENCIES=DIR, ci/gpu.sh).
 #
 # Libraries that are compiled come as the sources of Debian's packages, so that the machine's own
-# compiler, C library and C++ ABI are those they are built with. Of header-only ones, and of Gloo,
-# which LibTorch contains but brings no headers of, the build root's headers are copied. All in all
-# 8 MB.
+# compiler, C library and C++ ABI are those they are built with. For header-only ones, and for Gloo,
+# which LibTorch contains without its headers, the build root's headers are copied. All in all 8 MB.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 (($# == 1)) || { echo 'usage: ci/gpu_dependencies.sh DIR' >&2; exit 2; }

@@ -1,4 +1,4 @@
-// What starting a program through the launcher costs: a program that does nothing, by itself and
+// The cost of starting a program through the launcher: a program that does nothing, by itself and
 // under `accelerate launch`, in turn; and 64 of them at once.
 //
 //   launch_benchmark LAUNCHER [PROGRAM]
@@ -22,6 +22,8 @@ double milliseconds(std::vector<std::string> command) {
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
+  // Not `run_command` (platform/child.h): its pipe would be measured too, and the launcher would
+  // take its output for a log.
   const auto start = std::chrono::steady_clock::now();
   pid_t pid = 0;
   int status = 1;

@@ -2,15 +2,15 @@
 /// contains of enum_text.h.
 ///
 /// A text is the value that HF Accelerate's member has, and is given exactly so; those of
-/// FP8BackendType and DynamoBackend may be given in any case, as there. Mirrors: accelerate
-/// utils/dataclasses.py, its enumerations.
+/// FP8BackendType and DynamoBackend may be given in any case, as there.
+/// Mirrors: accelerate utils/dataclasses.py, its enumerations.
 #pragma once
 
 #include "accelerate/base/enum_text.h"
 
 namespace accelerate {
 
-/// Whose machines a job runs on.
+/// The kind of machines that a job runs on.
 enum class ComputeEnvironment {
   kLocalMachine,  ///< one's own, or a cluster
   kAmazonSageMaker,
@@ -22,7 +22,7 @@ struct EnumTable<ComputeEnvironment> {
   static constexpr const char* kTexts[] = {"LOCAL_MACHINE", "AMAZON_SAGEMAKER"};
 };
 
-/// What the ranks compute on, or which plug-in spreads the training over them.
+/// The devices that ranks compute on, or the plug-in that spreads the training over them.
 enum class DistributedType {
   kNo,  ///< one rank, no process group
   kMultiCpu,
@@ -71,7 +71,7 @@ struct EnumTable<LoggerType> {
                                            "dvclive", "swanlab"};
 };
 
-/// What mixed precision computes in.
+/// The number format that mixed precision computes in.
 enum class PrecisionType {
   kNo,  ///< full precision
   kFp8,
@@ -137,7 +137,7 @@ struct EnumTable<FP8BackendType> {
   static constexpr const char* kTexts[] = {"NO", "TE", "MSAMP", "AO"};
 };
 
-/// What compiles a model.
+/// The compiler of a model.
 enum class DynamoBackend {
   kNo,
   kEager,
@@ -181,7 +181,7 @@ struct EnumTable<DynamoBackend> {
                                            "NEURON"};
 };
 
-/// What becomes of a bucket of gradients on its way to the other ranks.
+/// How a bucket of gradients is changed on its way to the other ranks.
 enum class DDPCommunicationHookType {
   kNo,
   kFp16,

@@ -50,7 +50,7 @@ char32_t take_code_point(std::string_view text, size_t* next) {
   return code;
 }
 
-// What YAML escapes by a character's name, and the name.
+// The characters that YAML escapes by a name, and the names.
 constexpr std::pair<char32_t, char> kEscapes[] = {
     {'"', '"'},  {'\\', '\\'}, {'\0', '0'}, {'\a', 'a'},   {'\b', 'b'},
     {'\t', 't'}, {'\n', 'n'},  {'\v', 'v'}, {'\f', 'f'},   {'\r', 'r'},
@@ -161,7 +161,7 @@ class Writer {
 
   void write_text(std::string_view text, size_t indent, bool may_break) {
     if (!is_printable(text)) {
-      out_ += style_.unicode ? ordered_json(text).dump() : double_quoted(text);
+      out_ += style_.unicode ? json_text(text) : double_quoted(text);
     } else if (text.empty() || text.front() == ' ' || text.back() == ' ' || has_indicators(text) ||
                style_.is_keyword(std::string(text))) {
       out_ += '\'';
@@ -189,6 +189,10 @@ class Writer {
 };
 
 }  // namespace
+
+std::string json_text(const ordered_json& value, int indent) {
+  return value.dump(indent, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+}
 
 bool is_yaml_keyword(const std::string& word) {
   static const absl::NoDestructor<std::regex> kWords(

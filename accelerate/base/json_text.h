@@ -1,4 +1,4 @@
-/// JSON from files that are not trusted, and JSON objects as YAML documents.
+/// JSON from files that are not trusted, JSON values as text, and JSON objects as YAML documents.
 ///
 /// Functions that walk through a value are recursive, so a value deeper than kMaxJsonDepth could
 /// overflow a thread's stack: it is neither read nor written.
@@ -20,6 +20,11 @@
 #include "absl/strings/string_view.h"
 
 namespace accelerate {
+
+/// A JSON value, or a string, number or container that becomes one, as text: on one line, or on
+/// several with `indent` spaces for each level. Bytes that are not UTF-8 become U+FFFD, because
+/// names and messages of users may hold any bytes. Numbers that are not finite become null.
+std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 
 /// Whether YAML 1.1 reads a plain word as a number, a truth value, a date or null.
 bool is_yaml_keyword(const std::string& word);

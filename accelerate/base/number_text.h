@@ -2,8 +2,9 @@
 /// amounts of memory.
 ///
 /// In what is parsed, white space around a number, a leading plus and single underscores between
-/// digits are allowed. Threads: pure functions. Mirrors: Python's int(text), float(text) and
-/// repr(float).
+/// digits are allowed.
+/// Threads: pure functions.
+/// Mirrors: Python's int(text), float(text) and repr(float).
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ enum class RankStatus : char {
 
 struct RankOutcome {
   RankStatus status = RankStatus::kOk;
-  /// What the rank publishes to the others, or why it failed.
+  /// The text that the rank publishes to the others, or the reason why it failed.
   std::string text;
   /// The exception of this rank; null for outcomes of other ranks.
   std::exception_ptr error;

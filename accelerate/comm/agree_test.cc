@@ -98,7 +98,7 @@ TEST(Agree, AllThrowTheSame) {
   for (const RankOutcome& own : one_damaged) {
     EXPECT_EQ(message_of<CheckpointError>(one_damaged, own), "load_state: rank 1: x is damaged");
   }
-  // What is wrong with the program counts more than what is wrong with the files.
+  // An error in the program counts more than an error in the files.
   const std::vector<RankOutcome> both = {damaged(), well(), failed()};
   for (const RankOutcome& own : both) {
     EXPECT_EQ(message_of<c10::ValueError>(both, own),

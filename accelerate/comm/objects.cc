@@ -18,7 +18,8 @@ namespace {
 constexpr int64_t kFirstMessage = 256;
 constexpr int64_t kFew = kFirstMessage - static_cast<int64_t>(sizeof(int64_t));
 
-// What one collective carries, over all ranks: enough to be fast, and countable with 32 bits.
+// The bytes that one collective carries, over all ranks: enough to be fast, and countable with 32
+// bits.
 constexpr int64_t kMaxMessage = int64_t{64} << 20;
 constexpr int64_t kMinMessage = int64_t{64} << 10;
 

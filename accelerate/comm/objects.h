@@ -34,7 +34,7 @@ std::string broadcast_bytes(const ProcessGroupPtr& group, std::string bytes, int
 
 namespace internal {
 
-// What a dynamic value contributes to a list; see gather_object.
+// The entries that a dynamic value adds to a list; see gather_object.
 std::vector<c10::IValue> entries_of(const c10::IValue& object);
 
 }  // namespace internal

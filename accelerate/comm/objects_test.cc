@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 
 using Strings = std::vector<std::string>;
 
-// What `body(group)` gives on each rank.
+// The result of `body(group)` on each rank.
 template <typename Body>
 auto on_ranks(int size, const Body& body) {
   std::vector<decltype(body(ProcessGroupPtr()))> results(static_cast<size_t>(size));
@@ -131,7 +131,7 @@ TEST(BroadcastObjectList, ReplacesTheOtherRanksLists) {
   });
 }
 
-// What fits into the first message, what just does not, and what takes several pieces.
+// Objects that fit into the first message, that just do not, and that take several pieces.
 TEST(Bytes, OfAnySizeArriveAsSent) {
   for (const size_t size : {size_t{247}, size_t{248}, size_t{249}, size_t{70} << 20}) {
     run_ranks(2, [size](const ProcessGroupPtr& group) {

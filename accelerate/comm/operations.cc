@@ -118,7 +118,7 @@ struct Buffer {
   c10::intrusive_ptr<c10d::Work> work = {};
 };
 
-// What is packed: where to put it, and what is there now (undefined: zero).
+// One packed tensor: where to put it, and its present value (undefined: zero).
 struct Item {
   at::Tensor place;  // has the shape, the dtype and the device
   at::Tensor value;
@@ -347,11 +347,11 @@ bool is_value_of(const c10::Scalar& number, at::ScalarType dtype) {
 
 void check_pad_index(const c10::Scalar& pad_index, at::ScalarType dtype) {
   TORCH_CHECK_VALUE(is_value_of(pad_index, dtype), "pad_across_processes: ", dtype,
-                    " tensors cannot be filled up with ", pad_index);
+                    " tensors cannot be padded with ", pad_index);
 }
 
-at::Tensor filled_up(const at::Tensor& tensor, int64_t size,
-                     const PadAcrossProcessesOptions& options) {
+at::Tensor padded_to_size(const at::Tensor& tensor, int64_t size,
+                          const PadAcrossProcessesOptions& options) {
   const int64_t dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[static_cast<size_t>(dim)] = size;
@@ -361,7 +361,7 @@ at::Tensor filled_up(const at::Tensor& tensor, int64_t size,
   return padded;
 }
 
-// What every rank has of one tensor.
+// The sizes of one tensor on every rank.
 struct Extents {
   std::vector<int64_t> sizes;  // kAbsent where there is no such dim
   std::vector<int64_t> dims;
@@ -428,7 +428,7 @@ std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& grou
     check_extents(extents, i, options.dim);
     const auto [least, most] = std::minmax_element(extents.sizes.begin(), extents.sizes.end());
     if (*least != *most) check_pad_index(options.pad_index, tensors[i].scalar_type());
-    padded.push_back(own[2 * i] < *most ? filled_up(tensors[i], *most, options) : tensors[i]);
+    padded.push_back(own[2 * i] < *most ? padded_to_size(tensors[i], *most, options) : tensors[i]);
   }
   return padded;
 }

@@ -4,7 +4,7 @@
 /// null group stands for one rank alone and returns the input.
 /// Tensors may be strided and of any dtype that has whole bytes; gradients do not flow. A tree of
 /// several tensors takes a collective for each, in the order of their visit.
-/// Errors: c10::ValueError, on every rank alike, for leaves that are no tensors, undefined and
+/// Errors: c10::ValueError, on every rank alike, for leaves other than tensors, undefined and
 ///         sparse tensors and arguments out of range. c10::DistBackendError, or the backend's own
 ///         error, if ranks disagree or one is missing.
 /// Mirrors: accelerate utils/operations.py.
@@ -36,7 +36,7 @@ enum class Reduction {
 struct PadAcrossProcessesOptions {
   /// The dim that is made equal; a negative one counts from each tensor's end.
   int64_t dim = 0;
-  /// What new entries are. It must be a value of the tensor's dtype.
+  /// The value of new entries. It must be a value of the tensor's dtype.
   c10::Scalar pad_index = 0;
   /// Whether new entries come first.
   bool pad_first = false;
@@ -136,14 +136,14 @@ Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) 
   return tensor;
 }
 
-/// The tensors with dim `dim` filled up to the size it has on the rank where it is largest, so that
+/// The tensors with dim `dim` padded to the size it has on the rank where it is largest, so that
 /// they can be gathered. Tensors without that dim are returned as they are; so are nested tensors,
 /// with a warning. One collective for the whole tree.
 /// Errors: c10::ValueError if a tensor has the dim on some ranks only or another number of dims on
 ///         some, for it could not be gathered, or if its dtype does not have the value
-///         `pad_index` and some rank must be filled up.
+///         `pad_index` and some rank must be padded.
 /// Differs: the dtype stays; HF Accelerate's follows from tensor + pad_index, on those ranks that
-///          are filled up.
+///          are padded.
 template <typename Tree>
 Tree pad_across_processes(const ProcessGroupPtr& group, Tree tensor,
                           const PadAcrossProcessesOptions& options = {}) {

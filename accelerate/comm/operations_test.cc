@@ -192,11 +192,11 @@ TEST(PadAcrossProcesses, KeepsTheDtypeOrRefuses) {
                   .item<int64_t>(),
               1);
     EXPECT_THAT(error_of([&] { pad_across_processes(group, bits, {.pad_index = 7}); }),
-                HasSubstr("Bool tensors cannot be filled up with 7"));
+                HasSubstr("Bool tensors cannot be padded with 7"));
     const at::Tensor small = at::ones({rank + 1}, at::kChar);
     EXPECT_THROW(pad_across_processes(group, small, {.pad_index = 0.5}), c10::ValueError);
     EXPECT_THROW(pad_across_processes(group, small, {.pad_index = 1000}), c10::ValueError);
-    // Nothing to fill up.
+    // Nothing to pad.
     EXPECT_TRUE(
         pad_across_processes(group, bits.narrow(0, 0, 1), {.pad_index = 7}).all().item<bool>());
   });

@@ -28,7 +28,7 @@ class RngStateTest : public ::testing::Test {
   double draw() { return at::randn({}).item<double>(); }
   double draw_own() { return at::randn({}, own_, at::kFloat).item<double>(); }
 
-  // What restoring says of it.
+  // The error of restoring the state.
   std::string error_of(const RngState& state, const NamedGenerators& generators = {}) {
     try {
       restore_rng_state(state, generators);

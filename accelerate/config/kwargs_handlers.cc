@@ -18,6 +18,7 @@ namespace accelerate {
 namespace {
 
 constexpr char kNccl[] = "nccl";
+// The defaults of torch.distributed, by backend.
 constexpr absl::Duration kNcclTimeout = absl::Minutes(10);
 constexpr absl::Duration kTimeout = absl::Minutes(30);
 
@@ -40,6 +41,7 @@ constexpr int64_t kDefaultHistory = 1024;
 
 std::string variable(const char* name) { return absl::StrCat(kPrefix, name); }
 
+// A field that the program sets takes precedence over its variable.
 void fill(std::optional<bool>& field, const char* name, bool fallback,
           const Environment& environment) {
   if (!field) field = parse_flag_from_env(variable(name), fallback, environment);
@@ -64,10 +66,11 @@ FP8BackendType backend_of(const std::string& text, const char* source) {
   return from_string<FP8BackendType>(text);
 }
 
-// What the deprecated handler stands for.
+// The plan that the deprecated handler stands for.
 Fp8Plan plan_of(const FP8RecipeKwargs& kwargs, const Environment& environment) {
   const bool given = kwargs.backend.has_value();
   std::optional<std::string> backend = given ? kwargs.backend : environment.get(kBackend);
+  // Only MS-AMP has an opt_level, so it shows which backend an old program meant.
   if (!backend) backend = kwargs.opt_level ? "MSAMP" : "TE";
   switch (backend_of(*backend, given ? "FP8RecipeKwargs: backend" : kBackend)) {
     case FP8BackendType::kTe:
@@ -109,6 +112,7 @@ void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& 
   const std::string host = environment.get_or(env::kMasterAddr, "");
   const std::string port = environment.get_or(env::kMasterPort, "");
   const bool is_tcp = kwargs.init_method->starts_with("tcp://");
+  // One process without a launcher has no address to compare with.
   if (is_tcp && host.empty() && port.empty()) return;
   const std::string address = absl::StrCat("tcp://", host, ":", port);
   if (is_tcp && *kwargs.init_method == address) return;
@@ -155,6 +159,7 @@ TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
         parse_flag_from_env(variable("OVERRIDE_DGRAD"), false, environment),
         parse_flag_from_env(variable("OVERRIDE_WGRAD"), false, environment)};
   }
+  // HF Accelerate takes both in any case.
   absl::AsciiStrToUpper(&*kwargs.fp8_format);
   absl::AsciiStrToLower(&*kwargs.amax_compute_algo);
   TORCH_CHECK_VALUE(*kwargs.fp8_format != "E5M2",
@@ -186,6 +191,7 @@ AORecipeKwargs resolve(AORecipeKwargs kwargs, const Environment& environment) {
     TORCH_CHECK_VALUE(kwargs.config->recipe == "tensorwise",
                       "AORecipeKwargs: the config's recipe \"", kwargs.config->recipe,
                       "\" is not in this version; use \"tensorwise\"");
+    // The config decides, so a flag beside it may only repeat it.
     const auto take = [](std::optional<bool>& flag, bool configured, const char* name) {
       TORCH_CHECK_VALUE(flag.value_or(configured) == configured, "AORecipeKwargs: ", name,
                         " contradicts that of the config");

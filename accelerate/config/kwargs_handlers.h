@@ -37,7 +37,7 @@ struct PowerSgdOptions {
   int64_t start_powerSGD_iter = 1000;
   /// A matrix is compressed only where that makes it smaller by more than this factor.
   double min_compression_rate = 2;
-  /// What was lost is added to the next step's gradients.
+  /// The part of the gradients that the compression lost is added to the next step's gradients.
   bool use_error_feedback = true;
   /// The matrices of the last step are where the next one starts.
   bool warm_start = true;
@@ -71,7 +71,8 @@ struct DistributedDataParallelKwargs {
   bool gradient_as_bucket_view = false;
   /// The graph is the same in every backward pass.
   bool static_graph = false;
-  /// What becomes of a bucket on its way to the other ranks, and what it is cast to before that.
+  /// How a bucket is changed on its way to the other ranks, and the dtype it is cast to before
+  /// that.
   DDPCommunicationHookType comm_hook = DDPCommunicationHookType::kNo;
   DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
   /// For the two PowerSGD hooks.
@@ -96,8 +97,8 @@ ACCELERATE_FIELDS(AutocastKwargs, enabled, cache_enabled)
 /// How the loss is scaled in fp16, where small gradients would be lost.
 struct GradScalerKwargs {
   double init_scale = 65536.0;
-  /// What the scale is multiplied by after `growth_interval` steps in a row without an infinite
-  /// gradient. More than 1.
+  /// The factor of the scale after `growth_interval` steps in a row without an infinite gradient.
+  /// More than 1.
   double growth_factor = 2.0;
   /// And after a step with one. Less than 1.
   double backoff_factor = 0.5;
@@ -146,7 +147,7 @@ struct ProfileSchedule {
   bool operator==(const ProfileSchedule&) const = default;
 };
 
-/// What `Accelerator::profile` records, when, and what becomes of it. Mirrors:
+/// The events that `Accelerator::profile` records, its steps, and where traces go. Mirrors:
 /// torch.profiler.schedule. Differs: `activities` holds each name once, in no order.
 struct ProfileKwargs {
   /// "cpu", "cuda", "xpu", "mtia", "hpu". Empty: the CPU and the rank's device.
@@ -158,7 +159,7 @@ struct ProfileKwargs {
   std::function<void(Profiler&)> on_trace_ready = nullptr;
   /// Shapes and types of what operators are given.
   bool record_shapes = false;
-  /// What operators allocate and release.
+  /// Whether memory that operators allocate and release is recorded.
   bool profile_memory = false;
   /// The user's C++ functions that led to an operator.
   bool with_stack = false;
@@ -257,7 +258,8 @@ struct AORecipeKwargs {
   /// last one.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> module_filter_func =
       {};
-  /// Fill up dimensions that are no multiple of 16, where the filter chooses such a layer: true.
+  /// Whether dimensions that are not a multiple of 16 are padded where the filter chooses such a
+  /// layer: true.
   /// _PAD_INNER_DIM
   std::optional<bool> pad_inner_dim = std::nullopt;
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER

@@ -79,7 +79,7 @@ TEST(InitProcessGroupKwargs, WaitsAsLongAsIsUsualForItsBackend) {
       absl::Seconds(5));
 }
 
-// What check_init_method says of it.
+// The error of check_init_method.
 std::string init_error(const std::string& init_method, const Environment& environment) {
   try {
     check_init_method({.init_method = init_method}, environment);

@@ -3,7 +3,8 @@
 /// A row is one sample's share: row i of each tensor in the batch (see tensors/tree.h), and entry i
 /// of each list (a std::vector of what holds no tensors). A batch that is a std::vector of
 /// torch::data's examples is a list of samples itself: it was not stacked. Other leaves belong to
-/// the batch as a whole. Threads: functions of their arguments.
+/// the batch as a whole.
+/// Threads: functions of their arguments.
 #pragma once
 
 #include <algorithm>

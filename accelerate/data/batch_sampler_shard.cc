@@ -35,7 +35,8 @@ IndexOrder flattened(const IndexBatches& batches) {
   return IndexOrder(std::move(indices));
 }
 
-// What FixedSizeBatchSampler itself gives; classes derived from it may do as they like.
+// Whether the sampler cuts batches as FixedSizeBatchSampler itself does; classes derived from it
+// may do as they like.
 bool cuts_plainly(const BatchSampler& sampler) {
   return typeid(sampler) == typeid(FixedSizeBatchSampler);
 }
@@ -43,7 +44,7 @@ bool cuts_plainly(const BatchSampler& sampler) {
 // The order that the sampler's batches cut up, if they are equally long.
 std::optional<IndexOrder> order_of_equal_batches(const BatchSampler& sampler,
                                                  const IndexBatches& batches) {
-  // What FixedSizeBatchSampler gives needs no look at every batch.
+  // Batches of FixedSizeBatchSampler follow from its order, so they are not looked at one by one.
   if (cuts_plainly(sampler)) return batches.order();
   if (!keeps_to(batches, sampler.batch_size())) return std::nullopt;
   return flattened(batches);
@@ -230,7 +231,7 @@ ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken) {
   // The pointer does not own the sampler.
   BatchSamplerShard alone(std::shared_ptr<BatchSampler>(std::shared_ptr<void>(), &batch_sampler),
                           {.even_batches = false});
-  // What other samplers leave out is not in the order.
+  // Samples that other samplers leave out are not in the order.
   ShardedPass pass = alone.share(taken, cuts_plainly(batch_sampler) && batch_sampler.drop_last());
   pass.ragged_last_round = pass.ragged;
   pass.real_rows_in_last_round = pass.own_rows_in_last_round;

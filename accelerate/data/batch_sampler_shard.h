@@ -117,7 +117,7 @@ class BatchSamplerShard : public BatchSampler {
   int64_t slice_ = 0;  // p
 };
 
-/// The whole pass for a rank alone: batches as they are, the last one not filled up.
+/// The whole pass for a rank alone: batches as they are, the last one not padded.
 ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken = 0);
 
 namespace internal {

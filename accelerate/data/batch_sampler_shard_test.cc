@@ -35,7 +35,7 @@ Batches lists(const IndexBatches& batches) {
   return all;
 }
 
-// What each rank gets of the sampler's batches after `taken` units.
+// The batches that each rank gets of the sampler's after `taken` units.
 std::vector<Batches> shards_of(const std::shared_ptr<BatchSampler>& sampler, int world_size,
                                const Mode& mode, int64_t taken = 0) {
   std::vector<Batches> shards;
@@ -405,7 +405,7 @@ TEST(BeginUnsharedPass, GivesTheBatchesThatADerivedSamplerCuts) {
               ElementsAre(ElementsAre(4), ElementsAre(2, 3), ElementsAre(0, 1)));
 }
 
-// Its drop_last is about filling up ranks' last batches; alone there is nothing to fill up.
+// Its drop_last is about padding ranks' last batches; a rank alone has nothing to pad.
 TEST(BeginUnsharedPass, LosesNoListThatIsShort) {
   const Batches batches{{0, 1}, {2, 3}, {4}};
   ListBatchSampler sampler(batches, {.batch_size = 2, .drop_last = true});

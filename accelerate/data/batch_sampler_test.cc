@@ -68,7 +68,7 @@ TEST(FixedSizeBatchSampler, RefusesASamplerWhoseIndicesAreNoInt64Vector) {
   EXPECT_THROW(sampler.begin_pass(), c10::ValueError);
 }
 
-// What it is told and asked, its sampler is.
+// Calls on the batch sampler reach its sampler.
 TEST(FixedSizeBatchSampler, PassesOnToItsSampler) {
   auto seedable =
       std::make_shared<SeedableRandomSampler>(10, SeedableRandomSamplerOptions{.data_seed = 1});

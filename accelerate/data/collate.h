@@ -174,7 +174,7 @@ auto collate(const Samples<Sample>& samples) {
 /// std::vector<Sample> and returns the batch.
 struct DefaultCollate {
   /// Errors: c10::ValueError for no samples, and for samples of different shapes, dtypes or
-  ///         structures, and for trees with members that are no tensors.
+  ///         structures, and for trees with members other than tensors.
   template <typename Sample>
   auto operator()(const std::vector<Sample>& samples) const {
     if (samples.empty()) internal::fail_empty();

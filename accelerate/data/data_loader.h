@@ -120,12 +120,13 @@ class DataLoader {
   int64_t batch_size() const { return core().options().batch_size; }
   bool drop_last() const { return core().drop_last(); }
 
-  /// Whether the last round is filled up. Setting it takes effect with the next pass.
+  /// Whether the last round is padded. Setting it takes effect with the next pass.
   bool even_batches() const { return core().even_batches(); }
   bool can_set_even_batches() const { return core().can_set_even_batches(); }
   void set_even_batches(bool even_batches) { core().set_even_batches(even_batches); }
 
-  /// What decides about the order; null for streams and for batch samplers of the user's own.
+  /// The sampler that decides about the order; null for streams and for batch samplers of the
+  /// user's own.
   std::shared_ptr<Sampler> sampler() const { return core().sampler(); }
   /// Takes effect with the next pass; all ranks must set samplers that give the same order.
   /// Errors: c10::ValueError where sampler() is null.

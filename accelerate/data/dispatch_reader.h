@@ -2,10 +2,11 @@
 /// of which every rank gets an equal slice of rows.
 ///
 /// Missing rows are padded with the pass's first rows, repeated as often as needed. So the real
-/// rows come first, rank by rank. Collective: every call of next. Threads: the rank's thread.
+/// rows come first, rank by rank. Collective: every call of next.
+/// Threads: the rank's thread.
 /// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
-/// Differs: a round is read and collated as one batch, so batches of unequal shapes never meet;
-///          rank 0's errors reach all ranks.
+/// Differs: a round is read and collated as one batch, so batches of unequal shapes are never
+///          joined; rank 0's errors reach all ranks.
 #pragma once
 
 #include <algorithm>
@@ -163,7 +164,7 @@ class DispatchReader : public BatchReader<Batch> {
     PortableWriter writer;
     try {
       if (source_->next(read)) {
-        round = send_to_device(fill_up(read, header), device_, {.non_blocking = non_blocking_});
+        round = send_to_device(pad(read, header), device_, {.non_blocking = non_blocking_});
         // Tensors must be contiguous to be sent; rank 0 keeps the same ones.
         round = tree_map(std::move(*round), [](const at::Tensor& tensor) {
           return tensor.defined() ? tensor.contiguous() : tensor;
@@ -183,7 +184,7 @@ class DispatchReader : public BatchReader<Batch> {
     return round;
   }
 
-  Batch fill_up(ReadBatch<Batch>& read, Header& header) {
+  Batch pad(ReadBatch<Batch>& read, Header& header) {
     const std::optional<int64_t> rows = batch_rows(*read.batch);
     TORCH_CHECK_VALUE(rows.has_value() && *rows > 0,
                       "dispatch_batches: a batch without rows cannot be distributed");

@@ -191,7 +191,7 @@ TEST(IterableDatasetShard, GoesOnAfterSamplesThatWereTaken) {
   shard.skip_to(8);
   const auto slice = shard.next_slice();
   ASSERT_TRUE(slice);
-  EXPECT_THAT(slice->samples, ElementsAre(10, 0)) << "filled up from the stream's beginning";
+  EXPECT_THAT(slice->samples, ElementsAre(10, 0)) << "padded from the stream's beginning";
   EXPECT_EQ(slice->real_rows, 3);
   EXPECT_EQ(slice->taken, 11);
   EXPECT_FALSE(shard.next_slice());

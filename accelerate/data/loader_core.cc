@@ -29,7 +29,7 @@ const RandomSampler* plain_random(const Sampler* sampler) {
   return dynamic_cast<const RandomSampler*>(sampler);
 }
 
-// Rank 0's rounds: what all ranks together take at once, the last one filled up so that they share
+// Rank 0's rounds: what all ranks together take at once, the last one padded so that they share
 // it equally.
 ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_per_round,
                          int64_t ranks) {

@@ -168,7 +168,7 @@ struct ReadBatch {
   std::optional<Batch> batch;
   BatchRound round;
   BatchPosition position;
-  /// What GradientState::remainder() becomes with this batch.
+  /// The value of GradientState::remainder() with this batch.
   std::optional<int64_t> remainder;
 };
 

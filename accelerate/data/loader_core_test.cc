@@ -147,7 +147,7 @@ TEST(LoaderCore, CountsBatchesAndSamples) {
   EXPECT_THROW(LoaderCore({}, {}), c10::ValueError);
 }
 
-// What size() says is what a pass gives, whatever the options.
+// size() equals the number of batches of a pass, whatever the options.
 TEST(LoaderCore, CountsTheBatchesThatAPassGives) {
   for (int64_t samples : {0, 1, 5, 8, 13}) {
     for (int world_size : {1, 2, 4}) {
@@ -452,7 +452,7 @@ void expect_the_rest_for_other_ranks(const Data& data, const DataLoaderOptions& 
         auto loader = share(rank, before);
         see(begin_of_pass(loader, 1));
         json own = loader.state_dict();
-        // What workers are seeded with is each rank's own affair.
+        // The seed of the workers is each rank's own affair.
         if (rank > 0) own["base_seed"] = state.at("base_seed");
         EXPECT_TRUE(rank == 0 || own == state) << "ranks do not agree";
         state = std::move(own);
@@ -463,7 +463,7 @@ void expect_the_rest_for_other_ranks(const Data& data, const DataLoaderOptions& 
         see(one_pass(loader));
         EXPECT_EQ(loader.epoch(), 1);
       }
-      // 42 samples less a round are a whole number of rounds: nothing is filled up.
+      // 42 samples less a round are a whole number of rounds: nothing is padded.
       EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(list(42)));
     }
   }

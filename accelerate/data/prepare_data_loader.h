@@ -60,7 +60,7 @@ DataLoader<Dataset, Collate> prepare_data_loader(
                           std::move(slice_fn_for_dispatch));
 }
 
-/// What decides about the loader's order; see DataLoader::sampler. Local.
+/// The sampler that decides about the loader's order; see DataLoader::sampler. Local.
 template <typename Dataset, typename Collate>
 std::shared_ptr<Sampler> get_sampler(const DataLoader<Dataset, Collate>& dataloader) {
   return dataloader.sampler();

@@ -316,7 +316,8 @@ IndexOrder SubsetRandomSampler::begin_pass() {
 uint64_t draw_seed(at::Generator generator) {
   at::Generator source = or_default(generator);
   std::lock_guard<std::mutex> lock(source.mutex());
-  // What random_() makes of the same bits, so that a seed drawn elsewhere can be reproduced here.
+  // The same number as random_() makes of these bits, so that a seed drawn elsewhere can be
+  // reproduced here.
   constexpr uint64_t kMask = static_cast<uint64_t>(INT64_MAX);
   return at::check_generator<at::CPUGeneratorImpl>(source)->random64() & kMask;
 }

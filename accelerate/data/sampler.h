@@ -155,9 +155,9 @@ class DrawingSampler : public Sampler {
  protected:
   explicit DrawingSampler(at::Generator generator) : generator_(std::move(generator)) {}
 
-  // What the pass draws from: the generator, or, where there is none and `by_seed`, a new one by a
-  // seed that is drawn from the default generator. A pass that is resumed starts where it started
-  // before, and leaves the default generator, which is everybody's, alone.
+  // The generator that the pass draws from: the given one, or, where there is none and `by_seed`, a
+  // new one by a seed that is drawn from the default generator. A pass that is resumed starts where
+  // it started before, and leaves the default generator, which is everybody's, alone.
   at::Generator begin_drawing(bool by_seed);
 
   at::Generator generator_;
@@ -210,7 +210,7 @@ class RandomSampler : public internal::DrawingSampler {
  protected:
   // The order that `generator` gives.
   IndexOrder draw(at::Generator generator) const;
-  // What a complete pass draws beyond its order.
+  // Draws the numbers that a complete pass draws beyond its order.
   void draw_rest(at::Generator generator) const;
 
  private:
@@ -345,7 +345,7 @@ class FixedSizeBatchSampler : public BatchSampler {
 struct ListBatchSamplerOptions {
   /// Promises that all batches but the last are this long.
   std::optional<int64_t> batch_size = std::nullopt;
-  /// Forbids that a rank's last batches are filled up when they are shared out.
+  /// Forbids padding a rank's last batches when they are shared out.
   bool drop_last = false;
 };
 

@@ -144,7 +144,7 @@ struct StreamSource {
   const bool pin_memory;
   const int rank;
   /// Whether the shard pads a short last slice; otherwise it is padded to a multiple of this.
-  const bool fills_up;
+  const bool pads;
   const int64_t multiple;
   int64_t made;
   /// When every rank reads the whole stream, all ranks get the same random numbers; ranks with a
@@ -160,7 +160,7 @@ struct StreamSource {
     try {
       auto slice = shard.next_slice();
       if (!slice) return false;
-      if (!fills_up) {
+      if (!pads) {
         slice->samples.erase(slice->samples.begin() + slice->own_rows, slice->samples.end());
         const auto& first = shard.first_block();
         for (size_t i = 0; static_cast<int64_t>(slice->samples.size()) % multiple != 0; ++i) {
@@ -195,7 +195,7 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
                            .collate = std::move(collate),
                            .pin_memory = core.options().pin_memory,
                            .rank = core.rank(),
-                           .fills_up = core.mode() == LoaderMode::kShard,
+                           .pads = core.mode() == LoaderMode::kShard,
                            .multiple = core.mode() == LoaderMode::kDispatch ? core.world_size() : 1,
                            .made = start.skip,
                            .first_place = core.mode() == LoaderMode::kSelfShard ? core.rank() : 0,

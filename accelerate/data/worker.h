@@ -81,7 +81,7 @@ class OrderedWorkers {
  private:
   enum class Slot { kEmpty, kReady, kEnd, kFailed };
 
-  // What the threads share with this object, and outlive it with.
+  // The state that the threads share with this object; they may outlive it.
   struct Shared {
     Shared(const Options& options, Task task);
     void work(int id);

@@ -258,7 +258,7 @@ TEST(WorkerInfo, IsThereOnWorkersOnly) {
   EXPECT_EQ(worker_info(), nullptr);
 }
 
-// What each batch draws, however much it draws: batch i draws i % 3 + 1 numbers.
+// The numbers that each batch draws, however many it draws: batch i draws i % 3 + 1 numbers.
 Values draws(OrderedWorkers::Options options, int64_t first = 0, int64_t count = 30) {
   options.place = [first](int64_t i) { return first + i; };
   return take_all(options, count - first, [first](int64_t i) {

@@ -2,9 +2,9 @@
 /// that may crash or hang the process that asks it.
 ///
 /// The child reads nothing (/dev/null). Processes that are supervised, talked to or given a
-/// terminal are started elsewhere (launch/process, trackers/bridge). Errors:  ResourceExhausted if
-/// no process or pipe could be made. Threads: any for commands; `run_in_child` only while the
-/// process has one thread.
+/// terminal are started elsewhere (launch/process, trackers/bridge).
+/// Errors: ResourceExhausted if no process or pipe could be made.
+/// Threads: any for commands; `run_in_child` only while the process has one thread.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 /// Files as the library sees them: the machine's own, or a simulated disk that can fail.
 ///
-/// What is durable: a file's bytes after its `sync`, and a name (made, renamed or removed) after
+/// A file's bytes are durable after its `sync`, and a name (made, renamed or removed) after
 /// `sync_directory` of its folder. A crash of the machine may lose everything else, in any order.
 /// Renaming is atomic: at any time there is the old state or the new one.
 ///
@@ -188,7 +188,7 @@ absl::Status remove_all(FileSystem& files, const std::string& path);
 /// `folder`/`name`.
 std::string join_path(const std::string& folder, const std::string& name);
 
-/// What comes before the last name; "." where there is one name only.
+/// The path before the last name; "." where there is one name only.
 std::string parent_path(const std::string& path);
 
 }  // namespace accelerate

@@ -76,18 +76,10 @@ class WatchedFiles final : public ForwardingFiles {
   HostFiles files_{1};
 };
 
-std::string fresh_folder(const std::string& name) {
-  HostFiles files;
-  const std::string folder =
-      join_path(::testing::TempDir(), std::to_string(::getpid()) + "_" + name);
-  EXPECT_TRUE(remove_all(files, folder).ok());
-  EXPECT_TRUE(files.make_directories(folder).ok());
-  return folder;
-}
-
 TEST(FileSystem, WritesAFileInTheOrderThatMakesItDurable) {
   WatchedFiles files;
-  const std::string folder = fresh_folder("order");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_TRUE(write_file(files, join_path(folder, "a/b/file"), "text").ok());
   EXPECT_THAT(
       files.done,
@@ -97,14 +89,16 @@ TEST(FileSystem, WritesAFileInTheOrderThatMakesItDurable) {
 
 TEST(FileSystem, SyncsOnlyTheFoldersThatItMade) {
   WatchedFiles files;
-  const std::string folder = fresh_folder("made");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_TRUE(make_directories_durably(files, folder).ok());
   EXPECT_THAT(files.done, ElementsAre("make " + folder.substr(folder.rfind('/') + 1)));
 }
 
 // Whatever fails: the old file stays as it was, and nothing partial is left beside it.
 TEST(FileSystem, LeavesTheOldFileWhereAStepFails) {
-  const std::string folder = fresh_folder("failing");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   HostFiles host;
   ASSERT_TRUE(write_file(host, join_path(folder, "file"), "old").ok());
   for (const char* failing : {"create", "write", "sync", "close", "rename"}) {
@@ -132,7 +126,8 @@ TEST(FileSystem, PutsPathsTogetherAndTakesThemApart) {
 
 // A relative path: the folder is the current one.
 TEST(FileSystem, WritesBesideTheProgram) {
-  const std::string folder = fresh_folder("relative");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_EQ(::chdir(folder.c_str()), 0);
   HostFiles files;
   EXPECT_TRUE(write_file(files, "file", "text").ok());

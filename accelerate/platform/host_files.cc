@@ -26,7 +26,7 @@ namespace {
 
 absl::Status error(int code, const std::string& what, const std::string& path) {
   const std::string text = absl::StrCat("cannot ", what, " ", path);
-  // What absl calls otherwise, or not at all.
+  // Abseil has other codes for these, or none.
   switch (code) {
     case EIO: return absl::DataLossError(absl::StrCat(text, ": input/output error"));
     case EDQUOT: return absl::ResourceExhaustedError(absl::StrCat(text, ": disk quota exceeded"));

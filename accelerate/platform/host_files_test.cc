@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -16,22 +15,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string fresh_folder() {
-  static std::atomic<int> made = 0;
-  const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) /
-      ("host_files_" + std::to_string(::getpid()) + "_" + std::to_string(made++));
-  std::filesystem::create_directories(folder);
-  return folder.string();
-}
-
 absl::Span<const std::byte> bytes_of(std::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
 TEST(HostFiles, TakesALinkToAFolderForTheFolder) {
   HostFiles files;
-  const std::string folder = fresh_folder();
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_TRUE(write_file(files, folder + "/real/file", "text").ok());
   std::filesystem::create_directory_symlink("real", folder + "/link");
   EXPECT_TRUE(files.info(folder + "/link")->is_directory);
@@ -42,7 +33,8 @@ TEST(HostFiles, TakesALinkToAFolderForTheFolder) {
 
 TEST(HostFiles, RemovesALinkAndNotWhatItPointsTo) {
   HostFiles files;
-  const std::string folder = fresh_folder();
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_TRUE(write_file(files, folder + "/real", "text").ok());
   std::filesystem::create_symlink("real", folder + "/link");
   EXPECT_TRUE(files.remove(folder + "/link").ok());
@@ -52,7 +44,8 @@ TEST(HostFiles, RemovesALinkAndNotWhatItPointsTo) {
 // A folder must never be emptied through a link into it.
 TEST(HostFiles, RemovesAllButWhatLinksPointTo) {
   HostFiles files;
-  const std::string folder = fresh_folder();
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_TRUE(write_file(files, folder + "/elsewhere/file", "text").ok());
   ASSERT_TRUE(write_file(files, folder + "/old/file", "old").ok());
   std::filesystem::create_directory_symlink("../elsewhere", folder + "/old/link");
@@ -65,7 +58,8 @@ TEST(HostFiles, RemovesAllButWhatLinksPointTo) {
 
 TEST(HostFiles, RefusesAFolderBehindABrokenLink) {
   HostFiles files;
-  const std::string folder = fresh_folder();
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   std::filesystem::create_symlink("nowhere", folder + "/link");
   EXPECT_FALSE(files.make_directories(folder + "/link").ok());
   EXPECT_TRUE(absl::IsNotFound(files.info(folder + "/link").status()));
@@ -73,7 +67,8 @@ TEST(HostFiles, RefusesAFolderBehindABrokenLink) {
 
 TEST(HostFiles, SaysThatItMayNot) {
   HostFiles files;
-  const std::string folder = fresh_folder();
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   ASSERT_TRUE(write_file(files, folder + "/file", "text").ok());
   ASSERT_EQ(::chmod((folder + "/file").c_str(), 0), 0);
   ASSERT_EQ(::chmod(folder.c_str(), 0500), 0);
@@ -101,7 +96,8 @@ TEST(HostFiles, SaysThatTheDiskIsFull) {
 
 TEST(HostFiles, SaysThatAFileWasCutShort) {
   HostFiles files;
-  const std::string path = fresh_folder() + "/file";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("file");
   ASSERT_TRUE(write_file(files, path, "long text").ok());
   auto reader = files.open(path);
   std::filesystem::resize_file(path, 4);
@@ -112,7 +108,8 @@ TEST(HostFiles, SaysThatAFileWasCutShort) {
 
 TEST(HostFiles, WritesAndReadsBeyondTwoGigabytes) {
   HostFiles files;
-  const std::string path = fresh_folder() + "/sparse";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("sparse");
   auto file = files.create(path);
   const int64_t far = int64_t{5} << 30;
   EXPECT_TRUE((*file)->write_at(far, bytes_of("end")).ok());
@@ -155,12 +152,23 @@ TEST(TemporaryFolder, IsNamedWhereItCannotBeMade) {
 
 namespace accelerate::testing {
 
-INSTANTIATE_TEST_SUITE_P(
-    Host, FileSystemContract,
-    ::testing::Values(FileSystemUnderTest{
-        .name = "files",
-        .make =
-            [] { return std::pair(std::make_shared<HostFiles>(), accelerate::fresh_folder()); }}),
-    file_system_name);
+namespace {
+
+// Files of the machine with a folder that goes with them.
+std::pair<std::shared_ptr<FileSystem>, std::string> files_with_folder() {
+  struct FilesAndFolder {
+    HostFiles files;
+    TemporaryFolder folder;
+  };
+  const auto both = std::make_shared<FilesAndFolder>();
+  return {std::shared_ptr<FileSystem>(both, &both->files), both->folder.path()};
+}
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Host, FileSystemContract,
+                         ::testing::Values(FileSystemUnderTest{.name = "files",
+                                                               .make = files_with_folder}),
+                         file_system_name);
 
 }  // namespace accelerate::testing

@@ -14,7 +14,7 @@
 namespace accelerate {
 namespace {
 
-// Step numbers from here on are no steps of srun: the batch script, the interactive shell, ...
+// Step numbers from here on do not belong to srun: the batch script, the interactive shell, ...
 constexpr uint32_t kFirstSpecialStep = 0xfffffff0;
 // Above what Slurm itself allows.
 constexpr size_t kMaxEntries = 1 << 20;

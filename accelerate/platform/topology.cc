@@ -20,7 +20,7 @@ constexpr int kMaxWorldSize = 1 << 24;
 constexpr int kDefaultPort = 29500;
 constexpr char kLoopback[] = "127.0.0.1";
 
-// What the variables contradict, or lack; the public functions make a status of it.
+// Reports variables that contradict each other or lack; the public functions make a status of it.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   throw std::invalid_argument(absl::StrCat(parts...));

@@ -22,9 +22,9 @@ struct Topology {
   int local_world_size = 1;
   int node_rank = 0;
   int num_nodes = 1;
-  /// Whose variables count the ranks: "torchrun" (or any launcher that keeps its contract),
-  /// "Open MPI", "MPICH/PMI", "Intel MPI", "MVAPICH2", "SLURM", or "plain" for a program that
-  /// was not launched.
+  /// The launcher whose variables count the ranks: "torchrun" (or any launcher that keeps its
+  /// contract), "Open MPI", "MPICH/PMI", "Intel MPI", "MVAPICH2", "SLURM", or "plain" for a program
+  /// that was not launched.
   std::string source = "plain";
 
   /// `NODESxRANKS`, as in "2x4"; the bare number of ranks where nodes differ in size.

@@ -126,7 +126,7 @@ Variables srun(const char* rank, const char* world_size, const char* local_rank,
           {"SLURM_JOB_NODELIST", "n[03-05,9],m1"}};
 }
 
-// What the script of `sbatch --ntasks=N` sees.
+// The variables that the script of `sbatch --ntasks=N` sees.
 Variables batch_script(const char* tasks) {
   return {{"SLURM_JOB_ID", "4711"},
           {"SLURM_PROCID", "0"},

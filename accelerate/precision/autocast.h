@@ -1,7 +1,8 @@
 /// Automatic mixed precision for a scope: matrix products are computed in half precision, operators
 /// that need float32's range or digits in float32. LibTorch decides operator by operator.
 ///
-/// Local. Threads: a scope acts on the thread that made it, and ends there.
+/// Local.
+/// Threads: a scope acts on the thread that made it, and ends there.
 /// Mirrors: torch.autocast; accelerate utils/modeling.py, get_mixed_precision_context_manager.
 #pragma once
 

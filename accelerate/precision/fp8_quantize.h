@@ -7,8 +7,8 @@
 /// to the nearest number with ties to even, and saturated. A product is divided by both scales. A
 /// tensor with an infinity or NaN gets the inverse scale NaN, so the whole product is NaN.
 ///
-/// Local, but for DelayedScales::begin_step. Threads: pure functions; DelayedScales belong to one
-/// thread at a time.
+/// Local, but for DelayedScales::begin_step.
+/// Threads: pure functions; DelayedScales belong to one thread at a time.
 /// Source: Micikevicius et al., "FP8 formats for deep learning", 2022; OCP Microscaling
 ///         Formats 1.0.
 #pragma once

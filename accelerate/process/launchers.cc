@@ -46,7 +46,7 @@ int count_threads() {
   return error ? 1 : static_cast<int>(std::distance(begin(tasks), end(tasks)));
 }
 
-// Those of BLAS libraries, which see to forks themselves.
+// Threads of BLAS libraries, which handle forks themselves.
 const int threads_at_start = count_threads();
 
 void check_options(const LaunchOptions& options) {

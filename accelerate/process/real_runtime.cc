@@ -39,7 +39,7 @@ constexpr char kEndedWell[] = "ended its program";
 
 std::string left_key(int rank) { return absl::StrCat("accelerate/left/", rank); }
 
-// What the other ranks set when they leave.
+// The keys that the other ranks set when they leave.
 std::vector<std::string> left_keys(int world_size) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < world_size; ++rank) keys.push_back(left_key(rank));
@@ -89,7 +89,7 @@ std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions option
   if (!comparer) {
     comparer = std::make_shared<GlooComparer>(c10::make_intrusive<GlooBackend>(options));
   }
-  // What ends its waits lives as long as it does.
+  // The object that ends its waits lives as long as it does.
   struct Interrupted {
     std::shared_ptr<CallComparer> comparer;
     std::shared_ptr<void> interrupt;

@@ -1,8 +1,8 @@
 /// The Runtime of an ordinary process: one rank, real time, real files, real backends.
 ///
-/// Ranks of a job meet through a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT (or on
-/// the listening socket that the launcher handed it). Ranks that mpirun started, and that were told
-/// no address, learn rank 0's by MPI if the backend "mpi" is linked in.
+/// The rendezvous of a job's ranks is a c10d TCPStore that rank 0 serves at MASTER_ADDR:MASTER_PORT
+/// (or on the listening socket that the launcher handed it). Ranks that mpirun started, and that
+/// were told no address, learn rank 0's by MPI if the backend "mpi" is linked in.
 ///
 /// Where there are several ranks, groups are under watch (accelerate/comm/watch/watched_backend.h):
 /// the error of a failed operation names the ranks, and in debug mode (ACCELERATE_DEBUG_MODE)

@@ -43,12 +43,12 @@ bool register_run_mode(RunMode mode);
 
 namespace internal {
 
-/// What a program that was told to simulate, and cannot, needs.
+/// The error of a program that was told to simulate and has no simulator.
 inline constexpr char kLinkSimulator[] =
     "this program cannot simulate: link the simulator into it (with Bazel `//simulator/run`, from "
     "another workspace `@accelerate_cpp//simulator/run`; with CMake `Accelerate::simulator`)";
 
-// What `run` is made of, for what starts ranks by itself (accelerate/process/launchers.h).
+// The parts of `run`, for code that starts ranks by itself (accelerate/process/launchers.h).
 
 /// As `run` does it for one real rank, whatever modes there are. `on_failure` is told why the rank
 /// failed, at once.

@@ -17,7 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What users of this checkout, of another Bazel workspace, and of CMake have to add.
+// The targets that users of this checkout, of another Bazel workspace, and of CMake have to add.
 const auto kSaysWhatToLink =
     AllOf(HasSubstr("`//simulator/run`"), HasSubstr("`@accelerate_cpp//simulator/run`"),
           HasSubstr("`Accelerate::simulator`"));

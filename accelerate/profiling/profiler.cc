@@ -126,7 +126,8 @@ void find_parents(std::vector<ProfileEvent>& events) {
       continue;
     }
     std::vector<size_t>& open = open_by_thread[event.thread];
-    // What ends before this one does not contain it, be it over or be it a scope ended out of turn.
+    // An event that ends before this one does not contain it, be it over or be it a scope ended out
+    // of turn.
     while (!open.empty() && events[open.back()].end_ns < event.end_ns) open.pop_back();
     if (!open.empty()) event.parent = open.back();
     if (event.kind == ProfileEvent::Kind::kMemory) continue;

@@ -37,7 +37,7 @@ class Module;
 
 namespace accelerate {
 
-/// What a profiler does in a step. Mirrors: torch.profiler.schedule.
+/// A profiler's action in a step. Mirrors: torch.profiler.schedule.
 enum class ProfileAction {
   kNone,
   kWarmup,  ///< getting ready, so that the first recorded step does not pay for it

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 namespace {
@@ -83,6 +84,7 @@ std::string format_share(int64_t part, int64_t whole) {
   return absl::StrFormat("%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
+// In the spelling of torch.profiler's tables, which people compare with these.
 std::string format_memory(int64_t bytes) {
   const double size = std::abs(static_cast<double>(bytes));
   if (size >= 1 << 30) return absl::StrFormat("%.2f Gb", static_cast<double>(bytes) / (1 << 30));
@@ -190,11 +192,6 @@ constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000;
 // Streams' threads stand below those of the host.
 constexpr uint64_t kFirstStreamThread = 1'000'000;
 
-std::string json_string(absl::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
-}
-
 std::string rank_name(const Topology& topology) {
   return absl::StrCat("rank ", topology.rank, " of ", topology.world_size);
 }
@@ -208,9 +205,9 @@ std::string microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 10
 
 std::string note_arguments(const std::string& module, const std::vector<std::string>& stack) {
   std::string text;
-  if (!module.empty()) absl::StrAppend(&text, "\"Module Hierarchy\": ", json_string(module), ", ");
+  if (!module.empty()) absl::StrAppend(&text, "\"Module Hierarchy\": ", json_text(module), ", ");
   if (!stack.empty()) {
-    absl::StrAppend(&text, "\"Call stack\": ", json_string(absl::StrJoin(stack, ";")), ", ");
+    absl::StrAppend(&text, "\"Call stack\": ", json_text(absl::StrJoin(stack, ";")), ", ");
   }
   return text;
 }
@@ -219,7 +216,7 @@ std::string list(const std::vector<std::string>& names) {
   return absl::StrCat("[",
                       absl::StrJoin(names, ", ",
                                     [](std::string* out, const auto& name) {
-                                      absl::StrAppend(out, json_string(name));
+                                      absl::StrAppend(out, json_text(name));
                                     }),
                       "]");
 }
@@ -230,7 +227,7 @@ class Writer {
 
   void metadata(absl::string_view what, uint64_t thread, absl::string_view name) {
     add(absl::StrFormat(R"({"ph": "M", "name": %s, "pid": %d, "tid": %d, "args": {"name": %s}})",
-                        json_string(what), topology_.rank, thread, json_string(name)));
+                        json_text(what), topology_.rank, thread, json_text(name)));
   }
 
   void event(const ProfileEvent& event, const ProfileEvent* parent) {
@@ -287,8 +284,8 @@ class Writer {
              const std::string& arguments) {
     add(absl::StrFormat(R"({"ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": %d, "ts": %s, )"
                         R"("dur": %s, "args": {%s}})",
-                        category, json_string(event.name), topology_.rank, thread,
-                        at(event.start_ns), microseconds(event.duration_ns()), arguments));
+                        category, json_text(event.name), topology_.rank, thread, at(event.start_ns),
+                        microseconds(event.duration_ns()), arguments));
   }
 
   void memory(const ProfileEvent& event) {
@@ -500,7 +497,7 @@ std::string label_kineto_trace(absl::string_view text, const Topology& topology,
     } else if (!named && text.substr(i, kProcess.size()) == kProcess) {
       // Kineto names this process first; the GPUs follow.
       const size_t begin = text.find(kName, i + kProcess.size()) + kName.size();
-      absl::StrAppend(&labelled, text.substr(done, begin - done), json_string(rank_name(topology)));
+      absl::StrAppend(&labelled, text.substr(done, begin - done), json_text(rank_name(topology)));
       done = i = end_of_string(text, begin);
       named = true;
       continue;

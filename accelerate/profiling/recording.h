@@ -2,7 +2,7 @@
 /// them.
 ///
 /// Times and memory come in two kinds: "self" is an operator's own, the other includes the
-/// operators it called. Of devices, self is the work that the operator itself asked for.
+/// operators it called. For devices, self is the work that the operator itself asked for.
 /// Units: nanoseconds, bytes; the table writes us, ms, s and b, Kb, Mb, Gb; traces are in
 /// microseconds, with the nanoseconds as decimals.
 /// Mirrors: torch.profiler.profile.key_averages, torch.autograd.profiler_util.EventList.
@@ -139,7 +139,7 @@ class EventAverages {
 // Beside them stand "Module Hierarchy", "Call stack" and "flops".
 // Format: "Trace Event Format", Google.
 
-/// What Kineto does not record of an operator.
+/// Facts about an operator that Kineto does not record.
 struct TraceNote {
   std::string module;
   std::vector<std::string> stack;

@@ -93,7 +93,7 @@ bool check_cuda_p2p_ib_support(const Runtime& runtime = Runtime::current());
 // ---- What this build can do, by name: one table that answers for what is a package to install in
 // ---- Python. Answers do not change while a program runs, but for tools that are looked up.
 
-/// What a feature's name is in Python.
+/// The kind of a feature's name in Python.
 enum class FeatureKind {
   kPackage,  ///< a package for which there is nothing to import in C++
   kEngine,   ///< an engine with a native replacement here
@@ -106,7 +106,7 @@ struct Feature {
   std::string name;
   FeatureKind kind;
   bool available = false;
-  /// What takes its place here, or why nothing does.
+  /// Its replacement here, or the reason why there is none.
   std::string note;
 };
 

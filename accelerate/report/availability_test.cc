@@ -88,7 +88,7 @@ Answer answer(const char* row, bool expected) {
   return {row, check.name, [](Runtime& runtime) { return check(runtime); }, expected};
 }
 
-// What is in this build, for a simulated rank, for which nothing is looked up on the machine.
+// The features of this build, for a simulated rank, for which nothing is looked up on the machine.
 std::vector<Answer> all_answers() {
   return {
       answer<is_aim_available>("aim", false),

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/values/versions.h"
@@ -107,6 +108,7 @@ std::string tally(const std::vector<std::string>& names) {
   });
 }
 
+// Always in GB, as `accelerate env` of HF Accelerate writes it.
 std::string memory_text() {
   const double bytes =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
@@ -189,8 +191,7 @@ std::string EnvironmentReport::to_string() const {
 std::string EnvironmentReport::to_json() const {
   nlohmann::ordered_json object;
   for (const EnvironmentFact& fact : facts) object[fact.name] = fact.value;
-  // A variable may hold bytes that are no UTF-8.
-  return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_text(object, 2);
 }
 
 EnvironmentReport environment_report(Runtime& runtime) {

@@ -1,6 +1,7 @@
 /// The facts about machine, build and job that belong into a bug report.
 ///
-/// Local. Errors: none; what cannot be found out is left out.
+/// Local.
+/// Errors: none; what cannot be found out is left out.
 /// Mirrors: `accelerate env`; accelerate utils/other.py, check_os_kernel.
 #pragma once
 

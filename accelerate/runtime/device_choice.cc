@@ -34,7 +34,7 @@ constexpr Kind kKinds[] = {
     {"xpu", c10::kXPU, "xccl"},          {"neuron", c10::kPrivateUse1, "neuron"},
 };
 
-// What LibTorch calls PrivateUse1 until a plug-in names it.
+// LibTorch's name of PrivateUse1 until a plug-in names it.
 constexpr char kNoPlugIn[] = "privateuseone";
 
 std::string describe(const std::vector<DeviceKind>& present) {

@@ -1,4 +1,4 @@
-/// What a rank's process has of the host: console, memory, threads, ports.
+/// The parts of the host that a rank's process uses: console, memory, threads, ports.
 ///
 /// Threads: any.
 #pragma once

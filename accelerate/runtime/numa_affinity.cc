@@ -161,7 +161,7 @@ NumaAffinity override_numa_affinity(int local_process_index, std::optional<bool>
     runtime.write_console(ConsoleStream::kErr,
                           absl::StrCat(affinity.to_string(local_process_index), "\n"));
   }
-  // What set_numa_affinity() answers from here on.
+  // set_numa_affinity() answers with this object from here on.
   runtime.reset_shared<NumaAffinity>();
   runtime.shared<NumaAffinity>([&] { return std::make_unique<NumaAffinity>(affinity); });
   return affinity;

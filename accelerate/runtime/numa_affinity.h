@@ -1,6 +1,7 @@
 /// Binding a rank to the CPUs near its device, so that it does not read memory across sockets.
 ///
-/// Local. Threads: those that exist are bound, and those that are made later inherit it.
+/// Local.
+/// Threads: those that exist are bound, and those that are made later inherit it.
 /// Mirrors: set_numa_affinity, override_numa_affinity; ACCELERATE_CPU_AFFINITY.
 /// Differs: ranks on CPUs are spread over the NUMA nodes, where HF Accelerate does nothing.
 #pragma once

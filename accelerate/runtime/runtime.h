@@ -39,7 +39,7 @@ class Store;
 
 namespace accelerate {
 
-/// What a process group is made from.
+/// The arguments of a new process group.
 struct GroupOptions {
   /// Global ranks of the members, ascending; empty means all ranks of the job.
   std::vector<int> ranks;
@@ -114,8 +114,8 @@ class Runtime {
   /// The device this rank computes on.
   virtual c10::Device device() const = 0;
 
-  /// What kind of device it is, where the device type does not say: "gpu", "npu", "hpu", "xpu",
-  /// "mlu", "sdaa", "musa", "neuron", "tpu" or "cpu". Decides the DistributedType.
+  /// The kind of device, where the device type does not say: "gpu", "npu", "hpu", "xpu", "mlu",
+  /// "sdaa", "musa", "neuron", "tpu" or "cpu". Decides the DistributedType.
   virtual std::string device_family() const;
 
   /// The kinds of accelerator this rank could compute on, best first, by the names of

@@ -84,8 +84,8 @@ class GradientState {
   const GradientAccumulationPlugin& plugin() const { return plugin_; }
   void set_plugin(const GradientAccumulationPlugin& plugin);
 
-  /// What an Accelerator was constructed with. The first request takes effect; later ones must
-  /// equal it, or the plugin as setters have changed it since.
+  /// The plugin that an Accelerator was constructed with. The first request takes effect; later
+  /// ones must equal it, or the plugin as setters have changed it since.
   /// Errors: c10::ValueError for a request that contradicts the first one.
   void request_plugin(const GradientAccumulationPlugin& plugin);
 

@@ -1,9 +1,10 @@
 /// The collectives of comm/operations.h and comm/objects.h over all ranks of the job, for programs
 /// without an Accelerator at hand. Like it they make the PartialState if there is none yet.
 ///
-/// Collective, all of them but is_initialized(). Errors: as the operation's own.
+/// Collective, all of them but is_initialized().
+/// Errors: as the operation's own.
 /// Mirrors: accelerate utils/operations.py, utils/other.py and utils/random.py, whose functions
-/// know the job.
+///          know the job.
 #pragma once
 
 #include <utility>
@@ -37,7 +38,7 @@ inline c10::IValue gather_object(const c10::IValue& object) {
   return gather_object(PartialState::get().group(), object);
 }
 
-/// Gives every rank the state that rank 0's generators have; see util/random.h.
+/// Gives every rank the state that rank 0's generators have; see comm/random.h.
 inline void synchronize_rng_state(RNGType rng_type, at::Generator generator = {}) {
   synchronize_rng_state(PartialState::get().group(), rng_type, std::move(generator));
 }
@@ -64,7 +65,7 @@ Tree reduce(Tree tensor, Reduction reduction = Reduction::kMean, double scale = 
   return reduce(PartialState::get().group(), std::move(tensor), reduction, scale);
 }
 
-/// The tensors with one dim filled up to the largest size that it has on a rank.
+/// The tensors with one dim padded to the largest size that it has on a rank.
 template <typename Tree>
 Tree pad_across_processes(Tree tensor, const PadAcrossProcessesOptions& options = {}) {
   return pad_across_processes(PartialState::get().group(), std::move(tensor), options);

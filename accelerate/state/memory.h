@@ -22,7 +22,7 @@ template <typename T>
 concept CanBeReset = requires(T& object) {
   object.reset();
 } && (requires(T& object) { object.defined(); } || std::constructible_from<bool, T&>);
-// What TORCH_MODULE makes; its default is a new module.
+// A class made by TORCH_MODULE; its default is a new module.
 template <typename T>
 concept IsModuleHolder = requires(T& object) {
   object.is_empty();

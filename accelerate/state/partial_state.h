@@ -83,7 +83,7 @@ class RestrictedFunction {
   /// Whether calls run the function on this rank.
   bool runs() const { return runs_; }
 
-  /// What the function returns, where it runs; otherwise nothing.
+  /// The function's result, where it runs; otherwise nothing.
   template <typename... Args>
   auto operator()(Args&&... args) {
     using Result = std::invoke_result_t<Function&, Args...>;
@@ -138,7 +138,8 @@ class PartialState {
   /// Whether the launcher forked this process from one that it shares a group with: FORK_LAUNCHED,
   /// as it was at the last get().
   bool fork_launched() const { return record().fork_launched; }
-  /// Who started the ranks, as in Topology::source: "torchrun", "Open MPI", "plain", ...
+  /// The launcher that started the ranks, as in Topology::source: "torchrun", "Open MPI", "plain",
+  /// ...
   const std::string& launcher() const { return topology().source; }
   int process_index() const { return topology().rank; }
   int local_process_index() const { return topology().local_rank; }
@@ -232,7 +233,7 @@ class PartialState {
   }
 
  private:
-  // What a reset forgets.
+  // The part of the state that a reset forgets.
   struct Record {
     c10::Device device;
     DistributedType distributed_type;
@@ -295,7 +296,7 @@ class AcceleratorState {
   /// How often the state was made. When it changes, other state that Accelerators share is reset.
   int generation() const { return generation_; }
 
-  /// What models compute in.
+  /// The number format that models compute in.
   PrecisionType mixed_precision() const;
 
   /// The rank's place in the job; the most used parts are repeated below.

@@ -3,7 +3,7 @@
 /// Portable are tensors, numbers, booleans, enumerators, strings, vectors, arrays, pairs, tuples,
 /// optionals and maps of portable values, c10::IValue, torch::data's examples and the tree_members
 /// of a user's struct that can be made empty (members it does not list stay as made). The bytes are
-/// for ranks of one job on machines of one kind; they are no file format.
+/// for ranks of one job on machines of one kind; they are not a file format.
 /// Errors: c10::Error for bytes that end too early.
 /// Threads: functions of their arguments.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace accelerate {
 
-/// What a value is while it travels: the tensors by themselves, everything else as bytes.
+/// A value on its way: the tensors by themselves, everything else as bytes.
 class PortableWriter {
  public:
   void write_bytes(const void* data, size_t size);
@@ -59,7 +59,7 @@ class PortableReader {
   void unpack();
 
   void set_device(c10::Device device) { device_ = device; }
-  /// Those made so far.
+  /// The tensors made so far.
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -188,7 +188,7 @@ std::string to_bytes(const T& value) {
   return std::move(writer).pack();
 }
 
-/// What `to_bytes` was given; tensors are on the CPU.
+/// The value that `to_bytes` was given; tensors are on the CPU.
 template <Portable T>
 T from_bytes(std::string bytes) {
   PortableReader reader(std::move(bytes));

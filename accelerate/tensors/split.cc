@@ -15,6 +15,7 @@ ProcessShare ProcessShare::of(int64_t entries, int rank, int size, bool apply_pa
                     "split_between_processes: nothing cannot be padded, for it has no last entry");
   const int64_t each = entries / size;
   const int64_t extras = entries % size;
+  // The first ranks get the entries that do not divide, one each, as in HF Accelerate.
   const int64_t begin = rank * each + std::min<int64_t>(rank, extras);
   const int64_t own = each + (rank < extras ? 1 : 0);
   const int64_t most = each + (extras > 0 ? 1 : 0);
@@ -55,6 +56,7 @@ at::Tensor split_part(const at::Tensor& tensor, const ProcessShare& share) {
   if (share.padding() == 0) return own;
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[0] = share.padding();
+  // The last row of all and not of the share, which may be empty.
   return at::cat({own, tensor.narrow(0, tensor.size(0) - 1, 1).expand(shape)});
 }
 

@@ -38,7 +38,7 @@ struct ProcessShare {
   int64_t padding() const { return length - (end - begin); }
 };
 
-/// What a rank sees of a dataset with `size()` and `get(index)`, which it owns.
+/// A rank's view of a dataset with `size()` and `get(index)`, which it owns.
 template <typename Dataset>
 class DatasetShare {
  public:
@@ -64,7 +64,7 @@ class DatasetShare {
 
 namespace internal {
 
-// What split_between_processes cuts: its length, and the entries of a share.
+// The parts of split_between_processes for each type: its length, and the entries of a share.
 int64_t split_length(const at::Tensor& tensor);
 at::Tensor split_part(const at::Tensor& tensor, const ProcessShare& share);
 int64_t split_length(const c10::IValue& value);
@@ -123,7 +123,7 @@ void split_in_place(T& value, const ProcessShare& share) {
 /// Rank `rank`'s share of `inputs`: entries of a std::vector, rows of a tensor, entries of a
 /// c10::IValue's list or tuple. Maps, dicts, std::tuples, examples and user's structs are split
 /// member by member, and all members must have one length. Text is not split: a std::string is
-/// returned whole. A rank alone gets everything. With `apply_padding` shares are filled up to equal
+/// returned whole. A rank alone gets everything. With `apply_padding` shares are padded to equal
 /// lengths with copies of the last of all entries.
 template <typename T>
   requires(!internal::IndexedDataset<T>)

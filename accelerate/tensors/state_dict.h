@@ -1,4 +1,5 @@
-/// What an object needs to go on where it stood, as a value: tensors by name, and everything else.
+/// The state with which an object goes on where it stood, as a value: tensors by name, and
+/// everything else.
 ///
 /// It is what objects give to a checkpoint and get back from it, and what one file of a checkpoint
 /// holds.
@@ -23,7 +24,7 @@ struct StateDict {
   nlohmann::ordered_json values;
 };
 
-/// What `Accelerator::register_for_checkpointing` takes.
+/// The objects that `Accelerator::register_for_checkpointing` takes.
 template <typename T>
 concept Stateful = requires(T& object, const T& constant, const StateDict& state) {
   { constant.state_dict() } -> std::convertible_to<StateDict>;

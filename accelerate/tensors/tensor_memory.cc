@@ -13,6 +13,8 @@ namespace accelerate::internal {
 at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
   at::Tensor tensor = at::empty(sizes, options);
   if (!tensor.is_cpu()) return tensor;
+  // The first write to each page costs a fault, and large pages have 512 times fewer. Advice
+  // concerns whole pages that are the tensor's alone.
   constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
   const auto start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
   const uintptr_t begin = (start + kLargePage - 1) / kLargePage * kLargePage;
@@ -28,6 +30,7 @@ at::Tensor take_over(at::Tensor tensor, const at::Tensor& parameter, at::ScalarT
   const bool lies_right =
       tensor.numel() == 0 ||
       (like_parameter ? tensor.strides() == parameter.strides() : tensor.is_contiguous());
+  // A tensor that others hold as well would change under them.
   const bool is_ours = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
   if (lies_right && is_ours && tensor.scalar_type() == dtype &&
       tensor.device() == parameter.device() && !tensor.requires_grad()) {

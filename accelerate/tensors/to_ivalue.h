@@ -1,6 +1,7 @@
 /// Static trees as dynamic nested values (c10::IValue), and what has another type than its input.
 ///
-/// All functions are local. Threads: functions of their arguments.
+/// All functions are local.
+/// Threads: functions of their arguments.
 /// Mirrors: accelerate utils/operations.py, get_shape, listify.
 #pragma once
 

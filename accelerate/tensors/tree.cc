@@ -78,6 +78,7 @@ c10::IValue map_ivalue_children(const c10::IValue& value, MapIValue fn) {
   });
   if (value.isTuple()) {
     std::shared_ptr<c10::TupleType> type = value.toTupleRef().type();
+    // A named tuple keeps its type only while its fields do.
     if (same_kinds && type->schema() != nullptr) {
       return c10::ivalue::Tuple::createNamed(std::move(elements), std::move(type));
     }

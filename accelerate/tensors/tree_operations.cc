@@ -57,6 +57,7 @@ c10::IValue send_ivalue(const c10::IValue& value, c10::Device device, bool non_b
 at::Tensor tensor_to_fp32(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const at::ScalarType dtype = tensor.scalar_type();
+  // As in HF Accelerate, doubles and 8-bit numbers stay as they are.
   return dtype == at::kHalf || dtype == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
 }
 

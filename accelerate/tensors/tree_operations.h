@@ -1,5 +1,5 @@
-/// What can be done with the tensors of a tree (see tree.h) without other ranks: find, send,
-/// convert, cut, fill up, join.
+/// Operations on the tensors of a tree (see tree.h) that need no other ranks: find, send, convert,
+/// cut, pad, join.
 ///
 /// All functions are local, work on static trees and on c10::IValue alike, and give the tree back
 /// with its containers as they were: what HF Accelerate's honor_type is for follows from the types.
@@ -150,7 +150,7 @@ std::optional<c10::Device> find_device(const Tree& data) {
 struct SendToDeviceOptions {
   /// The host does not wait for copies from page-locked memory.
   bool non_blocking = false;
-  /// What maps and dicts hold under these keys stays where it is.
+  /// The entries of maps and dicts under these keys stay where they are.
   std::vector<std::string> skip_keys = {};
 };
 
@@ -255,11 +255,10 @@ Tree slice_tensors(Tree data, const TensorSlice& tensor_slice,
 
 /// Each tensor with its last row repeated until `num_processes` divides the rows. Shapes:
 /// [batch_size, ...], the batch in dim `dim`; out [the next multiple of num_processes, ...].
-/// Errors: c10::ValueError for leaves that are no tensors, a tensor whose dim is not batch_size,
-/// and
-///         a num_processes below 1.
-/// Differs: HF Accelerate fills up with zeros, and not always to a multiple; its documentation says
-/// this.
+/// Errors: c10::ValueError for leaves other than tensors, a tensor whose dim is not batch_size,
+///         and a num_processes below 1.
+/// Differs: HF Accelerate pads with zeros, and not always to a multiple; its documentation says
+///          this.
 template <typename Tree>
 Tree pad_input_tensors(Tree tensor, int64_t batch_size, int num_processes, int64_t dim = 0) {
   expect_only_tensors(tensor, "pad_input_tensors");
@@ -360,8 +359,8 @@ void concatenate_into(T& whole, const std::vector<const T*>& parts, int64_t dim)
 }  // namespace internal
 
 /// The trees' tensors, joined along `dim` at each place. A single tree is returned as it is.
-/// Errors:  c10::ValueError for nothing to join, structures that differ, and leaves that are no
-///          tensors; c10::Error for tensors that do not fit.
+/// Errors:  c10::ValueError for nothing to join, structures that differ, and leaves other
+///          than tensors; c10::Error for tensors that do not fit.
 /// Differs: structures must be equal; HF Accelerate leaves out what the first one does not have.
 template <typename Tree>
 Tree concatenate(const std::vector<Tree>& data, int64_t dim = 0) {

@@ -100,7 +100,7 @@ TEST(SendToDevice, SkipsKeysAtAnyDepth) {
   EXPECT_FALSE(send_to_device(at::Tensor(), c10::kCPU).defined());
 }
 
-// What a tokenizer gives, say.
+// A tokenizer's output, say.
 struct Encoding {
   at::Tensor ids;
   bool waits = true;

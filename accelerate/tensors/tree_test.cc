@@ -126,7 +126,7 @@ TEST(Tree, RebuildsAnIValueInsteadOfChangingWhatOthersShare) {
 
 // ---- visit_leaves
 
-// What a visit sees, in words.
+// The leaves that a visit sees, in words.
 template <typename T>
 std::vector<std::string> leaves(T& value) {
   std::vector<std::string> seen;

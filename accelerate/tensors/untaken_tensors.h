@@ -1,4 +1,4 @@
-/// What a saved state has that nothing has asked for yet.
+/// The tensors of a saved state that nothing has asked for yet.
 ///
 /// Threads: any.
 #pragma once

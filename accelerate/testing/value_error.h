@@ -1,4 +1,4 @@
-/// What a function throws, for tests.
+/// The text of an exception that a function throws, for tests.
 #pragma once
 
 #include <string>

@@ -2,9 +2,9 @@
 ///
 /// A thread takes the calls from a queue and makes them. Without a thread, as in a simulation,
 /// calls are made at once. The training loop never waits: if the queue is full, further calls are
-/// dropped and counted. Each distinct error of a call is reported once. Errors:  none; failures are
-/// reported. Threads: the rank's; `request_flush`, `wait_flushed` and `drain` any. In a forked
-/// process, which
+/// dropped and counted. Each distinct error of a call is reported once.
+/// Errors: none; failures are reported.
+/// Threads: the rank's; `request_flush`, `wait_flushed` and `drain` any. In a forked process, which
 ///          does not have the thread, the calls do nothing.
 #pragma once
 

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// What a tracker was called for, and what was reported of it.
+// The calls of a tracker, and the reports about it.
 struct Record {
   void add(const std::string& text) {
     const std::lock_guard lock(mutex);

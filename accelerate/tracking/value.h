@@ -3,7 +3,8 @@
 ///   accelerator.log({{"loss", 0.25}, {"epoch", 3}, {"lr", {{"head", 0.1}, {"body", 0.01}}}});
 ///
 /// A value is a copy and does not depend on LibTorch, so that trackers are built without it.
-/// Include accelerate/tracking/run/trackers.h to make values of tensors. Threads: as for any value.
+/// Include accelerate/tracking/run/trackers.h to make values of tensors.
+/// Threads: as for any value.
 #pragma once
 
 #include <concepts>

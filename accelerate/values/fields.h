@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 
@@ -120,8 +121,7 @@ bool json_to(const nlohmann::ordered_json& value, T& field) {
 
 /// The beginning of its text, for messages.
 inline std::string json_excerpt(const nlohmann::ordered_json& value) {
-  using Handler = nlohmann::ordered_json::error_handler_t;
-  return value.dump(-1, ' ', false, Handler::replace).substr(0, 64);
+  return json_text(value).substr(0, 64);
 }
 
 /// The value under `name` in `object`, which messages call `where`.

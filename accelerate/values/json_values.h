@@ -18,9 +18,9 @@ nlohmann::json merge_dicts(const nlohmann::json& source, nlohmann::json destinat
 
 namespace internal {
 
-/// Replaces such numbers by strings, at any depth.
+/// Replaces non-finite numbers by their strings, at any depth.
 nlohmann::ordered_json spell_numbers(nlohmann::ordered_json value);
-/// Replaces such strings by numbers.
+/// Replaces such strings by the numbers.
 nlohmann::ordered_json read_numbers(nlohmann::ordered_json value);
 
 /// The same for values that may hold such strings as strings: the numbers are {"number": "inf"},

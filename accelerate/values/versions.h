@@ -4,8 +4,7 @@
 /// use ("v1.0-beta.2", "1.0-1"). Missing release numbers are zero: 2.6 equals 2.6.0. In ascending
 /// order: 1.0.dev1, 1.0a1, 1.0rc1, 1.0, 1.0+cpu, 1.0.post1.
 /// Errors: c10::ValueError for text that is neither a version nor, where one may be named, a
-/// library
-///         of library_version; and for an operation that is none of > >= == != <= <.
+///         library of library_version; and for an operation that is none of > >= == != <= <.
 /// Threads: pure functions.
 /// Mirrors: accelerate utils/versions.py; the order is that of PEP 440.
 #pragma once

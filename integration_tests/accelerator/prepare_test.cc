@@ -24,7 +24,7 @@ Loader made_loader(int64_t samples = 8, int64_t batch = 2) {
                 {.batch_size = batch});
 }
 
-// What `fn` throws, as text.
+// The text of the exception that `fn` throws.
 template <typename Fn>
 std::string error_of(Fn&& fn) {
   try {

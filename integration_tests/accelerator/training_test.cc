@@ -1,4 +1,4 @@
-// What a training step does on many ranks: it follows one large batch, and says who broke it.
+// A training step on many ranks follows one large batch, and names the rank that broke it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

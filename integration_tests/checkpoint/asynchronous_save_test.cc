@@ -209,7 +209,7 @@ class GatedFiles final : public FilesOnDisk {
   absl::Notification reached, open_gate;
 
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
-    // What is copied behind training was copied before.
+    // Tensors that are copied behind training were copied before.
     const bool is_first = path.find("/behind.tmp/model") != std::string::npos;
     if (is_first && !reached.HasBeenNotified()) {
       reached.Notify();

@@ -1,7 +1,7 @@
-// Whatever dies, and whenever: every file operation of every rank of a run that saves, rotates and
-// resumes is made to fail in every way, one at a time. The run that follows must find a complete
-// checkpoint, the last one that save_state returned for or a later one, and go on bit for bit.
-// One shape each: a case crashes at every file operation of two ranks, which is its cost.
+// No matter what crashes or when: every file operation of every rank of a run that saves, rotates
+// and resumes is made to fail in every way, one at a time. The run that follows must find a
+// complete checkpoint, the last one that save_state returned for or a later one, and go on bit for
+// bit. One shape each: a case crashes at every file operation of two ranks, which is its cost.
 #include <algorithm>
 #include <cstddef>
 #include <iostream>
@@ -35,7 +35,7 @@ constexpr char kFolder[] = "/sim/run/best";
 constexpr char kNotes[] = "notes.txt";
 constexpr char kNotesText[] = "not the library's";
 
-// What is known of a job over all its runs.
+// The facts about a job over all its runs.
 struct Job {
   explicit Job(bool can_exchange, bool has_notes)
       : disk(std::make_shared<SimDisk>(SimDiskOptions{.can_exchange = can_exchange})) {

@@ -1,4 +1,4 @@
-// What load_state restores where options say which states there are and how they are read.
+// The states that load_state restores where options say which there are and how they are read.
 // One shape each: whether a loader has a state, and where states lie, does not depend on ranks.
 #include <memory>
 #include <optional>

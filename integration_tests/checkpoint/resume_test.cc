@@ -82,7 +82,7 @@ TEST(Resume, WithOtherNumbersOfRanksEverySampleStillComesOnce) {
   run("2x2", disk, {.epochs = 2, .stop_after = 5});
   const auto rest = run("1x2", disk, {.epochs = 2, .resumes = true});
   EXPECT_EQ(rest[0].resumed_at, 5);
-  // 52 samples an epoch: 4 rounds of 16, the last filled up; then rounds of 8. The fifth step was
+  // 52 samples an epoch: 4 rounds of 16, the last padded; then rounds of 8. The fifth step was
   // the first of the second epoch, 36 samples are left.
   EXPECT_EQ(rest[0].losses.size(), 1u + 5u);
 }

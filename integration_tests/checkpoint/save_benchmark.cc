@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/platform/child.h"
 #include "integration_tests/watch/processes.h"
 
 namespace accelerate::checkpoint_benchmark {
@@ -64,7 +65,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// What is saved.
+// The training that is saved.
 struct Training {
   Accelerator accelerator;
   Net net;
@@ -74,7 +75,7 @@ struct Training {
 
   torch::Tensor batch = torch::full({kBatch, kWidth}, 0.1);
 
-  // What a step of training takes, of that the wait for what still reads the moments.
+  // The seconds of a training step, and those of them that it waits for readers of the moments.
   struct Took {
     double all, wait;
   };
@@ -95,7 +96,8 @@ void dd(const std::string& file, bool syncs) {
   const std::string command =
       absl::StrCat("dd if=/dev/zero of=", file, " bs=4M count=", kBytes / kBlock,
                    syncs ? " conv=fsync" : "", " 2>/dev/null");
-  TORCH_CHECK(std::system(command.c_str()) == 0, command);
+  const absl::StatusOr<ChildResult> result = run_shell(command);
+  TORCH_CHECK(result.ok() && result->exit_code == 0, command);
 }
 
 void settle(const std::string& folder) {

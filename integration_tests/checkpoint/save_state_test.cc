@@ -282,7 +282,7 @@ TEST(SaveState, FoldersThatAreNoneAreRefusedOnAllRanks) {
   EXPECT_THAT(save_to("/sim/file", "/sim/file"), Each(HasSubstr("rank 0: /sim/file is a file")));
   EXPECT_EQ(*read_file(*disk, "/sim/file"), "mine");
   EXPECT_EQ(load(disk), 1);
-  // What begins anew begins well.
+  // A new run begins well.
   EXPECT_THAT(save_to("/sim/x//", "/sim/x"), Each(IsEmpty()));
   EXPECT_EQ(load(disk), 2);
   EXPECT_THAT(save_to("/sim/y", "/sim/y"), Each(IsEmpty()));

@@ -28,7 +28,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// What the library cannot know: how many steps the user counts.
+// State that the library cannot know: how many steps the user counts.
 struct Progress {
   int64_t steps = 0;
   StateDict state_dict() const { return {.values = {{"steps", steps}}}; }

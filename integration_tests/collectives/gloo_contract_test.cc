@@ -1,4 +1,4 @@
-// The collective contract on c10d's Gloo, ranks being threads that meet over loopback.
+// The collective contract on c10d's Gloo, ranks being threads that connect over loopback.
 #include <algorithm>
 #include <atomic>
 #include <exception>

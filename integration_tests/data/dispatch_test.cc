@@ -37,7 +37,7 @@ AcceleratorOptions dispatching(const Draw& draw) {
                                 .data_seed = 11 + draw.number}};
 }
 
-// What each rank's body throws, as text; "" if nothing.
+// The text of the exception that each rank's body throws; "" if there is none.
 std::vector<std::string> errors_of_ranks(const std::string& spec,
                                          const std::function<void(Rank&)>& body) {
   Cluster cluster(spec);
@@ -524,7 +524,7 @@ TEST(SelfSharding, TellsAllRanksWhichOneCannotBegin) {
   EXPECT_THAT(errors[1], HasSubstr("no such file"));
 }
 
-// A collate function that pads to the longest sample meets the samples that fill up, too.
+// A collate function that pads to the longest sample sees the samples that pad the round, too.
 TEST(Dispatch, PadsTheLastRoundAsOneBatch) {
   auto pad = [](const std::vector<int64_t>& lengths) {
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());

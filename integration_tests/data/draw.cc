@@ -111,7 +111,7 @@ std::vector<ExpectedBatch> expected_share(const Values& order, const Draw& draw,
     const Values real = expected_round(order, draw, round, taken);
     const auto rows = static_cast<int64_t>(real.size());
     int64_t slice = geometry.slice();
-    // What fills up: the first samples of the pass.
+    // The padding: the first samples of the pass.
     int64_t cycle = geometry.round();
     if (geometry.dispatch) {
       slice = (rows + geometry.world_size - 1) / geometry.world_size;

@@ -81,8 +81,8 @@ Draw draw_loader(uint64_t number, int world_size = 0);
 
 // ---- The model
 
-/// What rank `rank` gets of a pass in this order, when `taken` samples were taken before: batches
-/// in which the first `own_rows` are real.
+/// The batches that rank `rank` gets of a pass in this order, when `taken` samples were taken
+/// before; the first `own_rows` of each are real.
 struct ExpectedBatch {
   Values samples;
   int64_t own_rows = 0;

@@ -23,7 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What `fn` throws, as text; "" if nothing.
+// The text of the exception that `fn` throws; "" if there is none.
 template <typename Error, typename Fn>
 std::string error_of(Fn&& fn) {
   try {
@@ -166,7 +166,7 @@ TEST(DatasetsThatThrow, SayWhereAndCanBeReadAgain) {
         if (workers > 0) {
           EXPECT_THAT(error, HasSubstr(absl::StrCat("worker ", broken / 3 % workers)));
         }
-        // What came before the failure was given.
+        // The batches before the failure were given.
         EXPECT_EQ(before.size(), broken / 3) << text;
         EXPECT_FALSE(state.in_dataloader()) << text;
         EXPECT_EQ(loader.epoch(), 0) << text;

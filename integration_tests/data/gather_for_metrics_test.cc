@@ -31,7 +31,7 @@ struct Scored {
 };
 auto tree_members(Scored& scored) { return std::tie(scored.scores, scored.names); }
 
-// What one rank saw of one pass.
+// One rank's view of one pass.
 struct Seen {
   std::vector<Values> batches;
   std::vector<Values> gathered;

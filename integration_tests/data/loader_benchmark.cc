@@ -1,4 +1,4 @@
-// What a data loader costs on top of reading: samples delivered per second on one thread, and the
+// The cost of a data loader on top of reading: samples delivered per second on one thread, and the
 // part of the time that the reading itself takes. The floor is at::index_select with the indices
 // ready, over the same batches; loader and floor take turns, and medians are compared.
 #include <algorithm>
@@ -138,7 +138,7 @@ void BM_PreparedStream(benchmark::State& state) {
   compare_share(state, Counter(), {.batch_size = kBatchSize});
 }
 
-// What shuffling draws at least, once per pass.
+// The random numbers that shuffling draws at least, once per pass.
 void BM_Permutation(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(torch::randperm(kSamples, torch::kLong));
 }

@@ -1,5 +1,5 @@
-// What every loader promises about who gets which sample, over random draws. Without a cluster:
-// a rank's share needs no other rank, so there can be many draws.
+// The promises of every loader about who gets which sample, over random draws. Without a cluster: a
+// rank's share needs no other rank, so there can be many draws.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -112,7 +112,7 @@ TEST(LoaderProperties, RepeatOnlyWhatFillsTheLastRoundAndLoseOnlyWhatIsDropped) 
   }
 }
 
-// What gather_for_metrics goes by: the real rows come first, on each rank and over ranks.
+// gather_for_metrics relies on it: the real rows come first, on each rank and over ranks.
 TEST(LoaderProperties, TellWhichRowsAreRealAndWhichBatchIsLast) {
   for (uint64_t number = 20000; number < 22500; ++number) {
     const Draw draw = draw_loader(number);

@@ -21,8 +21,8 @@ using simulator::Rank;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// What one rank saw of one pass over 21 samples in batches of two: six rounds, the last of which
-// has one real sample.
+// One rank's view of one pass over 21 samples in batches of two: six rounds, the last of which has
+// one real sample.
 struct Pass {
   std::vector<Values> batches;
   std::vector<int> ends;        // whether the loop is told of each that it is the last

@@ -1,4 +1,4 @@
-// What automatic differentiation does beyond one backward pass, and the modes without it.
+// Automatic differentiation beyond one backward pass, and the modes without it.
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -247,7 +247,7 @@ Result train(const Training& training, c10::Device device) {
   return result;
 }
 
-// What differs, one line each.
+// The differences, one line each.
 std::string differences(const Result& expected, const Result& actual, c10::Device device) {
   std::string text;
   auto note = [&](const std::string& what, const Tensor& left, const Tensor& right) {

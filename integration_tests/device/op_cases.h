@@ -44,7 +44,7 @@ class Inputs {
   Tensor booleans(at::IntArrayRef size);
   Tensor values(std::initializer_list<double> values, at::ScalarType dtype = at::kFloat);
   Tensor indices(std::initializer_list<int64_t> values);
-  /// What the host read from the device, to be compared.
+  /// A number that the host read from the device, to be compared.
   Tensor number(double value);
 
   /// A generator of the device's own kind.
@@ -64,8 +64,9 @@ Tensors as_list(std::tuple<T...> tensors) {
 }
 void append(Tensors& list, Tensors more);
 
-/// What `function` makes of `inputs`, then the gradients of a weighted sum of it. Inputs that are
-/// not floating-point numbers get none; a gradient that does not exist is an undefined tensor.
+/// The results of `function` for `inputs`, then the gradients of a weighted sum of them. Inputs
+/// that are not floating-point numbers get none; a gradient that does not exist is an undefined
+/// tensor.
 Tensors with_gradients(Inputs& in, Tensors inputs,
                        const std::function<Tensors(const Tensors&)>& function);
 

@@ -23,7 +23,7 @@ Tensors run_on(const OpCase& op_case, c10::Device device) {
   return op_case.run(inputs);
 }
 
-// What differs between the CPU and `device`; empty if nothing does.
+// The differences between the CPU and `device`; empty if there are none.
 std::string differences(const OpCase& op_case, c10::Device device) {
   const Tensors expected = run_on(op_case, c10::Device(c10::kCPU));
   const Tensors actual = run_on(op_case, device);

@@ -1,4 +1,4 @@
-// What makes few numbers of many: reductions, scans, sorting and searching.
+// Operators that make few numbers of many: reductions, scans, sorting and searching.
 #include <ATen/ATen.h>
 
 #include "integration_tests/device/op_cases.h"

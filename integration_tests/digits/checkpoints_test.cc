@@ -40,7 +40,7 @@ TEST(Checkpoints, AStoppedRunEndsWithTheSameWeights) {
   ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
   const std::string weights = "/model/model.safetensors";
   EXPECT_EQ(read_file(files, halves + weights).value(), read_file(files, whole + weights).value());
-  // What real processes saved simulated ones load.
+  // Simulated processes load a checkpoint that real ones saved.
   const ChildResult simulated = digits(halves, "--resume --max_steps 1", "--simulate 1x2");
   EXPECT_EQ(simulated.exit_code, 0) << simulated.output;
 }

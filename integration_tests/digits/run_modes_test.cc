@@ -18,7 +18,7 @@ constexpr char kProgram[] =
 
 ChildResult run(const std::string& command) { return run_shell(command).value(); }
 
-// What follows "loss " on each line, whatever the launcher puts before it.
+// The numbers behind "loss " on each line, whatever the launcher puts before it.
 std::vector<std::string> losses(const std::string& text) {
   std::vector<std::string> found;
   for (size_t at = text.find("loss 0x"); at != std::string::npos;

@@ -26,7 +26,7 @@
 #include "launch/settings/basic_config.h"
 #include "simulator/cluster/cluster.h"
 
-// What the reader of a snippet has. Nothing here is called.
+// The names that the reader of a snippet has. Nothing here is called.
 namespace accelerate::documents {
 
 struct NetImpl : torch::nn::Module {

@@ -1,4 +1,4 @@
-/// What a family's run_case puts into its answer where something throws, and how it asks ranks.
+/// The answers of a family's run_case where something throws, and how it asks ranks.
 ///
 /// In an answer `{"error": {"ours": bool, "type": name, "message": text}}` stands for an exception.
 /// `ours` is whether the library reports errors so; an expected error is met by no other one. The
@@ -34,7 +34,8 @@ nlohmann::json status_error(const absl::Status& status);
 /// The answer that the exception is. \pre An exception is being handled.
 nlohmann::json current_error();
 
-/// What `make` returns, or the error it throws, as part of an answer. A CaseError passes through.
+/// The value that `make` returns, or the error it throws, as part of an answer. A CaseError passes
+/// through.
 nlohmann::json part(const std::function<nlohmann::json()>& make);
 
 /// Runs `make(rank)` on every rank of a simulated cluster; an exception is that rank's answer. The

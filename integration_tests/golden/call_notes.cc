@@ -42,7 +42,7 @@ std::vector<Item> items_of(const std::string& list) {
   return items;
 }
 
-// What stands in the first parentheses after `from`, and the place behind them.
+// The text in the first parentheses after `from`, and the place behind them.
 std::pair<std::string, size_t> parenthesised(const std::string& note, size_t from) {
   const size_t open = note.find('(', from);
   const size_t close = note.find(')', from);

@@ -11,7 +11,7 @@
 
 namespace accelerate::golden {
 
-/// What the call gives here: the batch size, or where there are more parameters the list of all.
+/// The result of the call here: the batch size, or where there are more parameters the list of all.
 /// Arguments by name are given by position. A call that does not compile is refused_by_compiler().
 /// Errors: CaseError for a note that says something else.
 nlohmann::json run_noted_call(const std::string& note, int64_t starting_batch_size);

@@ -1,5 +1,5 @@
-/// What files with weights look like, worked out from a case by the rules of the format and of
-/// save_model, without the library: what is expected where we differ from HF Accelerate.
+/// The expected contents of files with weights, worked out from a case by the rules of the format
+/// and of save_model, without the library, for cases where we differ from HF Accelerate.
 ///
 /// Errors:  CaseError for what the family does not describe.
 /// Threads: pure functions.
@@ -37,8 +37,8 @@ std::vector<StoredTensor> tensors_of_file(const nlohmann::json& in);
 std::string safetensors_bytes(std::vector<StoredTensor> tensors,
                               const std::optional<std::map<std::string, std::string>>& metadata);
 
-/// What a golden file says of a file: of a safetensors file all but its data, else its size; the
-/// text of JSON.
+/// A golden file's description of a file: all but the data of a safetensors file, the text of JSON,
+/// the size of any other.
 nlohmann::json description_of(const std::string& name, const std::string& bytes);
 
 /// The whole folder after a save, as a golden file has it: only identical views count as one

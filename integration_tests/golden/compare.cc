@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "accelerate/base/json_text.h"
 #include "integration_tests/golden/errors.h"
 
 namespace accelerate::golden {
@@ -18,7 +19,7 @@ std::string on_one_line(const json& value) {
   if (is_error(value)) {
     text = "error: " + value["error"].value("message", value["error"].dump());
   } else {
-    text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    text = json_text(value);
   }
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (text.size() > kMaxLine) text = text.substr(0, kMaxLine - 3) + "...";

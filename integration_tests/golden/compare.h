@@ -16,7 +16,7 @@ namespace accelerate::golden {
 struct Difference {
   /// Such as `ranks[1].log[0][2].g`; empty for the whole.
   std::string path;
-  /// What stands there, on one line each, shortened.
+  /// The two values at that place, on one line each, shortened.
   std::string expected;
   std::string got;
 };

@@ -63,7 +63,7 @@ TEST(Compare, AnExpectedErrorIsNotMetByAnErrorOfAnotherType) {
   ASSERT_TRUE(difference);
   EXPECT_THAT(difference->got, HasSubstr("its type is ValueError, not NotImplementedError"));
   EXPECT_FALSE(equal(expected, R"({"error": {"ours": true, "message": "not yet"}})"));
-  // A type that nobody thought of is met by nothing.
+  // No error matches a type that the table lacks.
   EXPECT_FALSE(equal(R"({"error": {"type": "ZeroDivisionError", "message": "division by zero"}})",
                      R"({"error": {"ours": true, "type": "ValueError", "message": "zero"}})"));
 }

@@ -98,7 +98,7 @@ bool starts_without_epoch(const json& in) {
          in.at("epochs").front().is_null();
 }
 
-// The rank's samples of a stream, filled up with the first block.
+// The rank's samples of a stream, padded with the first block.
 json share_of(const json& in, const std::vector<int64_t>& stream, int64_t rank) {
   const int64_t ranks = int_field(in, "num_processes");
   const int64_t block = int_field(in, "batch_size") * (splits(in) ? 1 : ranks);

@@ -25,7 +25,7 @@ struct Decision {
 
 const std::vector<Decision>& all_decisions();
 
-/// What is expected of a case, and by which decisions it differs from what was recorded.
+/// The expected answer of a case, and the decisions by which it differs from the recorded one.
 struct Expectation {
   nlohmann::json out;
   std::vector<std::string> decisions;

@@ -195,7 +195,7 @@ json run_clear_environment(const json& in) {
       [&](Environment& environment) { act_inside(in, "NEW", environment); });
 }
 
-// What is set in it is always the same.
+// The variables that the case sets in it are always the same.
 json run_purge_environment(const json& in) {
   expect_fields(in, {"fn", "env", "raises"});
   json inside;
@@ -218,8 +218,8 @@ struct PeerError {
   std::vector<std::string> texts;
 };
 
-// As the C++ exception that stands for it in LibTorch. Of those that are no runtime errors, or have
-// more to say than one text, one stands for all.
+// As the C++ exception that stands for it in LibTorch. One stands for all that are not runtime
+// errors or have more to say than one text.
 [[noreturn]] void raise(const PeerError& error) {
   const std::string text = error.texts.empty() ? "" : error.texts[0];
   if (error.texts.size() <= 1) {
@@ -277,7 +277,7 @@ json run_should_reduce(const json& in) {
   }
 }
 
-// What Python says of an error with several texts.
+// Python's text of an error with several texts.
 std::string peer_text(const PeerError& error) {
   if (error.texts.size() == 1) return error.texts[0];
   std::string list;
@@ -293,7 +293,8 @@ json answer_to_raised(const PeerError& error) {
   }
 }
 
-// What a call threw. The error that the case's function raised must come through as it is, type and
+// The exception of a call. The error that the case's function raised must come through as it is,
+// type and
 // text; the case has it as Python calls it. \pre An exception is being handled.
 json call_error(const PeerError& raised) {
   json error = current_error().at("error");

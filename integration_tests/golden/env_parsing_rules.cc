@@ -44,7 +44,7 @@ int64_t reduced(const std::string& rule, int64_t batch_size) {
   return rule.starts_with("minus:") ? batch_size - k : k;
 }
 
-// What is tried when the reduce function is asked and nothing below one sample is tried.
+// The calls when the reduce function is asked and no batch size below one sample is tried.
 void try_positive_batch_sizes(const json& in, json& out) {
   if (!out.contains("calls")) return;
   const auto fits = optional_int_field(in, "fits");

@@ -15,7 +15,7 @@
 
 namespace accelerate::golden {
 
-/// What a decision expects: an error of one of these types of ours that contains one of `says`, or
+/// The error that a decision expects: one of these types of ours that contains one of `says`, or
 /// any words if there are none.
 nlohmann::json our_error(const std::vector<std::string>& types,
                          const std::vector<std::string>& says = {});
@@ -25,8 +25,8 @@ nlohmann::json our_error(const std::vector<std::string>& types,
 void expect_our_error(nlohmann::json& out, const std::vector<std::string>& types,
                       const std::vector<std::string>& says = {});
 
-/// What is wrong with `got` as an answer to the error `expected`; nothing if it stands for it. Both
-/// are what stands under "error".
+/// The reason why `got` does not answer the error `expected`; nothing if it does. Both are the
+/// objects under "error".
 std::optional<std::string> error_difference(const nlohmann::json& expected,
                                             const nlohmann::json& got);
 

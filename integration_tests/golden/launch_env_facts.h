@@ -1,4 +1,4 @@
-/// What a recorded launch asks for, read from its command line and its configuration file.
+/// The facts of a recorded launch, read from its command line and its configuration file.
 ///
 /// Threads: a value.
 #pragma once

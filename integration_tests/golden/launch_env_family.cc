@@ -85,7 +85,7 @@ Machine machine_of(const json& in) {
   return machine;
 }
 
-// What the overlay changes for a child.
+// The changes of the overlay for a child.
 void describe_environment(const EnvironmentOverlay& overlay,
                           const std::vector<std::string>& environment, json* out) {
   (*out)["env_set"] = json::object();

@@ -44,7 +44,7 @@ struct LaunchFlag {
   const char* choices;
   /// Null: none.
   const char* default_value;
-  /// What a rank finds it in; null: nothing.
+  /// The variable in which a rank finds it; null: none.
   const char* variable;
 };
 
@@ -60,7 +60,7 @@ struct TypedLaunchFlag {
 };
 TypedLaunchFlag parse_launch_flag(const std::string& word);
 
-/// What keys in the section begin with, and may leave out: "fsdp_".
+/// The beginning of keys in the section, which they may leave out: "fsdp_".
 std::string key_prefix(FlagPlace place);
 
 /// Whether a text is a value of the flag.

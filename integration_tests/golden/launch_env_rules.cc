@@ -50,7 +50,7 @@ std::string float_text(const std::string& text) {
                                                                         : shortest;
 }
 
-// What is noted where neither flags nor a file say it.
+// The notes about settings that neither flags nor a file say.
 void note_defaults(const LaunchFacts& facts, json& out) {
   if (facts.has_config()) return;
   const json defaults = {{"num_processes", std::to_string(facts.ranks())},
@@ -132,7 +132,7 @@ void tell_defaults_in_one_note(const json& in, json& out) {
   }
 }
 
-// ---- How many ranks, and where they meet.
+// ---- How many ranks, and their rendezvous address.
 
 void start_as_many_ranks_as_asked(const json& in, json& out) {
   const LaunchFacts facts(in);
@@ -197,7 +197,7 @@ bool is_in_use(const json& in, int64_t port) {
 // The port that is free on the recorded machine.
 constexpr char kFreePort[] = "45678";
 
-// The place where machines meet is the same however it is called.
+// The rendezvous address is the same however it is called.
 void meet_at_one_place(const json& in, json& out) {
   const LaunchFacts facts(in);
   if (facts.value("mpirun_hostfile") && facts.machines() == 1 && out.contains("env_set") &&
@@ -524,7 +524,7 @@ void refuse(const json& /*in*/, json& out) {
 constexpr char kExpected[] = "expected ";
 constexpr char kUneven[] = "cannot be divided evenly over";
 constexpr char kNoNumber[] = "is not a whole number from";
-constexpr char kNoPlace[] = "need a place to meet";
+constexpr char kNoPlace[] = "need a rendezvous address";
 constexpr char kNoRank[] = "give --machine_rank";
 constexpr char kAnyPort[] = "port 0 means any free one";
 constexpr char kNoHosts[] = "need --deepspeed_hostfile";
@@ -566,7 +566,7 @@ std::vector<Decision> launch_env_rules() {
        &is_launch, &heed_the_file},
       {kFamily, "one_place_to_meet",
        "HF Accelerate takes port 29500 on one machine; we take any free one and keep it, and call "
-       "the place where machines meet by one name.",
+       "the rendezvous address by one name.",
        &is_launch, &meet_at_one_place},
       {kFamily, "shares_of_cores",
        "HF Accelerate sets OMP_NUM_THREADS=1 for a single process; we limit threads only where "

@@ -2,8 +2,9 @@
 ///
 /// A tensor is {tensor: {dtype, shape, data}}, a tuple {tuple: [...]}, a dict {dict: [[k, v],
 /// ...]}, a float that JSON lacks {float: "inf"}; the rest is as in JSON. A tensor without data
-/// (see accelerate/tensors/tree_operations.h) is the dict {shape, dtype}. Errors: CaseError for
-/// what is none of these. Threads: pure functions.
+/// (see accelerate/tensors/tree_operations.h) is the dict {shape, dtype}.
+/// Errors: CaseError for what is none of these.
+/// Threads: pure functions.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -25,7 +25,7 @@ namespace {
 
 using nlohmann::json;
 
-// What an operation has: the keyword arguments, which must all be known to it, and the ranks.
+// The arguments of an operation: keywords, which must all be known to it, and the ranks.
 class Call {
  public:
   Call(const json& args, const Accelerator& accelerator) : args_(args), accelerator_(accelerator) {

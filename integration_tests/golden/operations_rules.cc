@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the library promises of an encoded value; nothing stands for an error.
+// The encoded value that the library promises; nothing stands for an error.
 using Model = std::optional<json>;
 
 bool is_op(const json& in, const char* name) { return string_field(in, "op") == name; }
@@ -206,7 +206,7 @@ void keep_dtypes(const json& in, json& out) {
                            });
   }
   if (!fits) {
-    const json refused = our_error({"ValueError"}, {"tensors cannot be filled up with"});
+    const json refused = our_error({"ValueError"}, {"tensors cannot be padded with"});
     for (json& answer : kept.at("ranks")) answer = refused;
   }
   out = std::move(kept);
@@ -363,7 +363,7 @@ std::vector<Decision> operations_rules() {
        "HF Accelerate's padded tensors take the dtype of tensor + pad_index on those ranks that "
        "are padded; ours keep theirs, and a pad_index that is not a value of it is an error",
        &pads, &keep_dtypes},
-      {"operations", "filling up batches",
+      {"operations", "padding batches",
        "HF Accelerate's pad_input_tensors adds zeros, and not always up to a multiple of the "
        "processes; ours repeats the last row until there is one, as its documentation says",
        &fills_batches, &repeat_last_rows},

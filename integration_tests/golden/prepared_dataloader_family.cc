@@ -59,7 +59,7 @@ class ItemStream : public Numbers {
 const at::Tensor& indices_of(const at::Tensor& batch) { return batch; }
 const at::Tensor& indices_of(const std::tuple<at::Tensor>& batch) { return std::get<0>(batch); }
 const at::Tensor& indices_of(const Item& batch) {
-  // What travelled with the index must still belong to it.
+  // Members that travelled with the index must still belong to it.
   const at::Tensor index = batch.idx.to(at::kFloat);
   const at::Tensor expected = at::stack({index / 2, -index}, 1);
   if (!at::equal(batch.val, expected)) throw CaseError("val does not belong to idx in a batch");

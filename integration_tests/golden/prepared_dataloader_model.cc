@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Row `row` of the round that begins at `begin` and has `real` rows: what is missing is filled up
+// Row `row` of the round that begins at `begin` and has `real` rows: what is missing is padded
 // with the pass's first samples, round and round.
 int64_t filled(const std::vector<int64_t>& order, int64_t begin, int64_t real, int64_t cycle,
                int64_t row) {

@@ -1,4 +1,4 @@
-/// What a prepared data loader promises, worked out by hand from the few numbers of a case: the
+/// The promises of a prepared data loader, worked out by hand from the few numbers of a case: the
 /// independent side of the decisions about it.
 ///
 /// A pass falls into rounds of T samples (batch_size when splitting, else batch_size times ranks),

@@ -427,7 +427,7 @@ std::vector<Decision> prepared_dataloader_rules() {
        &dispatches_nothing, &leave_after_error},
       {kFamily, "too few samples to dispatch",
        "where a dispatcher has less than half a sample per rank, HF Accelerate gives the last "
-       "ranks empty batches; ours are filled up round and round",
+       "ranks empty batches; ours are padded round and round",
        &dispatches_too_little, &fill_all_ranks},
   };
 }

@@ -287,7 +287,7 @@ TEST(Decisions, OfAPreparedLoaderThatSplitsUnevenly) {
   EXPECT_EQ(expectation.out["ranks"][1]["final"]["iteration"], 1);
 }
 
-// What the recorded cases of operations do not show. As HF Accelerate would have it.
+// Cases that the recorded ones of operations lack, as HF Accelerate would have them.
 std::vector<json> operations_by_hand() {
   return json::parse(R"([
     {"id": "rows-by-hand",
@@ -351,7 +351,7 @@ TEST(Decisions, OfLaunchEnvThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 17})) << result.printed;
 }
 
-// What expectations of launches rest on is what HF Accelerate's parser says, not what ours does.
+// Expectations of launches rest on HF Accelerate's parser, not on ours.
 TEST(LaunchFlags, AreThoseOfHfAccelerate) {
   const json parser =
       pick("launch_env", [](const json& one) { return one["in"]["kind"] == "parser_flags"; });

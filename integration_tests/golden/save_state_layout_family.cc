@@ -1,7 +1,7 @@
 // Checkpoints of the whole training: the files of one, the rotation of many, and mistakes.
 //
-// Files are written to a disk in memory, which outlives the ranks: what loads is another run. Of a
-// file's contents is told what HF Accelerate's has as well.
+// Files are written to a disk in memory, which outlives the ranks: what loads is another run. The
+// answers name the contents that HF Accelerate's files have as well.
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
@@ -293,7 +293,7 @@ json run_rotation(const json& in) {
 
 // ---- kind=error
 
-// What is saved, what becomes of it, and what is loaded.
+// The state that is saved, its files, and the state that is loaded.
 struct Script {
   LayoutObjects saved = kPlain;
   LayoutObjects loaded = kPlain;

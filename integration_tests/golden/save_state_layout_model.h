@@ -1,5 +1,5 @@
-/// What save_state promises, worked out from a case alone: names of files, and which checkpoints a
-/// project has after a sequence of actions.
+/// The promises of save_state, worked out from a case alone: names of files, and which checkpoints
+/// a project has after a sequence of actions.
 ///
 /// Threads: pure functions.
 #pragma once
@@ -21,7 +21,7 @@ std::string our_file_name(const std::string& file, bool has_tensors);
 /// Whether a described value has a tensor in it.
 bool has_tensor(const nlohmann::json& value);
 
-/// What comes after `verb` in "verb:argument"; nothing for another action.
+/// The argument after `verb` in "verb:argument"; nothing for another action.
 std::optional<std::string> argument_of(const std::string& action, const std::string& verb);
 
 /// N of "iteration=N".

@@ -119,7 +119,7 @@ void expect_our_formats(const json& in, json& out) {
 
 bool lists_files(const json& in) { return is_layout(in) || is_action(in, "save_twice"); }
 
-// What is a rank's own, besides random states.
+// The files of a rank alone, besides random states.
 std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
                                        bool is_inside_window) {
   std::vector<std::string> names;

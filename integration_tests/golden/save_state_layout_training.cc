@@ -106,7 +106,7 @@ std::unique_ptr<optim::Scheduler> made_scheduler(const std::string& name,
     return std::make_unique<optim::OneCycleLR>(
         optimizer, optim::OneCycleLROptions{.max_lr = 0.1, .total_steps = 20});
   }
-  // What the recorded rates show: at epochs 0, 1 and 2 they are the base rate.
+  // The recorded rates are the base rate at epochs 0, 1 and 2.
   if (name == "lambda") {
     return std::make_unique<optim::LambdaLR>(optimizer, [](int64_t /*epoch*/) { return 1.0; });
   }

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// What PyTorch's random sampler draws with replacement at once.
+// The numbers that PyTorch's random sampler draws with replacement at once.
 constexpr int64_t kDrawn = 32;
 
 bool seeds_by_process(const json& in) {

@@ -128,7 +128,7 @@ void plain_numbers(json& value) {
   for (json& entry : value) plain_numbers(entry);
 }
 
-// What a log of numbers alone makes, by Comet and ClearML, of each that is NumPy's.
+// The call that Comet and ClearML make for each NumPy number in a log of numbers alone.
 json number_call(const std::string& tracker, const std::string& name, const json& number,
                  const json& step) {
   if (tracker == "comet_ml") {

@@ -79,7 +79,7 @@ class Recorder final : public trackers::MlflowClient {
 
 bool is_object(const json& value) { return value.is_object() && value.contains("$object"); }
 bool is_array(const json& value) { return value.is_object() && value.contains("$ndarray"); }
-// NumPy's float64 is a Python float; its others are no numbers to HF Accelerate.
+// NumPy's float64 is a Python float; HF Accelerate does not take its others for numbers.
 bool is_dropped_number(const json& value) {
   return value.is_object() && value.contains("$np") && value.value("type", "") != "float64";
 }
@@ -266,7 +266,7 @@ std::vector<Decision> mlflow_tracking_rules() {
       {"tracking", "MLflow's arrays are tensors",
        "HF Accelerate's warning shows an array of NumPy; here it is a tensor", &logs_arrays,
        &warn_of_tensors},
-      {"tracking", "MLflow's params are no values of NumPy",
+      {"tracking", "MLflow's params are not values of NumPy",
        "HF Accelerate hands on what NumPy made; here these are numbers and tensors",
        &has_params_of_numpy, &take_params_as_they_are_here},
       {"tracking", "MLflow's params in the order of their names",

@@ -1,4 +1,4 @@
-/// What the cases of all trackers have in common: values, steps and answers.
+/// The common parts of all trackers' cases: values, steps and answers.
 ///
 /// A case's answer lists what a tracker asked of its vendor, in the words of the vendor's Python
 /// package. Trackers that stand on an interface of calls, which writes or sends, get a recorder in

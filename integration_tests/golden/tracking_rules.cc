@@ -17,7 +17,7 @@ bool contains_object(const json& value) {
   return std::any_of(value.begin(), value.end(), contains_object);
 }
 
-// Those whose vendors take any value; the others' cases leave out what is none.
+// True for trackers whose vendors take any value; the others' cases leave out objects.
 bool logs_an_object(const json& in) {
   if (in.at("kind") != "tracker" || !contains_object(in.at("steps"))) return false;
   const json& tracker = in.at("tracker");

@@ -22,7 +22,7 @@ bool holds(const json& value, const char* key) {
                                               [&](const json& entry) { return holds(entry, key); });
 }
 
-// What a case gave as images under a name.
+// The images that a case logged under a name.
 json images_of(const json& in, const std::string& name) {
   for (const json& step : in.at("steps")) {
     if (step.at(0) == "log_images" && step.at(1).at(0).contains(name)) {
@@ -270,8 +270,7 @@ std::vector<Decision> tensorboard_tracking_rules() {
        .rewrite = forget_objects},
       {.family = "tracking",
        .name = "tensorboard: NumPy",
-       .reason =
-           "HF Accelerate drops NumPy's numbers that are no Python floats; here numbers are logged",
+       .reason = "HF Accelerate drops NumPy's numbers but Python floats; here numbers are logged",
        .applies = has_numpy,
        .rewrite = keep_numbers_of_numpy},
       {.family = "tracking",

@@ -209,7 +209,7 @@ json run_case(const json& in) {
                               [&](int /*rank*/) { return Training(in).answer(); })}};
 }
 
-// What the file asks for. bf16 keeps three digits.
+// The tolerance that the file asks for. bf16 keeps three digits.
 Tolerance tolerance(const json& in) {
   if (string_field(in, "mixed_precision") == "bf16") return {.relative = 1e-2, .absolute = 1e-3};
   return {.relative = 1e-5, .absolute = 1e-6};

@@ -1,5 +1,5 @@
-// What the library does on the device of this machine, checked by running it: mixed precision,
-// pinned loading, memory and its cache, and NCCL with one member.
+// Checks the library on the device of this machine by running it: mixed precision, pinned loading,
+// memory and its cache, and NCCL with one member.
 //
 // A program and no test of a framework, because machines with a GPU often have neither Bazel nor
 // GoogleTest; ci/gpu.sh builds it with CMake. Without a GPU it checks on the CPU what there is to

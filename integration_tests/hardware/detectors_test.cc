@@ -1,4 +1,4 @@
-// What real hardware lets pass and the simulator does not.
+// Mistakes that real hardware lets pass and the simulator does not.
 // One shape each: the messages name the ranks that a detector finds.
 #include <functional>
 #include <string>
@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
-// What a run on these ranks fails with; empty if it does not.
+// The failure of a run on these ranks; empty if it has none.
 std::string error_of(const std::string& spec, const std::function<void(Rank&)>& body,
                      simulator::ClusterOptions options = {}) {
   Cluster cluster(spec, std::move(options));

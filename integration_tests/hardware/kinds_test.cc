@@ -1,4 +1,4 @@
-// What ranks on each kind of device take themselves for.
+// The device and type that ranks report on each kind of hardware.
 // One shape each: each kind of hardware by name.
 #include <string>
 #include <utility>

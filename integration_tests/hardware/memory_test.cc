@@ -61,7 +61,7 @@ int64_t train(const std::string& spec, int64_t rows) {
 }
 
 TEST(DeviceMemory, AModelThatNeeds79MebibytesTrainsIn80AndOneThatNeeds81DoesNot) {
-  // What a model needs grows by the same amount with every row.
+  // A model's memory grows by the same amount with every row.
   const int64_t few = train("2x4:h100", 20'000);
   const int64_t more = train("2x4:h100", 22'000);
   const double per_row = static_cast<double>(more - few) / 2'000;

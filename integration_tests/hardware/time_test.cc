@@ -35,7 +35,7 @@ int64_t elapsed_ns(const std::string& spec, const std::function<void(Rank&)>& bo
   return absl::ToInt64Nanoseconds(cluster.elapsed());
 }
 
-// What `part` adds to the clocks of a device that was idle before.
+// The time that `part` adds to the clocks of a device that was idle before.
 int64_t spent_ns(SimDevice& device, const std::function<void()>& part) {
   device.synchronize();
   const int64_t start_ns = device.host_ns();

@@ -1,4 +1,4 @@
-// What a recorded run says about itself.
+// The events, sums and names of a recorded run.
 // One shape each: the events of a recorded run are counted.
 #include <chrono>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Joining over c10d's Gloo, ranks being threads that meet over loopback.
+// Joining over c10d's Gloo, ranks being threads that connect over loopback.
 #include <chrono>
 #include <exception>
 #include <memory>

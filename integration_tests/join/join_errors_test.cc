@@ -1,4 +1,4 @@
-// What goes wrong in a join scope says who went wrong, and nothing waits forever.
+// An error in a join scope names the rank that caused it, and no rank waits forever.
 #include <functional>
 #include <stdexcept>
 #include <string>

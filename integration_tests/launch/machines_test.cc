@@ -32,7 +32,7 @@ std::unique_ptr<LauncherProcess> train(const Network& network, int machine, cons
           .before_exec = [&network, machine] { network.enter(machine); }});
 }
 
-// What follows "loss " on each line, whatever the launcher puts before it.
+// The numbers behind "loss " on each line, whatever the launcher puts before it.
 std::vector<std::string> losses(const std::string& text) {
   std::vector<std::string> found;
   for (size_t at = text.find("loss 0x"); at != std::string::npos;

@@ -1,4 +1,4 @@
-// What a real rank gives back of its device's cached memory, and when.
+// The cached memory of its device that a real rank gives back, and when.
 //
 // The allocator for CPU tensors is replaced by one that keeps freed blocks, as those of
 // accelerators do, and registers how to empty it, as they do.

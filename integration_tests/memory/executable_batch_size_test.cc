@@ -79,7 +79,7 @@ TEST(ExecutableBatchSize, FindsWhatFitsOnTheDevice) {
   });
   ASSERT_GT(tried.size(), 3);
   EXPECT_EQ(tried.back(), found);
-  // What was tried is what is true of fresh devices.
+  // The sizes that were tried fit or fail on fresh devices as well.
   for (int64_t batch_size : tried) {
     EXPECT_EQ(fits(device, batch_size), batch_size == found) << batch_size;
   }
@@ -192,7 +192,7 @@ TEST(ExecutableBatchSize, DataParallelTrainingRetriesOnAllRanksAlike) {
   EXPECT_TRUE(std::isfinite(losses[0]));
 }
 
-// What cannot be helped ends in an error that names the ranks; no rank hangs.
+// A failure beyond repair ends in an error that names the ranks; no rank hangs.
 TEST(ExecutableBatchSize, ARankThatFailsAloneInsideCollectivesIsFound) {
   Cluster cluster("1x2:h100,mem=2MiB");
   try {

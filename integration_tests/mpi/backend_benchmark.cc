@@ -38,7 +38,7 @@ constexpr int kCalls = 100;
 struct Subject {
   std::string name;
   std::function<void()> run;
-  /// Whose mean is one measurement.
+  /// The number of calls whose mean is one measurement.
   int calls = 1;
   std::vector<double> micros = {};
 };

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 constexpr char kRank[] = "integration_tests/mpi/rank ";
 constexpr char kLosses[] = "integration_tests/mpi/losses accelerate/examples/digits/digits.csv.gz ";
 
-// What follows "loss " on each line.
+// The numbers behind "loss " on each line.
 std::vector<std::string> losses(const std::string& text) {
   std::vector<std::string> found;
   for (size_t at = text.find("loss 0x"); at != std::string::npos;

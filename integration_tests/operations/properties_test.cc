@@ -1,4 +1,4 @@
-// What operations promise, over random nested values and worlds, against plain models: tensor by
+// The promises of operations, over random nested values and worlds, against plain models: tensor by
 // tensor, without groups.
 #include <algorithm>
 #include <cstdint>
@@ -97,7 +97,7 @@ bool same(const c10::IValue& a, const c10::IValue& b) {
 
 constexpr uint64_t kDraws = 60;
 
-// What rank `rank` has in draw `number`.
+// The value of rank `rank` in draw `number`.
 c10::IValue value_of(uint64_t number, int rank, int64_t entries = -1) {
   Dice structure(number);
   Dice numbers(number * 1000 + static_cast<uint64_t>(rank) + 1);

@@ -1,5 +1,5 @@
-// A program under mpirun and under what looks like srun: its ranks meet with none of torchrun's
-// variables set.
+// A program under mpirun and under what looks like srun: its ranks find each other with none of
+// torchrun's variables set.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ constexpr char kProgram[] = "integration_tests/place/say_place";
 
 ChildResult run(const std::string& command) { return run_shell(command).value(); }
 
-// A port that nobody listens on. Only for MASTER_PORT: tests may run side by side.
+// A port without a listener. Only for MASTER_PORT: tests may run side by side.
 int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

@@ -1,4 +1,4 @@
-// What a simulated rank is told of its place and of its devices.
+// The topology and devices that a simulated rank reports.
 // One shape each: what is reported of a kind of hardware.
 #include <string>
 

@@ -84,7 +84,7 @@ TEST_P(OrderedScope, GivesBackWhatTheBodyReturns) {
   });
 }
 
-// What each rank's error says, by rank; all catch theirs and meet again afterwards.
+// The text of each rank's error, by rank; all catch theirs and go on together afterwards.
 std::map<int, std::string> errors_when(const Way& way, const std::vector<int>& culprits,
                                        uint64_t seed) {
   std::map<int, std::string> errors;

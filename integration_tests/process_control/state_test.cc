@@ -114,7 +114,7 @@ TEST_P(PartialStates, AfterAResetItSaysSoUntilItIsMadeAgain) {
         error_of([&] { state.main_process_first(); }),
     };
     for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("was reset"));
-    // Other options are no contradiction now.
+    // Other options do not contradict now.
     InitProcessGroupKwargs init;
     init.timeout = absl::Minutes(3);
     EXPECT_EQ(&PartialState::get(Runtime::current(), {.init = init}), &state);

@@ -1,4 +1,4 @@
-// What `accelerate test` starts: does this configuration run, and does it train right?
+// The program that `accelerate test` starts: does this configuration run, and does it train right?
 //
 //   accelerate test
 //   accelerate launch --simulate 2x4 accelerate-self-test
@@ -164,7 +164,7 @@ class SelfTest {
   }
 
   void check_shuffled_loading() {
-    // Not divisible: the last round is filled up, and what fills it up does not count.
+    // Not divisible: the last round is padded, and the padding does not count.
     const int64_t samples = kBatchSize * ranks() * 2 + 1;
     DataLoader data(make_tensor_dataset(torch::arange(samples)),
                     {.batch_size = kBatchSize, .shuffle = true});

@@ -22,7 +22,7 @@ using simulator::Rank;
 using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAreArray;
 
-// What the ranks logged as "test", without the time.
+// The lines that the ranks logged as "test", without the time.
 std::vector<std::string> logged(const std::function<void(Rank&)>& body, uint64_t seed = 1) {
   Cluster cluster = simulator::TopologyTest::make_cluster({.seed = seed});
   ::testing::internal::CaptureStderr();

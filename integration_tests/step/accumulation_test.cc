@@ -1,4 +1,4 @@
-// What accumulating gradients gives: the step of one large batch, whatever the windows and ranks.
+// Accumulated gradients give the step of one large batch, whatever the windows and ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

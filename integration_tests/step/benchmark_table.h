@@ -12,7 +12,7 @@ struct Row {
   std::string measured;
   double alone = 0;  ///< us
   double here = 0;   ///< us
-  /// What is asked for, by how it comes out: "+0.1 us", "5.2 times as fast".
+  /// The figure, and the target by which it is judged: "+0.1 us", "5.2 times as fast".
   std::string result;
   std::string wanted;
   std::string peer = "";

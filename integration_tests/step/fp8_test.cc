@@ -184,7 +184,7 @@ TEST(Fp8Training, AgreesOnScalesOnlyInPassesThatAverage) {
   EXPECT_TRUE(gradients.at(0).equal(gradients.at(1)));
 }
 
-// What a checkpoint computes again, it computes in fp8 too.
+// Layers that a checkpoint computes again are computed in fp8 too.
 TEST(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
   struct BlocksImpl : torch::nn::Module {
     explicit BlocksImpl(bool saves_memory) : saves_memory(saves_memory) {

@@ -1,6 +1,6 @@
 // A gradient scaler by itself on simulated devices: where its state is, and what counts of
 // parameters on several devices.
-// One shape each: two ranks, the second of which meets an infinite gradient.
+// One shape each: two ranks, the second of which gets an infinite gradient.
 #include <limits>
 #include <vector>
 

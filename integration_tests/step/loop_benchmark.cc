@@ -1,6 +1,6 @@
-// What the training loop costs on top of the same loop in plain LibTorch: accumulate, forward,
-// backward, step, schedule, zero, for a tiny network. Both loops train in turn, step by step,
-// on the same data, and must end with the same weights; medians are compared.
+// The cost of the training loop on top of the same loop in plain LibTorch: accumulate, forward,
+// backward, step, schedule, zero, for a tiny network. Both loops train in turn, step by step, on
+// the same data, and must end with the same weights; medians are compared.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What a step of the multi-tensor optimizers costs, against torch::optim's called in turn with it,
+// The cost of a step of the multi-tensor optimizers, against torch::optim's called in turn with it,
 // on one thread.
 #include <cstdint>
 #include <string_view>

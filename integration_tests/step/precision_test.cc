@@ -58,7 +58,7 @@ TORCH_MODULE(NamedOutput);
 TOPOLOGY_SUITE(Fp16, .also = {"1x1:h100", "1x2:h100", "2x4:h100"},
                .hardware = simulator::Hardware::kNoTpu);
 
-// One rank meets an infinite value, in the forward pass or in its gradients alone; then a good step
+// One rank gets an infinite value, in the forward pass or in its gradients alone; then a good step
 // follows, whose result is known.
 TEST_P(Fp16, AnInfiniteGradientOnOneRankMakesAllSkip) {
   for (const bool after_the_reduction : {false, true}) {

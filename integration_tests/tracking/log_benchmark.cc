@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include <netinet/in.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/platform/host_files.h"
 
 namespace {
 
@@ -72,8 +72,8 @@ void measure(const char* name, const std::vector<std::string>& trackers, const s
 }
 
 int run(int /*argc*/, char** /*argv*/) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "log_benchmarkXXXXXX").string();
-  const std::string folder = mkdtemp(pattern.data());
+  const accelerate::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   std::printf("| trackers | median, us | 99 %%, us | one after the other, us |\n");
   std::printf("| --- | ---: | ---: | ---: |\n");
   measure("none", {}, folder);
@@ -83,7 +83,6 @@ int run(int /*argc*/, char** /*argv*/) {
   const std::string server = "http://127.0.0.1:" + std::to_string(listen_without_answering());
   setenv("MLFLOW_TRACKING_URI", server.c_str(), 1);
   measure("mlflow, slow server", {"mlflow"}, folder);
-  std::filesystem::remove_all(folder);
   return 0;
 }
 

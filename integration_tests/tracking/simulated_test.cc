@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/accelerator.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"

@@ -46,6 +46,7 @@ Child start(int rank, int ranks, int listen_fd, const std::vector<std::string>& 
             const std::vector<std::pair<std::string, std::string>>& environment) {
   std::array<int, 2> pipe_ends{};
   checked(pipe2(pipe_ends.data(), O_CLOEXEC), "pipe2");
+  // platform/child.h waits for a command before it starts the next one, and ranks run together.
   const pid_t pid = checked(fork(), "fork");
   if (pid != 0) {
     close(pipe_ends[1]);

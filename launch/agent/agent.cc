@@ -427,7 +427,7 @@ void Agent::report_round(absl::string_view text, bool with_tail) {
 }
 
 int Agent::finish(const Order& last) {
-  // What was told when the ranks had to stop is not told again.
+  // The text that was printed when the ranks had to stop is not printed again.
   absl::string_view text = last.text;
   const bool is_known = !told_.empty() && absl::ConsumePrefix(&text, told_);
   if (is_known) absl::ConsumePrefix(&text, "; ");

@@ -1,10 +1,10 @@
 /// One machine's part in a run, from the rendezvous to the last report.
 ///
 /// The agent receives its orders (membership_client.h), starts this machine's ranks of a round,
-/// supervises them and reports their outcome. If the endpoint is on this
-/// machine, it also hosts the server that all agents of the run report to. Threads: the main thread
-/// of a process with no other threads. Mirrors: torch.distributed.run's elastic agent; one run may
-/// have several rounds.
+/// supervises them and reports their outcome. If the endpoint is on this machine, it also hosts the
+/// server that all agents of the run report to.
+/// Threads: the main thread of a process with no other threads.
+/// Mirrors: torch.distributed.run's elastic agent; one run may have several rounds.
 #pragma once
 
 #include <string>
@@ -21,8 +21,7 @@ namespace accelerate::launch::agent {
 /// reason is on standard error. `environment` holds `NAME=value` words, as `environ` does. The
 /// standard streams have to be open.
 ///
-/// Errors, about which nothing was told: NotFound or PermissionDenied if the program is not there
-/// or
+/// Errors, which are not printed: NotFound or PermissionDenied if the program is not there or
 ///         cannot be executed; InvalidArgument for options that do not fit together; any other if
 ///         this machine lacks something.
 absl::StatusOr<int> run_agent(const AgentOptions& options,

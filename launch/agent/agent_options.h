@@ -1,6 +1,7 @@
 /// The agent's input: one machine's part in a run, with every setting resolved; and the checks
 /// before anything starts that need only this machine. What concerns several machines (their
-/// versions, clocks and reachability) is checked when they meet (message.h, membership_client.h).
+/// versions, clocks and reachability) is checked at the rendezvous (message.h,
+/// membership_client.h).
 ///
 /// Settings (flags, configuration files, environment) become this in `launch/plan`; the agent reads
 /// no settings and no configuration.
@@ -40,8 +41,8 @@ struct StreamsByRank {
 struct AgentOptions {
   /// The program as typed, then its arguments.
   std::vector<std::string> command;
-  /// What every rank of this machine gets on top of the inherited environment, the variables of the
-  /// torchrun contract excepted, which the agent sets.
+  /// The variables that every rank of this machine gets on top of the inherited environment; the
+  /// agent itself sets those of the torchrun contract.
   process::EnvironmentOverlay environment;
 
   int processes_per_node = 1;
@@ -70,7 +71,8 @@ struct AgentOptions {
   /// Folder for `RUN_ID/attempt_N/RANK/{stdout,stderr}.log`, or `RUN_ID.2/…` where an earlier run
   /// left some; empty: no files.
   std::string log_dir;
-  /// What goes to files only, and what goes to both. Needs `log_dir`, or a temporary one is made.
+  /// The streams that go to files only, and those that go to both. Needs `log_dir`, or a temporary
+  /// one is made.
   StreamsByRank redirects;
   StreamsByRank tee;
   /// The only local ranks whose lines reach the console; empty: all.

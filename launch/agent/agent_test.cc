@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/testing/launcher_process.h"
 
 namespace accelerate::launch::agent {
@@ -42,12 +42,6 @@ std::unique_ptr<LauncherProcess> agent(const Words& options, const std::string& 
   argv.insert(argv.end(), options.begin(), options.end());
   argv.insert(argv.end(), {"--", "/bin/sh", "-c", script});
   return std::make_unique<LauncherProcess>(argv, setup);
-}
-
-std::string new_folder(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + name;
-  std::filesystem::remove_all(folder);
-  return folder;
 }
 
 std::string content(const std::string& path) {
@@ -159,7 +153,8 @@ TEST(Quiet, LeavesOnlyTheExitCode) {
 }
 
 TEST(Logs, KeepEveryRoundOfEveryRank) {
-  const std::string folder = new_folder("logs_rounds");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   auto run = agent({"processes=2", "max_restarts=1", "run_id=a/b", "log_dir=" + folder},
                    "echo try $TORCHELASTIC_RESTART_COUNT; echo err $RANK >&2\n"
                    "[ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exec sleep 1000\n"
@@ -174,7 +169,8 @@ TEST(Logs, KeepEveryRoundOfEveryRank) {
 }
 
 TEST(Logs, GoToFilesOnlyOrToBoth) {
-  const std::string folder = new_folder("logs_streams");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   auto run = agent({"processes=2", "log_dir=" + folder, "redirects=1", "tee=2"}, kSpeak);
   EXPECT_EQ(run->finish(), 0);
   EXPECT_THAT(run->stdout_text(), IsEmpty());
@@ -192,7 +188,8 @@ TEST(Logs, ShowOnlyTheRanksAskedFor) {
 }
 
 TEST(Logs, AreNamedWhenARankFails) {
-  const std::string folder = new_folder("logs_failure");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   auto run = agent({"processes=2", "log_dir=" + folder, "redirects=3"},
                    "[ $RANK = 0 ] && exec sleep 1000; echo bad luck >&2; exit 5");
   EXPECT_EQ(run->finish(), 5);
@@ -202,8 +199,8 @@ TEST(Logs, AreNamedWhenARankFails) {
 }
 
 TEST(Logs, GoToATemporaryFolderIfNoneIsNamed) {
-  const std::string folder = new_folder("logs_temporary");
-  std::filesystem::create_directories(folder);
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   auto run = agent({"redirects=3"}, kSpeak, {.environment = {"TMPDIR=" + folder}});
   EXPECT_EQ(run->finish(), 0);
   EXPECT_THAT(run->stdout_text(), IsEmpty());
@@ -214,7 +211,8 @@ TEST(Logs, GoToATemporaryFolderIfNoneIsNamed) {
 }
 
 TEST(Logs, OfAnEarlierRunStay) {
-  const std::string folder = new_folder("logs_twice");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   for (const auto& [word, name] : {std::pair("first", "none"), {"second", "none.2"}}) {
     auto run = agent({"processes=2", "log_dir=" + folder}, absl::StrCat("echo ", word));
     EXPECT_EQ(run->finish(), 0);
@@ -237,7 +235,8 @@ TEST(Logs, ThatCannotBeMadeAreNamed) {
 
 // The device that is always full stands for the disk; the first round puts it there.
 TEST(Logs, OnAFullDiskDoNotStopTheRun) {
-  const std::string folder = new_folder("logs_full");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   auto run = agent({"processes=2", "log_dir=" + folder, "tee=3", "max_restarts=1"},
                    absl::StrCat("if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then\n"
                                 "  [ $RANK = 1 ] && exec sleep 1000\n"

@@ -1,3 +1,4 @@
+#include "accelerate/platform/host_files.h"
 #include "launch/agent/round_plan.h"
 
 #include <gmock/gmock.h>
@@ -14,12 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string new_folder(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + name;
-  std::filesystem::remove_all(folder);
-  return folder;
-}
-
 TEST(LogFolder, StaysBelowTheLogDir) {
   EXPECT_EQ(plain_log_folder("/logs", "night-7"), "/logs/night-7");
   EXPECT_EQ(plain_log_folder("/logs", "../up"), "/logs/_.._up");
@@ -27,7 +22,8 @@ TEST(LogFolder, StaysBelowTheLogDir) {
 }
 
 TEST(LogFolder, IsThatOfTheRunForAllMachinesOfADisk) {
-  const std::string folder = new_folder("log_folder_machines");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   for (const char* run : {"/a", "/a.2", "/a.3"}) {
     // Each machine asks, also one that joined a later round.
     for (int machine = 0; machine < 3; ++machine) {
@@ -38,13 +34,15 @@ TEST(LogFolder, IsThatOfTheRunForAllMachinesOfADisk) {
 }
 
 TEST(LogFolder, OfARunThatLeftNoWordIsNotTaken) {
-  const std::string folder = new_folder("log_folder_unmarked");
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   std::filesystem::create_directories(folder + "/a/attempt_0/0");
   EXPECT_EQ(*claim_log_folder(folder, "a", "1f"), folder + "/a.2");
 }
 
 TEST(LogFolder, ThatCannotBeMadeIsNamed) {
-  const std::string file = new_folder("log_folder_file");
+  const TemporaryFolder temporary;
+  const std::string file = temporary.path("file");
   std::ofstream(file) << "text";
   const absl::StatusOr<std::string> folder = claim_log_folder(file, "a", "1f");
   ASSERT_FALSE(folder.ok());

@@ -11,7 +11,8 @@
 ///
 /// It uses neither sockets nor clocks: events and times come in, orders to machines come out. A run
 /// on one machine follows the same rules with one member.
-/// Threads: one user. Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
+/// Threads: one user.
+/// Mirrors: torch.distributed.elastic's dynamic and static rendezvous.
 #pragma once
 
 #include <chrono>
@@ -70,7 +71,7 @@ struct Failure {
   std::string text;
 };
 
-/// What a machine is to do.
+/// An order of the membership to a machine.
 struct Order {
   enum class Kind {
     kStart,   ///< start the ranks of `round`

@@ -31,7 +31,7 @@ MembershipClient::MembershipClient(MembershipClientOptions options, Handshake ha
 MembershipClient::MembershipClient(MembershipClientOptions options, Handshake handshake,
                                    UniqueFd connection)
     : options_(std::move(options)), handshake_(std::move(handshake)) {
-  introduce(std::move(connection));
+  shake_hands(std::move(connection));
 }
 
 std::string MembershipClient::endpoint() const {
@@ -62,7 +62,7 @@ void MembershipClient::finish_connecting() {
   if (handshake_.machine.address.empty()) {
     handshake_.machine.address = options_.endpoint_host;
   }
-  introduce(std::move(connecting_));
+  shake_hands(std::move(connecting_));
 }
 
 void MembershipClient::could_not_connect(int error) {
@@ -85,7 +85,7 @@ void MembershipClient::could_not_connect(int error) {
   since_ = Clock::now();
 }
 
-void MembershipClient::introduce(UniqueFd fd) {
+void MembershipClient::shake_hands(UniqueFd fd) {
   state_ = State::kShakingHands;
   since_ = last_received_ = last_alive_ = Clock::now();
   channel_.emplace(std::move(fd));

@@ -20,7 +20,7 @@
 
 namespace accelerate::launch::agent {
 
-/// What an agent reports, and the orders that it gets for it.
+/// The reports of an agent, and the orders that it gets for them.
 class MembershipLink : public process::EventSource {
  public:
   /// No ranks run here, and the next round's store would be served at `store_port`.
@@ -48,7 +48,7 @@ class MembershipLink : public process::EventSource {
 struct MembershipClientOptions {
   std::string endpoint_host;
   uint16_t endpoint_port = 0;
-  /// What the host stands for, at least one.
+  /// The addresses of the host, at least one.
   std::vector<process::SocketAddress> addresses;
   RendezvousTiming timing;
   /// Whether a machine that cannot be reached is waited for as well.
@@ -79,7 +79,7 @@ class MembershipClient final : public MembershipLink {
   void connect_next();
   void finish_connecting();
   void could_not_connect(int error);
-  void introduce(UniqueFd fd);
+  void shake_hands(UniqueFd fd);
   void send(Message message);
   void receive();
   void handle(const Message& message);

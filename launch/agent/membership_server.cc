@@ -12,8 +12,8 @@
 namespace accelerate::launch::agent {
 namespace {
 
-// Connections that have not introduced themselves: how many, and for how long.
-constexpr size_t kMaxStrangers = 64;
+// Connections whose handshake has not come: how many, and for how long.
+constexpr size_t kMaxPendingHandshakes = 64;
 constexpr std::chrono::seconds kHandshakeTimeout(5);
 
 }  // namespace
@@ -53,13 +53,13 @@ bool MembershipServer::is_over() const {
          });
 }
 
-size_t MembershipServer::strangers() const {
+size_t MembershipServer::pending_handshakes() const {
   return static_cast<size_t>(std::count_if(
       guests_.begin(), guests_.end(), [](const auto& entry) { return entry.second.host.empty(); }));
 }
 
 void MembershipServer::add_entries(std::vector<pollfd>& entries) {
-  const bool accepts = strangers() < kMaxStrangers;
+  const bool accepts = pending_handshakes() < kMaxPendingHandshakes;
   entries.push_back({.fd = accepts ? socket_.fd.get() : -1, .events = POLLIN, .revents = 0});
   listed_.clear();
   for (const auto& [id, guest] : guests_) {
@@ -92,7 +92,7 @@ void MembershipServer::react(absl::Span<const pollfd> entries) {
 }
 
 void MembershipServer::accept_all() {
-  while (strangers() < kMaxStrangers) {
+  while (pending_handshakes() < kMaxPendingHandshakes) {
     UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.is_open()) return;
     adopt(std::move(fd));
@@ -110,7 +110,7 @@ void MembershipServer::receive(int id, Guest& guest) {
 
 void MembershipServer::handle(int id, Guest& guest, const Message& message) {
   if (guest.is_dismissed) return;
-  if (guest.host.empty()) return introduce(id, guest, message);
+  if (guest.host.empty()) return shake_hands(id, guest, message);
   const Failure failure = {
       .exit_code = static_cast<int>(message.number("exit_code", 0, 255).value_or(1)),
       .text = message.text("text")};
@@ -131,7 +131,7 @@ void MembershipServer::handle(int id, Guest& guest, const Message& message) {
   }
 }
 
-void MembershipServer::introduce(int id, Guest& guest, const Message& message) {
+void MembershipServer::shake_hands(int id, Guest& guest, const Message& message) {
   absl::StatusOr<Handshake> theirs = to_handshake(message);
   if (absl::IsInvalidArgument(theirs.status())) return guest.channel.close();
   Handshake own = own_;

@@ -2,7 +2,8 @@
 ///
 /// It is one of the sources of the hosting agent's loop and dies with that agent; the others end
 /// their part of the run then. A new connection has a few seconds for its handshake; connections
-/// that break the protocol are closed and otherwise ignored. Threads: the main thread.
+/// that break the protocol are closed and otherwise ignored.
+/// Threads: the main thread.
 #pragma once
 
 #include <map>
@@ -52,9 +53,9 @@ class MembershipServer final : public process::EventSource {
   void accept_all();
   void receive(int id, Guest& guest);
   void handle(int id, Guest& guest, const Message& message);
-  void introduce(int id, Guest& guest, const Message& message);
+  void shake_hands(int id, Guest& guest, const Message& message);
   void lose(int id, const Guest& guest, absl::string_view why);
-  size_t strangers() const;
+  size_t pending_handshakes() const;
 
   process::ListeningSocket socket_;
   Membership membership_;
@@ -62,7 +63,7 @@ class MembershipServer final : public process::EventSource {
   const absl::Duration liveness_timeout_;
   std::map<int, Guest> guests_;
   int next_id_ = 0;
-  /// Whose entries the latest `add_entries` listed.
+  /// The guests whose entries the latest `add_entries` listed.
   std::vector<int> listed_;
 };
 

@@ -48,7 +48,7 @@ class ServerTest : public ::testing::Test {
     process::wait_for_events({&source, 1});
   }
 
-  // What the server says to this guest until `ending`, or until it hangs up.
+  // The server's answer to this guest until `ending`, or until it hangs up.
   std::string answer(const UniqueFd& guest, const std::string& ending) {
     std::string text;
     while (true) {
@@ -98,7 +98,7 @@ TEST_F(ServerTest, SaysWhyAMachineDoesNotFit) {
 }
 
 // More than the server listens to at once; they leave when it hangs up or by themselves.
-TEST_F(ServerTest, OutlivesACrowdOfStrangers) {
+TEST_F(ServerTest, OutlivesManyConnectionsWithoutAHandshake) {
   for (int i = 0; i < 3; ++i) {
     std::vector<UniqueFd> crowd;
     for (int j = 0; j < 300; ++j) crowd.push_back(connect_to_server());

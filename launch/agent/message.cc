@@ -295,7 +295,7 @@ pollfd MessageChannel::entry() const {
 
 absl::Status MessageChannel::react(const pollfd& entry) {
   absl::Status ok;
-  // What the other end said last counts even if it is gone now.
+  // The last message of the other end counts even if it is gone now.
   if (is_open() && (entry.revents & (POLLIN | POLLHUP | POLLERR))) ok = read_some();
   if (ok.ok() && is_open() && (entry.revents & POLLOUT)) ok = write_some();
   if (!ok.ok()) close();

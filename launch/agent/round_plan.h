@@ -1,7 +1,8 @@
 /// From a round to the ranks of this machine: command, environment, descriptors, logs.
 ///
 /// Pure but for `claim_log_folder`: it starts nothing and asks the machine nothing, so a plan can
-/// be printed and compared. Mirrors: the environment that torchrun's agent gives its workers.
+/// be printed and compared.
+/// Mirrors: the environment that torchrun's agent gives its workers.
 #pragma once
 
 #include <string>

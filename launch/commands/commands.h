@@ -2,7 +2,8 @@
 ///
 /// A command declares its options on a CLI11 application and returns the function to run after
 /// parsing. The program's main, the help texts and the shell completion all use the list here.
-/// Nothing here may depend on LibTorch: the program has to start at once. Threads: the main thread.
+/// Nothing here may depend on LibTorch: the program has to start at once.
+/// Threads: the main thread.
 #pragma once
 
 #include <functional>
@@ -30,7 +31,7 @@ inline constexpr int kExitBadCommandLine = 2;
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
-/// What a command runs in. Tests give it streams and an environment of their own.
+/// The surroundings of a command. Tests give it streams and an environment of their own.
 struct Invocation {
   std::istream& in;
   std::ostream& out;
@@ -73,9 +74,9 @@ absl::Span<const Command> all_commands();
 
 // ---- launch
 
-/// What was typed, to settings: with the configuration file that it names, or the default one,
-/// which does not count for --cpu. Not complete yet (launch/settings/validate.h).
-/// Errors: as Settings::resolve and load_config_file.
+/// The typed flags as settings, with the configuration file that they name, or the default one,
+/// which does not count for --cpu. Not complete yet (launch/settings/validate.h). Errors: as
+/// Settings::resolve and load_config_file.
 absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
                                                    absl::Span<const std::string> environment);
 

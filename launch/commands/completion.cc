@@ -77,9 +77,10 @@ std::vector<std::string> names_of(const CompletedCommand& command) {
   return names;
 }
 
-// Between single quotes, for all three shells.
+// Between single quotes, for all three shells. A quote or a backslash is escaped outside of the
+// quotes, because fish reads backslashes within them and the others do not.
 std::string in_quotes(absl::string_view text) {
-  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", ""}, {"\\", ""}}), "'");
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}, {"\\", "'\\\\'"}}), "'");
 }
 
 // A function in bash that fills COMPREPLY. After the first word that is neither an option nor an
@@ -162,8 +163,8 @@ std::string zsh_script(const std::vector<CompletedCommand>& commands) {
                     "\n");
     std::vector<std::string> specs;
     for (const CompletedOption& option : command.options) {
-      const std::string help = absl::StrReplaceAll(
-          option.help, {{"[", "("}, {"]", ")"}, {":", ","}, {"'", ""}, {"\n", " "}});
+      const std::string help =
+          absl::StrReplaceAll(option.help, {{"[", "("}, {"]", ")"}, {":", ","}, {"\n", " "}});
       const std::string action =
           !option.takes_value ? ""
           : option.choices.empty()

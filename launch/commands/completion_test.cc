@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
-// What bash itself offers for the last of these words.
+// The words that bash itself offers for the last of these words.
 class BashCompletion : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -94,6 +94,7 @@ TEST(Completion, ForOtherShellsNamesAllCommandsAndOptions) {
   EXPECT_THAT(Words(absl::StrSplit(fish, '\n', absl::SkipEmpty())),
               Each(::testing::AnyOf(StartsWith("complete -c "), StartsWith("# "))));
   EXPECT_THAT(fish, HasSubstr("complete -c accelerate-launch -w 'accelerate launch'"));
+  EXPECT_THAT(fish, HasSubstr("-d 'Print a script for the shell'\\''s completion.'"));
 }
 
 TEST(Completion, RefusesOtherShells) {

@@ -63,8 +63,8 @@ absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignme
   return absl::OkStatus();
 }
 
-// What was not given is as for this machine alone; SageMaker's, the simulated and those that make a
-// distributed run are others, which have devices.
+// Fills in settings that were not given, as for this machine alone. SageMaker's, the simulated and
+// those that make a distributed run are others, which have devices.
 absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, BasicMachine machine) {
   const std::string type = config.values.value("distributed_type", "NO");
   const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");
@@ -86,7 +86,7 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
   absl::StatusOr<ConfigFile> file =
       settings::parse_config(settings::config_to_yaml(config), settings::ConfigFormat::kYaml, path);
   if (!file.ok()) return file.status();
-  // Those of the text that was just parsed are nobody's.
+  // Findings name the lines of the file that the user wrote, not those of the text made above.
   file->lines = config.lines;
   absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
   if (!settings.ok()) return settings.status();

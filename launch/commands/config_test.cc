@@ -43,7 +43,7 @@ class Config : public ::testing::Test {
                         .is_interactive = is_interactive});
   }
 
-  // What is written after these answers.
+  // The file that is written after these answers.
   Json answered(const Words& answers) {
     std::filesystem::remove(path_);
     const CommandResult result = run({}, absl::StrJoin(answers, "\n") + "\n");
@@ -169,7 +169,7 @@ TEST_F(Config, BadAnswersAreExplainedThreeTimes) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("no usable answer in 3 tries"),
                                 HasSubstr("expected yes or no, not \"2\"")));
   EXPECT_FALSE(std::filesystem::exists(path_));
-  // What has no default cannot be empty.
+  // A setting without a default cannot be empty.
   result = run({}, "0\n4\n2\n0\n\n\n\n" + std::string(20, '\n'));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("an answer is needed"));

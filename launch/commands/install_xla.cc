@@ -23,7 +23,7 @@ using process::environment_value;
 namespace {
 
 constexpr char kName[] = "install_xla";
-// What every PJRT plug-in exports.
+// The function that every PJRT plug-in exports.
 constexpr char kPjrtEntry[] = "GetPjrtApi";
 
 struct TorchDevice {

@@ -24,7 +24,7 @@ std::string plugin() {
   return std::filesystem::absolute(path == nullptr ? "" : path);
 }
 
-// What the plug-in does when it is loaded.
+// The plug-in's behaviour when it is loaded.
 class Behaviour {
  public:
   explicit Behaviour(const char* name) { setenv("ACCELERATE_TEST_PLUGIN_BEHAVIOUR", name, 1); }
@@ -91,7 +91,7 @@ TEST(ProbeTorchLibrary, LooksWhereTheVariablesPoint) {
   EXPECT_FALSE(probe_torch_library("libtorch_none.so", {}).is_loadable);
   EXPECT_EQ(probe_torch_library("libtorch_none.so", {"VIRTUAL_ENV=" + folder.path()}).path,
             in_package);
-  // What is there and cannot be loaded is named.
+  // A library that is there and cannot be loaded is named.
   std::ofstream(root / "archive/lib/libtorch_none.so") << "no library";
   const LibraryProbe broken =
       probe_torch_library("libtorch_none.so", {"LIBTORCH=" + (root / "archive").string()});

@@ -90,15 +90,17 @@ TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
       EXPECT_EQ(answer.out, "");
     }
   }
-  const std::string path = absl::StrCat(testing::TempDir(), "/fsdp.yaml");
+  const TemporaryFolder folder;
+  const std::string path = folder.path("fsdp.yaml");
   std::ofstream(path) << "num_processes: 2\ndistributed_type: FSDP\n";
   EXPECT_THAT(launch({absl::StrCat("--config_file=", path), "train"}).err,
               HasSubstr("fsdp.yaml:2: distributed_type: FSDP is not in this version"));
 }
 
-// What HF Accelerate's questionnaire writes for a plain run asks for none of it.
+// HF Accelerate's questionnaire names them in its file for a plain run without asking for them.
 TEST(Launch, TakesFilesThatNameAbsentSettingsWithTheirDefaults) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/plain.yaml");
+  const TemporaryFolder folder;
+  const std::string path = folder.path("plain.yaml");
   std::ofstream(path) << "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\n"
                          "downcast_bf16: 'no'\ndynamo_config:\n  dynamo_backend: 'NO'\n"
                          "fsdp_config: {}\nnum_processes: 2\nsame_network: true\nuse_cpu: true\n";
@@ -107,7 +109,8 @@ TEST(Launch, TakesFilesThatNameAbsentSettingsWithTheirDefaults) {
 }
 
 TEST(Launch, NamesTheToolThatIsMissing) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/sagemaker.yaml");
+  const TemporaryFolder folder;
+  const std::string path = folder.path("sagemaker.yaml");
   std::ofstream(path) << "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"
                          "ec2_instance_type: t\niam_role_name: arn:r\nimage_uri: i\n";
   const Answer job = launch({absl::StrCat("--config_file=", path), "train"});
@@ -180,7 +183,8 @@ TEST(Launch, StartsTheLinesOfAllWorkersOfAPod) {
 }
 
 TEST(VariableFile, KeepsWhatOthersWrote) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/variables");
+  const TemporaryFolder folder;
+  const std::string path = folder.path("variables");
   std::ofstream(path) << "A=1\nMINE=old\n";
   ASSERT_TRUE(update_variable_file(path, {"MINE=new", "B=2"}).ok());
   std::stringstream text;

@@ -27,8 +27,8 @@ struct LibraryProbe {
 /// Loads a shared object by its path or by its name, as dlopen does. `symbol` may be empty.
 LibraryProbe probe_library(const std::string& name, const std::string& symbol = "");
 
-/// What a program writes to standard output. `argv[0]` is looked for in PATH. Unset if it cannot be
-/// run or does not exit with 0.
+/// The standard output of a program. `argv[0]` is looked for in PATH. Unset if it cannot be run or
+/// does not exit with 0.
 std::optional<std::string> output_of(const std::vector<std::string>& argv);
 
 // Where LibTorch's libraries are, and of which version, for programs that do not link them. They

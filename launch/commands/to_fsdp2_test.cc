@@ -48,7 +48,7 @@ class ToFsdp2 : public ::testing::Test {
     return text.str();
   }
 
-  // What fsdp_sharding_strategy becomes.
+  // The setting that fsdp_sharding_strategy becomes.
   static nlohmann::ordered_json reshards(const std::string& strategy) {
     auto config = settings::parse_config(
         "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: " + strategy + "\n",

@@ -60,7 +60,7 @@ class RawTerminal {
   struct sigaction actions_before_[std::size(kEnds)] = {};
 };
 
-// What follows Esc: the letter of an arrow in ESC [ ... A or ESC O A, 0 for a key of its own.
+// The key after Esc: the letter of an arrow in ESC [ ... A or ESC O A, 0 for a key of its own.
 int arrow_after_escape(std::istream& in) {
   if (in.peek() != '[' && in.peek() != 'O') return 0;
   in.get();

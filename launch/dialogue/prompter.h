@@ -28,7 +28,7 @@ class Prompter {
   Prompter(std::istream& in, std::ostream& out, bool has_menu)
       : in_(in), out_(out), has_menu_(has_menu) {}
 
-  /// What is wrong with an answer; OK for a good one.
+  /// The reason why an answer is refused; OK for a good one.
   using Check = std::function<absl::Status(const std::string&)>;
 
   /// Without a default an answer is needed.

@@ -59,7 +59,7 @@ const Words kStateDicts2 = {"FULL_STATE_DICT", "SHARDED_STATE_DICT"};
 const Words kOffloadDevices = {"none", "cpu", "nvme"};
 const Words kDataParallelInstances = {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"};
 
-// What stands between `|` in the schema.
+// The words between `|` in the schema.
 Words choices_of(absl::string_view name) {
   const std::vector<absl::string_view> list = settings::setting(name).choice_list();
   return {list.begin(), list.end()};
@@ -180,7 +180,8 @@ class Questionnaire {
                                              between(1, 65535, "expected a port from "));
       if (!port.empty()) put("main_process_port", port);
       if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
-        choice("rdzv_backend", "How do the machines meet?", {"static", "c10d"}, "static");
+        choice("rdzv_backend", "Which rendezvous do the machines use?", {"static", "c10d"},
+               "static");
       }
     }
     yes_no("debug", "Compare collectives between ranks before they run? It costs time", false);

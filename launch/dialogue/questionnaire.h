@@ -1,6 +1,7 @@
 /// The questions of `accelerate config`, and the configuration that the answers make.
 ///
-/// Answers go to where the settings' schema has their names. Threads: one.
+/// Answers go to where the settings' schema has their names.
+/// Threads: one.
 /// Mirrors: accelerate commands/config/cluster.py and sagemaker.py; the order and the defaults.
 /// Differs: a simulated cluster is a machine type; every answer gets to the key that launch reads;
 ///          access keys are not asked for.

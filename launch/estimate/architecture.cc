@@ -124,6 +124,7 @@ class DescriptionReader {
       refuse("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors);
     }
     for (int64_t i = 0; i < repeat; ++i) {
+      // Nested repeats multiply, and modules without tensors are counted nowhere else.
       if (++modules_ > kMaxTensors) refuse("it has too many modules");
       read_module(module, child(path, absl::StrCat(i)), {"repeat"});
     }
@@ -154,6 +155,7 @@ class DescriptionReader {
       if (size < 0) {
         refuse("\"", name, "\" has a dim of ", size);
       }
+      // As a double, because the dims come from a file and their product may not fit 64 bits.
       tensor.elements *= static_cast<double>(size);
     }
     found_.tensors.push_back(std::move(tensor));
@@ -177,6 +179,7 @@ class DescriptionReader {
         if (found->second.elements != elements) {
           refuse("\"", name, "\" is tied to a tensor of another size");
         }
+        // Tied tensors share their memory, so only the first of a group counts.
         by_name.erase(found);
       }
     }
@@ -319,6 +322,7 @@ absl::StatusOr<Architecture> read_folder(FileSystem& files, const std::string& f
   }
   if (!architecture.ok()) return architecture.status();
   read_config(files, folder, *architecture);
+  // Numbered modules are known to be blocks only in a transformer.
   if (architecture->transformer.num_hidden_layers > 0) {
     architecture->no_split = numbered_modules(architecture->tensors);
   }

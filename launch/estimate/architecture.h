@@ -44,7 +44,7 @@ struct ArchitectureTensor {
   double elements = 0;
 };
 
-/// What a transformer's activations depend on; 0: not known.
+/// The numbers that a transformer's activations depend on; 0: not known.
 struct TransformerShape {
   int64_t hidden_size = 0;
   int64_t num_hidden_layers = 0;
@@ -95,7 +95,7 @@ ModelSize model_size(const Architecture& architecture);
 /// Bytes of `size_in_float32` in another dtype.
 double size_in(const std::string& dtype, double size_in_float32);
 
-/// What training with Adam has at its steps; the most of them is what it needs.
+/// The memory at each part of a step of training with Adam; the largest is the need.
 struct TrainingUsage {
   double model = 0;
   double gradients = 0;

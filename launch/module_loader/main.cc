@@ -44,7 +44,7 @@ int fail(int exit_code, const std::string& message) {
   return exit_code;
 }
 
-// What the linker is asked for; it looks into the working directory only if there is a '/'.
+// The name for the linker, which looks into the working directory only if there is a '/'.
 std::string loadable_name(const std::string& library) {
   if (!absl::StrContains(library, '/') && access(library.c_str(), F_OK) == 0) {
     return absl::StrCat("./", library);
@@ -120,7 +120,7 @@ std::string readable_name(const std::string& symbol) {
   return status == 0 && name ? std::string(name.get()) : symbol;
 }
 
-// What is wrong with `symbol`: it is there under its C++ name, or there is one like it.
+// The reason why `symbol` was not found: it is there under its C++ name, or there is one like it.
 std::string missing_symbol(const std::string& path, const std::string& symbol) {
   std::vector<std::string> plain;
   for (const std::string& name : exported_functions(path)) {

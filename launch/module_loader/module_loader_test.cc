@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/child.h"
+#include "accelerate/platform/host_files.h"
 
 namespace accelerate::launch::module_loader {
 namespace {
@@ -90,12 +91,12 @@ TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("launch it without --module"));
 
-  const std::string text = ::testing::TempDir() + "/not_a_library.so";
+  const TemporaryFolder folder;
+  const std::string text = folder.path("not_a_library.so");
   std::ofstream(text) << "hello";
   ran = run(absl::StrCat("f '", text, "'"));
   EXPECT_EQ(ran.exit_code, 126);
   EXPECT_THAT(ran.output, HasSubstr("not_a_library.so: "));
-  std::filesystem::remove(text);
 
   for (const char* words : {"", "f", "f ''", "'' lib.so"}) {
     EXPECT_EQ(run(words).exit_code, 2) << words;

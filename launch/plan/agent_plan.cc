@@ -86,7 +86,7 @@ absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoi
   options.rendezvous = elastic ? RendezvousKind::kElastic : RendezvousKind::kStatic;
   if (endpoint.host.empty()) {
     return refuse(absl::StrCat(
-        options.max_nodes, " machines need a place to meet; give ",
+        options.max_nodes, " machines need a rendezvous address; give ",
         elastic ? "--rdzv_endpoint HOST:PORT" : "--main_process_ip, the address of machine 0"));
   }
   options.endpoint_host = endpoint.host;
@@ -126,6 +126,7 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   const settings::NodeRange nodes = settings::node_range(settings);
   options.min_nodes = nodes.min;
   options.max_nodes = nodes.max;
+  // num_processes counts the ranks of all machines.
   options.processes_per_node = static_cast<int>(settings.number("num_processes") / nodes.max);
   options.role = settings.text("role");
   options.run_id = settings.text("rdzv_id");

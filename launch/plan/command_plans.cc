@@ -96,7 +96,7 @@ std::string first_host(const std::string& text) {
   return "";
 }
 
-// What only a launcher on each machine can do.
+// Whether the settings need a launcher on each machine.
 bool needs_launchers(const Settings& settings) {
   return settings.number("max_restarts") > 0 || settings.is_set("log_dir") ||
          settings.text("tee") != "0" || settings.text("redirects") != "0" ||
@@ -104,7 +104,7 @@ bool needs_launchers(const Settings& settings) {
          settings.is_set("kill_grace") || settings.flag("enable_cpu_affinity");
 }
 
-// What a worker runs: the variables, then the launcher for the cores of that worker.
+// The command of a worker: the variables, then the launcher for the cores of that worker.
 absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
   std::vector<std::string> words;
@@ -117,6 +117,7 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
     }
     words.push_back(pair);
   }
+  // Without --no_tpu_cluster each worker would start the pod again.
   add(words, {"accelerate-launch", "--tpu", "--no_tpu_cluster", "--num_machines", "1",
               "--mixed_precision", settings.text("mixed_precision"), "--dynamo_backend", "no",
               "--num_processes", absl::StrCat(settings.number("num_processes"))});
@@ -230,6 +231,7 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   if (!endpoint.ok()) return endpoint.status();
   if (!endpoint->host.empty()) add(words, {"--master_addr", endpoint->host});
   uint16_t port = endpoint->port.value_or(kUsualPort);
+  // All machines are told one number, so it is chosen here.
   if (port == 0) port = inputs.machine.find_free_port();
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
   add(words, program_words(inputs));
@@ -261,7 +263,7 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     endpoint->host = first_host(inputs.machine.read_file(hostfile).value_or(""));
     if (endpoint->host.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(machines, " machines need a place to meet, and ", hostfile,
+          absl::StrCat(machines, " machines need a rendezvous address, and ", hostfile,
                        " names none; give --main_process_ip"));
     }
   }
@@ -340,6 +342,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
                 "accelerate", "launch"});
     for (const std::string& option : inputs.typed_options) {
+      // Counts hold for the whole job and are given anew, and the launcher of a machine must not
+      // call srun again.
       const bool is_ours = absl::StartsWith(option, "--num_processes=") ||
                            absl::StartsWith(option, "--nproc_per_node=") ||
                            absl::StartsWith(option, "--num_machines=") || option == "--slurm" ||

@@ -57,11 +57,12 @@ bool wants_srun(const PlanInputs& inputs) {
 
 // Whether srun started one task for each rank, rather than one for each machine.
 bool is_one_of_many_tasks(const PlanInputs& inputs) {
+  // A task for each machine is to start an agent there.
   return inputs.job.kind == JobKind::kSlurmTask && inputs.job.tasks > 1 &&
          inputs.job.tasks != inputs.job.nodes && !inputs.settings.is_typed("num_processes");
 }
 
-// What only this launcher's ranks get, of what was asked for, in one note.
+// Names in one note the requested features that only this launcher's ranks get.
 void note_missing_features(const PlanInputs& inputs, const std::string& who,
                            std::vector<std::string>* notes) {
   std::vector<std::string> missing;
@@ -155,6 +156,8 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
     if (!plan.ok()) return plan.status();
     return LaunchPlan{*std::move(plan), std::move(notes)};
   };
+  // The ways to start ranks exclude each other. The first that is asked for wins, and this
+  // machine's agent is left for all other runs.
   if (settings.is_set("simulate")) {
     note_missing_features(inputs, "a simulated cluster is one process", &notes);
     return LaunchPlan{plan_simulated(inputs), notes};
@@ -248,8 +251,8 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
 uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
                      std::vector<std::string>* notes) {
   if (port == 0 || !machine.is_port_in_use(port)) return port;
-  notes->push_back(
-      absl::StrCat("port ", port, " is in use; the ranks of this machine meet at a free one"));
+  notes->push_back(absl::StrCat(
+      "port ", port, " is in use; the rendezvous of this machine's ranks takes a free one"));
   return 0;
 }
 

@@ -70,7 +70,7 @@ struct LaunchPlan {
 /// The program that loads a shared object and calls a function in it.
 inline constexpr char kModuleLoader[] = "accelerate-module";
 
-/// What all kinds of plans follow from.
+/// The inputs of all kinds of plans.
 struct PlanInputs {
   /// Complete (validate.h).
   const settings::Settings& settings;
@@ -137,8 +137,8 @@ using Hosts = std::vector<std::pair<std::string, std::vector<int>>>;
 
 absl::StatusOr<Hosts> parse_hostfile(absl::string_view text);
 
-/// What is left: only what `include` names, or all but what `exclude` names; at most one of them
-/// may be there. A machine of which no slot is left is left out.
+/// The hosts that `include` names, or all but those that `exclude` names; at most one of them may
+/// be there. A machine of which no slot is left is left out.
 absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include,
                                    absl::string_view exclude);
 

@@ -295,7 +295,7 @@ TEST(SrunPlan, StartsLaunchersWhereTheyHaveWorkToDo) {
               ElementsAre("command: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
                           "--kill-on-bad-exit=1 accelerate launch --max_restarts=2 "
                           "--num_processes=8 -- train --lr 0.1"));
-  // What such a launcher does.
+  // The job of such a launcher.
   const Job task = {.kind = JobKind::kSlurmTask,
                     .nodes = 2,
                     .tasks = 2,

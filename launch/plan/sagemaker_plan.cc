@@ -17,11 +17,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// As HF Accelerate infers the type of a hyperparameter from its word.
 Json typed(const std::string& text) {
   if (text == "True") return true;
   if (text == "False") return false;
   double number = 0;
   if (!absl::SimpleAtod(text, &number) || !std::isfinite(number)) return text;
+  // Up to 2^53, where doubles hold every integer.
   constexpr double kExact = 9007199254740992;
   if (number == std::floor(number) && std::abs(number) <= kExact) {
     return static_cast<int64_t>(number);
@@ -132,6 +134,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   }
   for (const auto& [name, value] :
        settings::child_environment(settings, inputs.machine, inputs.environment)) {
+    // Threads are counted for the cores of this machine, and the job runs on others.
     if (value && !absl::StartsWith(name, "OMP_")) job["Environment"][name] = *value;
   }
   job["Environment"]["ACCELERATE_USE_SAGEMAKER"] = "true";
@@ -142,6 +145,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
       return absl::InvalidArgumentError(absl::StrCat(
           settings.config_path(), ": additional_args: expected keys of a training job"));
     }
+    // After all other keys, so that the user's take precedence.
     job.merge_patch(more);
   }
   if (!job.contains("OutputDataConfig")) {

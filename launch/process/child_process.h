@@ -43,7 +43,7 @@ class ExecImage {
   std::vector<char*> environment_pointers_;
 };
 
-/// What differs between the child and the launcher. Descriptors above 2, or -1 to inherit.
+/// The differences between the child and the launcher. Descriptors above 2, or -1 to inherit.
 struct ChildSetup {
   int stdin_fd = -1;
   int stdout_fd = -1;
@@ -70,8 +70,7 @@ absl::StatusOr<pid_t> spawn(const ExecImage& image, const ChildSetup& setup,
 absl::StatusOr<int> run_program(const std::vector<std::string>& argv,
                                 const std::vector<std::string>& environment);
 
-/// What to tell about an `exec` of `image` that returned `error`. Errors: NotFound,
-/// PermissionDenied.
+/// The status of an `exec` of `image` that returned `error`: NotFound or PermissionDenied.
 absl::Status exec_error(const ExecImage& image, int error);
 
 /// PATH of an environment of `NAME=value` words; what execvp takes where there is none.

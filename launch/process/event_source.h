@@ -1,7 +1,8 @@
 /// A source of events for the launcher's only loop.
 ///
 /// The launcher is a single thread around a single poll. Every part that waits for descriptors or a
-/// time is a source; no other code blocks. Threads: the main thread.
+/// time is a source; no other code blocks.
+/// Threads: the main thread.
 #pragma once
 
 #include <poll.h>

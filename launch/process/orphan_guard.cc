@@ -62,7 +62,7 @@ pid_t parent_of(const std::filesystem::path& process) {
   return parent;
 }
 
-// Those whose folder in /proc has what is wanted.
+// The processes whose folder in /proc fulfils `wanted`.
 template <typename Wanted>
 std::vector<pid_t> processes_with(const Wanted& wanted) {
   std::vector<pid_t> found;
@@ -76,7 +76,8 @@ std::vector<pid_t> processes_with(const Wanted& wanted) {
   return found;
 }
 
-// Those that were started with `text` somewhere in their environment, as far as this user may know.
+// The processes that were started with `text` somewhere in their environment, as far as this user
+// may know.
 std::vector<pid_t> started_with(absl::string_view text) {
   return processes_with([text](const std::filesystem::path& process) {
     return absl::StrContains(read_all(process / "environ"), text);

@@ -1,5 +1,5 @@
-/// What a process gets: command, environment, descriptors; and looking into an environment that is
-/// a list of `NAME=value` words.
+/// The parts of a new process: command, environment, descriptors; and looking into an environment
+/// that is a list of `NAME=value` words.
 ///
 /// Pure: nothing is started and the machine is not asked, so a plan can be printed and compared as
 /// text.

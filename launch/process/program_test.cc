@@ -1,3 +1,4 @@
+#include "accelerate/platform/host_files.h"
 #include "launch/process/child_process.h"
 
 #include <gmock/gmock.h>
@@ -16,23 +17,18 @@ using ::testing::HasSubstr;
 
 class FindProgram : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = std::filesystem::path(::testing::TempDir()) / "find_program";
-    std::filesystem::remove_all(root_);
-  }
-
   // Makes a file under the root; returns its path.
   std::string make(const std::string& name, mode_t mode) {
-    const std::filesystem::path path = root_ / name;
+    const std::filesystem::path path = in_root(name);
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << "#!/bin/sh\n";
     chmod(path.c_str(), mode);
     return path.string();
   }
 
-  std::string in_root(const std::string& name) { return (root_ / name).string(); }
+  std::string in_root(const std::string& name) { return root_.path(name); }
 
-  std::filesystem::path root_;
+  const TemporaryFolder root_;
 };
 
 TEST_F(FindProgram, SearchesDirectoriesInOrderAndPrefersOneThatWorks) {

@@ -20,7 +20,7 @@
 namespace accelerate::launch::process {
 namespace {
 
-// What the resolving process writes: an error code of getaddrinfo, then addresses.
+// The output of the resolving process: an error code of getaddrinfo, then addresses.
 struct Answer {
   int error = 0;
   int count = 0;

@@ -44,9 +44,8 @@ class SocketAddress {
 SocketAddress local_address_of(int fd);
 SocketAddress peer_address_of(int fd);
 
-/// What a name or an address stands for, in the system's order of preference, with port 0. The
-/// system's resolver may wait long for its servers, so it runs in a process that is killed after
-/// `limit`.
+/// The addresses of a name, in the system's order of preference, with port 0. The system's resolver
+/// may wait long for its servers, so it runs in a process that is killed after `limit`.
 /// Errors: Unavailable naming the host and the reason.
 absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, absl::Duration limit);
 

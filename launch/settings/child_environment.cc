@@ -1,8 +1,7 @@
+#include "accelerate/base/number_text.h"
 #include "launch/settings/validate.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -19,15 +18,6 @@ namespace accelerate::launch::settings {
 namespace {
 
 const char* capital(bool value) { return value ? "True" : "False"; }
-
-// The shortest text that means the number, with a point in it.
-std::string float_text(double number) {
-  std::array<char, 32> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number).ptr;
-  std::string text(buffer.data(), end);
-  const bool is_whole = text.find_first_not_of("-0123456789") == std::string::npos;
-  return is_whole ? text + ".0" : text;
-}
 
 class Writer {
  public:
@@ -78,7 +68,8 @@ class Writer {
     }
   }
 
-  // What flags or a file turned off, the environment outside must not turn on again.
+  // Switches that flags or a file turned off must not be turned on again by the environment
+  // outside.
   void drop_switches() {
     for (const Setting& row : all_settings()) {
       const bool is_switch =
@@ -91,6 +82,7 @@ class Writer {
   }
 
   void write_common() {
+    // These ranks are real, whatever the environment outside says.
     overlay_[env::kSimulate] = std::nullopt;
     overlay_[env::kSimulateSeed] = std::nullopt;
     set(setting("mixed_precision").variable, settings_.text("mixed_precision"));
@@ -105,6 +97,7 @@ class Writer {
       set(visible_devices_variable(machine_.device_kind, machine_.devices_are_amd), ids);
     }
     if (!machine_.has_peer_access && is_several() && !settings_.flag("cpu")) {
+      // NCCL would use the access that the driver claims. A value of the user's own stays.
       for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
         if (!process::find_in_environment(environment_, name)) set(name, "1");
       }
@@ -166,6 +159,7 @@ class Writer {
 
   void write_mesh() {
     write_group("use_parallelism_config", Group::kParallelism);
+    // HF Accelerate leaves out what belongs to an axis of size 1.
     if (settings_.number("parallelism_config_pp_size") == 1) {
       overlay_.erase("PARALLELISM_CONFIG_PP_SIZE");
     }

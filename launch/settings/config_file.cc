@@ -234,7 +234,7 @@ class Checker {
     return absl::InvalidArgumentError(absl::StrCat(config_.path, place, ": ", key, ": ", message));
   }
 
-  // What older releases wrote.
+  // Converts the keys of older releases.
   void convert_old_keys(Json& values) {
     if (!values.contains("compute_environment") || values["compute_environment"].is_null()) {
       values["compute_environment"] = "LOCAL_MACHINE";
@@ -327,7 +327,7 @@ class Checker {
       for (const Json& item : value) words.push_back(scalar_word(row, item));
       result = absl::StrJoin(words, ",");
     }
-    // What AWS takes, as it takes it.
+    // These arguments go to AWS as they are.
     if (absl::string_view(row.name) == "additional_args" && value.is_object()) {
       return absl::OkStatus();
     }

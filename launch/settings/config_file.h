@@ -2,11 +2,11 @@
 /// by HF Accelerate.
 ///
 /// What is read is checked against the schema and brought to its present form; nothing is lost or
-/// made up but the defaults that HF Accelerate writes as well. Plain words of YAML are read as
-/// YAML 1.1 reads them (`no` is false, `0x10` is 16), as HF Accelerate does, and written so that
-/// either version of YAML reads them back. Errors:  one line that names the file, and the line in
-/// it where there is one. NotFound for a file
-///          that is not there, InvalidArgument for what is in it.
+/// made up but the defaults that HF Accelerate writes as well. Plain words of YAML are read as YAML
+/// 1.1 reads them (`no` is false, `0x10` is 16), as HF Accelerate does, and written so that either
+/// version of YAML reads them back.
+/// Errors: one line that names the file, and the line in it where there is one. NotFound for a file
+///         that is not there, InvalidArgument for what is in it.
 /// Threads: any.
 /// Mirrors: accelerate commands/config/config_args.py, config_utils.py and default.py.
 #pragma once
@@ -69,7 +69,7 @@ std::string config_to_json(const ConfigFile& config);
 /// In the format that the name asks for, by `replace_file`; folders are made.
 absl::Status write_config_file(const ConfigFile& config, const std::string& path);
 
-/// What `write_basic_config` needs to know of the machine.
+/// The facts about the machine that `write_basic_config` needs.
 struct BasicMachine {
   int devices = 0;
   /// As Devices::kind.

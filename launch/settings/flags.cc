@@ -84,6 +84,7 @@ void declare_flag(CLI::App& app, const Setting& row, TypedFlags& typed) {
     option = app.add_option_function<std::vector<std::string>>(
         names, [&typed, name](const std::vector<std::string>& values) { typed[name] = values; },
         help_of(row));
+    // split_launch_words hands over one word a flag, and the next word is another flag.
     option->type_name(value_name(row))->allow_extra_args(false);
     if (row.type == ValueType::kTexts) {
       option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

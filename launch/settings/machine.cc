@@ -212,6 +212,7 @@ int count_visible(int installed, absl::string_view ids) {
   for (absl::string_view id : absl::StrSplit(ids, ',', absl::SkipWhitespace())) {
     id = absl::StripAsciiWhitespace(id);
     int64_t number = 0;
+    // CUDA ignores all ids from the first invalid one on.
     if (absl::SimpleAtoi(id, &number) && (number < 0 || number >= installed)) break;
     visible.insert(id);
   }

@@ -2,8 +2,9 @@
 ///
 /// A plain struct that tests fill in. Accelerators are counted by the files that the system shows
 /// for them; no driver's library is asked, so a machine whose driver is broken may seem to have
-/// devices that a rank cannot use; the agent's checks and ranks tell. Errors:  none; what cannot be
-/// found out is not there. Threads: any.
+/// devices that a rank cannot use; the agent's checks and ranks tell.
+/// Errors: none; what cannot be found out is not there.
+/// Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct Machine {
   std::string device_kind = "cpu";
   /// As Devices::are_amd.
   bool devices_are_amd = false;
-  /// Those that a rank sees, unless it is told otherwise.
+  /// The devices that a rank sees, unless it is told otherwise.
   int devices = 0;
   /// With those that a variable hides.
   int installed_devices = 0;
@@ -82,9 +83,10 @@ struct Devices {
   std::string kind = "cpu";
   /// GPUs of AMD's, whose variables ROCm reads.
   bool are_amd = false;
-  /// Those that the kind's variable may choose from: of AMD's, what ROCR_VISIBLE_DEVICES leaves.
+  /// The devices that the kind's variable may choose from: of AMD's, those that
+  /// ROCR_VISIBLE_DEVICES leaves.
   int installed = 0;
-  /// Those that the kind's variable leaves.
+  /// The devices that the kind's variable leaves.
   int visible = 0;
 };
 

@@ -3,9 +3,10 @@
 /// A row makes the flag of `accelerate launch`, the key in the YAML file, the variable that a rank
 /// gets, the default of the question in `accelerate config`, and the row in
 /// accelerate/docs/launch_options.md.
-/// Errors:  none but of values; looking up a name that no row has is a programming error where
-/// stated. Threads: constant data. Mirrors: the flags of accelerate commands/launch.py and the
-/// fields of commands/config.
+/// Errors: none but of values; looking up a name that no row has is a programming error where
+///         stated.
+/// Threads: constant data.
+/// Mirrors: the flags of accelerate commands/launch.py and the fields of commands/config.
 #pragma once
 
 #include <string>
@@ -97,7 +98,7 @@ struct Setting {
   const char* key = nullptr;
   /// A key at the top of files of both kinds.
   bool in_sagemaker = false;
-  /// What a rank finds it in; null: nothing.
+  /// The variable in which a rank finds it; null: none.
   const char* variable = nullptr;
   /// Whether the launcher takes a value from `variable`. False for variables that an outer run
   /// sets for its ranks.
@@ -152,11 +153,11 @@ std::vector<std::string> known_keys(Section section);
 
 const char* group_title(Group group);
 
-/// What the types of parallel runs are called in a file; and in one for SageMaker.
+/// The names of the types of parallel runs in a file; and in one for SageMaker.
 absl::Span<const char* const> distributed_types();
 absl::Span<const char* const> sagemaker_distributed_types();
 
-// What the text of a value means: one way of reading for flags, configuration files and variables.
+// The meaning of a value's text: one way of reading for flags, configuration files and variables.
 // Errors: InvalidArgument with the expected and the actual text; callers add the place.
 
 /// y yes t true on 1 / n no f false off 0, in any case.

@@ -141,7 +141,7 @@ constexpr Setting kRows[] = {
         .common(),
     ours(kMachines, "standalone", kFlag, "this machine alone, at any free port"),
     peer(kMachines, "same_network", kFlag,
-         "machines meet at main_process_ip:main_process_port, as they do without it; excludes "
+         "the rendezvous is at main_process_ip:main_process_port, as without it; excludes "
          "--rdzv_endpoint")
         .at_top(),
     peer(kMachines, "machine_rank", kInt, "number of this machine, from 0")
@@ -161,7 +161,7 @@ constexpr Setting kRows[] = {
         .or_spelt("master_port")
         .common(),
     peer(kMachines, "rdzv_backend", kText,
-         "how machines meet: static, or c10d where they may come and go")
+         "rendezvous of machines: static, or c10d where they may come and go")
         .or_else("static")
         .at_top()
         .common(),
@@ -172,9 +172,9 @@ constexpr Setting kRows[] = {
          "machines that may take part, as MIN:MAX; with --rdzv_backend c10d")
         .common(),
     ours(kMachines, "rdzv_endpoint", kText,
-         "HOST:PORT where machines meet; default: main_process_ip and main_process_port")
+         "HOST:PORT of the rendezvous; default: main_process_ip and main_process_port")
         .common(),
-    ours(kMachines, "rdzv_id", kText, "name of the run; machines of different runs do not meet")
+    ours(kMachines, "rdzv_id", kText, "name of the run; a rendezvous takes machines of one run")
         .or_else("none"),
     ours(kMachines, "local_addr", kText, "address of this machine as the others reach it"),
     ours(kMachines, "slurm", kFlag,

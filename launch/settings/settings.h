@@ -25,7 +25,7 @@ class App;
 
 namespace accelerate::launch::settings {
 
-/// What was typed: settings by name to their values, in the order of the command line. A flag
+/// The typed flags: settings by name to their values, in the order of the command line. A flag
 /// without a value has "true" or, negated, "false".
 using TypedFlags = std::map<std::string, std::vector<std::string>>;
 
@@ -95,9 +95,10 @@ class Settings {
 //
 // Options end at the first word that is neither an option nor its value: that word is the program,
 // and everything after it is the program's, including `--help` and `--`. A `--` before the program
-// is skipped. Names may be spelt with `_` or `-`; of a repeated flag the last value counts, unless
-// it takes several. Errors:  InvalidArgument, one line that names the flag. Mirrors: accelerate
-// commands/launch.py, CustomArgumentParser.
+// is skipped. Names may be spelt with `_` or `-`; the last value of a repeated flag counts, unless
+// it takes several.
+// Errors: InvalidArgument, one line that names the flag.
+// Mirrors: accelerate commands/launch.py, CustomArgumentParser.
 
 struct LaunchWords {
   /// One word a flag: "--name" or "--name=value", names as in the schema.

@@ -63,7 +63,7 @@ constexpr char kFsdp[] =
 TEST(SettingsTest, AFlagWinsOverTheFileThatOverTheEnvironmentThatOverTheDefault) {
   const std::vector<std::string> environment = {"FSDP_SHARDING_STRATEGY=NO_SHARD",
                                                 "FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"};
-  // What was typed is the default's value.
+  // The typed value is the default's.
   Settings settings = resolved({{"fsdp_offload_params", {"false"}}}, kFsdp, environment);
   EXPECT_EQ(settings.text("fsdp_offload_params"), "false");
   EXPECT_EQ(settings.provenance("fsdp_offload_params"), Provenance::kFlag);
@@ -111,7 +111,7 @@ TEST(SettingsTest, SaysWhereABadValueIs) {
             "--mixed_precision: expected one of no, fp16, bf16, fp8, not \"FP16\"");
   EXPECT_THAT(message({}, {"FSDP_OFFLOAD_PARAMS=maybe"}),
               HasSubstr("variable FSDP_OFFLOAD_PARAMS: expected true or false"));
-  // What an outer run says about its ranks is none of ours.
+  // An outer run's variables about its ranks do not concern this one.
   EXPECT_EQ(message({}, {"WORLD_SIZE=x", "MASTER_PORT=x", "OMP_NUM_THREADS=4,2"}), "");
 }
 

@@ -193,9 +193,10 @@ absl::Status take_nodes(Settings& settings) {
 // say too.
 absl::Status check_machines(Settings& settings) {
   if (settings.is_typed("same_network") && settings.is_set("rdzv_endpoint")) {
-    return refuse(absl::StrCat(settings.describe("rdzv_endpoint"),
-                               " and --same_network exclude each other: with it machines meet at "
-                               "--main_process_ip and --main_process_port"));
+    return refuse(
+        absl::StrCat(settings.describe("rdzv_endpoint"),
+                     " and --same_network exclude each other: with it the rendezvous is at "
+                     "--main_process_ip and --main_process_port"));
   }
   if (settings.flag("standalone")) {
     for (const char* name : {"rdzv_endpoint", "main_process_ip", "main_process_port"}) {
@@ -256,6 +257,7 @@ std::vector<std::string> device_ids(const Settings& settings) {
 }
 
 absl::Status take_processes(Settings& settings, const Machine& machine, const Job& job) {
+  // HF Accelerate's files have -1 where the number comes from elsewhere.
   if (settings.is_set("num_processes") && settings.number("num_processes") == -1 &&
       settings.provenance("num_processes") == Provenance::kConfigFile) {
     settings.set("num_processes", "", Provenance::kDefault);
@@ -372,6 +374,8 @@ NodeRange node_range(const Settings& settings) {
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
 
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
+  // Each step relies on those before it: the scheduler tells the machines, machines and devices the
+  // ranks, and the ranges hold for all that was filled in.
   if (absl::Status ok = check_kinds(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_credentials(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;

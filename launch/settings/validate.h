@@ -27,8 +27,8 @@ NodeRange node_range(const Settings& settings);
 /// Whether machines may come and go.
 bool is_elastic(const Settings& settings);
 
-/// Fills in what follows from the machine and the job: ranks, machines and where they meet. Then
-/// checks everything that does not depend on what is started.
+/// Fills in what follows from the machine and the job: ranks, machines and their rendezvous
+/// address. Then checks everything that does not depend on what is started.
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job);
 
 /// Refuses what this version does not have (Setting::status), before anything else is asked of the

@@ -159,7 +159,7 @@ class RankGroup final : public process::EventSource {
   /// When ranks that were killed and are still there are left.
   std::optional<Clock::time_point> give_up_at_;
   std::optional<Clock::time_point> drain_deadline_;
-  /// Whose outputs the latest `add_entries` listed.
+  /// The ranks' outputs that the latest `add_entries` listed.
   std::vector<RankOutput*> readers_;
 };
 

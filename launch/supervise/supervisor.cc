@@ -151,7 +151,7 @@ void Supervisor::reap_adopted() {
   }
 }
 
-// What left its rank's group became a child of this process when its parent went.
+// A process that left its rank's group became a child of this process when its parent went.
 void Supervisor::kill_adopted() {
   const Clock::time_point deadline = Clock::now() + kReapGrace;
   while (Clock::now() < deadline) {

@@ -9,8 +9,9 @@
 ///               +- rank 1   ... what a rank starts is in the rank's group
 ///               `- guard    kills all of it if the launcher was killed (orphan_guard.h)
 ///
-/// What a rank leaves behind when it ends may go on while other ranks run; it is killed when the
-/// round ends. A process that left its rank's group is adopted by the launcher and killed as well.
+/// Processes that a rank leaves behind when it ends may go on while other ranks run; they are
+/// killed when the round ends. A process that left its rank's group is adopted by the launcher and
+/// killed as well.
 /// Threads: the main thread of a process with no other threads.
 #pragma once
 

@@ -18,6 +18,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/process/socket_address.h"
 #include "launch/supervise/rank_group.h"
 #include "launch/testing/launcher_process.h"
@@ -264,8 +265,8 @@ TEST(Launch, KillsAtOnceWhenInterruptedTwice) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
-// As under nohup, or in the background of a shell without job control. Of two pending signals the
-// one with the lower number, here SIGINT, would be read first.
+// As under nohup, or in the background of a shell without job control. If two signals are
+// pending, the one with the lower number, here SIGINT, would be read first.
 TEST(Launch, LeavesIgnoredSignalsIgnored) {
   Launcher launcher({"launch", "--num_processes=2", "/bin/sh", "-c", "echo ready; sleep 1000"},
                     {SIGINT});
@@ -356,7 +357,8 @@ TEST(Launch, TakesAnotherPortIfTheOneAskedForIsTaken) {
 }
 
 TEST(Launch, TellsWhyAProgramCannotBeStarted) {
-  const std::string script = ::testing::TempDir() + "/no_such_interpreter";
+  const TemporaryFolder folder;
+  const std::string script = folder.path("no_such_interpreter");
   std::ofstream(script) << "#!/does/not/exist\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   for (const auto& [program, code] : {std::pair<std::string, int>{script, 127},

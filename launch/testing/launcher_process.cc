@@ -64,6 +64,8 @@ LauncherProcess::LauncherProcess(std::vector<std::string> argv, const LauncherSe
   for (std::string& word : added) environment.push_back(word.data());
   for (char** word = environ; *word != nullptr; ++word) environment.push_back(*word);
   environment.push_back(nullptr);
+  // Neither platform/child.h nor launch/process gives a child descriptors of fixed numbers, ignored
+  // signals and a test's own calls before the program.
   pid_ = fork();
   if (pid_ == 0) {
     dup2(stdin_.read_end.get(), 0);

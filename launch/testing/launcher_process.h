@@ -2,7 +2,8 @@
 ///
 /// Nothing here waits for a time to pass. What runs below the launcher says on its output that it
 /// came somewhere, or waits for a line from the test; `everyone_is_gone` waits for the end of a
-/// pipe that every process below the launcher holds open. Threads: one user.
+/// pipe that every process below the launcher holds open.
+/// Threads: one user.
 #pragma once
 
 #include <sys/types.h>
@@ -63,7 +64,7 @@ class LauncherProcess {
   int wait();
   int finish();
 
-  /// What `read_all` read; what was waited for before is not in it.
+  /// The text that `read_all` read; lines that were waited for before are not in it.
   const std::string& stdout_text() const { return stdout_text_; }
   const std::string& stderr_text() const { return stderr_text_; }
 

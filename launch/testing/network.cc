@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/platform/child.h"
 
 namespace accelerate::launch::testing {
 namespace {
@@ -99,16 +100,16 @@ void Network::run_in(const Namespace& place, std::vector<std::string> command) {
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
+  const absl::StatusOr<ChildResult> result = run_in_child([&](int fd) {
+    dup2(fd, STDERR_FILENO);
     if (setns(place.net.get(), CLONE_NEWNET) != 0) _exit(98);
     execvp(argv[0], argv.data());
+    // PATH of a user who is not root may lack the folder of `ip`.
     execv(absl::StrCat("/usr/sbin/", argv[0]).c_str(), argv.data());
     _exit(99);
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0) << absl::StrJoin(command, " ");
+  });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 0) << absl::StrJoin(command, " ") << ": " << result->output;
 }
 
 }  // namespace accelerate::launch::testing

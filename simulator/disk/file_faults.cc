@@ -61,6 +61,7 @@ FaultPlan::FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t see
 
 void FaultPlan::end() {
   has_ended_ = true;
+  // The hooks refer to the run, which is over.
   hooks_ = {};
 }
 
@@ -77,6 +78,7 @@ std::exception_ptr FaultPlan::death(int rank) const {
 }
 
 absl::Status FaultPlan::refuse(int rank) {
+  // During unwinding an exception out of a destructor would end the program.
   if (++refused_[rank] > kRefusals && std::uncaught_exceptions() == 0) check_alive(rank);
   return absl::AbortedError(deaths_[rank]);
 }
@@ -145,6 +147,7 @@ FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
       }
       case FileFaultKind::kDiskFull:
         if (!lasts || !operation.needs_room) break;
+        // The first write takes the room that is left; later ones find none.
         if (operation.write && !has_fired_[i]) {
           DeterministicRandom random = random_for(i);
           operation.write(static_cast<int64_t>(random.below(operation.bytes + 1)),

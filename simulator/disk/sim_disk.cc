@@ -168,9 +168,11 @@ class SimDisk::Writer final : public SimWritableFile {
     if (offset < 0) {
       return cannot("write", path_, "before its start", absl::StatusCode::kInvalidArgument);
     }
+    // The used bytes are counted by a walk through the disk, which a disk without a limit saves.
     const int64_t room = disk_.options_.capacity == SimDiskOptions().capacity
                              ? disk_.options_.capacity - offset
                              : node_->size() + disk_.options_.capacity - disk_.used() - offset;
+    // Overwriting bytes that the file has already needs no room.
     const bool fits = static_cast<int64_t>(data.size()) <= std::max(room, node_->size() - offset);
     if (!fits) data = data.first(std::max<int64_t>({room, node_->size() - offset, 0}));
     put(node_->bytes, offset, data);
@@ -194,6 +196,8 @@ SimDisk::SimDisk(SimDiskOptions options)
                 .can_exchange = options.can_exchange}),
       root_(new_folder()) {}
 
+// After moves a folder may be below another by name and above it by durable name: a circle of
+// shared pointers, which would never be freed.
 SimDisk::~SimDisk() { empty_folders(); }
 
 SimDisk::NodePtr SimDisk::new_folder() {
@@ -302,6 +306,7 @@ absl::Status SimDisk::sync_directory(const std::string& path) {
   absl::StatusOr<NodePtr> folder = find_folder("sync", path);
   if (!folder.ok()) return folder.status();
   std::set<int64_t> durable;
+  // From the newest to the oldest, because a durable step makes those durable that it follows.
   for (auto step = pending_.rbegin(); step != pending_.rend(); ++step) {
     step->second.unsynced.erase(folder->get());
     if (step->second.unsynced.empty()) durable.insert(step->first);
@@ -339,6 +344,7 @@ void SimDisk::crash(Unsynced unsynced, DeterministicRandom random) {
   const NodePtr old_root = std::exchange(root_, nullptr);
   std::vector<std::weak_ptr<Node>> old_folders = std::exchange(folders_, {});
   root_ = survivor(*old_root, unsynced, random);
+  // The old folders are emptied and the new ones kept; open files still hold nodes of the old tree.
   old_folders.swap(folders_);
   empty_folders();
   folders_ = std::move(old_folders);

@@ -7,8 +7,8 @@
 ///   cluster.json                 a file; see README.md in this folder
 ///
 /// Units: bytes, bytes per second of one direction, FLOP per second (a fused multiply-add counts
-/// two),
-///        nanoseconds of virtual time. Peaks are the vendor's dense figures, not achieved ones.
+///        two), nanoseconds of virtual time. Peaks are the vendor's dense figures, not achieved
+///        ones.
 /// Errors: InvalidArgument; the message shows the text and points at the character.
 #pragma once
 

@@ -1,7 +1,8 @@
 /// Numbers with units, as people write them: "80GiB", "3.35TB/s", "200Gbps", "5us", "989TFLOPS".
 ///
 /// A unit is required except for bytes, because a plain number would be ambiguous. Decimal
-/// fractions are read exactly: 3.35TB/s is 3350000000000 bytes per second. Threads: pure functions.
+/// fractions are read exactly: 3.35TB/s is 3350000000000 bytes per second.
+/// Threads: pure functions.
 #pragma once
 
 #include <cstddef>

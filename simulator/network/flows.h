@@ -8,7 +8,8 @@
 ///       next() tries the starts that are still to come, so call it after all starts that are
 ///       known.
 /// Units: bytes, nanoseconds of virtual time. Times are kept with fractions; results are rounded
-/// up. Threads: one at a time.
+///        up.
+/// Threads: one at a time.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,8 @@
 /// after the other, in the order of the axes, in the shorter direction; ties go up.
 ///
 /// Ranks count the last axis fastest. An axis of two chips is one link; an axis of one chip has
-/// none. Threads: const methods only.
+/// none.
+/// Threads: const methods only.
 #pragma once
 
 #include <vector>

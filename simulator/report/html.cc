@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/report/failed_ranks.h"
 #include "simulator/report/level_of_detail.h"
@@ -58,11 +59,11 @@ class Writer {
     run();
     failure();
     steps();
-    list("names", trace_.names.size(), [&](size_t i) { return json_string(trace_.names[i]); });
+    list("names", trace_.names.size(), [&](size_t i) { return html_json_text(trace_.names[i]); });
     list("kinds", kNumSliceKinds,
-         [](size_t i) { return json_string(to_string(static_cast<SliceKind>(i))); });
+         [](size_t i) { return html_json_text(to_string(static_cast<SliceKind>(i))); });
     list("categories", kNumMemoryCategories,
-         [](size_t i) { return json_string(to_string(static_cast<MemoryCategory>(i))); });
+         [](size_t i) { return html_json_text(to_string(static_cast<MemoryCategory>(i))); });
     ranks();
     operators();
     tracks();
@@ -85,11 +86,11 @@ class Writer {
   }
 
   void run() {
-    field("topology", json_string(trace_.topology));
+    field("topology", html_json_text(trace_.topology));
     // As text: JavaScript's numbers end at 53 bits.
     field("seed", absl::StrCat("\"", trace_.seed, "\""));
-    field("command", json_string(trace_.repeat_command));
-    field("device", json_string(trace_.device));
+    field("command", html_json_text(trace_.repeat_command));
+    field("device", html_json_text(trace_.device));
     field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));
     field("worldSize", absl::StrCat(trace_.world_size));
@@ -104,12 +105,12 @@ class Writer {
     if (!trace_.failure) return field("failure", "null");
     const std::vector<FailedRanks> rows = failed_ranks(*trace_.failure);
     field("failure",
-          absl::StrCat("{\"message\":", json_string(trace_.failure->message), ",\"ranks\":["));
+          absl::StrCat("{\"message\":", html_json_text(trace_.failure->message), ",\"ranks\":["));
     Separator separator;
     for (const FailedRanks& row : rows) {
       file_.append(absl::StrCat(separator.next(), "[\"", rank_ranges(row.ranks), "\",",
-                                json_string(row.at_failure.state), ",",
-                                json_string(row.at_failure.last_call), "]"));
+                                html_json_text(row.at_failure.state), ",",
+                                html_json_text(row.at_failure.last_call), "]"));
     }
     file_.append("]}");
   }
@@ -129,8 +130,7 @@ class Writer {
     list("ranks", trace_.ranks.size(), [&](size_t i) {
       const RankSummary& rank = trace_.ranks[i];
       return absl::StrCat("[", rank.end_ns, ",", rank.compute_ns, ",", rank.communication_ns, ",",
-                          rank.exposed_ns, ",", rank.memory_peak, ",", json_number(rank.flops),
-                          "]");
+                          rank.exposed_ns, ",", rank.memory_peak, ",", json_text(rank.flops), "]");
     });
   }
 
@@ -138,7 +138,7 @@ class Writer {
     list("operators", trace_.operators.size(), [&](size_t i) {
       const OperatorSummary& each = trace_.operators[i];
       return absl::StrCat("[", each.name, ",", each.calls, ",", each.total_ns, ",",
-                          json_number(each.flops), ",", json_number(each.bytes), "]");
+                          json_text(each.flops), ",", json_text(each.bytes), "]");
     });
   }
 

@@ -5,11 +5,10 @@
 #include <cerrno>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -57,14 +56,9 @@ absl::Status OutputFile::commit() {
   return error(error_, path_);
 }
 
-std::string json_string(absl::string_view text) {
-  const std::string quoted =
-      nlohmann::json(std::string(text))
-          .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
-  return absl::StrReplaceAll(quoted, {{"<", "\\u003c"}});
+std::string html_json_text(absl::string_view text) {
+  return absl::StrReplaceAll(json_text(text), {{"<", "\\u003c"}});
 }
-
-std::string json_number(double value) { return nlohmann::json(value).dump(); }
 
 std::string microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }
 

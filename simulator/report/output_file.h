@@ -3,8 +3,10 @@
 ///
 /// The file is written under a temporary name in the same folder, piece by piece, and renamed at
 /// the end. If it is not committed, the temporary file is removed and an older file at the path
-/// stays. Errors: a Status that names the path: NotFound, PermissionDenied, ResourceExhausted (disk
-/// full) and so on, by errno. After an error the file cannot be used. Threads: one at a time.
+/// stays.
+/// Errors: a Status that names the path: NotFound, PermissionDenied, ResourceExhausted (disk full)
+///         and so on, by errno. After an error the file cannot be used.
+/// Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +42,8 @@ class OutputFile {
   int error_ = 0;  // errno of the first write that failed
 };
 
-/// A JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. `<` is escaped, so that
-/// the text may be embedded in an HTML script element.
-std::string json_string(absl::string_view text);
-
-/// The shortest text that reads back as the same number; null for infinities and NaN.
-std::string json_number(double value);
+/// As `json_text`, with `<` escaped, so that the text may be embedded in an HTML script element.
+std::string html_json_text(absl::string_view text);
 
 /// Nanoseconds as microseconds with three decimals, without rounding: "12.345".
 std::string microseconds(int64_t ns);

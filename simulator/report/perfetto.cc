@@ -67,15 +67,16 @@ class Writer {
         file_(file),
         slices_(shown_slices(trace, max_slices)),
         max_samples_(max_slices / kSlicesPerMemorySample) {
-    for (const std::string& name : trace.names) names_.push_back(json_string(name));
+    for (const std::string& name : trace.names) names_.push_back(html_json_text(name));
   }
 
   void write() {
     file_.append("{\"displayTimeUnit\":\"ns\",\"otherData\":{");
-    file_.append(absl::StrCat("\"topology\":", json_string(trace_.topology), ",\"seed\":\"",
-                              trace_.seed, "\",\"repeat\":", json_string(trace_.repeat_command),
-                              ",\"device\":", json_string(trace_.device), ",\"recorded_slices\":",
-                              trace_.slices.size(), ",\"shown_slices\":", slices_.size(),
+    file_.append(absl::StrCat("\"topology\":", html_json_text(trace_.topology), ",\"seed\":\"",
+                              trace_.seed, "\",\"repeat\":", html_json_text(trace_.repeat_command),
+                              ",\"device\":", html_json_text(trace_.device),
+                              ",\"recorded_slices\":", trace_.slices.size(),
+                              ",\"shown_slices\":", slices_.size(),
                               ",\"dropped_slices\":", trace_.dropped_slices, "},\n"));
     file_.append("\"traceEvents\":[");
     write_names();
@@ -121,7 +122,7 @@ class Writer {
     const PageSlice& slice = shown.slice;
     const std::string name =
         slice.count > 1
-            ? json_string(absl::StrCat(slice.count, " slices, most ", trace_.names[slice.name]))
+            ? html_json_text(absl::StrCat(slice.count, " slices, most ", trace_.names[slice.name]))
             : names_[slice.name];
     std::string text =
         absl::StrCat("\"ph\":\"X\",\"name\":", name, ",\"cat\":\"", to_string(slice.kind), "\",",

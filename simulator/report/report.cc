@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
@@ -82,7 +83,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"dropped_slices", trace.dropped_slices},
                         {"ranks", std::move(ranks)},
                         {"operators", std::move(operators)}};
-  file->append(summary.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
+  file->append(json_text(summary, 1));
   file->append("\n");
   return file->commit();
 }

@@ -64,7 +64,7 @@ int64_t overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) 
 
 void BusyTime::add_kernel(Interval interval) {
   settled_.compute_ns += late_part(interval);
-  // Both lists get the interval before either of them settles.
+  // Both lists get the interval before either of them is folded into the sums.
   const bool too_many_kernels = add(kernels_, interval);
   if (add(compute_, interval)) settle_half(compute_);
   if (too_many_kernels) settle_half(kernels_);
@@ -103,7 +103,7 @@ bool BusyTime::add(Intervals& intervals, Interval interval) {
   return intervals.size() > limit_;
 }
 
-// Cuts off the part of the interval that is settled already, and returns its length.
+// Cuts off the part of the interval that the sums have already, and returns its length.
 int64_t BusyTime::late_part(Interval& interval) const {
   if (interval.start_ns >= horizon_) return 0;
   const int64_t late = std::min(interval.end_ns, horizon_) - interval.start_ns;

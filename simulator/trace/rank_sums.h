@@ -1,6 +1,7 @@
-/// What the record of one rank keeps in bounded memory: its busy time and its memory over time.
+/// The record of one rank in bounded memory: its busy time and its memory over time.
 ///
-/// Units: bytes, nanoseconds. Threads: one at a time.
+/// Units: bytes, nanoseconds.
+/// Threads: one at a time.
 #pragma once
 
 #include <cstddef>

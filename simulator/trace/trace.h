@@ -2,8 +2,9 @@
 /// stream, collectives that join ranks, messages, and memory by category.
 ///
 /// Plain data: the Recorder fills it, simulator/report draws it. Recording is cheap, because names
-/// are interned and nothing is formatted. Units: nanoseconds of virtual time since the start of the
-/// run, bytes. Threads: one at a time (the rank that holds the baton).
+/// are interned and nothing is formatted.
+/// Units: nanoseconds of virtual time since the start of the run, bytes.
+/// Threads: one at a time (the rank that holds the baton).
 #pragma once
 
 #include <array>

@@ -1,8 +1,9 @@
 """The floors: which rooms there are, and which may include which.
 
 A room may include the rooms on floors below its own, never one above or on the same floor. Bazel
-refuses a wrong dependency (visibility), and tools/lint reads this list and compares it with the
-includes. One floor a line, the lowest first; "" is the folder itself.
+refuses a wrong dependency: by visibility and, since rooms that other workspaces use are public, by
+`check_deps` as well. tools/lint reads this list and compares it with the includes. One floor a line,
+the lowest first; "" is the folder itself.
 """
 
 FLOORS = {
@@ -15,6 +16,8 @@ FLOORS = {
         ["comm/backends/gloo", "comm/backends/nccl"],
         ["comm/watch"],
         ["comm/backends/mpi", "comm"],
+        # The axes of ranks and their groups; its folder does not exist yet.
+        ["mesh"],
         ["process", "state"],
         ["operators", "report"],
         ["data", "optim/schedulers", "precision"],
@@ -69,6 +72,7 @@ OPEN_TO = {
     "accelerate": {
         "launch": ["base", "platform", "checkpoint/formats"],
         "simulator": ["*"],
+        "tools/lint": ["platform"],
         "trackers": ["base", "platform", "tracking"],
     },
     "simulator": {
@@ -101,6 +105,29 @@ WITHOUT_LIBTORCH = [
 
 # Folders that see every room of their top-level folder and that no room sees.
 BESIDE = ["testing", "examples", "checkpoint/fuzz"]
+
+def _sees(package, visibility):
+    """Whether visibility to single packages and to folders with what is below them has the package."""
+    for each in visibility:
+        label, _, kind = each.partition(":")
+        folder = label[2:]
+        if each == "//visibility:public" or package == folder:
+            return True
+        if kind == "__subpackages__" and package.startswith(folder + "/"):
+            return True
+    return False
+
+def check_deps(package, deps):
+    """Fails where a library depends on a room that is not below it, be that room public or not."""
+    for dep in deps:
+        if not dep.startswith("//"):
+            continue
+        other = dep[2:].partition(":")[0]
+        top = other.partition("/")[0]
+        if other == package or not [floor for floor in FLOORS.get(top, []) if other[len(top) + 1:] in floor]:
+            continue
+        if not _sees(package, rooms_above(other)):
+            fail("%s depends on %s, which is not below it: see tools/build_defs/floors.bzl" % (package, dep))
 
 def rooms_above(package):
     """The visibility of a room: the rooms on floors above, tests, and folders that it is open to."""

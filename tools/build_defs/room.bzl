@@ -10,7 +10,7 @@ tools/build_defs/floors.bzl says which room may see which.
 """
 
 load(":cc.bzl", "accelerate_cc_binary", "accelerate_cc_library", "accelerate_cc_test")
-load(":floors.bzl", "rooms_above")
+load(":floors.bzl", "check_deps", "rooms_above")
 
 _NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
 
@@ -47,12 +47,14 @@ def room(
       copts: of the library, and of its tests.
       tags: of all its targets.
       testonly: tests alone use it.
-      visibility: of the library; by default all rooms above see it.
+      visibility: of the library; by default all rooms above see it. Public is what users depend on from
+        their own workspaces; rooms that are not above are refused all the same.
       **library: as in accelerate_cc_library.
     """
     package = native.package_name()
     name = package.split("/")[-1]
     libtorch = "@libtorch" in deps
+    check_deps(package, deps)
     sources = native.glob(["*.cc"], exclude = _NO_LIBRARY + exclude)
     headers = native.glob(["*.h"], exclude = exclude)
     if sources or headers:

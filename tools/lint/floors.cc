@@ -40,7 +40,7 @@ std::pair<std::string, std::string> top_and_room(std::string_view path) {
   return {std::string(folder.substr(0, slash)), std::string(folder.substr(slash + 1))};
 }
 
-// What the list says, and the arrows between the rooms of a folder.
+// The list of the floors, and the arrows between the rooms of a folder.
 class House {
  public:
   explicit House(const std::string& bzl)

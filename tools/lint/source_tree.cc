@@ -1,35 +1,17 @@
 #include "tools/lint/source_tree.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <format>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
 
+#include "accelerate/platform/child.h"
+
 namespace accelerate::tidy {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string quoted_for_shell(const std::string& text) {
-  std::string quoted = "'";
-  for (char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
-
-// What a command printed; empty if it failed.
-std::string output_of(const std::string& command) {
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return "";
-  std::string output;
-  std::array<char, 1 << 16> piece;
-  while (size_t size = fread(piece.data(), 1, piece.size(), pipe))
-    output.append(piece.data(), size);
-  return pclose(pipe) == 0 ? output : "";
-}
 
 std::string read(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -50,9 +32,12 @@ std::vector<std::string> list_with_git(const fs::path& root) {
   // Without a .git of its own the folder would be judged as a part of whatever is around it. The
   // checkout may belong to another user than the one who tests it.
   if (!fs::exists(root / ".git")) return {};
-  std::istringstream output(output_of(std::format(
-      "git -c safe.directory='*' -C {} ls-files -z --cached --others --exclude-standard",
-      quoted_for_shell(root.string()))));
+  const absl::StatusOr<ChildResult> git =
+      run_command({"git", "-c", "safe.directory=*", "-C", root.string(), "ls-files", "-z",
+                   "--cached", "--others", "--exclude-standard"},
+                  {.collects_errors = false});
+  if (!git.ok() || git->exit_code != 0) return {};
+  std::istringstream output(git->output);
   std::vector<std::string> paths;
   for (std::string path; std::getline(output, path, '\0');) paths.push_back(path);
   std::erase_if(paths, [&](const std::string& path) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace accelerate::tidy {
 namespace {
@@ -26,12 +27,20 @@ const std::vector<std::string> kMarkers = without_gaps({"TO|DO", "FIX|ME", "XX|X
 const std::vector<std::string> kSkips = without_gaps({"GTEST_|SKIP", "DIS|ABLED_"});
 const std::string kMissingPart = without_gap("not imp|lemented");
 const std::vector<std::string> kMachinePaths = without_gaps({"/wo|rk/", "/ro|ot/", "/ho|me/"});
-const std::string kIsNo = without_gap("is n|o");
+// Denials of a noun, and the plain ones.
+const std::vector<std::pair<std::string, std::string>> kDenials = {
+    {without_gap("is n|o"), "is not a"}, {without_gap("are n|o"), "are not"}};
 const std::vector<std::string> kOddWords = without_gaps({"hea|rs", "says a wo|rd", "say a wo|rd"});
-// Behind "is no", what makes it plain English: a comparison, or a phrase.
-constexpr std::array<std::string_view, 11> kPlainAfterIsNo = {"longer", "more",    "less",  "fewer",
-                                                              "larger", "smaller", "later", "older",
-                                                              "newer",  "such",    "better"};
+// Words of our own for which the field has terms: rendezvous, unscale, synchronise, pad; and "no
+// rank" says which one it is.
+const std::vector<std::string> kOwnTerms =
+    without_gaps({"ranks me|et", "machines me|et", "processes me|et", "threads me|et",
+                  "place to me|et", "set|tle", "set|tles", "set|tled", "catch u|p", "catches u|p",
+                  "caught u|p", "fill u|p", "fills u|p", "filled u|p", "filling u|p", "nob|ody"});
+// A comparison or a phrase, which makes a denial plain English.
+constexpr std::array<std::string_view, 11> kPlainAfterDenial = {
+    "longer", "more",  "less",  "fewer", "larger", "smaller",
+    "later",  "older", "newer", "such",  "better"};
 const std::vector<std::string> kSleeps = {"sleep",     "usleep",      "nanosleep",
                                           "sleep_for", "sleep_until", "SleepFor"};
 
@@ -96,13 +105,13 @@ int columns(std::string_view line) {
   return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-// Whether a line in lower case has "is no" before a noun. A line may continue the "there" of the
+// Whether a line in lower case has the denial before a noun. A line may continue the "there" of the
 // one before it, so the words at its start do not count.
-bool denies_a_noun(std::string_view line) {
-  for (size_t at : places_of_word(line, kIsNo)) {
-    const std::string_view after = line.substr(at + kIsNo.size());
+bool denies_a_noun(std::string_view line, std::string_view denial) {
+  for (size_t at : places_of_word(line, denial)) {
+    const std::string_view after = line.substr(at + denial.size());
     if (after.size() < 2 || after[0] != ' ' || !is_word_character(after[1])) continue;
-    if (starts_with_any(after.substr(1), kPlainAfterIsNo)) continue;
+    if (starts_with_any(after.substr(1), kPlainAfterDenial)) continue;
     const std::string_view before = line.substr(0, at);
     const bool starts_line = before.find_first_not_of(" /#*") == before.npos;
     if (!starts_line && !before.ends_with("there ")) return true;
@@ -118,6 +127,33 @@ bool has_comment_of(std::string_view line, std::string_view sign) {
     if (text != comment.npos && comment.substr(text).starts_with(" Of ")) return true;
   }
   return false;
+}
+
+// The text from the first comment sign on. A sign within a string counts, too: few strings have
+// one.
+std::string_view comment_of(std::string_view line, std::string_view sign) {
+  const size_t at = line.find(sign);
+  return at == line.npos ? std::string_view() : line.substr(at);
+}
+
+// Whether a sentence that is not the first one begins with "Of" and has no article behind it, as
+// fragments do.
+bool has_fragment_of(std::string_view text) {
+  for (size_t at = text.find(". Of "); at != text.npos; at = text.find(". Of ", at + 1)) {
+    if (!text.substr(at + 5).starts_with("the ")) return true;
+  }
+  return false;
+}
+
+// The first of our own terms in a text in lower case, unless it is quoted there; empty if there is
+// none.
+std::string own_term_in(std::string_view text) {
+  for (const std::string& term : kOwnTerms) {
+    for (size_t at : places_of_word(text, term)) {
+      if (at == 0 || !contains("\"`", text[at - 1])) return term;
+    }
+  }
+  return "";
 }
 
 // One URL, perhaps behind a comment sign or a list's dash.
@@ -291,9 +327,19 @@ Findings check_wording(const File& file) {
   if (file.path.starts_with("integration_tests/golden/data/")) return {};
   return for_each_line(file, [&](std::string_view line) -> std::string {
     const std::string text = in_lower_case(line);
-    if (denies_a_noun(text)) return "\"" + kIsNo + "\" before a noun: say \"is not a\"";
-    if (!is_markdown(file.path) && has_comment_of(line, is_script ? "#" : "//")) {
+    for (const auto& [denial, plain] : kDenials) {
+      if (!denies_a_noun(text, denial)) continue;
+      return std::format("\"{}\" before a noun: say \"{}\"", denial, plain);
+    }
+    const std::string_view sign = is_script ? "#" : "//";
+    if (!is_markdown(file.path) && has_comment_of(line, sign)) {
       return "a comment that begins with \"Of\": write a sentence";
+    }
+    // Names in code are not words.
+    const std::string_view prose = is_markdown(file.path) ? line : comment_of(line, sign);
+    if (has_fragment_of(prose)) return "a sentence that begins with \"Of\": give it a subject";
+    if (const std::string term = own_term_in(in_lower_case(prose)); !term.empty()) {
+      return std::format("\"{}\": say it in the field's terms", term);
     }
     for (const std::string& words : kOddWords) {
       if (!places_of_word(text, words).empty()) return "odd wording: " + words;

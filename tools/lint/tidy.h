@@ -1,4 +1,4 @@
-/// What a tidy file, and a tidy tree of files, look like: one small function per rule.
+/// The rules of a tidy file, and of a tidy tree of files: one small function per rule.
 ///
 /// A rule takes files and returns what is wrong with them; a rule that does not concern a file
 /// returns nothing. Rules look at text, line by line: they know no C++ beyond that.
@@ -42,7 +42,7 @@ std::string to_string(const Finding& finding);
 
 // ---- Any text file. Data (see is_data) and binary files are not text.
 
-/// Golden vectors, datasets and other files that nobody writes by hand.
+/// Golden vectors, datasets and other files that are not written by hand.
 bool is_data(const std::string& path);
 
 /// 100 columns in C++; 120 in .bzl; 200 in scripts; no limit in BUILD files and Markdown, nor for a
@@ -54,9 +54,11 @@ Findings check_blanks(const File& file);
 Findings check_leftovers(const File& file);
 /// No absolute path of somebody's machine.
 Findings check_machine_paths(const File& file);
-/// Plain English in C++, Markdown, shell and Python, golden vectors aside. Finds "is no" before a
-/// noun ("is not a" is plain; "there is no" and "is no longer" may stay), comments that begin with
-/// "Of", and ranks or parts that hear or say words.
+/// Plain English in C++, Markdown, shell and Python, golden vectors aside. Finds "is no" and "are
+/// no" before a noun ("is not a" is plain; "there is no" and "is no longer" may stay), comments
+/// that begin with "Of", later sentences that do without an article ("Of the" may stay), ranks or
+/// parts that hear or say words, and in comments and Markdown words for which the field has terms,
+/// unless they are quoted.
 Findings check_wording(const File& file);
 /// At most 1 MiB, unless it is data.
 Findings check_size(const File& file);
@@ -116,7 +118,7 @@ bool is_test(std::string_view path);
 /// Lines without their newlines; the newline at the end opens no further line.
 std::vector<std::string_view> lines_of(std::string_view text);
 
-/// What a line includes, without its quotes or angles; empty if it includes nothing.
+/// The path that a line includes, without its quotes or angles; empty if it includes nothing.
 std::string_view included_path(std::string_view line);
 
 bool starts_with_any(std::string_view text, const auto& prefixes) {

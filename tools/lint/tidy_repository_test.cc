@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -28,8 +29,13 @@ std::filesystem::path folder_of_runfile(const std::string& runfile) {
   return std::filesystem::canonical(link).parent_path();
 }
 
+const std::vector<File>& checkout() {
+  static const std::vector<File> files = read_source_tree(folder_of_runfile(".clang-format"));
+  return files;
+}
+
 TEST(Repository, IsTidy) {
-  const std::vector<File> files = read_source_tree(folder_of_runfile(".clang-format"));
+  const std::vector<File>& files = checkout();
   // A listing that misses the checkout would find nothing wrong.
   const std::vector<std::string> known = {"WORKSPACE", "accelerate/process/run.h",
                                           "tools/lint/tidy.cc"};
@@ -43,6 +49,28 @@ TEST(Repository, IsTidy) {
     report += to_string(finding) + "\n";
   }
   EXPECT_TRUE(report.empty()) << report;
+}
+
+// The list's floors, and the includes of the real rooms: one more include that leads upward, or out
+// of a folder, is found, and closes a cycle where the other way exists.
+TEST(Repository, HasFloorsThatRefuseAnUpwardInclude) {
+  const std::vector<std::pair<std::string, std::string>> upward = {
+      {"accelerate/base/planted.h", "accelerate/platform/file_system.h"},
+      {"accelerate/comm/planted.cc", "accelerate/process/run.h"},
+      {"accelerate/state/planted.cc", "accelerate/process/run.h"},
+      {"accelerate/data/planted.cc", "simulator/cluster/cluster.h"},
+      {"simulator/core/planted.cc", "simulator/cluster/cluster.h"},
+      {"launch/process/planted.cc", "launch/plan/launch_plan.h"},
+      {"trackers/common/planted.cc", "trackers/mlflow/mlflow_tracker.h"},
+  };
+  for (const auto& [path, include] : upward) {
+    std::vector<File> files = checkout();
+    files.push_back({path, "#include \"" + include + "\"\n"});
+    const Findings findings = check_floors(files);
+    EXPECT_TRUE(std::any_of(findings.begin(), findings.end(),
+                            [&, &path = path](const Finding& each) { return each.path == path; }))
+        << path << " may include " << include;
+  }
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::string repeated(const std::string& text, int times) {
   return result;
 }
 
-// What the rules look for in any file carries a gap here, so that this file passes them.
+// Words that the rules look for in any file carry a gap here, so that this file passes them.
 File file_without_gaps(const std::string& path, std::string contents) {
   std::erase(contents, '|');
   return {path, contents};
@@ -129,6 +129,47 @@ TEST(Wording, FindsCommentsThatBeginWithOf) {
   EXPECT_THAT(check_wording({"a.md", "# Of ranks"}), IsEmpty());
 }
 
+TEST(Wording, FindsANounBehindAreNo) {
+  const File file =
+      file_without_gaps("a.cc", "// They are n|o tensors.\nfail(\"are n|o ranks\");\n");
+  EXPECT_THAT(
+      texts(check_wording(file)),
+      ElementsAre("a.cc:1: \"are no\" before a noun: say \"are not\"", HasSubstr("a.cc:2: ")));
+  for (const char* line : {"// There are no ranks.", "they are no longer", "they are no such keys",
+                           "/// are n|o ranks", "compare no x"}) {
+    EXPECT_THAT(check_wording(file_without_gaps("a.cc", line)), IsEmpty()) << line;
+  }
+}
+
+TEST(Wording, FindsLaterSentencesThatBeginWithOf) {
+  for (const char* line : {"// It goes. O|f long lists a part.", "f();  // A. O|f them one."}) {
+    EXPECT_THAT(texts(check_wording(file_without_gaps("a.cc", line))),
+                ElementsAre("a.cc:1: a sentence that begins with \"Of\": give it a subject"))
+        << line;
+  }
+  EXPECT_THAT(check_wording(file_without_gaps("a.md", "It goes. O|f a run one.")).size(), 1);
+  for (const char* line :
+       {"// It goes. Of the ranks one waits.", "f(\"A. O|f them one.\");", "// It goes. Often."}) {
+    EXPECT_THAT(check_wording(file_without_gaps("a.cc", line)), IsEmpty()) << line;
+  }
+}
+
+TEST(Wording, FindsWordsOfOurOwnInProse) {
+  for (const char* line : {"// The ranks me|et.", "/// Nob|ody waits.", "int a;  // they set|tle",
+                           "// A round that is filled u|p.", "// It catches u|p."}) {
+    EXPECT_THAT(texts(check_wording(file_without_gaps("a.cc", line))),
+                ElementsAre(HasSubstr("say it in the field's terms")))
+        << line;
+  }
+  EXPECT_THAT(check_wording(file_without_gaps("a.md", "Machines me|et there.")).size(), 1);
+  EXPECT_THAT(check_wording(file_without_gaps("a.sh", "x  # nob|ody")).size(), 1);
+  for (const char* line :
+       {"settle();", "// `settle` may be null.", "// say \"pad\", not \"fill up\"",
+        "EXPECT_EQ(name, \"nobody\");", "// The ranks meeting."}) {
+    EXPECT_THAT(check_wording({"a.cc", line}), IsEmpty()) << line;
+  }
+}
+
 TEST(Wording, FindsRanksThatHear) {
   EXPECT_THAT(texts(check_wording(file_without_gaps("a.md", "A rank\nhea|rs all.\n"))),
               ElementsAre(HasSubstr("a.md:2: odd wording: ")));
@@ -213,7 +254,7 @@ TEST(RepeatedRows, AreFoundInTablesOfFacts) {
               ElementsAre(path + ":4: the row says the same as line 3"));
   EXPECT_THAT(texts(check_repeated_rows({path, head + "| a | b |\n| c | d\\|e | f |\n"})),
               ElementsAre(path + ":3: a row of 2 cells in a table of 3"));
-  // What works where is the same for many features.
+  // Many features have the same cells about where they work.
   EXPECT_THAT(check_repeated_rows(
                   {"accelerate/docs/status.md", head + "| a | yes | yes |\n| b | yes | yes |\n"}),
               IsEmpty());

@@ -36,6 +36,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/unique_fd.h"
 #include "trackers/common/formats.h"
@@ -106,8 +107,10 @@ std::string find_python(const Environment& environment) {
 //
 // Its standard input and output are one socket, which also tells it that this process has ended;
 // its standard error is a file in memory, so that printing never blocks. It has a process group of
-// its own, so that Ctrl-C at the terminal does not reach it.
-// Errors: std::runtime_error if there is no interpreter, or if no process can be made.
+// its own, so that Ctrl-C at the terminal does not reach it. It is started here because
+// platform/child.h runs commands to their end, and this one is talked to; `posix_spawn` may be
+// called while other threads run. Errors: std::runtime_error if there is no interpreter, or if no
+// process can be made.
 class PythonProcess {
  public:
   // `program`: the source text; `args`: sys.argv[1:].
@@ -495,7 +498,7 @@ class BridgeProcess final : public PythonPackage {
     }
     line["id"] = ++requests_;
     unanswered_.emplace(requests_, what);
-    absl::StrAppend(&unsent_, line.dump(-1, ' ', false, json::error_handler_t::replace), "\n");
+    absl::StrAppend(&unsent_, json_text(line), "\n");
     pump();
     throw_failure();
   }

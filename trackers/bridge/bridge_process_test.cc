@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What `function` throws, or nothing.
+// The text of the exception that `function` throws, or nothing.
 template <typename Function>
 std::string error_of(const Function& function) {
   try {

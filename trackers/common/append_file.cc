@@ -20,6 +20,8 @@ std::string whole_lines(std::string_view contents) {
     const size_t end = contents.find('\n');
     if (end == contents.npos) return lines;
     const std::string_view line = contents.substr(0, end + 1);
+    // After a crash of the machine zeros may stand where the file had grown and its bytes had not
+    // been written.
     if (line.find('\0') == line.npos) lines += line;
     contents.remove_prefix(end + 1);
   }
@@ -71,6 +73,7 @@ void AppendFile::finish() {
     status = absl::UnknownError(error.what());
   }
   if (file_ != nullptr) {
+    // Each step is tried whatever became of the one before; the first error is reported.
     status.Update(file_->sync());
     status.Update(files_.sync_directory(parent_path(path_)));
     status.Update(file_->close());
@@ -93,6 +96,7 @@ absl::Status AppendFile::begin() {
     const absl::StatusOr<std::string> earlier = read_file(files_, path_);
     if (!earlier.ok()) return earlier.status();
     const std::string kept = options_.keep(*earlier);
+    // A copy takes the name of the earlier file, so that a crash leaves one of the two whole.
     if (!kept.empty()) return replace(kept);
   }
   absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(path_);
@@ -126,6 +130,7 @@ absl::Status AppendFile::replace(const std::string& contents) {
 
 absl::Status AppendFile::check_ours() {
   const absl::StatusOr<FileInfo> info = files_.info(path_);
+  // A size that this object did not write is the cheapest sign of another writer.
   if (info.ok() && info->size == size_) return absl::OkStatus();
   close();
   return absl::AbortedError(
@@ -163,6 +168,8 @@ absl::Status AppendFile::write(std::string_view data) {
 }
 
 void AppendFile::hide_torn_record() {
+  // A write that failed may have left a part of its record behind the end, which readers would take
+  // for a record.
   const absl::StatusOr<FileInfo> info = files_.info(path_);
   if (!info.ok()) return;
   size_ = info->size;

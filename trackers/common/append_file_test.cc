@@ -204,8 +204,9 @@ TEST(AppendFileTest, RewritesAndReleases) {
 
 TEST(AppendFileTest, WorksOnTheHostsDisk) {
   HostFiles files;
-  const std::string path = ::testing::TempDir() + "/append_file_test/file.txt";
-  ASSERT_TRUE(remove_all(files, parent_path(path)).ok());
+  const TemporaryFolder folder;
+  // Its folder is made with it.
+  const std::string path = folder.path("new/file.txt");
   for (const std::string name : {"first\n", "second\n"}) {
     AppendFile file(files, path);
     file.append(name);

@@ -24,6 +24,7 @@ std::string safe_part(std::string_view part) {
   std::string safe;
   for (const char c : part) {
     const auto byte = static_cast<unsigned char>(c);
+    // "." and ".." would lead to other folders.
     const bool leads_away = safe.empty() && c == '.' && (part == "." || part == "..");
     if (byte < 0x20 || byte == 0x7f || leads_away) {
       absl::StrAppendFormat(&safe, "%%%02X", byte);
@@ -34,6 +35,7 @@ std::string safe_part(std::string_view part) {
   if (safe.size() <= kMaxPart) return safe;
   size_t cut = kMaxPart;
   while (cut > 0 && (static_cast<unsigned char>(safe[cut]) & 0xc0) == 0x80) --cut;  // whole UTF-8
+  // The hash tells long names with the same beginning apart.
   return absl::StrCat(safe.substr(0, cut), "-", absl::Hex(hash_of(part)));
 }
 

@@ -123,10 +123,6 @@ ordered_json json_value(const TrackerDict& dict) { return convert(dict, json_num
 
 ordered_json json_value(const TrackerValue& value) { return convert(value, json_number); }
 
-std::string json_text(const ordered_json& json, int indent) {
-  return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 std::string valid_utf8(const std::string& text) {
   return ordered_json::parse(json_text(text)).get<std::string>();
 }

@@ -26,17 +26,14 @@ TrackerValue listify(const TrackerValue& value);
 
 nlohmann::ordered_json json_value(const TrackerValue& value);
 nlohmann::ordered_json json_value(const TrackerDict& dict);
-/// The number, or its text if it is not finite.
+/// The number, or its text if it is not finite. Protocol buffers map doubles to JSON in the same
+/// way.
 nlohmann::ordered_json json_number(double number);
-
-/// One line without a newline, or several lines with `indent` spaces for each level. Bytes that are
-/// not UTF-8 become U+FFFD.
-std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 
 /// The text with U+FFFD in place of bytes that are not UTF-8.
 std::string valid_utf8(const std::string& text);
 
-/// A YAML document, see accelerate/base/yaml_text.h.
+/// A YAML document, see accelerate/base/json_text.h.
 std::string yaml_text(const TrackerDict& values);
 
 /// A PNG file, the format that all vendors take: grey, grey and alpha, RGB or RGBA with 8 bits, by

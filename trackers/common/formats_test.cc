@@ -1,4 +1,5 @@
 #include "trackers/common/formats.h"
+#include "accelerate/base/json_text.h"
 
 #include <cmath>
 #include <cstdint>

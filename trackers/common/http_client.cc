@@ -109,16 +109,21 @@ HttpAnswer HttpClient::send(const HttpRequest& request) {
   curl_easy_reset(handle.curl);
   handle.error[0] = '\0';
   handle.set(CURLOPT_ERRORBUFFER, handle.error);
+  // Without this option libcurl ends slow name lookups by SIGALRM, which is the program's.
   handle.set(CURLOPT_NOSIGNAL, 1L);
   handle.set(CURLOPT_URL, request.url.c_str());
   handle.set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  // A server must not redirect to file:// or to other protocols.
   handle.set(CURLOPT_PROTOCOLS_STR, "http,https");
   handle.set(CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   handle.set(CURLOPT_FOLLOWLOCATION, 1L);
   handle.set(CURLOPT_MAXREDIRS, static_cast<long>(options_.max_redirects));
+  // By default a redirected POST becomes a GET.
   handle.set(CURLOPT_POSTREDIR, static_cast<long>(CURL_REDIR_POST_ALL));
+  // A proxy on another machine cannot reach the addresses of this one.
   if (is_loopback(url)) handle.set(CURLOPT_NOPROXY, "*");
   const long milliseconds = static_cast<long>(absl::ToInt64Milliseconds(request.timeout));
+  // 0 would mean no limit.
   handle.set(CURLOPT_TIMEOUT_MS, std::max(milliseconds, 1L));
   handle.set(CURLOPT_CONNECTTIMEOUT_MS,
              static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));
@@ -148,6 +153,7 @@ HttpAnswer HttpClient::send(const HttpRequest& request) {
   }
   handle.set(CURLOPT_HTTPHEADER, headers.get());
   if (request.method != "GET") {
+    // For a null pointer libcurl would read the body from standard input.
     handle.set(CURLOPT_POSTFIELDS, request.body.data() == nullptr ? "" : request.body.data());
     handle.set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
   }

@@ -7,9 +7,9 @@
 ///
 /// Certificates are verified. Redirects are followed a few times, to HTTP and HTTPS only, and the
 /// credentials are sent to the request's own host only. The proxies of the process's environment
-/// are used, except for this machine's own addresses. Errors:  HttpError if there is no answer,
-/// naming the URL and the reason. Errors never contain
-///          credentials; `redact` removes them from other texts.
+/// are used, except for this machine's own addresses.
+/// Errors: HttpError if there is no answer, naming the URL and the reason. Errors never contain
+///         credentials; `redact` removes them from other texts.
 /// Threads: one at a time. A request blocks until its time-out at the latest.
 #pragma once
 

@@ -38,6 +38,7 @@ std::optional<int64_t> InitKwargs::integer(std::string_view name) {
 std::optional<double> InitKwargs::number(std::string_view name) {
   const TrackerValue* const value = take(name);
   if (value == nullptr) return std::nullopt;
+  // number() takes a bool for 0 or 1, as Python does; here it is a mistake.
   if (value->get_if<bool>() != nullptr || !value->number()) refuse(name, "a number");
   return value->number();
 }
@@ -91,6 +92,7 @@ void InitKwargs::finish() const {
 const TrackerValue* InitKwargs::take(std::string_view name) {
   if (!absl::c_linear_search(known_, name)) known_.emplace_back(name);
   const TrackerValue* const value = find(kwargs_, name);
+  // None stands for the default, as in Python.
   return value == nullptr || value->is_none() ? nullptr : value;
 }
 

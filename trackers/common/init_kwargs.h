@@ -6,9 +6,8 @@
 ///   kwargs.finish();
 ///
 /// None counts as absent. The names that were read before `finish` are the known ones.
-/// Errors:  std::invalid_argument naming the tracker, the argument, the expected type and the
-/// value.
-///          Secret values are not shown, see secrets.h.
+/// Errors: std::invalid_argument naming the tracker, the argument, the expected type and the value.
+///         Secret values are not shown, see secrets.h.
 /// Threads: one.
 #pragma once
 

@@ -96,6 +96,7 @@ std::string shown_value(std::string_view name, const TrackerValue& value) {
 Secrets::Secrets(const Environment& environment, const TrackerDict& kwargs) {
   for (const auto& [name, value] : environment.variables()) add(is_secret_name(name), value);
   add(false, kwargs);
+  // The longest first: masking a secret that is a part of another would leave the rest of that one.
   std::sort(values_.begin(), values_.end(), [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() > b.size() : a < b;
   });

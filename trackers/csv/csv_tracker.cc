@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "trackers/common/append_file.h"
 #include "trackers/common/file_options.h"

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/tracking/tracker_queue.h"
 #include "trackers/common/append_file.h"
 #include "trackers/common/file_options.h"

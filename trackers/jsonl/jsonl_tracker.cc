@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "trackers/common/append_file.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/formats.h"

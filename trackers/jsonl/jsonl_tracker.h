@@ -22,9 +22,8 @@
 /// init_kwargs: `dir`, a folder instead of <logging_dir>/<project>, DIR/rank_N for ranks other
 ///          than 0; `name`, a text for `_run` instead of the time and a random number.
 /// Fails:   while the disk is full, up to 64 MiB of lines wait; an empty object and spaces may be
-/// in
-///          their place until they are written. After kill -9 the file has all lines up to the last
-///          flush, and perhaps a part of a line, which the next run drops.
+///          in their place until they are written. After kill -9 the file has all lines up to the
+///          last flush, and perhaps a part of a line, which the next run drops.
 /// Threads: as any tracker's.
 #pragma once
 

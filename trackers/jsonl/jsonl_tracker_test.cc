@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 
 constexpr char kLines[] = "/sim/logs/run/metrics.jsonl";
 
-// The lines that are no filler, each read by itself.
+// The lines without the filler, each read by itself.
 std::vector<ordered_json> lines(TrackerWorld& world, const std::string& path = kLines) {
   std::vector<ordered_json> result;
   std::istringstream text(world.file(path));
@@ -217,8 +217,8 @@ TEST(JsonlTrackerTest, AKilledProcessLeavesWhatWasFlushed) {
   TrackerWorld world;
   HostFiles files;
   const TrackerServices services{.files = files, .environment = world.environment};
-  const std::string folder = ::testing::TempDir() + "/jsonl_tracker_test";
-  ASSERT_TRUE(remove_all(files, folder).ok());
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   const pid_t child = ::fork();
   if (child == 0) {
     const auto tracker = make_jsonl_tracker(

@@ -10,12 +10,16 @@
 #include <utility>
 
 #include <yaml-cpp/yaml.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/file_system.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/http_client.h"
 #include "trackers/common/numbers.h"
 
@@ -33,14 +37,11 @@ constexpr int kFinished = 3;
 constexpr int kLocalSource = 4;
 constexpr char kMeta[] = "meta.yaml";
 
-[[noreturn]] void fail(const absl::Status& status) {
-  std::string text(status.message());
-  if (absl::IsResourceExhausted(status) || absl::IsDataLoss(status)) throw MlflowAway(text);
-  throw std::runtime_error(std::move(text));
-}
-
 void check(const absl::Status& status) {
-  if (!status.ok()) fail(status);
+  if (absl::IsResourceExhausted(status) || absl::IsDataLoss(status)) {
+    throw_if_error<MlflowAway>(status);
+  }
+  throw_if_error(status);
 }
 
 template <typename Value>
@@ -49,10 +50,9 @@ Value check(absl::StatusOr<Value> value) {
   return *std::move(value);
 }
 
-std::string yaml_text(const std::string& text) {
-  YAML::Emitter emitter;
-  emitter << YAML::DoubleQuoted << text;
-  return emitter.c_str();
+// A document as MLflow writes it. Every value stays on one line, since `with_line` replaces lines.
+std::string meta_text(const nlohmann::ordered_json& meta) {
+  return accelerate::yaml_text(meta, {.width = std::string::npos, .unicode = true});
 }
 
 std::string file_uri(const std::string& path) {
@@ -178,15 +178,21 @@ class FileStore final : public MlflowStore {
       }
     }
     // Written last, since a run exists only with this file.
-    write(
-        join_path(folder, kMeta),
-        absl::StrCat("artifact_uri: ", yaml_text(result.artifact_uri),
-                     "\nend_time: null\nentry_point_name: ''\nexperiment_id: '", run.experiment_id,
-                     "'\nlifecycle_stage: active\nrun_id: ", yaml_text(result.run_id),
-                     "\nrun_name: ", yaml_text(name), "\nrun_uuid: ", yaml_text(result.run_id),
-                     "\nsource_name: ''\nsource_type: ", kLocalSource,
-                     "\nsource_version: ''\nstart_time: ", run.start_time, "\nstatus: ", kRunning,
-                     "\ntags: []\nuser_id: ", yaml_text(user), "\n"));
+    write(join_path(folder, kMeta), meta_text({{"artifact_uri", valid_utf8(result.artifact_uri)},
+                                               {"end_time", nullptr},
+                                               {"entry_point_name", ""},
+                                               {"experiment_id", run.experiment_id},
+                                               {"lifecycle_stage", "active"},
+                                               {"run_id", result.run_id},
+                                               {"run_name", valid_utf8(name)},
+                                               {"run_uuid", result.run_id},
+                                               {"source_name", ""},
+                                               {"source_type", kLocalSource},
+                                               {"source_version", ""},
+                                               {"start_time", run.start_time},
+                                               {"status", kRunning},
+                                               {"tags", nlohmann::ordered_json::array()},
+                                               {"user_id", valid_utf8(user)}}));
     return result;
   }
 
@@ -346,7 +352,7 @@ class FileStore final : public MlflowStore {
       if (!status.ok()) {
         opened.file.reset();
         files_.remove(fresh).IgnoreError();
-        fail(status);
+        check(status);
       }
     }
     opened.size = static_cast<int64_t>(lines.size());
@@ -379,9 +385,12 @@ class FileStore final : public MlflowStore {
   void write_experiment(const std::string& id, const std::string& name,
                         const std::string& artifact_location, int64_t now) {
     write(join_path(join_path(folder_, id), kMeta),
-          absl::StrCat("artifact_location: ", yaml_text(artifact_location), "\ncreation_time: ",
-                       now, "\nexperiment_id: '", id, "'\nlast_update_time: ", now,
-                       "\nlifecycle_stage: active\nname: ", yaml_text(name), "\n"));
+          meta_text({{"artifact_location", valid_utf8(artifact_location)},
+                     {"creation_time", now},
+                     {"experiment_id", id},
+                     {"last_update_time", now},
+                     {"lifecycle_stage", "active"},
+                     {"name", valid_utf8(name)}}));
   }
 
   const std::string folder_;

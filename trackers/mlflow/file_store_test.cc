@@ -169,7 +169,7 @@ TEST_F(MlflowFileStoreTest, WritesTheLayoutThatMlflowReads) {
   EXPECT_THAT(id, SizeIs(32));
   EXPECT_EQ(run.meta["run_id"], id);
   EXPECT_EQ(run.meta["run_uuid"], id);
-  EXPECT_EQ(run.meta["run_name"], "it's \\\"first\\\"");
+  EXPECT_EQ(run.meta["run_name"], "it's \"first\"");
   EXPECT_EQ(run.meta["experiment_id"], experiment());
   EXPECT_EQ(run.meta["artifact_uri"], "file:///sim/logs/mlruns/" + folder + "/artifacts");
   EXPECT_EQ(run.meta["status"], "3");

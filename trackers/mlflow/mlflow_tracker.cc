@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker_queue.h"
 #include "trackers/common/file_options.h"
@@ -261,8 +262,7 @@ void MlflowTracker::log_table(const std::string& name, const TrackerTable& table
     data.push_back(std::move(values));
   }
   const json content = {{"columns", table.columns}, {"data", std::move(data)}};
-  client_->log_text(content.dump(-1, ' ', false, json::error_handler_t::replace),
-                    artifact_name("tables", name, step) + ".json");
+  client_->log_text(json_text(content), artifact_name("tables", name, step) + ".json");
 }
 
 void MlflowTracker::log_artifacts(const std::string& local_dir, const std::string& artifact_path) {

@@ -36,7 +36,7 @@ struct Asked {
   std::vector<std::pair<std::string, std::string>> texts;
   std::vector<std::pair<std::string, std::string>> artifacts;
   int ended = 0;
-  // What it answers.
+  // The answers of the store.
   bool ready = true;
   std::string losses;
 };

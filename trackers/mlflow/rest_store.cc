@@ -1,7 +1,8 @@
+#include "accelerate/base/json_text.h"
+#include "trackers/common/formats.h"
 #include "trackers/mlflow/mlflow_store.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -45,17 +46,6 @@ HttpOptions options_of(const HttpUrl& url, const Environment& environment) {
   return options;
 }
 
-std::string text_of(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-// A double in the JSON mapping of protocol buffers.
-json number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
-
 json tags_of(const std::vector<MlflowText>& texts) {
   json tags = json::array();
   for (const auto& [key, value] : texts) tags.push_back({{"key", key}, {"value", value}});
@@ -71,11 +61,11 @@ std::string text_at(const json& object, const char* name) {
 class BatchBody {
  public:
   BatchBody(const std::string& run_id, const char* kind)
-      : text_(absl::StrCat("{\"run_id\":", text_of(run_id), ",\"", kind, "\":[")) {}
+      : text_(absl::StrCat("{\"run_id\":", json_text(run_id), ",\"", kind, "\":[")) {}
 
   // False if the entry does not fit.
   bool add(const json& entry) {
-    const std::string text = text_of(entry);
+    const std::string text = json_text(entry);
     if (count_ > 0 && text_.size() + text.size() + 3 > kMlflowMaxBytes) return false;
     absl::StrAppend(&text_, count_ > 0 ? "," : "", text);
     ++count_;
@@ -148,7 +138,7 @@ class RestStore final : public MlflowStore {
     if (artifact_location) body["artifact_location"] = *artifact_location;
     if (!tags.empty()) body["tags"] = tags_of(tags);
     const std::optional<json> answer =
-        call_unless("RESOURCE_ALREADY_EXISTS", "POST", "experiments/create", text_of(body));
+        call_unless("RESOURCE_ALREADY_EXISTS", "POST", "experiments/create", json_text(body));
     if (!answer) {
       // Another process has made it in the meantime, or an answer of the server was lost.
       const std::vector<std::string> found = find_experiments(name);
@@ -173,7 +163,7 @@ class RestStore final : public MlflowStore {
       if (key == "mlflow.user") body["user_id"] = value;
     }
     if (!tags.empty()) body["tags"] = tags_of(tags);
-    return run_of(call("POST", "runs/create", text_of(body)), url_.url);
+    return run_of(call("POST", "runs/create", json_text(body)), url_.url);
   }
 
   MlflowRun resume_run(const std::string& run_id) override {
@@ -183,7 +173,7 @@ class RestStore final : public MlflowStore {
       throw std::runtime_error(absl::StrCat("run ", run_id, " of ", url_.url,
                                             " is deleted; restore it to go on with it"));
     }
-    call("POST", "runs/update", text_of({{"run_id", run.run_id}, {"status", "RUNNING"}}));
+    call("POST", "runs/update", json_text({{"run_id", run.run_id}, {"status", "RUNNING"}}));
     return run;
   }
 
@@ -191,7 +181,7 @@ class RestStore final : public MlflowStore {
     BatchBody body(run.run_id, "metrics");
     for (const MlflowMetric& metric : metrics.first(std::min(metrics.size(), kMlflowMaxMetrics))) {
       if (!body.add({{"key", metric.key},
-                     {"value", number(metric.value)},
+                     {"value", json_number(metric.value)},
                      {"timestamp", metric.timestamp},
                      {"step", metric.step}})) {
         break;
@@ -238,7 +228,7 @@ class RestStore final : public MlflowStore {
 
   void end_run(const MlflowRun& run, int64_t end_time) override {
     call("POST", "runs/update",
-         text_of({{"run_id", run.run_id}, {"status", "FINISHED"}, {"end_time", end_time}}));
+         json_text({{"run_id", run.run_id}, {"status", "FINISHED"}, {"end_time", end_time}}));
   }
 
  private:

@@ -247,7 +247,8 @@ TEST(EventFile, SaysHowManyEventsAreMissing) {
   EXPECT_THAT(steps(world), SizeIs(2));
 }
 
-// What was synced is there, whatever else the crash took; what is there can be read.
+// Events that were synced are there, whatever else the crash took; the bytes that are there can be
+// read.
 TEST(EventFile, ACrashLeavesAPrefix) {
   for (int seed = 0; seed < 40; ++seed) {
     TrackerWorld world;

@@ -408,8 +408,8 @@ TEST(TensorBoardTracker, RotatesFiles) {
 // A process of its own, on the machine's disk, that is killed behind a flush.
 TEST(TensorBoardTracker, LeavesWhatItFlushedWhereTheProcessIsKilled) {
   HostFiles files;
-  const std::string folder = join_path(::testing::TempDir(), "killed");
-  ASSERT_TRUE(remove_all(files, folder).ok());
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

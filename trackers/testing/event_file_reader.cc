@@ -6,6 +6,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "accelerate/base/status.h"
+
 namespace accelerate::trackers {
 namespace {
 
@@ -162,12 +164,6 @@ EventRecord parse_event(std::string_view bytes) {
     }
   }
   return event;
-}
-
-template <typename T>
-T value_or_throw(absl::StatusOr<T> result) {
-  if (!result.ok()) throw std::runtime_error(std::string(result.status().message()));
-  return *std::move(result);
 }
 
 }  // namespace

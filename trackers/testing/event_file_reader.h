@@ -65,7 +65,7 @@ struct EventFileContents {
   std::vector<EventRecord> events;
   /// Where the last whole record ends.
   size_t whole_bytes = 0;
-  /// What is wrong with what follows; empty if nothing does.
+  /// The defect of the bytes that follow; empty if there is none.
   std::string damage;
 };
 
@@ -81,7 +81,7 @@ std::vector<EventRecord> read_events(FileSystem& files, const std::string& folde
 std::map<std::string, std::vector<std::pair<int64_t, double>>> read_scalars(
     FileSystem& files, const std::string& folder);
 
-/// What the start of a session says of hyperparameters: the contents of the plug-in's data.
+/// The hyperparameters at the start of a session: the contents of the plug-in's data.
 std::map<std::string, TrackerValue> parse_hparams(std::string_view plugin_content);
 
 /// A field of a serialised protocol buffer.

@@ -39,7 +39,7 @@ class FakePackages {
 
   /// In the words of Python.
   std::vector<std::string> calls() const;
-  /// What the tracker told: as "warning: ..." and "info: ...".
+  /// The messages of the tracker: as "warning: ..." and "info: ...".
   const std::vector<std::string>& said() const { return said_; }
 
  private:

@@ -16,7 +16,7 @@ constexpr size_t kMaxRequest = 1 << 20;
 constexpr char kApi[] = "/api/2.0/mlflow/";
 constexpr char kArtifactApi[] = "/api/2.0/mlflow-artifacts/artifacts/";
 
-// What a request breaks; answered as INVALID_PARAMETER_VALUE.
+// A request's error; answered as INVALID_PARAMETER_VALUE.
 class Invalid : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

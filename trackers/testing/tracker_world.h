@@ -1,4 +1,4 @@
-/// What a tracker's test gives it: a disk in memory, a clock, and an ear.
+/// The surroundings of a tracker under test: a disk in memory, a clock, and a record of warnings.
 ///
 ///   TrackerWorld world({.capacity = 1000});
 ///   const auto tracker = make_jsonl_tracker(world.setup());
@@ -72,7 +72,7 @@ class TrackerWorld {
   }
 };
 
-/// What it throws, or "".
+/// The text of the exception that it throws, or "".
 inline std::string error_of(const std::function<void()>& function) {
   try {
     function();

@@ -28,7 +28,7 @@ WireMessage parse_message(std::string_view bytes);
 /// The one field of that number. Errors: also where there are none, or several.
 const WireField& only(const WireMessage& message, int field);
 
-/// What items say: JSON by names with dots between.
+/// The values of items: JSON by names with dots between.
 using WireItems = std::map<std::string, std::string>;
 
 struct WireHistory {
@@ -36,7 +36,7 @@ struct WireHistory {
   WireItems items;
 };
 
-/// What matters of a run's log.
+/// The parts of a run's log that tests look at.
 struct WireRun {
   WireMessage run;
   std::vector<WireHistory> history;

@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/json_text.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"

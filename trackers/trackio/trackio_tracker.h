@@ -14,11 +14,9 @@
 /// project at the same time. Not available in a simulation, since SQLite opens the file itself.
 ///
 /// init_kwargs: `name`, `group`, `config` and `resume` ("never", "allow" or "must"). Other
-/// arguments
-///          of `trackio.init` have no effect, and a warning says so.
+///          arguments of `trackio.init` have no effect, and a warning says so.
 /// Differs: the configuration is written at the start and again whenever it changes; a resumed
-/// run's
-///          configuration is extended. The machine's own metrics are not logged.
+///          run's configuration is extended. The machine's own metrics are not logged.
 /// Errors:  std::invalid_argument for kwargs, see init_kwargs.h, and for project names that Trackio
 ///          reserves; std::runtime_error naming the file, with SQLite's message and code.
 /// Threads: as any tracker's.

@@ -244,7 +244,7 @@ TEST_F(TrackioTrackerTest, NamesAFolderThatCannotBe) {
   std::ofstream(folder_ + "/made") << "a file";
   auto tracker = make();
   EXPECT_THAT(start_error(*tracker), HasSubstr(folder_ + "/made"));
-  // What is logged meanwhile is kept, and written when the folder can be made.
+  // Rows that are logged meanwhile are kept, and written when the folder can be made.
   tracker->log({{"a", 1}}, at(std::nullopt));
   EXPECT_THROW(tracker->flush(), std::runtime_error);
   std::filesystem::remove(folder_ + "/made");

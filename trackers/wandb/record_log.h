@@ -3,9 +3,9 @@
 /// The file begins with ":W&B", a magic number and a version. It continues with LevelDB's log
 /// blocks of 32 KiB: a record is split at the end of a block, and each piece has the CRC-32
 /// (zlib's, not LevelDB's) of its type and bytes, its length and its type. If a file ends in the
-/// middle of a piece, the records before are valid. Errors:  std::runtime_error naming the file.
-/// The next `flush` writes bytes that could
-///          not be written, up to 64 MiB; further records are lost.
+/// middle of a piece, the records before are valid.
+/// Errors: std::runtime_error naming the file. The next `flush` writes bytes that could not be
+///         written, up to 64 MiB; further records are lost.
 /// Threads: one.
 /// Mirrors: wandb sdk/internal/datastore.py, DataStore.
 #pragma once

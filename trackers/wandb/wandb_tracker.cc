@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/tracking/value.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/formats.h"
@@ -50,12 +51,8 @@ enum class NotANumber {
 constexpr size_t kMaxListed = 32;  // elements of a tensor
 constexpr int kTensorBins = 32;
 
-std::string json_text(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string json_number(double number, NotANumber not_a_number) {
-  if (std::isfinite(number)) return nlohmann::json(number).dump();
+std::string number_text(double number, NotANumber not_a_number) {
+  if (std::isfinite(number)) return json_text(number);
   if (not_a_number == NotANumber::kNull) return "null";
   if (std::isnan(number)) return "NaN";
   return number > 0 ? "Infinity" : "-Infinity";
@@ -75,13 +72,15 @@ TrackerValue plain(const TensorValue& tensor) {
   return listify(TrackerValue(TensorValue{.dtype = tensor.dtype, .values = tensor.values}));
 }
 
+// As Python's `json.dumps` spaces it, which `wandb` uses; nlohmann::json writes neither these
+// spaces nor NaN.
 std::string to_json(const TrackerValue& value, NotANumber not_a_number = NotANumber::kLiteral) {
   return std::visit(
       absl::Overload{
           [](std::monostate) { return std::string("null"); },
           [](bool truth) { return std::string(truth ? "true" : "false"); },
           [](int64_t number) { return absl::StrCat(number); },
-          [&](double number) { return json_number(number, not_a_number); },
+          [&](double number) { return number_text(number, not_a_number); },
           [](const std::string& text) { return json_text(text); },
           [&](const TensorValue& tensor) { return to_json(plain(tensor), not_a_number); },
           [&](const TrackerList& list) {
@@ -490,7 +489,7 @@ class OfflineRun final : public WandbTracker {
         {"rank", services_.rank},
         {"worldSize", services_.world_size}};
     throw_if_error(write_file(services_.files, join_path(folder_, "files/wandb-metadata.json"),
-                              metadata.dump(2) + "\n"));
+                              json_text(metadata, 2) + "\n"));
     announce("wandb-metadata.json", wandb::FilesItem::WANDB);
   }
 

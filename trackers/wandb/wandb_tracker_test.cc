@@ -221,7 +221,7 @@ TEST_F(WandbTrackerTest, GathersWhatOneStepLogs) {
                   Pair(7, UnorderedElementsAre(Pair("a", "4"), Pair("b.c", "1"), Pair("b.d", "2"))),
                   Pair(8, UnorderedElementsAre(Pair("a", "6"))),
                   Pair(9, UnorderedElementsAre(Pair("a", "7"), Pair("b", "8")))));
-  // What "b" was, a dictionary, is gone from the summary as well.
+  // The dictionary that "b" was is gone from the summary as well.
   EXPECT_EQ(nlohmann::json::parse(file("files/wandb-summary.json")).at("b"), 8);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("step 6")));
 }

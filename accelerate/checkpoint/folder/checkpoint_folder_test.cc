@@ -68,7 +68,7 @@ class CheckpointFolder : public testing::Test {
     ASSERT_TRUE(write_file(files_, path(name), text).ok());
   }
 
-  // A checkpoint of one file, which nobody listed.
+  // A checkpoint of one file, which no manifest lists.
   void save(const std::string& name, const std::string& text = "weights") {
     ASSERT_TRUE(begin_checkpoint(files_, path(name)).ok());
     write(name + ".tmp/model.bin", text);
@@ -206,7 +206,7 @@ TEST_F(CheckpointFolder, ASaveThatDiedBetweenTwoNamesLosesNoForeignFiles) {
   EXPECT_THAT(names(), ElementsAre("here", "here.tmp"));
   EXPECT_EQ(read_file(files_, path("here/notes.txt")).value(), "mine");
   EXPECT_EQ(read_file(files_, path("here/model.bin")).value(), "new");
-  // What only has such a name stays.
+  // An entry that only has such a name stays.
   write("here.replaced", "a file");
   EXPECT_TRUE(tidy_checkpoint(files_, path("here")).ok());
   ASSERT_TRUE(files_.remove(path("here.replaced")).ok());

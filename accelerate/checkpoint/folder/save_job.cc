@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/checkpoint_error.h"
 
 namespace accelerate {
@@ -56,7 +57,7 @@ class StoreExchange final : public SaveExchange {
         outcomes.push_back(internal::outcome_from(get(keys[rank])));
         if (!outcomes.back().ok()) failed[std::to_string(rank)] = outcomes.back().text;
       }
-      set(all, failed.dump(-1, ' ', false, Json::error_handler_t::replace));
+      set(all, json_text(failed));
       return outcomes;
     }
     if (!store_->check({all})) return std::nullopt;

@@ -39,7 +39,7 @@ struct SaveOptions {
   bool safe_serialization = true;
 };
 
-/// Local, for one rank; missing folders are made. Of tied tensors only the first is saved, with a
+/// Local, for one rank; missing folders are made. Only the first of tied tensors is saved, with a
 /// warning.
 void save(FileSystem& files, const StateDict& obj, const std::string& path,
           const SaveOptions& options = {});

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_job.h"
 #include "accelerate/checkpoint/folder/save_load.h"
@@ -316,10 +317,11 @@ void StateSaver::report(const SaveJob& job, const std::string& checkpoint,
                         absl::Duration took) const {
   const Logger log = logger(state_.runtime());
   log.info([&] {
-    const double gigabytes = static_cast<double>(job.bytes()) / 1e9;
     const double seconds = absl::ToDoubleSeconds(took);
-    return absl::StrFormat("saved %s: %.3f GB in %.2f s (%.2f GB/s)", checkpoint, gigabytes,
-                           seconds, seconds > 0 ? gigabytes / seconds : 0.0);
+    const double rate = seconds > 0 ? static_cast<double>(job.bytes()) / seconds : 0.0;
+    return absl::StrFormat("saved %s: %s in %.2f s (%s/s)", checkpoint,
+                           binary_byte_text(job.bytes()), seconds,
+                           binary_byte_text(static_cast<int64_t>(rate)));
   });
   if (!job.warning().empty()) log.warning(job.warning(), {.main_process_only = false});
 }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kFormat[] = "accelerate-checkpoint";
 constexpr int64_t kVersion = 1;
-// What JSON numbers hold everywhere.
+// Doubles hold every integer up to this one, and many JSON readers have only doubles.
 constexpr uint64_t kMaxCount = uint64_t{1} << 53;
 
 using Json = nlohmann::json;
@@ -135,7 +135,7 @@ Json json_of(const Manifest& manifest) {
 }
 
 Json parse(absl::string_view text) {
-  // Who walks through it calls itself.
+  // The parser is recursive, so depth is checked first.
   if (internal::is_text_too_deep(text)) fail("it is nested too deeply");
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) fail("it is not JSON");

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
-// What torch.distributed.checkpoint leaves in a folder beside its *.distcp.
+// The file that torch.distributed.checkpoint leaves in a folder beside its *.distcp.
 constexpr char kDistributedMetadata[] = ".metadata";
 
 // Whether a file begins as a zip or a pickle, which torch.save writes, and not with the length of a
@@ -66,7 +66,7 @@ absl::StatusOr<Source> open_source(FileSystem& files, const std::string& path) {
 struct Checkpoint {
   std::map<std::string, ShardedTensor> tensors;
   std::map<std::string, Source> sources;  // by the shards' `file`
-  /// What to remove, the file that names the others first.
+  /// The files to remove, the one that names the others first.
   std::vector<std::string> paths;
 };
 
@@ -265,7 +265,7 @@ absl::Status write_contents(WritableFile& file, const Checkpoint& checkpoint,
   return status.ok() ? file.sync() : status;
 }
 
-// Those that were merged, but none that has the name of a new one: it may be that.
+// Removes the files that were merged, except where a new file has taken the name.
 absl::Status remove_merged(FileSystem& files, const std::string& folder,
                            const Checkpoint& checkpoint, const std::vector<std::string>& written) {
   for (const std::string& path : checkpoint.paths) {

@@ -270,14 +270,15 @@ absl::StatusOr<int64_t> header_length(absl::string_view start, int64_t file_size
   return static_cast<int64_t>(length);
 }
 
-// What is wrong with tensors that are to be written.
+// Throws the reason why tensors cannot be written.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... why) {
   throw std::invalid_argument(absl::StrCat(why...));
 }
 
-// As JSON. Errors: not UTF-8.
-std::string json_text(const std::string& text) {
+// As JSON. A text that is not UTF-8 is refused rather than mended, because it would be read back as
+// another name.
+std::string exact_json_text(const std::string& text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
@@ -309,7 +310,7 @@ std::string text_of(const SafetensorsHeader& header) {
   std::vector<std::string> members;
   if (header.metadata) {
     const auto append = [](std::string* out, const auto& member) {
-      absl::StrAppend(out, json_text(member.first), ":", json_text(member.second));
+      absl::StrAppend(out, exact_json_text(member.first), ":", exact_json_text(member.second));
     };
     members.push_back(
         absl::StrCat("\"__metadata__\":{", absl::StrJoin(*header.metadata, ",", append), "}"));
@@ -319,7 +320,7 @@ std::string text_of(const SafetensorsHeader& header) {
     if (entry.name == "__metadata__" || !names.insert(entry.name).second) {
       refuse(in_quotes(entry.name), " comes twice");
     }
-    members.push_back(absl::StrCat(json_text(entry.name), ":{\"dtype\":\"", entry.dtype,
+    members.push_back(absl::StrCat(exact_json_text(entry.name), ":{\"dtype\":\"", entry.dtype,
                                    "\",\"shape\":[", absl::StrJoin(entry.shape, ","),
                                    "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}"));
   }

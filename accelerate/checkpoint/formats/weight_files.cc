@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -9,13 +10,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
 namespace accelerate {
@@ -31,6 +32,8 @@ constexpr char kSafeIndexExtension[] = ".safetensors.index.json";
 // One past the largest int64_t.
 constexpr double kTooMany = 9223372036854775808.0;
 
+// The units of huggingface_hub, which are not those of `convert_file_size_to_int`: TB is one, KiB
+// is not, and a small b is a byte.
 absl::StatusOr<int64_t> unit_bytes(absl::string_view size, const std::string& unit) {
   if (unit == "TB") return 1'000'000'000'000;
   if (unit == "GB") return 1'000'000'000;
@@ -38,23 +41,6 @@ absl::StatusOr<int64_t> unit_bytes(absl::string_view size, const std::string& un
   if (unit == "KB") return 1'000;
   return absl::InvalidArgumentError(absl::StrCat(
       "Unit '", unit, "' not supported. Supported units are TB, GB, MB, KB. Got '", size, "'."));
-}
-
-// A number as Python's float() reads it: between digits one underscore may stand.
-bool parse_number(absl::string_view text, double& value) {
-  std::string digits;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '_') {
-      digits.push_back(text[i]);
-      continue;
-    }
-    const bool is_between = i > 0 && i + 1 < text.size() && absl::ascii_isdigit(text[i - 1]) &&
-                            absl::ascii_isdigit(text[i + 1]);
-    if (!is_between) return false;
-  }
-  // Python reads no hexadecimal ones.
-  if (digits.find_first_of("xX") != std::string::npos) return false;
-  return absl::SimpleAtod(digits, &value);
 }
 
 bool takes_digits(absl::string_view& text, size_t count) {
@@ -124,13 +110,13 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
   const absl::StatusOr<int64_t> multiplier = unit_bytes(size, unit);
   if (!multiplier.ok()) return multiplier.status();
   const absl::string_view number = absl::StripAsciiWhitespace(size.substr(0, unit_at));
-  double value = 0;
-  if (!parse_number(number, value)) {
+  const std::optional<double> parsed = parse_float(std::string(number));
+  if (!parsed) {
     return absl::InvalidArgumentError(absl::StrCat("Could not parse the size value from '", size,
                                                    "': could not convert string to float: '",
                                                    number, "'"));
   }
-  value *= static_cast<double>(*multiplier);
+  const double value = *parsed * static_cast<double>(*multiplier);
   if (std::isnan(value)) return absl::InvalidArgumentError("cannot convert float NaN to integer");
   if (std::isinf(value)) {
     return absl::InvalidArgumentError("cannot convert float infinity to integer");
@@ -376,7 +362,7 @@ class ModelFolder {
     return synced.ok() ? write_index(index) : synced;
   }
 
-  // Those that are there.
+  // Removes those of the files that exist.
   absl::Status remove_names(const std::vector<std::string>& names) {
     bool has_removed = false;
     for (const std::string& name : names) {

@@ -90,9 +90,8 @@ struct WeightFiles {
 /// (`*.index.json`), or a folder with `model.safetensors`, else one `*.safetensors.index.json`,
 /// else `pytorch_model.bin`, else one other `*.index.json`. Every file of the result exists. Local.
 /// Errors: NotFound for a missing path or one with nothing to load, InvalidArgument for a folder
-/// with
-///         several candidates, DataLoss for an index that is damaged or does not fit its files.
-///         They name the path.
+///         with several candidates, DataLoss for an index that is damaged or does not fit its
+///         files. They name the path.
 absl::StatusOr<WeightFiles> find_weight_files(FileSystem& files, const std::string& checkpoint);
 
 /// Checks that a file holds exactly the tensors that the index lists. `in_file`: those that it has.

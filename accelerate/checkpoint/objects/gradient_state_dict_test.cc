@@ -103,7 +103,7 @@ TEST_F(GradientStateDictTest, AdoptsWhatNobodyElseHolds) {
   const void* data = mine.tensors[0].second.data_ptr();
   load_gradient_state_dict(*net_, std::move(mine));
   EXPECT_EQ(net_->body->weight.grad().data_ptr(), data);
-  // What the model itself still holds is copied.
+  // Gradients that the model itself still holds are copied.
   const void* before = net_->body->weight.grad().data_ptr();
   load_gradient_state_dict(*net_, gradient_state_dict(*net_));
   EXPECT_NE(net_->body->weight.grad().data_ptr(), before);

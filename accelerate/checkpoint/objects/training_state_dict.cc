@@ -62,8 +62,9 @@ AccumulationWindow window_of(const ordered_json& values, const TrainingState& tr
 }  // namespace
 
 StateDict training_state_dict(const TrainingState& training, const GradientState& gradients) {
-  TORCH_CHECK_VALUE(!gradients.joining(),
-                    "training cannot be saved inside join_uneven_inputs: nobody could go on there");
+  TORCH_CHECK_VALUE(
+      !gradients.joining(),
+      "training cannot be saved inside join_uneven_inputs: no rank could go on there");
   std::vector<int64_t> models;
   for (const torch::nn::Module* module : gradients.window().models) {
     const auto found = std::ranges::find(training.models, module,

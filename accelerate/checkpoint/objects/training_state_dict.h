@@ -1,5 +1,5 @@
-/// What a rank's training consists of besides weights and optimizers, as StateDicts: accumulation,
-/// gradients, a model's replica state, random numbers, schedulers.
+/// A rank's training state besides weights and optimizers, as StateDicts: accumulation, gradients,
+/// a model's replica state, random numbers, schedulers.
 ///
 /// Threads: the rank's thread. All is local.
 /// Mirrors: accelerate checkpointing.py, random_states_{rank} and scheduler; HF Accelerate saves
@@ -81,7 +81,7 @@ StateDict gradient_state_dict(const torch::nn::Module& module);
 ///         shape; nothing has changed then.
 void load_gradient_state_dict(torch::nn::Module& module, StateDict state);
 
-/// What a prepared model has on this rank besides its weights: the state of its gradient exchange
+/// The state of a prepared model on this rank besides its weights: its gradient exchange
 /// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), and the scales of
 /// delayed scaling in fp8 ("fp8." tensors).
 ///

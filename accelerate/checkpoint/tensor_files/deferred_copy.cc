@@ -89,7 +89,7 @@ void TensorCopies::run(int threads) {
     ++copied_;
     return absl::OkStatus();
   }));
-  // What other calls have begun.
+  // Copies that other calls have begun are waited for.
   absl::MutexLock lock(&mutex_);
   const auto all = [this] {
     mutex_.AssertHeld();

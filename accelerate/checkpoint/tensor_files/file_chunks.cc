@@ -14,7 +14,7 @@
 namespace accelerate::internal {
 namespace {
 
-// What the threads share.
+// The state that the threads share.
 class Run {
  public:
   Run(std::vector<FileChunk>& chunks,
@@ -95,7 +95,7 @@ absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
   try {
     while (helpers.size() + 1 < wanted) helpers.emplace_back([&run] { run.work(); });
   } catch (const std::system_error&) {
-    // Those that are there do it all.
+    // The threads that could be started do all the work.
   }
   run.work();
   for (std::thread& helper : helpers) helper.join();

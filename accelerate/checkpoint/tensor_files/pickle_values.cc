@@ -211,7 +211,7 @@ PickleId PickleValues::call_container(const std::string& name,
       const PickleNode& pair = at(item);
       const bool is_pair = (pair.kind == PickleKind::kTuple || pair.kind == PickleKind::kList) &&
                            pair.items.size() == 2;
-      if (!is_pair) throw PickleError("a dict is made from what are no pairs");
+      if (!is_pair) throw PickleError("a dict is made from items other than pairs");
       node.items.insert(node.items.end(), pair.items.begin(), pair.items.end());
     }
   } else {

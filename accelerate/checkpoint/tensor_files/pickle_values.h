@@ -1,5 +1,5 @@
-/// What a pickle's instructions work on (see read_pickle), and what those globals mean that may be
-/// called.
+/// The values that a pickle's instructions work on (see read_pickle), and the meaning of the
+/// globals that may be called.
 ///
 /// Values live in one arena and refer to each other by position: nothing is recursive until the
 /// whole is turned into a c10::IValue, with a limit.
@@ -75,14 +75,14 @@ class PickleValues {
   PickleId call(PickleId function, PickleId arguments);
   /// Gives an object its state; attributes of dicts, tensors and the like are left out.
   void build(PickleId object, PickleId state);
-  /// What a persistent id stands for.
+  /// The value that a persistent id stands for.
   PickleId persistent(PickleId id);
 
   c10::IValue to_ivalue(PickleId id);
 
  private:
-  // What is made of what was put once. A few bytes recall anything, so each use has its price:
-  // copies could otherwise be copied again and again.
+  // Charges for a value that is made of one stored earlier. A few bytes recall anything, so each
+  // use has its price: copies could otherwise be copied again and again.
   void spend(size_t bytes);
   PickleId expect(PickleId id, PickleKind kind, const char* what);
   const std::vector<PickleId>& arguments_of(PickleId tuple, size_t at_least, const char* what);

@@ -137,7 +137,7 @@ void wait_for_devices(absl::Span<const at::Tensor> tensors) {
 
 // ---- Writing.
 
-// What one file is made of: its header, and then the tensors in their order.
+// Writes one file: its header, and then the tensors in their order.
 class Writer {
  public:
   Writer(std::string path, int threads) : path_(std::move(path)), threads_(threads) {}

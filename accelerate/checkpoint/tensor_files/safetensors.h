@@ -91,7 +91,7 @@ class SafetensorsFile {
                                    int64_t end) const;
 
   /// Local. Reads tensors into others of the same shape, of any device, dtype and strides; also
-  /// into those that require gradients. Of destinations that share memory the last one counts.
+  /// into those that require gradients. Where destinations share memory the last one counts.
   /// After an error their contents are undefined.
   absl::Status read_into(const NamedTensors& destinations) const;
 

@@ -1,6 +1,6 @@
 /// Reads files of torch.save: `pytorch_model.bin`, `*.pt` and other zips with a `data.pkl`.
 ///
-/// Nothing in a file is ever executed. Of all that a pickle can name, these alone are known:
+/// Nothing in a file is ever executed. A pickle may name only these:
 /// dicts (also ordered and default ones), lists, tuples, sets, numbers, strings, bytes, devices,
 /// sizes, dtypes, tensors, parameters and their storages, and NumPy's arrays and numbers. Anything
 /// else is an error that names it. Tensors come on the CPU; those that shared memory do so again.

@@ -17,7 +17,7 @@
 
 namespace accelerate {
 
-/// What every backend is made from. Ranks are ranks within the group.
+/// The arguments of every backend's factory. Ranks are ranks within the group.
 struct BackendOptions {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
@@ -41,17 +41,17 @@ class Interruptible {
 /// that it is about to make, and equal calls have equal hashes.
 ///
 /// Errors: c10::DistBackendError if a member is gone or late, or after interrupt.
-/// Threads: enter is called by one thread at a time, settle and interrupt by any.
+/// Threads: `enter` is called by one thread at a time, `settle` and `interrupt` by any.
 class CallComparer {
  public:
   virtual ~CallComparer() = default;
 
   struct Entry {
-    uint64_t round = 0;  ///< number of the call, for settle
+    uint64_t round = 0;  ///< number of the call, for `settle`
     /// False if a member that has reached this call already published another hash.
     bool agrees = true;
   };
-  /// Publishes this member's next hash. Of two members with different hashes at least the later one
+  /// Publishes this member's next hash. Where two members' hashes differ, at least the later one
   /// learns it here, before its operation begins.
   virtual Entry enter(uint64_t hash, std::chrono::milliseconds timeout) = 0;
 

@@ -1,5 +1,5 @@
-/// What backends have in common that carry operations out by themselves: the element-wise
-/// reductions, and the Work of several operations.
+/// Common parts of backends that carry operations out by themselves: the element-wise reductions,
+/// and the Work of several operations.
 ///
 /// Two such backends give bitwise equal results if they add in the same order.
 /// Errors:  LibTorch's, for a dtype that an operator does not have; backends check that before

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -32,11 +33,6 @@ std::string log_key(int rank) { return absl::StrCat("accelerate/watch/log/", ran
 std::string wake_key(int rank) { return absl::StrCat("accelerate/watch/wake/", rank); }
 
 Bytes to_bytes(const std::string& text) { return Bytes(text.begin(), text.end()); }
-
-// Texts of exceptions may have any bytes.
-std::string dump(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
 
 // Whether all keys are there in time. Errors: those of a broken store.
 bool wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
@@ -199,7 +195,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   void publish_log(c10d::Store& store) const {
-    store.set(log_key(options_.rank), dump(to_dict(log_.snapshot())));
+    store.set(log_key(options_.rank), json_text(to_dict(log_.snapshot())));
   }
 
   std::string collect_report(c10d::Store& store, const OperationFailure& failure) const {
@@ -240,7 +236,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
                                        {"group", failure.group},
                                        {"ranks", failure.ranks},
                                        {"explained", explained}};
-    const Bytes mine = to_bytes(dump(alarm));
+    const Bytes mine = to_bytes(json_text(alarm));
     const Bytes wake = to_bytes("alarm");
     if (store.compareSet(kAlarmKey, {}, mine) != mine) {
       // Another rank was first and wakes all others, but it may die before it does.

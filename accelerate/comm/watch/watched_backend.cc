@@ -200,7 +200,7 @@ WatchedBackend::WatchedBackend(BackendPtr inner, WatchedGroup group, Options opt
 WatchedBackend::WorkPtr WatchedBackend::issue(const CollectiveCall& call) {
   if (options_.comparer) {
     for (const at::Tensor& tensor : call.share()) {
-      // What the library itself exchanges, besides the user's tensors, is on the CPU.
+      // Tensors that the library itself exchanges, besides the user's, are on the CPU.
       TORCH_CHECK_VALUE(
           !tensor.defined() || tensor.device().type() == options_.device_type || tensor.is_cpu(),
           op_name(call.op), ": a tensor is on ", tensor.device(), ", but the ranks compute on ",

@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 // Without LibTorch, so that this file compiles fast; training.cc has the Accelerator.
+#include "accelerate/base/number_text.h"
 #include "accelerate/examples/digits/training.h"
 #include "accelerate/process/run.h"
 #include "accelerate/runtime/runtime.h"
@@ -74,9 +75,9 @@ int train(int argc, char** argv) {
       result.epoch_losses.empty() ? 0.0 : result.epoch_losses.back(), result.test_accuracy);
   char device[160] = "";
   if (result.peak_memory_bytes > 0) {
-    std::snprintf(device, sizeof(device), ", step time %.6f ms, peak memory %.6f MiB per device",
+    std::snprintf(device, sizeof(device), ", step time %.6f ms, peak memory %s per device",
                   result.step_seconds * 1e3,
-                  static_cast<double>(result.peak_memory_bytes) / (1024 * 1024));
+                  accelerate::binary_byte_text(result.peak_memory_bytes).c_str());
   }
   runtime.write_console(accelerate::ConsoleStream::kOut, std::string(line) + device + "\n");
   return 0;

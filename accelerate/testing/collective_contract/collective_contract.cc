@@ -1,4 +1,4 @@
-// What collectives compute: results, forms, dtypes, groups, works.
+// The results of collectives: values, forms, dtypes, groups, works.
 #include "accelerate/testing/collective_contract/collective_contract.h"
 
 #include <numeric>

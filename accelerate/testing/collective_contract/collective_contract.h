@@ -27,7 +27,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-/// What a rank's part of a test gets.
+/// The arguments of a rank's part of a test.
 struct Member {
   int rank = 0;
   int ranks = 0;
@@ -40,7 +40,7 @@ struct Member {
   c10::Device device = c10::Device(c10::kCPU);
 };
 
-/// What a backend makes of an all-reduce.
+/// How a backend computes an all-reduce.
 enum class Support {
   kExact,        ///< the result is that of reducing in rank order
   kRefused,      ///< it throws

@@ -234,7 +234,7 @@ TEST_P(FileSystemContract, WritesWholeFilesOnly) {
   EXPECT_EQ(get("a/empty"), "");
   EXPECT_THAT(*files_->list(path("a/b")), ElementsAre("file"));  // nothing partial is left
 
-  // What cannot be replaced stays, and nothing partial with it.
+  // A file that cannot be replaced stays, and nothing partial with it.
   EXPECT_TRUE(absl::IsFailedPrecondition(write_file(*files_, path("a/b"), "file")));
   EXPECT_TRUE(absl::IsFailedPrecondition(write_file(*files_, path("a/empty/file"), "text")));
   EXPECT_THAT(*files_->list(path("a")), ElementsAre("b", "empty"));

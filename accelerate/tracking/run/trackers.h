@@ -116,8 +116,8 @@ class Trackers {
 
   /// `init_kwargs`: a dictionary of arguments for each tracker. For all trackers,
   /// `main_process_only` overrides the class's setting; false gives every rank a tracker, with
-  /// files below logging_dir/rank_N. Errors: c10::ValueError for arguments that a tracker refuses,
-  /// for kwargs of a tracker that is
+  /// files below logging_dir/rank_N.
+  /// Errors: c10::ValueError for arguments that a tracker refuses, for kwargs of a tracker that is
   ///         not in `log_with`, and on a second call without an `end` in between.
   void init(const std::string& project_name, const TrackerDict& config,
             const TrackerDict& init_kwargs);

@@ -1,4 +1,4 @@
-// What an Accelerator's trackers are told, on a rank that has no process of its own.
+// The calls that an Accelerator's trackers get, on a rank that has no process of its own.
 #include "accelerate/tracking/run/trackers.h"
 
 #include <string>

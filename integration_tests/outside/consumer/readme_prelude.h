@@ -1,4 +1,4 @@
-// What README.md leaves to its reader, before the loop that stands there: a model and some data.
+// The model and the data that README.md leaves to its reader, before the loop that stands there.
 #include <cstdio>
 
 #include <torch/torch.h>

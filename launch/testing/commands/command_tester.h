@@ -24,7 +24,7 @@ struct CommandInput {
   std::string typed;
   std::vector<std::string> environment;
   bool is_interactive = false;
-  /// What stands for `accelerate`.
+  /// The program that stands for `accelerate`.
   std::string executable = {};
 };
 

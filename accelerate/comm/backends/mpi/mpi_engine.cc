@@ -37,7 +37,7 @@ constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
 // How long to rest between two looks that found nothing.
 class Rest {
  public:
-  // Whose rank has nothing else to do looks more often.
+  // An engine whose rank has nothing else to do polls more often.
   explicit Rest(bool computes) : computes_(computes) {}
 
   void something_happened() { *this = Rest(computes_); }
@@ -325,7 +325,7 @@ bool MpiEngine::advance_all(Works& ended) {
   for (size_t i = 0; i < active_.size();) {
     const WorkPtr work = active_[i];
     moved |= advance(work, ended);
-    // What ended has made place for another.
+    // An operation that has ended was replaced by another at this place.
     if (i < active_.size() && active_[i] == work) ++i;
   }
   const auto now = Clock::now();
@@ -428,7 +428,7 @@ void MpiEngine::shut_down(int status) {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (!finalizes_ || finalized != 0) return;
-  // What was called and not waited for still ends, if only by its time-out.
+  // An operation that was not waited for still ends, if only by its time-out.
   while (!active_.empty()) {
     if (!poll()) sched_yield();
   }

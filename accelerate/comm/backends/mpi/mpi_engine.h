@@ -1,4 +1,4 @@
-/// What drives the MPI operations of this process.
+/// The engine that drives the MPI operations of this process.
 ///
 /// An operation is a schedule of messages (schedules.h). The caller's thread starts it, so that a
 /// small one has sent all it has to send before the call returns; the thread that waits for it
@@ -81,7 +81,7 @@ class MpiWork final : public c10d::Work {
           Tensors results, Tensors kept = {});
 
   Link& link() { return link_; }
-  /// What it does. Set once, before the engine starts it.
+  /// The schedule of its messages. Set once, before the engine starts it.
   void set_schedule(Schedule schedule) { schedule_ = std::move(schedule); }
   /// The rank and tag of a message, for errors.
   void set_peer(std::string peer) { peer_ = std::move(peer); }

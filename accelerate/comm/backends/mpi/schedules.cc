@@ -44,8 +44,8 @@ void add_few(char* total, const char* value, int64_t numel) {
 constexpr size_t kSmall = size_t{32} << 10;
 // All ranks' small parts together.
 constexpr size_t kSmallInAll = size_t{1} << 20;
-// What is added up at a time. On one machine a rank copies out of the other's memory, which costs a
-// system call a message; larger ones leave the caches.
+// The bytes that are added up at a time. On one machine a rank copies out of the other's memory,
+// which costs a system call a message; larger ones leave the caches.
 constexpr size_t kSegment = size_t{4} << 20;
 // How many segments are under way, so that a rank can add while another arrives.
 constexpr size_t kWindow = 2;

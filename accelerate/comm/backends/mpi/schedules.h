@@ -8,9 +8,10 @@
 /// and one thread that blocks in one group's would hold up the others'; the non-blocking ones take
 /// three times as long for large tensors (accelerate/docs/performance.md).
 ///
-/// What is passed has to stay valid until the schedule has ended. Units: bytes, unless named
-/// otherwise. A schedule is a collective of the link's group.
-/// Errors:  what the coroutine throws comes out of Schedule::advance().
+/// Buffers that are passed have to stay valid until the schedule has ended. A schedule is a
+/// collective of the link's group.
+/// Units: bytes, unless named otherwise.
+/// Errors: what the coroutine throws comes out of Schedule::advance().
 /// Threads: one at a time.
 #pragma once
 
@@ -161,10 +162,10 @@ class Schedule {
     return handle_.done();
   }
 
-  /// What it waits for; null before the first and after the last wait.
+  /// The transfers it waits for; null before the first and after the last wait.
   Transfers* awaited() const { return handle_ ? handle_.promise().awaited : nullptr; }
 
-  // What lets another schedule wait for this one.
+  // These make a schedule awaitable for another one.
   bool await_ready() const { return false; }
   Handle await_suspend(Handle parent) const {
     handle_.promise().parent = parent;
@@ -199,8 +200,8 @@ class Staging {
   size_t bytes_ = 0;
 };
 
-/// What one operation has of its group: the members to talk to, a tag of its own, and a place for
-/// what it receives before it is added up.
+/// One operation's view of its group: the members to talk to, a tag of its own, and a buffer for
+/// received bytes that are not added up yet.
 struct Link {
   MPI_Comm communicator = MPI_COMM_NULL;
   int rank = 0;
