@@ -206,7 +206,7 @@ TEST(OperatorMode, ActsOnAnotherThreadOnlyWithTheHandlersTakenAlong) {
 }
 
 TEST(OperatorMode, GoesAlongWithTheStateOfItsThread) {
-  Log log, inside, after;
+  Log log;
   std::optional<OperatorModeScope> scope(std::in_place, notes(OperatorOrder::kCosts, log));
   const at::ThreadLocalState state;
   log.clear();

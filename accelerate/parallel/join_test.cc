@@ -38,7 +38,12 @@ class Counting final : public Stage, public Joinable {
   void shadow_all_reduce(int64_t /*slot*/, int64_t numel) override {
     summed(torch::zeros({numel}));
   }
-  void adopt_replica(int source) override { broadcast_tensors(group_, {total_}, source); }
+  void adopt_replica(int source) override {
+    std::vector<Tensor> tensors{total_};
+    c10d::BroadcastOptions options;
+    options.rootRank = source;
+    group_->broadcast(tensors, options)->wait();
+  }
   const ProcessGroupPtr& group() const override { return group_; }
   int64_t ordinal() const override { return 0; }
   c10::Device device() const override { return c10::kCPU; }
