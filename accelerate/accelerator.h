@@ -10,8 +10,8 @@
 ///     optimizer.zero_grad();
 ///   }
 ///
-/// The class checks arguments and delegates: step/training_step.h has the training step,
-/// parallel/apply.h what becomes of a model. Each method says whether it is collective (all ranks
+/// The class checks arguments and delegates: step/training_step.h has the training step and what
+/// becomes of prepared objects. Each method says whether it is collective (all ranks
 /// call it, in the same order) or local.
 /// Errors: c10::ValueError for bad arguments and environment variables. A collective that a rank
 ///         does not join fails with c10::DistBackendError (real backends: with their own error).
@@ -32,6 +32,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/accelerator_options.h"
+#include "accelerate/base/access.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/operations.h"
@@ -159,7 +160,7 @@ class Accelerator {
     auto prepared =
         loader.shard(shard_options(device_placement.value_or(options_.device_placement)),
                      std::move(slice_fn_for_dispatch));
-    remember_loader(prepared.shared_core());
+    remember_loader(internal::Access::to(prepared));
     return prepared;
   }
 
@@ -185,14 +186,14 @@ class Accelerator {
   /// result lives. Local.
   template <typename... Modules>
   [[nodiscard]] NoSyncScope accumulate(const PreparedModel<Modules>&... models) {
-    return step_.accumulate({internal::state_of(models).get()...});
+    return step_.accumulate({internal::Access::to(models).get()...});
   }
 
   /// While the result lives, backward passes of these models (all, if none is named) accumulate
   /// gradients on this rank only. Local.
   template <typename... Modules>
   [[nodiscard]] NoSyncScope no_sync(const PreparedModel<Modules>&... models) {
-    return step_.no_sync({internal::state_of(models).get()...});
+    return step_.no_sync({internal::Access::to(models).get()...});
   }
 
   /// While the result lives, ranks may run different numbers of steps of these models (all, if none
@@ -208,7 +209,8 @@ class Accelerator {
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
                                                      const PreparedModel<Modules>&... models) {
-    return step_.join_uneven_inputs(options, even_batches(), {internal::state_of(models).get()...});
+    return step_.join_uneven_inputs(options, even_batches(),
+                                    {internal::Access::to(models).get()...});
   }
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const PreparedModel<Modules>&... models) {
@@ -257,7 +259,7 @@ class Accelerator {
   /// for loops that learn only afterwards that this micro-step was the last. Local.
   template <typename Module>
   void trigger_sync_in_backward(const PreparedModel<Module>& model) const {
-    internal::state_of(model)->trigger_sync_in_backward();
+    internal::Access::to(model)->trigger_sync_in_backward();
   }
 
   /// Scales gradients so that their joint p-norm is at most `max_norm`. Returns the norm before, a
@@ -444,7 +446,7 @@ class Accelerator {
   /// `unwrap` has no effect: no name begins with the `module.` of a wrapper.
   template <typename Module>
   NamedTensors get_state_dict(const PreparedModel<Module>& model, bool unwrap = true) const {
-    return model_state_dict(*internal::state_of(model));
+    return model_state_dict(*internal::Access::to(model));
   }
 
   /// Writes only the model's weights, in shards if they are large, for other programs; see
@@ -537,7 +539,8 @@ class Accelerator {
   }
 
  private:
-  friend class LocalSGD;
+  friend struct internal::Access;
+  internal::TrainingStep& internals() { return step_; }
 
   // A scheduler that the first pass has seen and the second pass prepares.
   struct PendingScheduler {
@@ -553,10 +556,6 @@ class Accelerator {
   void save_weights(const NamedTensors& weights, const std::string& directory,
                     const SaveModelOptions& options) const;
   void remember_loader(const std::shared_ptr<internal::LoaderCore>& loader);
-  // The ranks that train together; null for one rank.
-  ProcessGroupPtr training_group() const;
-  void choose_fp8();
-  void make_scaler();
   std::function<MemoryReport(const Runtime&)> forget_prepared();
 
   template <typename... Objects>

@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
@@ -84,8 +84,7 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, const 
 
 KwargsHandlers internal::handlers_of(const AcceleratorOptions& options) {
   KwargsHandlers handlers = KwargsHandlers::from_list(options.kwargs_handlers);
-  check_fp8_handlers(handlers.fp8, *options.mixed_precision);
-  check_ddp_options(handlers.ddp);
+  check_technique_options(handlers, *options.mixed_precision);
   return handlers;
 }
 

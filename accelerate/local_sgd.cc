@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
 
 namespace accelerate {
@@ -52,7 +53,7 @@ LocalSGD::~LocalSGD() noexcept(false) {
   if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
   if (std::uncaught_exceptions() != exceptions_) return;
   average();
-  accelerator_.step_.adopt_training_state(/*source=*/0, {model_.get()});
+  internal::Access::to(accelerator_).adopt_training_state(/*source=*/0, {model_.get()});
 }
 
 void LocalSGD::step() {

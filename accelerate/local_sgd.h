@@ -40,7 +40,7 @@ class LocalSGD {
   template <typename Module>
   LocalSGD(Accelerator& accelerator, const PreparedModel<Module>& model, int64_t local_sgd_steps,
            bool enabled = true)
-      : LocalSGD(accelerator, internal::state_of(model), local_sgd_steps, enabled) {}
+      : LocalSGD(accelerator, internal::Access::to(model), local_sgd_steps, enabled) {}
   ~LocalSGD() noexcept(false);
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;

@@ -36,6 +36,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/base/access.h"
 #include "accelerate/data/collate.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/data/dataset.h"
@@ -160,10 +161,10 @@ class DataLoader {
   /// Releases the dataset and the workers; the loader cannot be used afterwards.
   void reset() { state_.reset(); }
 
-  /// For the library.
-  const std::shared_ptr<internal::LoaderCore>& shared_core() const { return state_->core; }
-
  private:
+  friend struct internal::Access;
+  const std::shared_ptr<internal::LoaderCore>& internals() const { return state_->core; }
+
   static constexpr bool kCanDispatch = Portable<Batch> && std::is_default_constructible_v<Batch>;
 
   struct State {

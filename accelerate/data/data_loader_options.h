@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/time/time.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/data/sampler.h"
@@ -86,6 +87,11 @@ struct ShardOptions {
   /// Every pass registers with it; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
 };
+
+/// The device_prefetch of a kind of job: on TPUs the host sends batches ahead of time.
+constexpr int device_prefetch_on(DistributedType type) {
+  return type == DistributedType::kXla ? 2 : 0;
+}
 
 /// How an Accelerator prepares data loaders.
 /// Mirrors: accelerate utils/dataclasses.py, DataLoaderConfiguration.

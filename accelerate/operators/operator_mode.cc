@@ -1,6 +1,7 @@
 #include "accelerate/operators/operator_mode.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -13,8 +14,8 @@ namespace {
 constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kKey);
 
-// Those of the innermost scope; null outside of all scopes.
-thread_local const OperatorHandlers* innermost = nullptr;
+// LibTorch only compares these numbers. Its own kinds count from 0.
+constexpr auto kKind = static_cast<c10::DebugInfoKind>(0xAC);
 
 OperatorHandlers with(std::shared_ptr<OperatorHandler> handler) {
   OperatorHandlers handlers = current_operator_handlers();
@@ -78,6 +79,34 @@ Product product_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack
 
 }  // namespace
 
+// A scope's handlers in the part of a thread's state that LibTorch hands on to other threads,
+// together with the dispatch keys.
+class OperatorModeScope::Carried final : public c10::DebugInfoBase,
+                                         public std::enable_shared_from_this<Carried> {
+ public:
+  explicit Carried(OperatorHandlers handlers) : handlers_(std::move(handlers)), outer_(find()) {}
+
+  void end() { ended_ = true; }
+
+  // The handlers of this thread's innermost scope that has not ended; null outside of all scopes.
+  // A state that was kept, as by DDP's Reducer, may be that of a scope that has ended.
+  static const OperatorHandlers* innermost() {
+    const auto* carried = static_cast<const Carried*>(c10::ThreadLocalDebugInfo::get(kKind));
+    while (carried != nullptr && carried->ended_) carried = carried->outer_.get();
+    return carried != nullptr ? &carried->handlers_ : nullptr;
+  }
+
+ private:
+  static std::shared_ptr<const Carried> find() {
+    const auto* carried = static_cast<const Carried*>(c10::ThreadLocalDebugInfo::get(kKind));
+    return carried != nullptr ? carried->shared_from_this() : nullptr;
+  }
+
+  const OperatorHandlers handlers_;
+  const std::shared_ptr<const Carried> outer_;
+  std::atomic<bool> ended_ = false;
+};
+
 void OperatorCall::proceed() const {
   if (next_ == end_) {
     op_.redispatchBoxed(keys_, &stack_);
@@ -88,17 +117,18 @@ void OperatorCall::proceed() const {
 
 const OperatorHandlers& current_operator_handlers() {
   static const OperatorHandlers none;
-  return innermost != nullptr ? *innermost : none;
+  const OperatorHandlers* const handlers = OperatorModeScope::Carried::innermost();
+  return handlers != nullptr ? *handlers : none;
 }
 
 OperatorModeScope::OperatorModeScope(std::shared_ptr<OperatorHandler> handler)
     : OperatorModeScope(with(std::move(handler))) {}
 
 OperatorModeScope::OperatorModeScope(OperatorHandlers handlers)
-    : handlers_(in_order(std::move(handlers))),
-      previous_(std::exchange(innermost, &handlers_)),
+    : carried_(std::make_shared<Carried>(in_order(std::move(handlers)))),
+      in_thread_(kKind, carried_),
       was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
-  c10::impl::tls_set_dispatch_key_included(kKey, !handlers_.empty());
+  c10::impl::tls_set_dispatch_key_included(kKey, !current_operator_handlers().empty());
 }
 
 OperatorModeScope OperatorModeScope::without(OperatorOrder order) {
@@ -108,12 +138,12 @@ OperatorModeScope OperatorModeScope::without(OperatorOrder order) {
 }
 
 OperatorModeScope::~OperatorModeScope() {
+  carried_->end();
   c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
-  innermost = previous_;
 }
 
-// LibTorch carries dispatch keys over to the threads of a backward pass, but no handlers: there may
-// be none here.
+// There may be no handlers here: other code can include the key, and a state with the key can
+// outlive its scope.
 void show_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) {
   const OperatorHandlers& handlers = current_operator_handlers();

@@ -3,20 +3,24 @@
 /// While an OperatorModeScope lives, its thread calls the scope's handler instead of each operator.
 /// The handler reads or changes the arguments, computes the result itself, or passes the call on
 /// with `call.proceed()`: to the next handler, and after the last one to LibTorch. Operators that a
-/// kernel, a handler or a backward pass on the same thread calls go through the handlers as well; a
-/// handler that must not see its own operators calls them inside `OperatorModeScope::without`.
+/// kernel, a handler or a backward pass calls go through the handlers as well; a handler that must
+/// not see its own operators calls them inside `OperatorModeScope::without`.
 ///
 /// A thread's handlers form a stack, ordered by OperatorOrder. Within one order the handler of the
 /// innermost scope comes first.
 ///
 /// Mechanism: one dispatch key, TESTING_ONLY_GenericMode, with a boxed fallback. LibTorch accepts
-/// one fallback per key and process, so no other code may register anything for this key.
+/// one fallback per key and process, so no other code may register anything for this key. The
+/// handlers are in c10::ThreadLocalDebugInfo, which travels with the key in at::ThreadLocalState.
 /// Cost:    none without handlers, because the thread does not include the key then. With one
 ///          handler about 0.1 us per operator; see operator_mode_benchmark.cc.
 /// Errors:  exceptions of handlers and operators reach the operator's caller.
-/// Threads: a scope acts on the thread that made it, and ends there. Work that another thread does
-///          on behalf of this one, such as a recomputation, takes current_operator_handlers()
-///          along. A handler that several threads use must be thread-safe.
+/// Threads: a scope acts on the thread that made it, and on what LibTorch does for that thread on
+///          others with its at::ThreadLocalState: a backward pass on the thread of a device or of a
+///          thread pool, a forked task, a collective of Gloo. It ends on all of them with the
+///          scope, so work that comes later, such as a recomputation, takes
+///          current_operator_handlers() along. Handlers are called on several threads at a time and
+///          must be thread-safe; a call on another thread may outlast the scope.
 #pragma once
 
 #include <memory>
@@ -26,6 +30,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 namespace accelerate {
 
@@ -99,8 +104,11 @@ class OperatorModeScope {
   OperatorModeScope& operator=(const OperatorModeScope&) = delete;
 
  private:
-  const OperatorHandlers handlers_;
-  const OperatorHandlers* const previous_;
+  friend const OperatorHandlers& current_operator_handlers();
+  class Carried;
+
+  const std::shared_ptr<Carried> carried_;
+  const c10::DebugInfoGuard in_thread_;
   const bool was_included_;
 };
 

@@ -2,6 +2,9 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -202,20 +205,97 @@ TEST(OperatorMode, ActsOnAnotherThreadOnlyWithTheHandlersTakenAlong) {
   EXPECT_THAT(log, Contains("aten::neg"));
 }
 
-// LibTorch hands the dispatch keys of a thread on to others, which have no handlers then.
-TEST(OperatorMode, AThreadThatInheritsTheKeyAloneComputesAsUsual) {
+TEST(OperatorMode, GoesAlongWithTheStateOfItsThread) {
   Log log;
-  const OperatorModeScope scope(notes(OperatorOrder::kCosts, log));
+  std::optional<OperatorModeScope> scope(std::in_place, notes(OperatorOrder::kCosts, log));
   const at::ThreadLocalState state;
   log.clear();
   float sum = 0;
+  const auto compute_elsewhere = [&] {
+    std::thread([&] {
+      const at::ThreadLocalStateGuard guard(state);
+      EXPECT_TRUE(includes_key());
+      sum = torch::ones({2}).sum().item<float>();
+    }).join();
+  };
+  compute_elsewhere();
+  EXPECT_EQ(sum, 2);
+  EXPECT_THAT(log, Contains("aten::sum"));
+  scope.reset();
+  log.clear();
+  sum = 0;
+  compute_elsewhere();
+  EXPECT_EQ(sum, 2);
+  EXPECT_THAT(log, IsEmpty()) << "the scope has ended";
+}
+
+// As that of DDP's Reducer, which keeps the state that its thread had when it was made.
+TEST(OperatorMode, AStateThatOutlivesItsScopeHasTheHandlersAroundIt) {
+  Log outer_log, inner_log;
+  const OperatorModeScope outer(notes(OperatorOrder::kCosts, outer_log));
+  std::optional<at::ThreadLocalState> state;
+  {
+    const OperatorModeScope inner(notes(OperatorOrder::kResidency, inner_log));
+    state.emplace();
+  }
+  const Tensor x = torch::ones({2});
+  inner_log.clear();
+  outer_log.clear();
+  {
+    const at::ThreadLocalStateGuard guard(*state);
+    x.neg();
+  }
+  EXPECT_THAT(inner_log, IsEmpty());
+  EXPECT_THAT(outer_log, ElementsAre("aten::neg"));
+}
+
+// Other code may hand the dispatch keys alone on to a thread, which has no handlers then.
+TEST(OperatorMode, AThreadThatHasTheKeyAloneComputesAsUsual) {
+  Log log;
+  const OperatorModeScope scope(notes(OperatorOrder::kCosts, log));
+  log.clear();
+  float sum = 0;
   std::thread([&] {
-    const at::ThreadLocalStateGuard guard(state);
+    c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericMode, true);
     EXPECT_TRUE(includes_key());
     sum = torch::ones({2}).sum().item<float>();
   }).join();
   EXPECT_EQ(sum, 2);
   EXPECT_THAT(log, IsEmpty());
+}
+
+// Backward passes, each of which begins inside the one before. LibTorch runs those that are too
+// deep for one stack on threads of its own, as it runs those of devices.
+void backward_inside_backward(int depth) {
+  const torch::AutoGradMode with_gradients(true);
+  const Tensor x = torch::full({1}, 3.0, torch::requires_grad());
+  const Tensor y = x.mul(x);
+  y.register_hook([depth](const Tensor& gradient) {
+    if (depth > 0) backward_inside_backward(depth - 1);
+    return gradient;
+  });
+  y.backward();
+  EXPECT_EQ(x.grad().item<double>(), 6);
+}
+
+TEST(OperatorMode, SeesABackwardPassOnAnotherThread) {
+  constexpr int kDeeperThanOneStack = 70;
+  std::mutex mutex;
+  std::set<std::thread::id> of_products;
+  int products = 0;
+  const OperatorModeScope scope(
+      std::make_shared<Runs>(OperatorOrder::kCosts, [&](const OperatorCall& call) {
+        if (call.op().schema().name() == "aten::mul") {
+          const std::lock_guard lock(mutex);
+          of_products.insert(std::this_thread::get_id());
+          ++products;
+        }
+        call.proceed();
+      }));
+  backward_inside_backward(kDeeperThanOneStack);
+  EXPECT_GT(of_products.size(), 1) << "LibTorch computed all passes on this thread";
+  // One product forward, and one backward for each factor.
+  EXPECT_EQ(products, 3 * (kDeeperThanOneStack + 1));
 }
 
 }  // namespace

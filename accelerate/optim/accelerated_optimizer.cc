@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
@@ -14,6 +15,7 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/optim/shared_objects.h"
 
 namespace accelerate {
 namespace {
@@ -37,16 +39,16 @@ void load(torch::optim::Optimizer& optimizer, const std::string& bytes, c10::Dev
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            GradientState& gradient_state, OptimizerPolicy policy)
-    : optimizer_(std::make_shared<Shared>(Shared{
+    : shared_(std::make_shared<internal::SharedOptimizer>(internal::SharedOptimizer{
           .optimizer = std::move(optimizer), .averages_over = std::move(policy.averages_over)})),
       gradient_state_(&gradient_state) {
-  optimizer_->scaler = SharedScaler::User(std::move(policy.scaler), *optimizer_->optimizer);
+  shared_->scaler = SharedScaler::User(std::move(policy.scaler), *shared_->optimizer);
   if (policy.packs_moments) {
-    optimizer_->moments = std::make_unique<Fp8Moments>(*optimizer_->optimizer);
+    shared_->moments = std::make_unique<Fp8Moments>(*shared_->optimizer);
   }
 }
 
-void AcceleratedOptimizer::Shared::average_gradients(const GradientState& gradient_state) {
+void internal::SharedOptimizer::average_gradients(const GradientState& gradient_state) {
   if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
   if (gradient_state.is_xla_gradients_synced()) return;
   std::vector<at::Tensor> parameters;
@@ -56,19 +58,19 @@ void AcceleratedOptimizer::Shared::average_gradients(const GradientState& gradie
   accelerate::average_gradients(averages_over, parameters);
 }
 
-void AcceleratedOptimizer::Shared::settle_gradients(const GradientState& gradient_state) {
+void internal::SharedOptimizer::settle_gradients(const GradientState& gradient_state) {
   average_gradients(gradient_state);
   if (scaler) scaler.unscale();
 }
 
-void AcceleratedOptimizer::Shared::wait_for_readers() {
+void internal::SharedOptimizer::wait_for_readers() {
   for (const std::weak_ptr<OptimizerStateReader>& each : readers) {
     if (const auto reader = each.lock()) reader->finish();
   }
   readers.clear();
 }
 
-at::Tensor AcceleratedOptimizer::Shared::step(torch::optim::Optimizer::LossClosure closure) {
+at::Tensor internal::SharedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!scaler) return optimizer->step(std::move(closure));
   step_was_skipped = !scaler.step();
   return {};
@@ -77,14 +79,14 @@ at::Tensor AcceleratedOptimizer::Shared::step(torch::optim::Optimizer::LossClosu
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
   optimizer();  // that it was not freed
-  TORCH_CHECK_VALUE(!closure || (!optimizer_->scaler && optimizer_->averages_over == nullptr),
+  TORCH_CHECK_VALUE(!closure || (!shared_->scaler && shared_->averages_over == nullptr),
                     "step: what a closure computes would be neither scaled nor averaged");
-  optimizer_->average_gradients(*gradient_state_);
-  optimizer_->are_averaged = false;
-  optimizer_->wait_for_readers();
-  if (optimizer_->moments) optimizer_->moments->unpack();
-  at::Tensor loss = optimizer_->step(std::move(closure));
-  if (optimizer_->moments) optimizer_->moments->pack();
+  shared_->average_gradients(*gradient_state_);
+  shared_->are_averaged = false;
+  shared_->wait_for_readers();
+  if (shared_->moments) shared_->moments->unpack();
+  at::Tensor loss = shared_->step(std::move(closure));
+  if (shared_->moments) shared_->moments->pack();
   gradient_state_->set_is_xla_gradients_synced(false);
   return loss;
 }
@@ -92,7 +94,7 @@ at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closu
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!gradient_state_->sync_gradients()) return;
   optimizer();  // that it was not freed
-  if (optimizer_->scaler) optimizer_->scaler.forget_gradients();
+  if (shared_->scaler) shared_->scaler.forget_gradients();
   for (torch::optim::OptimizerParamGroup& group : optimizer()->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       at::Tensor& grad = parameter.mutable_grad();
@@ -108,6 +110,15 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   }
 }
 
+const std::shared_ptr<torch::optim::Optimizer>& AcceleratedOptimizer::optimizer() const {
+  TORCH_CHECK(shared_ != nullptr, "this prepared optimizer was freed");
+  return shared_->optimizer;
+}
+
+bool AcceleratedOptimizer::step_was_skipped() const {
+  return shared_ != nullptr && shared_->step_was_skipped;
+}
+
 void AcceleratedOptimizer::train() const {
   if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->train();
 }
@@ -118,13 +129,13 @@ void AcceleratedOptimizer::eval() const {
 
 StateDict AcceleratedOptimizer::state_dict() const {
   optimizer();  // that it was not freed
-  return accelerated_optimizer_state_dict(*optimizer_);
+  return accelerated_optimizer_state_dict(*shared_);
 }
 
 void AcceleratedOptimizer::load_state_dict(StateDict state) {
   optimizer();  // that it was not freed
-  optimizer_->wait_for_readers();
-  load_accelerated_optimizer_state_dict(*optimizer_, std::move(state));
+  shared_->wait_for_readers();
+  load_accelerated_optimizer_state_dict(*shared_, std::move(state));
 }
 
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

@@ -6,21 +6,23 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include <c10/core/Device.h>
-#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
+
+namespace internal {
+struct SharedOptimizer;
+}  // namespace internal
 
 struct OptimizerPolicy {
   /// In fp16: shared by all prepared optimizers of the rank.
@@ -58,46 +60,24 @@ class AcceleratedOptimizer {
 
   /// The user's optimizer.
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
-  torch::optim::Optimizer* operator->() const { return optimizer().get(); }
+  torch::optim::Optimizer* operator->() const { return &**this; }
 
   /// Whether it was not reset.
-  explicit operator bool() const { return optimizer_ != nullptr; }
+  explicit operator bool() const { return shared_ != nullptr; }
   /// Releases the optimizer; the handle cannot be used afterwards.
-  void reset() { optimizer_.reset(); }
+  void reset() { shared_.reset(); }
 
   /// Whether the last synchronising step() left the parameters as they were, because a gradient was
   /// infinite or not a number in fp16.
-  bool step_was_skipped() const { return optimizer_ != nullptr && optimizer_->step_was_skipped; }
-
-  /// For the library: lives as long as a handle does, also where the optimizer is not owned.
-  struct Shared {
-    std::shared_ptr<torch::optim::Optimizer> optimizer;
-    SharedScaler::User scaler;
-    ProcessGroupPtr averages_over;
-    std::unique_ptr<Fp8Moments> moments;  // packed except during a step; null: not used
-    bool are_averaged = false;            // the gradients of this step
-    bool step_was_skipped = false;
-    /// step() waits for these snapshot readers before it changes the state.
-    std::vector<std::weak_ptr<OptimizerStateReader>> readers;
-
-    /// Before anything changes the state.
-    void wait_for_readers();
-    /// The optimizer's own step.
-    at::Tensor step(torch::optim::Optimizer::LossClosure closure);
-    /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
-    /// and unscales them. Once per step. Collective.
-    void settle_gradients(const GradientState& gradient_state);
-    void average_gradients(const GradientState& gradient_state);
-  };
-  const std::shared_ptr<Shared>& shared() const { return optimizer_; }
+  bool step_was_skipped() const;
 
  private:
-  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const {
-    TORCH_CHECK(optimizer_ != nullptr, "this prepared optimizer was freed");
-    return optimizer_->optimizer;
-  }
+  friend struct internal::Access;
+  // Null if it was freed.
+  const std::shared_ptr<internal::SharedOptimizer>& internals() const { return shared_; }
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const;
 
-  std::shared_ptr<Shared> optimizer_;
+  std::shared_ptr<internal::SharedOptimizer> shared_;
   GradientState* gradient_state_;
 };
 

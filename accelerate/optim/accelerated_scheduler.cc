@@ -13,6 +13,7 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/optim/schedulers/plateau.h"
 #include "accelerate/optim/schedulers/scheduler.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/values/fields.h"
 
@@ -20,8 +21,6 @@ namespace accelerate {
 namespace {
 
 constexpr char kStepCount[] = "_step_count";
-
-using Optimizers = std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>>;
 
 bool is_first_rank() {
   const Runtime* runtime = Runtime::find_current();
@@ -32,18 +31,20 @@ bool is_first_rank() {
 
 AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler,
                                            const GradientState& gradient_state,
-                                           SchedulerPolicy policy, Optimizers optimizers)
-    : shared_(std::make_shared<Shared>(
-          Shared{.scheduler = &scheduler,
-                 .ours = dynamic_cast<optim::Scheduler*>(&scheduler),
-                 .plateau = dynamic_cast<optim::ReduceLROnPlateau*>(&scheduler)})),
+                                           SchedulerPolicy policy,
+                                           const std::vector<AcceleratedOptimizer>& optimizers)
+    : shared_(std::make_shared<internal::SharedScheduler>(internal::SharedScheduler{
+          .scheduler = &scheduler,
+          .ours = dynamic_cast<optim::Scheduler*>(&scheduler),
+          .plateau = dynamic_cast<optim::ReduceLROnPlateau*>(&scheduler)})),
       gradient_state_(&gradient_state),
       policy_(policy) {
-  for (const auto& optimizer : optimizers) shared_->add(optimizer);
+  for (const AcceleratedOptimizer& optimizer : optimizers) {
+    if (optimizer) shared_->add(internal::Access::to(optimizer));
+  }
 }
 
-void AcceleratedScheduler::Shared::add(
-    const std::shared_ptr<const AcceleratedOptimizer::Shared>& optimizer) {
+void internal::SharedScheduler::add(const std::shared_ptr<const SharedOptimizer>& optimizer) {
   // Once the one that it drives is known, no other one matters.
   const bool drives = ours != nullptr && optimizer->optimizer.get() == &ours->optimizer();
   if (drives) optimizers.clear();
@@ -99,10 +100,12 @@ void AcceleratedScheduler::warn_if_over(int steps) {
              "SchedulerUnit::kPerOptimizerStep");
 }
 
-const AcceleratedScheduler::Shared& AcceleratedScheduler::alive() const {
+const internal::SharedScheduler& AcceleratedScheduler::alive() const {
   TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
   return *shared_;
 }
+
+torch::optim::LRScheduler& AcceleratedScheduler::operator*() const { return *alive().scheduler; }
 
 std::vector<double> AcceleratedScheduler::get_last_lr() const {
   return alive().ours != nullptr ? shared_->ours->get_last_lr() : get_lr();
@@ -130,14 +133,14 @@ void AcceleratedScheduler::load_state_dict(const nlohmann::ordered_json& state) 
   shared_->load_state_dict(state);
 }
 
-nlohmann::ordered_json AcceleratedScheduler::Shared::state_dict() const {
+nlohmann::ordered_json internal::SharedScheduler::state_dict() const {
   if (ours != nullptr) return ours->state_dict();
   nlohmann::ordered_json state;
   state[kStepCount] = optim::step_count_of(*scheduler);
   return state;
 }
 
-void AcceleratedScheduler::Shared::load_state_dict(const nlohmann::ordered_json& state) {
+void internal::SharedScheduler::load_state_dict(const nlohmann::ordered_json& state) {
   if (ours != nullptr) return ours->load_state_dict(state);
   const std::string where = "the state of one of LibTorch's schedulers";
   const auto count = internal::field_of<int64_t>(state, kStepCount, where);
@@ -146,13 +149,13 @@ void AcceleratedScheduler::Shared::load_state_dict(const nlohmann::ordered_json&
   optim::step_count_of(*scheduler) = static_cast<unsigned>(count);
 }
 
-void AcceleratedScheduler::Shared::step() {
+void internal::SharedScheduler::step() {
   scheduler->step();
   ++steps;
 }
 
-void AcceleratedScheduler::Shared::catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                            int source) {
+void internal::SharedScheduler::catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                         int source) {
   if (plateau != nullptr) {
     // Its steps cannot be made again without their metrics.
     const std::string state = broadcast_bytes(group, plateau->state_dict().dump(), source);

@@ -16,11 +16,9 @@
 #include <optional>
 #include <vector>
 
-#include <c10/util/Exception.h>
-#include <c10/util/intrusive_ptr.h>
 #include <nlohmann/json_fwd.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/base/access.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/state/gradient_state.h"
 
@@ -30,10 +28,9 @@ class LRScheduler;
 
 namespace accelerate {
 
-namespace optim {
-class ReduceLROnPlateau;
-class Scheduler;
-}  // namespace optim
+namespace internal {
+struct SharedScheduler;
+}  // namespace internal
 
 /// The unit of a prepared scheduler's schedule.
 enum class SchedulerUnit {
@@ -57,10 +54,9 @@ class AcceleratedScheduler {
  public:
   /// `scheduler` and `gradient_state` outlive the handle. Of the optimizers, whose skipped steps do
   /// not count, only that which it drives matters, if it is known and among them.
-  AcceleratedScheduler(
-      torch::optim::LRScheduler& scheduler, const GradientState& gradient_state,
-      SchedulerPolicy policy,
-      std::vector<std::shared_ptr<const AcceleratedOptimizer::Shared>> optimizers = {});
+  AcceleratedScheduler(torch::optim::LRScheduler& scheduler, const GradientState& gradient_state,
+                       SchedulerPolicy policy,
+                       const std::vector<AcceleratedOptimizer>& optimizers = {});
 
   /// With a `metric`, for ReduceLROnPlateau: one step, whenever it is called and whatever the unit,
   /// because it counts evaluations. All ranks must pass the same metric. Local.
@@ -85,10 +81,7 @@ class AcceleratedScheduler {
   void load_state_dict(const nlohmann::ordered_json& state);
 
   /// The user's scheduler.
-  torch::optim::LRScheduler& operator*() const {
-    TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
-    return *shared_->scheduler;
-  }
+  torch::optim::LRScheduler& operator*() const;
   torch::optim::LRScheduler* operator->() const { return &**this; }
 
   /// Whether it was not reset.
@@ -96,34 +89,15 @@ class AcceleratedScheduler {
   /// Releases the scheduler; the handle cannot be used afterwards.
   void reset() { shared_.reset(); }
 
-  /// For the library: lives as long as a handle does.
-  struct Shared {
-    torch::optim::LRScheduler* scheduler = nullptr;
-    optim::Scheduler* ours = nullptr;             // the same, if it is one
-    optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
-    // Not owned: an optimizer may be freed before its scheduler.
-    std::vector<std::weak_ptr<const AcceleratedOptimizer::Shared>> optimizers;
-    bool knows_its_own = false;  // `optimizers` holds exactly the optimizer it drives
-    int64_t steps = 0;           // of the scheduler
-    int64_t asked_steps = 0;     // the same, had its length been no limit
-    bool warned = false;
-
-    void step();
-    nlohmann::ordered_json state_dict() const;
-    void load_state_dict(const nlohmann::ordered_json& state);
-    /// An optimizer that was prepared after it, whose skipped steps may not count.
-    void add(const std::shared_ptr<const AcceleratedOptimizer::Shared>& optimizer);
-    /// Synchronises the schedule with rank `source`'s. Collective.
-    void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
-  };
-  const std::shared_ptr<Shared>& shared() const { return shared_; }
-
  private:
+  friend struct internal::Access;
+  // Null if it was freed.
+  const std::shared_ptr<internal::SharedScheduler>& internals() const { return shared_; }
   void advance(int steps);
   void warn_if_over(int steps);
-  const Shared& alive() const;
+  const internal::SharedScheduler& alive() const;
 
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<internal::SharedScheduler> shared_;
   const GradientState* gradient_state_;
   SchedulerPolicy policy_;
 };

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
 
@@ -94,15 +95,15 @@ TEST_F(PreparedSchedule, FollowsTheStepsOfItsOwnOptimizer) {
   torch::optim::SGD other_sgd = made_sgd();
   torch::optim::StepLR any(sgd, 1, 0.5);
   const AcceleratedOptimizer own = prepared(sgd, state), other = prepared(other_sgd, state);
-  AcceleratedScheduler scheduler(schedule, state, {}, {other.shared(), own.shared()});
-  AcceleratedScheduler of_any(any, state, {}, {other.shared(), own.shared()});
-  other.shared()->step_was_skipped = true;
+  AcceleratedScheduler scheduler(schedule, state, {}, {other, own});
+  AcceleratedScheduler of_any(any, state, {}, {other, own});
+  internal::Access::to(other)->step_was_skipped = true;
   scheduler.step();
   EXPECT_EQ(schedule.last_epoch(), 1);
   of_any.step();
-  EXPECT_EQ(of_any.shared()->steps, 0) << "LibTorch's do not say which they drive";
-  other.shared()->step_was_skipped = false;
-  own.shared()->step_was_skipped = true;
+  EXPECT_EQ(internal::Access::to(of_any)->steps, 0) << "LibTorch's do not say which they drive";
+  internal::Access::to(other)->step_was_skipped = false;
+  internal::Access::to(own)->step_was_skipped = true;
   scheduler.step();
   EXPECT_EQ(schedule.last_epoch(), 1);
 }
@@ -112,7 +113,7 @@ TEST_F(PreparedSchedule, KeepsNoOptimizerAlive) {
   const std::weak_ptr<torch::optim::SGD> watched = owned;
   AcceleratedOptimizer optimizer(std::move(owned), state);
   torch::optim::StepLR step(*optimizer, 1);
-  AcceleratedScheduler scheduler(step, state, {}, {optimizer.shared()});
+  AcceleratedScheduler scheduler(step, state, {}, {optimizer});
   optimizer.reset();
   EXPECT_TRUE(watched.expired());
 }
@@ -209,10 +210,10 @@ TEST(PreparedPlateau, GoesByEachMetricOnce) {
   torch::optim::SGD sgd = made_sgd();
   optim::ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 1});
   const AcceleratedOptimizer optimizer = prepared(sgd, state);
-  AcceleratedScheduler scheduler(plateau, state, {.num_processes = 4}, {optimizer.shared()});
+  AcceleratedScheduler scheduler(plateau, state, {.num_processes = 4}, {optimizer});
   scheduler.step(1.0);
   state.set_sync_gradients(false);
-  optimizer.shared()->step_was_skipped = true;
+  internal::Access::to(optimizer)->step_was_skipped = true;
   scheduler.step(1.0);
   EXPECT_EQ(plateau.num_bad_epochs(), 1);
   scheduler.step(1.0);

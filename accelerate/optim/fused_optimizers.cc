@@ -106,14 +106,8 @@ void check_gradients_are_dense(const char* optimizer,
   }
 }
 
-}  // namespace accelerate::internal
-
-namespace accelerate::optim {
 namespace {
 
-using internal::FusedBatch;
-using internal::FusedBatches;
-using internal::same_layout;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
@@ -201,8 +195,8 @@ template <typename Kind>
 at::Tensor adam_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
                      const torch::optim::Optimizer::LossClosure& closure) {
   at::NoGradGuard no_grad;
-  at::Tensor loss = internal::call_closure(closure);
-  internal::check_gradients_are_dense(Kind::kName, optimizer.param_groups());
+  at::Tensor loss = call_closure(closure);
+  check_gradients_are_dense(Kind::kName, optimizer.param_groups());
   batches.begin_step();
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     const auto& options = static_cast<const typename Kind::Options&>(group.options());
@@ -243,7 +237,7 @@ at::Tensor adam_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
 at::Tensor sgd_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
                     const torch::optim::Optimizer::LossClosure& closure) {
   at::NoGradGuard no_grad;
-  at::Tensor loss = internal::call_closure(closure);
+  at::Tensor loss = call_closure(closure);
   batches.begin_step();
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     const auto& options = static_cast<const SGDOptions&>(group.options());
@@ -312,4 +306,4 @@ template class Fused<torch::optim::SGD, SGDOptions>;
 template class Fused<torch::optim::Adam, torch::optim::AdamOptions>;
 template class Fused<torch::optim::AdamW, torch::optim::AdamWOptions>;
 
-}  // namespace accelerate::optim
+}  // namespace accelerate::internal

@@ -114,11 +114,7 @@ at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure);
 void check_gradients_are_dense(const char* optimizer,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
-}  // namespace accelerate::internal
-
-namespace accelerate::optim {
-
-/// One of torch::optim's classes with a step by a fused kernel. For the library.
+/// One of torch::optim's classes with a step by a fused kernel.
 template <typename Base, typename Options>
 class Fused : public Base {
  public:
@@ -133,20 +129,24 @@ class Fused : public Base {
  private:
   static c10::OperatorHandle kernel();
 
-  internal::FusedBatches batches_;
+  FusedBatches batches_;
 };
 
-class SGD : public Fused<torch::optim::SGD, torch::optim::SGDOptions> {
+}  // namespace accelerate::internal
+
+namespace accelerate::optim {
+
+class SGD : public internal::Fused<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
   using Fused::Fused;
 };
 
-class Adam : public Fused<torch::optim::Adam, torch::optim::AdamOptions> {
+class Adam : public internal::Fused<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
   using Fused::Fused;
 };
 
-class AdamW : public Fused<torch::optim::AdamW, torch::optim::AdamWOptions> {
+class AdamW : public internal::Fused<torch::optim::AdamW, torch::optim::AdamWOptions> {
  public:
   using Fused::Fused;
 };

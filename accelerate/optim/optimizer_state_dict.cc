@@ -32,6 +32,7 @@
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_archive.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
@@ -628,8 +629,8 @@ void load_optimizer_state_dict(Optimizer& optimizer, StateDict state,
   load(optimizer, std::move(state), options, /*wide_moments=*/false);
 }
 
-StateDict accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimizer,
-                                           const OptimizerStateDictOptions& options) {
+StateDict internal::accelerated_optimizer_state_dict(SharedOptimizer& optimizer,
+                                                     const OptimizerStateDictOptions& options) {
   if (!optimizer.moments) return optimizer_state_dict(*optimizer.optimizer, options);
   optimizer.moments->unpack();
   StateDict state = optimizer_state_dict(*optimizer.optimizer, options);
@@ -637,8 +638,8 @@ StateDict accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimiz
   return state;
 }
 
-void load_accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimizer, StateDict state,
-                                           const OptimizerStateDictOptions& options) {
+void internal::load_accelerated_optimizer_state_dict(SharedOptimizer& optimizer, StateDict state,
+                                                     const OptimizerStateDictOptions& options) {
   load(*optimizer.optimizer, std::move(state), options, optimizer.moments != nullptr);
   if (optimizer.moments) optimizer.moments->pack();
 }

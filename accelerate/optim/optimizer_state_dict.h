@@ -43,11 +43,16 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer,
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, StateDict state,
                                const OptimizerStateDictOptions& options = {});
 
+namespace internal {
+
+struct SharedOptimizer;
+
 /// The state of a prepared optimizer. Moments that are kept in few bits (Fp8Moments) are float32
 /// here, in tensors of the StateDict's own; the conversion is exact.
-StateDict accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimizer,
+StateDict accelerated_optimizer_state_dict(SharedOptimizer& optimizer,
                                            const OptimizerStateDictOptions& options = {});
-void load_accelerated_optimizer_state_dict(AcceleratedOptimizer::Shared& optimizer, StateDict state,
+void load_accelerated_optimizer_state_dict(SharedOptimizer& optimizer, StateDict state,
                                            const OptimizerStateDictOptions& options = {});
 
+}  // namespace internal
 }  // namespace accelerate

@@ -28,6 +28,7 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -607,14 +608,15 @@ TEST_F(PackedMoments, GoOnBitEqual) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Run run(dtype), resumed(dtype);
     run.train(0, 3);
-    const StateDict state = accelerated_optimizer_state_dict(*run.prepared->shared());
-    EXPECT_GT(run.prepared->shared()->moments->packed_bytes(), 0);
+    const StateDict state = accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared));
+    EXPECT_GT(internal::Access::to(*run.prepared)->moments->packed_bytes(), 0);
     // The moments are the state dict's own, and still there.
     EXPECT_EQ(state.tensors.size(), 8);
     EXPECT_GT(state.tensors[0].second.abs().sum().item<double>(), 0);
     copy_parameters(run.parameters, resumed.parameters);
-    load_accelerated_optimizer_state_dict(*resumed.prepared->shared(), written_and_read(state));
-    EXPECT_GT(resumed.prepared->shared()->moments->packed_bytes(), 0);
+    load_accelerated_optimizer_state_dict(*internal::Access::to(*resumed.prepared),
+                                          written_and_read(state));
+    EXPECT_GT(internal::Access::to(*resumed.prepared)->moments->packed_bytes(), 0);
     run.train(3, 6);
     resumed.train(3, 6);
     for (size_t i = 0; i < run.parameters.size(); ++i) {
@@ -656,7 +658,7 @@ TEST(PreparedOptimizer, HasTheStateOfItsOptimizer) {
   EXPECT_EQ(state.values, optimizer_state_dict(*first).values);
   EXPECT_EQ(state.values.at("type"), "Adam");
   const auto reader = std::make_shared<Reader>();
-  second.shared()->readers.push_back(reader);
+  internal::Access::to(second)->readers.push_back(reader);
   second.load_state_dict(written_and_read(state));
   EXPECT_TRUE(reader->finished) << "a save was still reading";
   EXPECT_EQ(second.state_dict().values, state.values);
@@ -674,10 +676,10 @@ TEST_F(PackedMoments, LoadOverOthers) {
   Run run(at::kFloat);
   run.train(0, 2);
   const StateDict state =
-      written_and_read(accelerated_optimizer_state_dict(*run.prepared->shared()));
+      written_and_read(accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared)));
   run.train(2, 4);
-  load_accelerated_optimizer_state_dict(*run.prepared->shared(), state);
-  const StateDict now = accelerated_optimizer_state_dict(*run.prepared->shared());
+  load_accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared), state);
+  const StateDict now = accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared));
   EXPECT_EQ(now.values, state.values);
   for (size_t i = 0; i < now.tensors.size(); ++i) {
     EXPECT_TRUE(at::equal(now.tensors[i].second, state.tensors[i].second));

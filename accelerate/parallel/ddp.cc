@@ -23,8 +23,11 @@
 
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/objects.h"
+#include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
+#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/precision/fp8_model.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/values/fields.h"
@@ -418,6 +421,19 @@ void DistributedDataParallel::make_reducer() {
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
+
+std::unique_ptr<Stage> make_ddp_stage(const StageContext& context) {
+  if (context.group == nullptr) return nullptr;
+  const DistributedDataParallelKwargs& options = context.plan.handlers.ddp;
+  std::unique_ptr<CommunicationHook> hook = make_communication_hook(options);
+  const auto* fp8 = find_stage<Fp8Stage>(context.inside);
+  if (fp8 != nullptr && context.plan.precision.fp8_backend() == FP8BackendType::kMsamp) {
+    if (hook == nullptr) hook = std::make_unique<MeanHook>();
+    hook = std::make_unique<Fp8GradientHook>(fp8->model()->weights(), std::move(hook));
+  }
+  return std::make_unique<DistributedDataParallel>(context.model.module(), context.group, options,
+                                                   std::move(hook));
+}
 
 c10::Device DistributedDataParallel::device() const {
   if (!replicas_.empty()) return replicas_.front().second.device();

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +22,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/parallel/join.h"
 #include "accelerate/parallel/stage.h"
 
 namespace c10d {
@@ -40,30 +40,7 @@ class Module;
 namespace accelerate {
 
 class CommunicationHook;
-class DistributedDataParallel;
-
-/// Called before each collective of a model; implemented by JoinScope.
-class JoinListener {
- public:
-  /// What a gradient-enabled forward pass will do.
-  struct Forward {
-    bool synchronises = false;
-    bool rebuilds_buckets = false;
-    bool broadcasts_buffers = false;
-  };
-  /// The state of the other ranks at that moment.
-  struct Peers {
-    std::vector<int> ended;  ///< the ranks whose data has ended
-    int leader = 0;          ///< the highest rank that still has data
-  };
-  virtual ~JoinListener() = default;
-  /// Collective over the group.
-  virtual Peers before_forward(DistributedDataParallel& model, const Forward& forward) = 0;
-  /// Before each all-reduce of a backward pass. `slot` is the bucket's number; the number of
-  /// buckets stands for the map of used parameters. Collective, but does not wait. Runs on the
-  /// thread of the backward pass.
-  virtual void before_all_reduce(DistributedDataParallel& model, int64_t slot, int64_t numel) = 0;
-};
+struct StageContext;
 
 /// Checks the options as far as no model and no group is needed, so that jobs whose models are not
 /// replicated (one rank, TPUs) refuse them too. Local. Errors: c10::ValueError naming an option
@@ -76,7 +53,7 @@ void check_ddp_options(const DistributedDataParallelKwargs& options);
 ///         ranks that have it.
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
 
-class DistributedDataParallel final : public Stage {
+class DistributedDataParallel final : public Stage, public Joinable {
  public:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,
                           const DistributedDataParallelKwargs& options);
@@ -118,27 +95,17 @@ class DistributedDataParallel final : public Stage {
   /// another model; nothing has changed then.
   void load_state_dict(const StateDict& state, bool same_ranks = true) override;
 
-  // ---- Used by JoinScope.
+  // ---- Joinable.
 
-  /// While set, `listener` is called before the collectives of gradient-enabled passes, and passes
-  /// without gradients are local. Null: none. Local.
-  void set_join(JoinListener* listener);
+  Joinable* joinable() override { return this; }
+  void set_join(JoinListener* listener) override;
   bool joined() const { return join_ != nullptr; }
-
-  /// Shadows the collectives of a forward pass that the other ranks announced, on a rank without
-  /// data: rebuilds the buckets, and receives the buffers from rank `leader`.
-  void shadow_forward(const JoinListener::Forward& forward, int leader);
-  /// Shadows an all-reduce with zeros. This rank's own gradients stay as they are.
-  /// Errors: c10::Error if the announced bucket has another size on this rank.
-  void shadow_all_reduce(int64_t slot, int64_t numel);
-  /// Makes all replicas, buffers included, equal to that of rank `source`. Collective.
-  void adopt_replica(int source);
-
-  const ProcessGroupPtr& group() const { return group_; }
-  /// How many models the group had before this one; equal on all ranks.
-  int64_t ordinal() const { return ordinal_; }
-  /// The device on which gradients are reduced.
-  c10::Device device() const;
+  void shadow_forward(const JoinListener::Forward& forward, int leader) override;
+  void shadow_all_reduce(int64_t slot, int64_t numel) override;
+  void adopt_replica(int source) override;
+  const ProcessGroupPtr& group() const override { return group_; }
+  int64_t ordinal() const override { return ordinal_; }
+  c10::Device device() const override;
 
  private:
   struct Reducer;
@@ -175,57 +142,7 @@ class DistributedDataParallel final : public Stage {
   JoinListener* join_ = nullptr;
 };
 
-/// Lets ranks with unequal amounts of data train together: a rank whose data has ended shadows the
-/// collectives of those that still train, until all have ended.
-///
-///   {
-///     JoinScope join({find_stage<DistributedDataParallel>(model)}, /*enabled=*/true);
-///     for (auto& batch : loader) { ... forward, backward, step ... }
-///   }  // a rank that arrives early waits for the others
-///
-/// While the scope lives, ranks announce each gradient-enabled forward pass and each all-reduce of
-/// a backward pass with a small all-gather. Ranks that reached its end join what is announced: they
-/// add zeros to each gradient bucket, receive buffers, and rebuild buckets. So passes may come in
-/// any order that all training ranks share: several models, several forward passes for one backward
-/// pass, one backward pass through several models, passes that are never differentiated.
-/// Gradients are sums over the training ranks, divided by the number of all ranks.
-/// The parameters of an ended rank become outdated. At the end all replicas become equal to that of
-/// the highest rank among those that trained longest, and the hook runs on all ranks, so that the
-/// caller can synchronise further state (the optimizer's); neither happens if all trained equally
-/// long. Gradients (`.grad`) stay as each rank left them.
-/// Inside, buffers are refreshed from the highest rank that has data (elsewhere: from rank 0).
-/// Forward passes without gradients are local and do not refresh buffers. Ranks that ended do not
-/// take part in other collectives of the same group.
-///
-/// Ownership: the models must outlive the scope, and are in one scope at a time.
-/// Errors: c10::Error, on all ranks and naming one that deviates, when ranks pass different models
-///         or a different `enabled`, or when training ranks begin different passes (one that
-///         synchronises gradients differs from one that accumulates them); c10::Error on a rank
-///         that nests scopes. A scope that an exception leaves does not shadow the other ranks:
-///         their next collective fails with the backend's own error.
-///         The destructor throws what shadowing throws.
-/// Collective: constructor and destructor, enabled or not (disabled: one all-gather, nothing else).
-/// Threads: the rank's thread.
-/// Mirrors: torch.distributed.algorithms.Join around DistributedDataParallel, with
-///          divide_by_initial_world_size.
-/// Differs: all-reduces are announced one by one; PyTorch assumes that each forward pass of the
-///          first model is followed by one backward pass of each model.
-class JoinScope {
- public:
-  /// Called with the rank whose replica all ranks have taken over.
-  using CatchUp = std::function<void(int source_rank)>;
-
-  /// Without models it does nothing.
-  JoinScope(std::vector<DistributedDataParallel*> models, bool enabled, CatchUp catch_up = {});
-  ~JoinScope() noexcept(false);
-  JoinScope(JoinScope&& other) noexcept;
-  JoinScope(const JoinScope&) = delete;
-  JoinScope& operator=(const JoinScope&) = delete;
-
- private:
-  class Session;
-
-  std::unique_ptr<Session> session_;  // null: disabled, moved from
-};
+/// For models that ranks train together. With MS-AMP the gradients of fp8 layers travel in fp8.
+std::unique_ptr<Stage> make_ddp_stage(const StageContext& context);
 
 }  // namespace accelerate

@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include "accelerate/base/access.h"
 #include "accelerate/parallel/stage.h"
 #include "accelerate/tensors/tree.h"
 
@@ -28,8 +29,6 @@ class Module;
 namespace accelerate {
 
 struct Fp8Report;
-template <typename Module>
-class PreparedModel;
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
@@ -44,16 +43,19 @@ class ModelState {
   /// The stage of type T; null if the model has none.
   template <typename T>
   T* find_stage() const {
-    for (const std::unique_ptr<Stage>& stage : stages_) {
-      if (auto* found = dynamic_cast<T*>(stage.get())) return found;
-    }
-    return nullptr;
+    return accelerate::find_stage<T>(stages_);
   }
 
   /// Appends the counts of the stages that synchronise gradients.
   void add_no_sync_counts(NoSyncScope::Counts& counts) const {
     for (const std::unique_ptr<Stage>& stage : stages_) {
       if (NoSyncCount count = stage->no_sync_count()) counts.push_back(std::move(count));
+    }
+  }
+  /// Appends the stages that a JoinScope takes in.
+  void add_joinables(std::vector<Joinable*>& joinables) const {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      if (Joinable* joinable = stage->joinable()) joinables.push_back(joinable);
     }
   }
   /// See Stage::trigger_sync_in_backward.
@@ -102,9 +104,6 @@ class ForwardPassOf final : public ForwardPass {
   std::optional<Output> output_;
 };
 
-template <typename Module>
-const std::shared_ptr<ModelState>& state_of(const PreparedModel<Module>& model);
-
 const Fp8Report* fp8_report(const ModelState& model);
 
 }  // namespace internal
@@ -150,23 +149,20 @@ class PreparedModel {
   }
 
  private:
-  friend const std::shared_ptr<ModelState>& internal::state_of<>(const PreparedModel& model);
+  friend struct internal::Access;
+  const std::shared_ptr<ModelState>& internals() const {
+    TORCH_CHECK(state_ != nullptr, "this prepared model was freed");
+    return state_;
+  }
 
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelState> state_;
 };
 
-/// How the library and its tests reach what is behind a handle.
-template <typename Module>
-const std::shared_ptr<ModelState>& internal::state_of(const PreparedModel<Module>& model) {
-  TORCH_CHECK(model.state_ != nullptr, "this prepared model was freed");
-  return model.state_;
-}
-
 /// The model's stage of type T; null if it has none.
 template <typename T, typename Module>
 T* find_stage(const PreparedModel<Module>& model) {
-  return internal::state_of(model)->template find_stage<T>();
+  return internal::Access::to(model)->template find_stage<T>();
 }
 
 }  // namespace accelerate

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/precision_stages.h"
 
 namespace accelerate {
 namespace {
@@ -113,7 +113,7 @@ TEST(PreparedModel, HoldsBackTheStagesThatSynchronise) {
   stages.push_back(std::make_unique<Twice>());
   auto model = prepared(log, std::move(stages));
   NoSyncScope::Counts counts;
-  internal::state_of(model)->add_no_sync_counts(counts);
+  internal::Access::to(model)->add_no_sync_counts(counts);
   EXPECT_THAT(counts, ElementsAre(find_stage<Twice>(model)->count));
 }
 

@@ -11,8 +11,15 @@
 ///
 /// so that what a stage sets up for the pass lives in this function's locals, and several passes of
 /// one model may run at a time (nested ones, or on several threads where the stages allow it).
-/// A technique overrides the verbs it has a part in, and nothing outside of this room and its own
-/// file needs to know it.
+/// A technique overrides the verbs it has a part in, and is added by a file in this room and a line
+/// in the list of apply.cc; nothing outside of the room needs to know it.
+///
+/// No verb makes gradients final before they are read. Stages reduce them during the backward pass,
+/// where communication overlaps computation, so nothing is left to do for a model. What is left
+/// belongs to optimizers, not to models: to divide by the scale of fp16, of which each optimizer
+/// keeps account, and the averages of TPUs, which each optimizer takes of its own parameters. An
+/// optimizer that reduces gradients itself (LOMO) only has to keep the stages from doing so, which
+/// is what no_sync_count is for.
 /// Threads: the rank's thread, unless a stage says otherwise.
 #pragma once
 
@@ -55,6 +62,7 @@ class NoSyncScope {
   Counts counts_;
 };
 
+class Joinable;
 class Stage;
 /// Outermost first.
 using Stages = std::vector<std::unique_ptr<Stage>>;
@@ -91,7 +99,7 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  /// The technique's name, under which checkpoints have the stage's state.
+  /// The technique's name, under which checkpoints have the stage's state. Without dots.
   virtual std::string_view name() const = 0;
 
   /// Surrounds a forward pass.
@@ -105,12 +113,25 @@ class Stage {
   /// Local.
   virtual void trigger_sync_in_backward() {}
 
+  /// This stage as one that a JoinScope takes in; null for a stage without collectives, or one that
+  /// leaves out its collectives in passes that do not synchronise. Local.
+  virtual Joinable* joinable() { return nullptr; }
+
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
   virtual StateDict state_dict() const { return {}; }
   /// `same_ranks`: whether as many ranks load the state as saved it.
   /// Errors: c10::ValueError for the state of another model.
   virtual void load_state_dict(const StateDict& state, bool same_ranks) {}
 };
+
+/// The stage of type T; null if there is none.
+template <typename T>
+T* find_stage(const Stages& stages) {
+  for (const std::unique_ptr<Stage>& stage : stages) {
+    if (auto* found = dynamic_cast<T*>(stage.get())) return found;
+  }
+  return nullptr;
+}
 
 inline void ForwardPass::proceed() {
   if (next_ == stages_.size()) return run_module();

@@ -96,8 +96,8 @@ void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& o
                    [](const auto& optimizer) { optimizer->are_averaged = false; });
     gradients_.set_is_xla_gradients_synced(false);
   }
-  if (training_.scaler) {
-    training_.scaler->begin_backward();
+  if (training_.precision.scaler()) {
+    training_.precision.scaler()->begin_backward();
     return run(scaler()->scale(loss));
   }
   if (!has_lomo_optimizer()) return run(loss);
@@ -160,28 +160,6 @@ void TrainingStep::lomo_backward(const at::Tensor& loss, std::optional<double> l
     if (prepared->optimizer.get() == optimizers.front()) prepared->wait_for_readers();
   });
   optimizers.front()->fused_backward(loss, learning_rate);
-}
-
-void TrainingStep::leave_gradients_to_lomo() {
-  const auto optimizers = lomo_optimizers();
-  for (const auto& model : training_.models) {
-    NoSyncScope::Counts counts;
-    model->add_no_sync_counts(counts);
-    if (counts.empty()) continue;
-    const bool leaves = std::any_of(optimizers.begin(), optimizers.end(),
-                                    [&](const auto* lomo) { return trains(*lomo, *model); });
-    if (leaves == (model->reduced_by_optimizer != nullptr)) continue;
-    for (const at::Tensor& parameter : model->module()->parameters()) {
-      TORCH_CHECK_VALUE(
-          !leaves || !parameter.requires_grad() ||
-              std::any_of(optimizers.begin(), optimizers.end(),
-                          [&](const auto* lomo) { return has_parameter(*lomo, parameter); }),
-          "an optimizer that steps during the backward pass takes all parameters of a model that "
-          "ranks train together, or none of them");
-    }
-    model->reduced_by_optimizer =
-        leaves ? std::make_unique<NoSyncScope>(std::move(counts)) : nullptr;
-  }
 }
 
 }  // namespace accelerate::internal

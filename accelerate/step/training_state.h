@@ -1,21 +1,18 @@
 /// What the Accelerators of one Runtime share besides PartialState and GradientState: everything
-/// that was prepared, and the scaler. GradientState has the state of accumulation.
+/// that was prepared, and the precision. GradientState has the state of accumulation.
 ///
 /// Threads: the rank's thread.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/data/loader_core.h"
-#include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/precision/grad_scaler.h"
+#include "accelerate/precision/job_precision.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate::internal {
@@ -27,17 +24,13 @@ struct TrainingState {
   // Prepared objects are watched, not owned. A loader expires with its last copy, an optimizer and
   // a scheduler with the last handle.
   std::vector<std::weak_ptr<LoaderCore>> loaders;
-  std::vector<std::weak_ptr<AcceleratedOptimizer::Shared>> optimizers;
-  std::vector<std::weak_ptr<AcceleratedScheduler::Shared>> schedulers;
+  std::vector<std::weak_ptr<SharedOptimizer>> optimizers;
+  std::vector<std::weak_ptr<SharedScheduler>> schedulers;
   // Saves that still read the optimizers' states; optimizers prepared later wait for them as well.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
   // Whether an optimizer was prepared that steps during the backward pass.
   bool steps_in_backward = false;
-  // Absent unless the precision is fp8.
-  std::optional<Fp8Plan> fp8;
-  // Null unless losses are scaled: in fp16, and with MS-AMP.
-  std::shared_ptr<SharedScaler> scaler;
-  GradScalerKwargs scaler_kwargs;
+  JobPrecision precision;
   // Groups of the first n ranks, by n.
   std::map<int, ProcessGroupPtr> first_ranks;
 };

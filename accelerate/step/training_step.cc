@@ -9,7 +9,6 @@
 
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
-#include "accelerate/parallel/ddp.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
@@ -106,21 +105,20 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
     restorer.joining = &gradients_;
     // Ranks that have ended do not step; the others have equal gradients.
     if (GradScaler* scaler = this->scaler()) {
-      restorer.scaler = training_.scaler;
+      restorer.scaler = training_.precision.scaler();
       restorer.scaling_group = scaler->group();
       scaler->set_group(nullptr);
     }
   }
-  std::vector<DistributedDataParallel*> replicas;
-  std::vector<const ModelState*> replicated;
+  std::vector<Joinable*> stages;
+  std::vector<const ModelState*> joined;
   for (const ModelState* model : named_or_all(models)) {
-    auto* replica = model->find_stage<DistributedDataParallel>();
-    if (replica == nullptr) continue;
-    replicas.push_back(replica);
-    replicated.push_back(model);
+    const size_t before = stages.size();
+    model->add_joinables(stages);
+    if (stages.size() > before) joined.push_back(model);
   }
-  JoinScope join(std::move(replicas), uneven,
-                 [this, replicated](int source) { adopt_training_state(source, replicated); });
+  JoinScope join(std::move(stages), uneven,
+                 [this, joined](int source) { adopt_training_state(source, joined); });
   return UnevenInputsScope(std::move(restorer), std::move(join));
 }
 
@@ -133,13 +131,13 @@ void TrainingStep::finalise_gradients() {
 }
 
 void TrainingStep::unscale_gradients() {
-  if (training_.scaler && gradients_.sync_gradients()) finalise_gradients();
+  if (training_.precision.scaler() && gradients_.sync_gradients()) finalise_gradients();
 }
 
 void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
-  if (!training_.scaler || !gradients_.sync_gradients()) return;
+  if (!training_.precision.scaler() || !gradients_.sync_gradients()) return;
   TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
-  optimizer.shared()->settle_gradients(gradients_);
+  internal::Access::to(optimizer)->settle_gradients(gradients_);
 }
 
 at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
@@ -164,7 +162,7 @@ bool TrainingStep::optimizer_step_was_skipped() const {
 }
 
 GradScaler* TrainingStep::scaler() const {
-  return training_.scaler ? &training_.scaler->scaler() : nullptr;
+  return training_.precision.scaler() ? &training_.precision.scaler()->scaler() : nullptr;
 }
 
 ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {

@@ -1,8 +1,9 @@
 /// The training step: what happens between the loss and the optimizer's step.
 ///
-/// It opens and closes accumulation windows, scales and weighs losses, runs the backward pass as
-/// the job needs it (fp16, TPUs, optimizers that step during it), makes gradients final before they
-/// are read, and clips them. The Accelerator delegates to it, and documents its methods for users.
+/// It knows the prepared objects, opens and closes accumulation windows, scales and weighs losses,
+/// runs the backward pass as the job needs it (fp16, TPUs, optimizers that step during it), makes
+/// gradients final before they are read, and clips them. The Accelerator delegates to it, and
+/// documents its methods for users.
 ///
 /// GradientState has the state of accumulation, TrainingState the prepared objects; this class has
 /// none of its own. What a technique adds to the step is a verb of its stage: see stage.h.
@@ -20,22 +21,30 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/join.h"
 #include "accelerate/parallel/stage.h"
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace torch::optim {
+class LRScheduler;
 class Optimizer;
 }  // namespace torch::optim
 
 namespace accelerate {
 
 class AcceleratedOptimizer;
+class AcceleratedScheduler;
 class AcceleratorState;
 class GradientState;
 class GradScaler;
 class ModelState;
 class SharedScaler;
 struct BatchRound;
+struct KwargsHandlers;
+struct SchedulerPolicy;
 
 namespace optim {
 class FusedBackwardOptimizer;
@@ -113,6 +122,26 @@ class TrainingStep {
   TrainingStep(AcceleratorState& state, GradientState& gradients, TrainingState& training)
       : state_(state), gradients_(gradients), training_(training) {}
 
+  // ---- Prepared objects.
+
+  /// The ranks that train together; null for one rank.
+  ProcessGroupPtr training_group() const;
+  /// The model with its stages; see apply_stages. The same module gives the same result, and is
+  /// moved to the device the first time if `device_placement`. Collective.
+  std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
+                                        const KwargsHandlers& handlers, bool device_placement,
+                                        bool trains);
+  /// The handle that steps as the job does: with the scaler, and with the averages of TPUs. Local.
+  /// Errors: c10::ValueError for an optimizer that steps during the backward pass where losses are
+  ///         scaled, or with some parameters of a replicated model only.
+  AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  /// Local. `scheduler` outlives the result.
+  AcceleratedScheduler add_scheduler(torch::optim::LRScheduler& scheduler,
+                                     const SchedulerPolicy& policy);
+  /// Lets go of all prepared objects, and counts micro-steps from zero again. Local.
+  /// Errors: c10::ValueError inside join_uneven_inputs.
+  void forget_prepared();
+
   // ---- The window.
 
   NoSyncScope accumulate(Models models);
@@ -127,10 +156,6 @@ class TrainingStep {
                              const BackwardOptions& options);
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
   bool has_lomo_optimizer() const;
-  /// Gradients that an optimizer reduces during the backward pass are not synchronised by their
-  /// model as well. To be called when a model or an optimizer was prepared. Local.
-  /// Errors: c10::ValueError if such an optimizer has some parameters of a replicated model only.
-  void leave_gradients_to_lomo();
 
   // ---- Gradients.
 
@@ -161,6 +186,9 @@ class TrainingStep {
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
   void multiply_gradients(const at::Tensor& factor);
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
+  // Gradients that an optimizer reduces during the backward pass are not synchronised by their
+  // model as well. To be called when a model or an optimizer was prepared. Local.
+  void leave_gradients_to_lomo();
 
   AcceleratorState& state_;
   GradientState& gradients_;

@@ -84,9 +84,9 @@ TEST_P(Prepare, WrapsNothingTwice) {
     torch::nn::Linear net(1, 1);
     auto [model, loader] = accelerator.prepare(net, made_loader());
     auto [again, loader_again] = accelerator.prepare(model, loader);
-    EXPECT_EQ(internal::state_of(again), internal::state_of(model));
+    EXPECT_EQ(internal::Access::to(again), internal::Access::to(model));
     EXPECT_EQ(loader_again.size(), loader.size());
-    EXPECT_EQ(internal::state_of(accelerator.prepare(net)), internal::state_of(model));
+    EXPECT_EQ(internal::Access::to(accelerator.prepare(net)), internal::Access::to(model));
   });
 }
 
@@ -302,7 +302,7 @@ TEST_P(Construction, InheritsAccumulationAndRefusesAnother) {
     EXPECT_THAT(error_of([] { Accelerator({.gradient_accumulation_steps = 2}); }),
                 AllOf(HasSubstr("{\"num_steps\":2} contradicts"), HasSubstr("{\"num_steps\":4}")));
     torch::nn::Linear net(1, 1);
-    EXPECT_EQ(internal::state_of(first.prepare(net)), internal::state_of(second.prepare(net)));
+    EXPECT_EQ(internal::Access::to(first.prepare(net)), internal::Access::to(second.prepare(net)));
   });
 }
 

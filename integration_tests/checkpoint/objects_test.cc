@@ -125,13 +125,15 @@ Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* save
         const std::vector<Tensor> tensors = tensors_of(net);
         for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_((*saved)[0].module[i]);
       }
-      load_accelerated_optimizer_state_dict(*optimizer.shared(), filed((*saved)[0].optimizer));
-      load_scheduler_state_dict(*scheduler.shared(), filed((*saved)[0].scheduler));
-      if (training.scaler) {
-        training.scaler->load_state_dict(nlohmann::ordered_json::parse((*saved)[0].scaler.dump()));
+      load_accelerated_optimizer_state_dict(*internal::Access::to(optimizer),
+                                            filed((*saved)[0].optimizer));
+      load_scheduler_state_dict(*internal::Access::to(scheduler), filed((*saved)[0].scheduler));
+      if (training.precision.scaler()) {
+        training.precision.scaler()->load_state_dict(
+            nlohmann::ordered_json::parse((*saved)[0].scaler.dump()));
       }
       internal::load_training_state_dict(training, gradients, filed(own.training));
-      load_replica_state_dict(*internal::state_of(model), filed(own.replica));
+      load_replica_state_dict(*internal::Access::to(model), filed(own.replica));
       load_gradient_state_dict(*net, filed(own.gradients));
       restore_rng_state(rng_state_of(filed(own.rng)));
     }
@@ -158,11 +160,11 @@ Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* save
     Saved& own = outcome.saved[static_cast<size_t>(rank.index())];
     for (const Tensor& tensor : tensors_of(net))
       own.module.push_back(tensor.detach().cpu().clone());
-    own.optimizer = filed(accelerated_optimizer_state_dict(*optimizer.shared()));
-    own.scheduler = filed(scheduler_state_dict(*scheduler.shared()));
-    if (training.scaler) own.scaler = training.scaler->state_dict();
+    own.optimizer = filed(accelerated_optimizer_state_dict(*internal::Access::to(optimizer)));
+    own.scheduler = filed(scheduler_state_dict(*internal::Access::to(scheduler)));
+    if (training.precision.scaler()) own.scaler = training.precision.scaler()->state_dict();
     own.training = filed(internal::training_state_dict(training, gradients));
-    own.replica = filed(replica_state_dict(*internal::state_of(model)));
+    own.replica = filed(replica_state_dict(*internal::Access::to(model)));
     if (internal::is_inside_window(gradients)) own.gradients = filed(gradient_state_dict(*net));
     own.rng = filed(rng_state_dict(capture_rng_state()));
     std::vector<Tensor> flat;

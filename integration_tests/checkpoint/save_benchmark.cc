@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/platform/child.h"
 #include "integration_tests/watch/processes.h"
 
@@ -83,7 +84,7 @@ struct Training {
     Took took;
     took.all = seconds([&] {
       accelerator.backward(model(batch).mean());
-      took.wait = seconds([&] { optimizer.shared()->wait_for_readers(); });
+      took.wait = seconds([&] { internal::Access::to(optimizer)->wait_for_readers(); });
       optimizer.step();
       optimizer.zero_grad();
     });
@@ -153,7 +154,7 @@ void measure_saves(const std::string& folder, int pairs) {
       settle(checkpoint);
       at_once.push_back(seconds([&] {
         save_behind();
-        training.optimizer.shared()->wait_for_readers();
+        internal::Access::to(training.optimizer)->wait_for_readers();
       }));
       training.accelerator.wait_for_save();
       stalls.push_back(call + saving.wait);

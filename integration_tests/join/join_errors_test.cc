@@ -64,7 +64,7 @@ TOPOLOGY_SUITE(JoinErrors, .also = {"1x3", "1x3:h100"}, .min_ranks = 3, .max_ran
 
 TEST_P(JoinErrors, AnotherNumberOfModels) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    std::vector<DistributedDataParallel*> models{find_stage<DistributedDataParallel>(my.first)};
+    std::vector<Joinable*> models{find_stage<DistributedDataParallel>(my.first)};
     if (my.rank.index() == 1) models.push_back(find_stage<DistributedDataParallel>(my.second));
     JoinScope join(models, true);
   });
@@ -76,8 +76,8 @@ TEST_P(JoinErrors, AnotherNumberOfModels) {
 
 TEST_P(JoinErrors, AnotherOrderOfModels) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    std::vector<DistributedDataParallel*> models{find_stage<DistributedDataParallel>(my.first),
-                                                 find_stage<DistributedDataParallel>(my.second)};
+    std::vector<Joinable*> models{find_stage<DistributedDataParallel>(my.first),
+                                  find_stage<DistributedDataParallel>(my.second)};
     if (my.rank.index() == 0) std::swap(models[0], models[1]);
     JoinScope join(models, true);
   });

@@ -7,6 +7,7 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/optim/shared_objects.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"
 
@@ -99,7 +100,7 @@ TEST(Schedule, AMetricsReaderCatchesUpWithItsState) {
       scheduler.step(1.0);
       scheduler.step(0.5);
     }
-    scheduler.shared()->catch_up(accelerator.state().group(), /*source=*/0);
+    internal::Access::to(scheduler)->catch_up(accelerator.state().group(), /*source=*/0);
     EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
     EXPECT_EQ(plateau.best(), 0.5);
     EXPECT_EQ(plateau.last_epoch(), 3);

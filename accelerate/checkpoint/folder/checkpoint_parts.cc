@@ -264,8 +264,8 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
   for (const auto& scheduler : alive(training.schedulers)) {
     parts.push_back({indexed(kSchedulerName, index++), scheduler_state_dict(*scheduler)});
   }
-  if (training.scaler) {
-    parts.push_back({kScalerName, {.values = training.scaler->state_dict()}});
+  if (training.precision.scaler()) {
+    parts.push_back({kScalerName, {.values = training.precision.scaler()->state_dict()}});
   }
   for (size_t i = 0; i < custom_objects.size(); ++i) {
     StateDict state = custom_objects[i].state_dict();
@@ -354,9 +354,9 @@ void TrainingParts::load(const CheckpointReader& reader, c10::Device device) con
     load_accelerated_optimizer_state_dict(*optimizers[i],
                                           reader.read(indexed(kOptimizerName, i), device));
   }
-  if (training.scaler && reader.find(kScalerName)) {
-    training.scaler->load_state_dict(reader.read(kScalerName).values);
-  } else if (training.scaler) {
+  if (training.precision.scaler() && reader.find(kScalerName)) {
+    training.precision.scaler()->load_state_dict(reader.read(kScalerName).values);
+  } else if (training.precision.scaler()) {
     log.warning(absl::StrCat("the checkpoint ", reader.folder(),
                              " was not saved in fp16: the loss scale begins anew"));
   }

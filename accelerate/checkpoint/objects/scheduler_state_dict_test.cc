@@ -15,8 +15,10 @@
 #include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -102,7 +104,7 @@ struct Training {
   std::vector<double> steps(int from, int to) {
     std::vector<double> all;
     for (int i = from; i < to; ++i) {
-      if (scheduler.shared()->plateau != nullptr) {
+      if (internal::Access::to(scheduler)->plateau != nullptr) {
         scheduler.step(1.0 + 0.1 * i);
       } else {
         scheduler.step();
@@ -126,13 +128,15 @@ TEST_P(EveryScheduler, GoesOnBitEqualFromAnywhere) {
   for (int at = 0; at < 9; ++at) {
     Training run(GetParam());
     run.steps(0, at);
-    const StateDict saved = through_text(scheduler_state_dict(*run.scheduler.shared()));
+    const StateDict saved =
+        through_text(scheduler_state_dict(*internal::Access::to(run.scheduler)));
     const StateDict optimizer = optimizer_state_dict(run.sgd);
     Training resumed(GetParam());
     load_optimizer_state_dict(resumed.sgd, optimizer);
-    load_scheduler_state_dict(*resumed.scheduler.shared(), saved);
-    EXPECT_EQ(scheduler_state_dict(*resumed.scheduler.shared()).values, saved.values);
-    EXPECT_EQ(resumed.scheduler.shared()->steps, run.scheduler.shared()->steps);
+    load_scheduler_state_dict(*internal::Access::to(resumed.scheduler), saved);
+    EXPECT_EQ(scheduler_state_dict(*internal::Access::to(resumed.scheduler)).values, saved.values);
+    EXPECT_EQ(internal::Access::to(resumed.scheduler)->steps,
+              internal::Access::to(run.scheduler)->steps);
     EXPECT_EQ(resumed.steps(at, 12), run.steps(at, 12)) << "after " << at;
   }
 }
@@ -143,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(kinds()),
 TEST(SchedulerStateDictTest, HasPyTorchsNames) {
   Training run(kind_of<optim::StepLR>("", optim::StepLROptions{.step_size = 2, .gamma = 0.5}));
   run.steps(0, 3);
-  EXPECT_EQ(scheduler_state_dict(*run.scheduler.shared()).values, ordered_json::parse(R"({
+  EXPECT_EQ(scheduler_state_dict(*internal::Access::to(run.scheduler)).values,
+            ordered_json::parse(R"({
     "step_size": 2, "gamma": 0.5, "base_lrs": [0.3], "last_epoch": 3, "_step_count": 4,
     "_last_lr": [0.15], "accelerate": {"type": "StepLR", "steps": 3, "asked_steps": 3}})"));
 }
@@ -154,8 +159,9 @@ TEST(SchedulerStateDictTest, KeepsInfiniteMetrics) {
   for (const double metric : {kInfinity, -kInfinity}) {
     Training run(kind), resumed(kind);
     run.scheduler.step(metric);
-    load_scheduler_state_dict(*resumed.scheduler.shared(),
-                              through_text(scheduler_state_dict(*run.scheduler.shared())));
+    load_scheduler_state_dict(
+        *internal::Access::to(resumed.scheduler),
+        through_text(scheduler_state_dict(*internal::Access::to(run.scheduler))));
     EXPECT_EQ(static_cast<optim::ReduceLROnPlateau&>(*resumed.schedule).best(), metric);
   }
 }
@@ -163,13 +169,14 @@ TEST(SchedulerStateDictTest, KeepsInfiniteMetrics) {
 TEST(SchedulerStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   Training run(kind_of<optim::StepLR>("", optim::StepLROptions{.step_size = 2}));
   run.steps(0, 3);
-  const StateDict saved = scheduler_state_dict(*run.scheduler.shared());
+  const StateDict saved = scheduler_state_dict(*internal::Access::to(run.scheduler));
   const auto error_with = [&](const std::string& pointer, const ordered_json& value) {
     StateDict bad = saved;
     bad.values[ordered_json::json_pointer(pointer)] = value;
-    const std::string error =
-        value_error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), bad); });
-    EXPECT_EQ(scheduler_state_dict(*run.scheduler.shared()).values, saved.values) << error;
+    const std::string error = value_error_of(
+        [&] { load_scheduler_state_dict(*internal::Access::to(run.scheduler), bad); });
+    EXPECT_EQ(scheduler_state_dict(*internal::Access::to(run.scheduler)).values, saved.values)
+        << error;
     return error;
   };
   EXPECT_THAT(error_with("/accelerate/type", "CyclicLR"),
@@ -180,19 +187,21 @@ TEST(SchedulerStateDictTest, SaysWhatIsWrongAndChangesNothing) {
   EXPECT_THAT(error_with("/accelerate", 3), HasSubstr("not an object"));
   EXPECT_THAT(error_with("/last_epoch", 1.5), HasSubstr("last_epoch"));
   EXPECT_THAT(error_with("/base_lrs", {1, 2}), HasSubstr("parameter groups"));
-  EXPECT_THAT(value_error_of([&] { load_scheduler_state_dict(*run.scheduler.shared(), {}); }),
-              HasSubstr("not an object"));
+  EXPECT_THAT(
+      value_error_of([&] { load_scheduler_state_dict(*internal::Access::to(run.scheduler), {}); }),
+      HasSubstr("not an object"));
   EXPECT_THAT(value_error_of([&] {
-                load_scheduler_state_dict(*run.scheduler.shared(),
+                load_scheduler_state_dict(*internal::Access::to(run.scheduler),
                                           {{{"more", at::zeros({1})}}, saved.values});
               }),
               HasSubstr("\"more\""));
 
   Training torchs(kind_of<torch::optim::StepLR>("", 2u, 0.5));
   const auto torchs_error = [&](const ordered_json& count) {
-    StateDict bad = scheduler_state_dict(*torchs.scheduler.shared());
+    StateDict bad = scheduler_state_dict(*internal::Access::to(torchs.scheduler));
     bad.values["_step_count"] = count;
-    return value_error_of([&] { load_scheduler_state_dict(*torchs.scheduler.shared(), bad); });
+    return value_error_of(
+        [&] { load_scheduler_state_dict(*internal::Access::to(torchs.scheduler), bad); });
   };
   EXPECT_THAT(torchs_error(-1), HasSubstr("\"_step_count\" is -1"));
   EXPECT_THAT(torchs_error(int64_t{1} << 40), HasSubstr("\"_step_count\""));

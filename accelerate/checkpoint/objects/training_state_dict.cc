@@ -1,7 +1,6 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,7 +24,6 @@
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/untaken_tensors.h"
@@ -186,8 +184,12 @@ at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
   return gradient._coalesced_(is_coalesced);
 }
 
-// The stages that have a state. A model may lack stages that a checkpoint has.
-constexpr std::array kStages = {DistributedDataParallel::kName, Fp8Stage::kName};
+// Whether a state may have tensors of this stage. A model may lack stages that a checkpoint has.
+bool is_stage(std::string_view name, const ModelState& model) {
+  return is_technique(name) || std::ranges::any_of(model.stages(), [name](const auto& stage) {
+           return stage->name() == name;
+         });
+}
 
 // FNV-1a.
 uint64_t hash_of(const at::Tensor& bytes) {
@@ -216,7 +218,7 @@ void check_bytes(const std::string& name, const at::Tensor& bytes) {
 
 constexpr char kOurs[] = "accelerate";
 
-std::string type_of(const AcceleratedScheduler::Shared& scheduler) {
+std::string type_of(const internal::SharedScheduler& scheduler) {
   const torch::optim::LRScheduler& object = *scheduler.scheduler;
   const std::string type = c10::demangle(typeid(object).name());
   const std::string prefix = "accelerate::optim::";
@@ -290,7 +292,7 @@ void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
   for (const auto& [name, tensor] : state.tensors) {
     const std::string_view stage = std::string_view(name).substr(0, name.find('.'));
-    TORCH_CHECK_VALUE(std::ranges::count(kStages, stage) > 0,
+    TORCH_CHECK_VALUE(is_stage(stage, model),
                       "the state of a model's replica has an unknown tensor \"", name, "\"");
   }
   // Innermost first: an error in the state of replication leaves that of fp8 loaded.
@@ -338,7 +340,7 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
   return derived;
 }
 
-StateDict scheduler_state_dict(const AcceleratedScheduler::Shared& scheduler) {
+StateDict scheduler_state_dict(const internal::SharedScheduler& scheduler) {
   StateDict state;
   state.values = internal::spell_numbers(scheduler.state_dict());
   state.values[kOurs] = {{"type", type_of(scheduler)},
@@ -347,7 +349,7 @@ StateDict scheduler_state_dict(const AcceleratedScheduler::Shared& scheduler) {
   return state;
 }
 
-void load_scheduler_state_dict(AcceleratedScheduler::Shared& scheduler, const StateDict& state) {
+void load_scheduler_state_dict(internal::SharedScheduler& scheduler, const StateDict& state) {
   using internal::field_of;
   const std::string type = type_of(scheduler);
   const std::string where = absl::StrCat("the state of a scheduler of type ", type);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "accelerate/comm/random.h"
-#include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
@@ -81,9 +81,10 @@ StateDict gradient_state_dict(const torch::nn::Module& module);
 ///         shape; nothing has changed then.
 void load_gradient_state_dict(torch::nn::Module& module, StateDict state);
 
-/// The state of a prepared model on this rank besides its weights: its gradient exchange
-/// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), and the scales of
-/// delayed scaling in fp8 ("fp8." tensors).
+/// The state of a prepared model on this rank besides its weights: the states of its stages, each under
+/// the stage's name. Of replication it is the state of the gradient exchange
+/// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), of fp8 the scales of
+/// delayed scaling ("fp8." tensors).
 ///
 /// Each rank has its own. If the same number of ranks loads it, training continues bit-equal; if
 /// another number does, PowerSGD begins anew, and delayed scales may be those of rank 0's file.
@@ -95,7 +96,9 @@ struct LoadReplicaStateDictOptions {
 };
 
 /// Before gradients are loaded (load_gradient_state_dict).
-/// Errors: c10::ValueError for a state of another model. Then fp8's part may have been loaded.
+/// Parts of techniques that this model does without are ignored.
+/// Errors: c10::ValueError for a state of another model, and for a tensor of no known technique.
+///         Then fp8's part may have been loaded.
 void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options = {});
 
@@ -127,7 +130,7 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
 /// use optim::ReduceLROnPlateau.
 /// Errors:  c10::ValueError for a state of another type of scheduler, and for fields that are
 ///          missing or of another type, by name; the scheduler is unchanged then.
-StateDict scheduler_state_dict(const AcceleratedScheduler::Shared& scheduler);
-void load_scheduler_state_dict(AcceleratedScheduler::Shared& scheduler, const StateDict& state);
+StateDict scheduler_state_dict(const internal::SharedScheduler& scheduler);
+void load_scheduler_state_dict(internal::SharedScheduler& scheduler, const StateDict& state);
 
 }  // namespace accelerate

@@ -1,12 +1,18 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <nlohmann/json.hpp>
+
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate::internal {
 namespace {
@@ -95,6 +101,56 @@ TEST_F(TrainingStateDictTest, GivesFewerModelsWhatIsTheirs) {
 TEST_F(TrainingStateDictTest, RefusesWhatNobodyCouldGoOnWith) {
   gradients_.set_joining(true);
   EXPECT_THROW(training_state_dict(training_, gradients_), c10::ValueError);
+}
+
+// A technique that the library does not have.
+class Counting final : public Stage {
+ public:
+  explicit Counting(int64_t steps) : steps(steps) {}
+
+  std::string_view name() const override { return "counting"; }
+  void forward(ForwardPass& pass) override { pass.proceed(); }
+  StateDict state_dict() const override {
+    return {.tensors = {{"steps", at::full({1}, steps)}}, .values = {{"unit", "pass"}}};
+  }
+  void load_state_dict(const StateDict& state, bool same_ranks) override {
+    EXPECT_EQ(state.values.at("unit"), "pass");
+    EXPECT_FALSE(same_ranks);
+    steps = state.tensors.at(0).second.item<int64_t>();
+  }
+
+  int64_t steps;
+};
+
+ModelState model_with(std::unique_ptr<Stage> stage) {
+  ModelState model(std::make_shared<torch::nn::LinearImpl>(1, 1));
+  Stages stages;
+  if (stage != nullptr) stages.push_back(std::move(stage));
+  model.set_stages(std::move(stages));
+  return model;
+}
+
+TEST(ReplicaStateDict, HasThePartsOfTheModelsStagesWhateverTheyAre) {
+  const StateDict saved = replica_state_dict(model_with(std::make_unique<Counting>(3)));
+  ASSERT_EQ(saved.tensors.size(), 1);
+  EXPECT_EQ(saved.tensors[0].first, "counting.steps");
+  EXPECT_EQ(saved.values, ordered_json::parse(R"({"counting": {"unit": "pass"}})"));
+  ModelState resumed = model_with(std::make_unique<Counting>(0));
+  load_replica_state_dict(resumed, saved, {.same_ranks = false});
+  EXPECT_EQ(resumed.find_stage<Counting>()->steps, 3);
+}
+
+TEST(ReplicaStateDict, IgnoresKnownTechniquesThatAModelDoesWithout) {
+  ModelState model = model_with(nullptr);
+  const auto error_with = [&model](const std::string& name) {
+    return value_error_of([&] {
+      load_replica_state_dict(model, {.tensors = {{name, at::full({1}, 1)}}});
+    });
+  };
+  EXPECT_EQ(error_with("ddp.buffer.mean"), "no error");
+  EXPECT_EQ(error_with("fp8.scales"), "no error");
+  EXPECT_THAT(error_with("counting.steps"), HasSubstr("unknown tensor \"counting.steps\""));
+  EXPECT_THAT(error_with("steps"), HasSubstr("unknown tensor \"steps\""));
 }
 
 }  // namespace

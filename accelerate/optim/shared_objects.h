@@ -1,0 +1,76 @@
+/// What the copies of a prepared optimizer's or scheduler's handle share, and the library works on.
+///
+/// It lives as long as a handle does, also where the user's object is not owned.
+/// Threads: the rank's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/optim/optimizer.h>
+#include <nlohmann/json_fwd.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/precision/fp8_moments.h"
+#include "accelerate/precision/grad_scaler.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace torch::optim {
+class LRScheduler;
+}  // namespace torch::optim
+
+namespace accelerate {
+
+namespace optim {
+class ReduceLROnPlateau;
+class Scheduler;
+}  // namespace optim
+
+namespace internal {
+
+struct SharedOptimizer {
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  SharedScaler::User scaler;
+  ProcessGroupPtr averages_over;
+  std::unique_ptr<Fp8Moments> moments;  // packed except during a step; null: not used
+  bool are_averaged = false;            // the gradients of this step
+  bool step_was_skipped = false;
+  /// step() waits for these snapshot readers before it changes the state.
+  std::vector<std::weak_ptr<OptimizerStateReader>> readers;
+
+  /// Before anything changes the state.
+  void wait_for_readers();
+  /// The optimizer's own step.
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure);
+  /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
+  /// and unscales them. Once per step. Collective.
+  void settle_gradients(const GradientState& gradient_state);
+  void average_gradients(const GradientState& gradient_state);
+};
+
+struct SharedScheduler {
+  torch::optim::LRScheduler* scheduler = nullptr;
+  optim::Scheduler* ours = nullptr;             // the same, if it is one
+  optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
+  // Not owned: an optimizer may be freed before its scheduler.
+  std::vector<std::weak_ptr<const SharedOptimizer>> optimizers;
+  bool knows_its_own = false;  // `optimizers` holds exactly the optimizer it drives
+  int64_t steps = 0;           // of the scheduler
+  int64_t asked_steps = 0;     // the same, had its length been no limit
+  bool warned = false;
+
+  void step();
+  nlohmann::ordered_json state_dict() const;
+  void load_state_dict(const nlohmann::ordered_json& state);
+  /// An optimizer whose skipped steps may not count.
+  void add(const std::shared_ptr<const SharedOptimizer>& optimizer);
+  /// Synchronises the schedule with rank `source`'s. Collective.
+  void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
+};
+
+}  // namespace internal
+}  // namespace accelerate

@@ -1,0 +1,64 @@
+#include "accelerate/parallel/precision_stages.h"
+
+#include <optional>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/precision/fp8_model.h"
+#include "accelerate/tensors/tree_operations.h"
+
+namespace accelerate {
+
+std::unique_ptr<Stage> make_autocast_stage(const StageContext& context) {
+  const ModelPlan& plan = context.plan;
+  const auto settings =
+      autocast_settings(plan.precision.type(), plan.device.type(), plan.handlers.autocast);
+  return settings ? std::make_unique<AutocastStage>(*settings) : nullptr;
+}
+
+std::unique_ptr<Stage> make_fp8_stage(const StageContext& context) {
+  const auto* earlier = context.model.find_stage<Fp8Stage>();
+  std::shared_ptr<Fp8Model> fp8 = earlier != nullptr ? earlier->model() : nullptr;
+  const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
+  if (plan && (context.group != nullptr || fp8 == nullptr)) {
+    fp8 = Fp8Model::convert(*context.model.module(), *plan, context.group);
+  }
+  return fp8 != nullptr ? std::make_unique<Fp8Stage>(std::move(fp8)) : nullptr;
+}
+
+void AutocastStage::forward(ForwardPass& pass) {
+  {
+    const AutocastScope scope(settings_);
+    pass.proceed();
+  }
+  pass.set_outputs(convert_to_fp32(pass.outputs()));
+}
+
+void Fp8Stage::forward(ForwardPass& pass) {
+  const Fp8Model::Scope scope = model_->forward_scope(pass.synchronises());
+  pass.proceed();
+}
+
+StateDict Fp8Stage::state_dict() const {
+  StateDict state;
+  for (auto& [name, tensor] : model_->state_dict()) state.tensors.emplace_back(name, tensor);
+  return state;
+}
+
+void Fp8Stage::load_state_dict(const StateDict& state, bool /*same_ranks*/) {
+  if (state.tensors.empty()) return;
+  for (const auto& [name, tensor] : state.tensors) {
+    TORCH_CHECK_VALUE(tensor.defined(), "the state of a model in fp8 has no tensor \"", name, "\"");
+  }
+  model_->load_state_dict({state.tensors.begin(), state.tensors.end()});
+}
+
+const Fp8Report* internal::fp8_report(const ModelState& model) {
+  const auto* fp8 = model.find_stage<Fp8Stage>();
+  return fp8 ? &fp8->model()->report() : nullptr;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,59 @@
+#include "accelerate/precision/job_precision.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/values/fields.h"
+
+namespace accelerate {
+namespace {
+
+std::string text_of(const Fp8Plan& plan) {
+  const std::string recipe =
+      std::visit([](const auto& kwargs) { return to_dict(kwargs).dump(); }, plan.recipe);
+  return std::string(to_string(plan.backend())) + " " + recipe;
+}
+
+}  // namespace
+
+void JobPrecision::choose(PrecisionType type, const KwargsHandlers& handlers,
+                          DistributedType distributed_type, const ProcessGroupPtr& group,
+                          const Environment& environment) {
+  type_ = type;
+  if (type == PrecisionType::kFp8) choose_fp8(handlers.fp8, environment);
+  const bool scales = type == PrecisionType::kFp16 || fp8_backend() == FP8BackendType::kMsamp;
+  if (scales && scaler_ == nullptr) {
+    scaler_kwargs_ = handlers.scaler;
+    scaler_ =
+        std::make_shared<SharedScaler>(get_grad_scaler(distributed_type, handlers.scaler, group));
+  }
+  TORCH_CHECK_VALUE(scaler_ == nullptr || handlers.scaler == GradScalerKwargs() ||
+                        handlers.scaler == scaler_kwargs_,
+                    "GradScalerKwargs ", to_kwargs(handlers.scaler).dump(),
+                    " contradict an earlier Accelerator on this Runtime, which had ",
+                    to_kwargs(scaler_kwargs_).dump());
+}
+
+void JobPrecision::choose_fp8(const Fp8Handlers& handlers, const Environment& environment) {
+  if (fp8_ && !handlers.any()) return;
+  Fp8Plan plan = resolve_fp8(handlers, environment);
+  TORCH_CHECK_VALUE(!fp8_ || text_of(*fp8_) == text_of(plan), "fp8 by ", text_of(plan),
+                    " contradicts an earlier Accelerator on this Runtime, which has ",
+                    text_of(*fp8_));
+  if (!fp8_) fp8_ = std::move(plan);
+}
+
+FP8BackendType JobPrecision::fp8_backend() const {
+  return fp8_ ? fp8_->backend() : FP8BackendType::kNo;
+}
+
+bool JobPrecision::packs_moments() const {
+  const auto* msamp = fp8_ ? std::get_if<MSAMPRecipeKwargs>(&fp8_->recipe) : nullptr;
+  return msamp != nullptr && msamp->opt_level == "O2";
+}
+
+}  // namespace accelerate

@@ -1,0 +1,43 @@
+/// How a job computes: what all Accelerators of a Runtime share of their precision.
+///
+/// Threads: the rank's thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "accelerate/base/enums.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/precision/grad_scaler.h"
+
+namespace accelerate {
+
+class JobPrecision {
+ public:
+  /// The first call makes what the precision needs; later ones may repeat its options, or give
+  /// none. `group`: the ranks that train together; null for one rank. Local.
+  /// Errors: c10::ValueError for options that are wrong, or contradict those of the first call.
+  void choose(PrecisionType type, const KwargsHandlers& handlers, DistributedType distributed_type,
+              const ProcessGroupPtr& group, const Environment& environment);
+
+  PrecisionType type() const { return type_; }
+  /// Absent unless the precision is fp8.
+  const std::optional<Fp8Plan>& fp8() const { return fp8_; }
+  /// How fp8 is computed; `no` in other precisions.
+  FP8BackendType fp8_backend() const;
+  /// Whether an Adam's moments are kept in few bits; see Fp8Moments.
+  bool packs_moments() const;
+  /// Null unless losses are scaled: in fp16, and with MS-AMP.
+  const std::shared_ptr<SharedScaler>& scaler() const { return scaler_; }
+
+ private:
+  void choose_fp8(const Fp8Handlers& handlers, const Environment& environment);
+
+  PrecisionType type_ = PrecisionType::kNo;
+  std::optional<Fp8Plan> fp8_;
+  std::shared_ptr<SharedScaler> scaler_;
+  GradScalerKwargs scaler_kwargs_;
+};
+
+}  // namespace accelerate

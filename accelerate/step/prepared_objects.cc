@@ -1,0 +1,115 @@
+// What becomes of models, optimizers and schedulers that are prepared.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/optim/lomo.h"
+#include "accelerate/parallel/apply.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/state/partial_state.h"
+#include "accelerate/step/training_state.h"
+#include "accelerate/step/training_step.h"
+
+namespace accelerate::internal {
+
+ProcessGroupPtr TrainingStep::training_group() const {
+  return state_.use_distributed() ? state_.group() : nullptr;
+}
+
+std::shared_ptr<ModelState> TrainingStep::add_model(
+    const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
+    bool device_placement, bool trains) {
+  TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
+  auto known = std::ranges::find(training_.models, module,
+                                 [](const auto& model) { return model->module(); });
+  if (known == training_.models.end()) {
+    if (device_placement) module->to(state_.device());
+    known = training_.models.insert(known, std::make_shared<ModelState>(module));
+  }
+  const std::shared_ptr<ModelState> model = *known;
+  apply_stages(*model,
+               {.distributed_type = state_.distributed_type(),
+                .device = state_.device(),
+                .group = training_group(),
+                .handlers = handlers,
+                .precision = training_.precision},
+               trains);
+  leave_gradients_to_lomo();
+  return model;
+}
+
+AcceleratedOptimizer TrainingStep::add_optimizer(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  const JobPrecision& precision = training_.precision;
+  auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
+  if (lomo != nullptr) {
+    TORCH_CHECK_VALUE(!precision.scaler(),
+                      "an optimizer that steps during the backward pass would use the scaled "
+                      "gradients of mixed_precision=\"fp16\" and of MS-AMP; use bf16");
+    lomo->set_process_group(training_group());
+    training_.steps_in_backward = true;
+  }
+  // On TPUs the optimizer's step averages gradients, not the backward pass.
+  const bool averages = state_.distributed_type() == DistributedType::kXla && lomo == nullptr;
+  AcceleratedOptimizer prepared(std::move(optimizer), gradients_,
+                                {.scaler = precision.scaler(),
+                                 .averages_over = averages ? training_group() : nullptr,
+                                 .packs_moments = precision.packs_moments()});
+  const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
+  shared->readers = training_.readers;
+  remember(training_.optimizers, shared);
+  leave_gradients_to_lomo();
+  for_each_alive(training_.schedulers, [&](const auto& scheduler) { scheduler->add(shared); });
+  return prepared;
+}
+
+AcceleratedScheduler TrainingStep::add_scheduler(torch::optim::LRScheduler& scheduler,
+                                                 const SchedulerPolicy& policy) {
+  AcceleratedScheduler prepared(scheduler, gradients_, policy);
+  const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
+  for_each_alive(training_.optimizers, [&](const auto& optimizer) { shared->add(optimizer); });
+  remember(training_.schedulers, shared);
+  return prepared;
+}
+
+void TrainingStep::forget_prepared() {
+  TORCH_CHECK_VALUE(!gradients_.joining(),
+                    "free_memory: ranks still join inside join_uneven_inputs");
+  training_.models.clear();
+  training_.loaders.clear();
+  training_.optimizers.clear();
+  training_.schedulers.clear();
+  training_.steps_in_backward = false;
+  gradients_.restart();
+}
+
+void TrainingStep::leave_gradients_to_lomo() {
+  const auto optimizers = lomo_optimizers();
+  for (const auto& model : training_.models) {
+    NoSyncScope::Counts counts;
+    model->add_no_sync_counts(counts);
+    if (counts.empty()) continue;
+    const bool leaves = std::any_of(optimizers.begin(), optimizers.end(),
+                                    [&](const auto* lomo) { return trains(*lomo, *model); });
+    if (leaves == (model->reduced_by_optimizer != nullptr)) continue;
+    for (const at::Tensor& parameter : model->module()->parameters()) {
+      TORCH_CHECK_VALUE(
+          !leaves || !parameter.requires_grad() ||
+              std::any_of(optimizers.begin(), optimizers.end(),
+                          [&](const auto* lomo) { return has_parameter(*lomo, parameter); }),
+          "an optimizer that steps during the backward pass takes all parameters of a model that "
+          "ranks train together, or none of them");
+    }
+    model->reduced_by_optimizer =
+        leaves ? std::make_unique<NoSyncScope>(std::move(counts)) : nullptr;
+  }
+}
+
+}  // namespace accelerate::internal
