@@ -131,6 +131,16 @@ TEST(ClipGradNorm, TakesOneTensor) {
   EXPECT_TRUE(torch::allclose(parameter.grad(), torch::full({4}, 0.5)));
 }
 
+// As the parameters of a layer with two names come.
+TEST(ClipGradNorm, CountsATiedParameterOnce) {
+  const torch::Tensor parameter = with_gradient(torch::full({4}, 3.0));
+  const Tensors parameters{parameter, parameter};
+  EXPECT_FLOAT_EQ(get_total_norm(parameters).item<float>(), 6);
+  EXPECT_FLOAT_EQ(grad_norm_power(parameters, 2).item<float>(), 36);
+  EXPECT_FLOAT_EQ(clip_grad_norm_(parameters, 1.0).item<float>(), 6);
+  EXPECT_TRUE(torch::allclose(parameter.grad(), torch::full({4}, 0.5)));
+}
+
 TEST(ClipGradNorm, NotANumberSpreadsToAllGradients) {
   const Tensors parameters = make_parameters();
   parameters[0].mutable_grad()[1] = NAN;

@@ -57,8 +57,9 @@ TEST(SlurmRole, TellsATaskFromTheScriptThatLooksLikeOne) {
   // A batch script.
   EXPECT_EQ(slurm_role(with({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})),
             SlurmRole::kShell);
-  // A batch script and an interactive shell of a Slurm that numbers these steps too.
-  for (const char* step : {"4294967291", "4294967290"}) {
+  // A batch script and an interactive shell of a Slurm that numbers these steps too, and the lowest
+  // of the numbers that Slurm keeps for such steps.
+  for (const char* step : {"4294967291", "4294967290", "4294967280"}) {
     EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", step}})),
               SlurmRole::kShell);
   }
@@ -67,6 +68,8 @@ TEST(SlurmRole, TellsATaskFromTheScriptThatLooksLikeOne) {
     EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", task}, {"SLURM_STEP_NUM_TASKS", "4"}})),
               SlurmRole::kTask);
   }
+  EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967279"}})),
+            SlurmRole::kTask);
   EXPECT_EQ(slurm_role(with({{"SLURM_PROCID", "3"}})), SlurmRole::kTask);
 }
 

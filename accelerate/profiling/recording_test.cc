@@ -70,6 +70,12 @@ TEST(EventAverages, CountAnOperatorInsideItsLikeOnce) {
   EXPECT_EQ(row(averages, "mean").count, 2);
   EXPECT_EQ(row(averages, "mean").cpu_time_total, 10'000);
   EXPECT_EQ(row(averages, "mean").self_cpu_time_total, 10'000);
+  const EventAverages deeper({{.name = "mean", .end_ns = 10'000},
+                              {.name = "sum", .start_ns = 1'000, .end_ns = 9'000, .parent = 0},
+                              {.name = "mean", .start_ns = 2'000, .end_ns = 8'000, .parent = 1}},
+                             {});
+  EXPECT_EQ(row(deeper, "mean").cpu_time_total, 10'000);
+  EXPECT_EQ(row(deeper, "sum").cpu_time_total, 8'000);
 }
 
 TEST(EventAverages, GroupAsAskedTo) {

@@ -127,6 +127,16 @@ TEST_F(LoggerTest, WarnsOfATextOnce) {
   EXPECT_THAT(other.written, HasSubstr("old")) << "each Runtime counts for itself";
 }
 
+TEST_F(LoggerTest, HasNotWarnedWhileWarningsAreOff) {
+  Logger logger = get_logger("train");
+  logger.set_level(LogLevel::kError);
+  logger.warning_once("old");
+  EXPECT_EQ(runtime_.written, "");
+  logger.set_level(LogLevel::kWarning);
+  logger.warning_once("old");
+  EXPECT_EQ(runtime_.written, "1970-01-01 00:00:00.250 WARNING train: old\n");
+}
+
 TEST(Logger, NeedsAStateToLogButNotToBeMade) {
   LoggingRuntime runtime;
   const Logger logger = get_logger("train", {}, runtime);

@@ -7,9 +7,14 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <ATen/core/Dict.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/tensors/to_ivalue.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
@@ -68,6 +73,26 @@ TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpPartOfABatch) {
                                                         first ? Names{"4", "5"} : Names{"6", "0"}));
     EXPECT_THAT(values(tensor), ElementsAre(4, 5, 6));
     EXPECT_THAT(names, ElementsAre("4", "5", "6"));
+  });
+}
+
+TEST(GatherForMetrics, TakesDynamicValuesAndObjects) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const bool first = group->getRank() == 0;
+    const BatchRound round{.own_rows = first ? 2 : 1, .real_rows = 3, .ranks = 2};
+    const at::Tensor rows = first ? column({4, 5}) : column({6, 0});
+    const Names names = first ? Names{"4", "5"} : Names{"6", "0"};
+    EXPECT_THAT(gather_for_metrics(group, round, names, /*use_gather_object=*/true),
+                ElementsAre("4", "5", "6"));
+    EXPECT_THROW(gather_for_metrics(group, round, rows, true), c10::ValueError);
+    c10::impl::GenericDict batch(c10::StringType::get(), c10::AnyType::get());
+    batch.insert("x", rows);
+    batch.insert("names", to_ivalue(names));
+    const c10::IValue all = gather_for_metrics(group, round, c10::IValue(batch));
+    EXPECT_THAT(values(all.toGenericDict().at("x").toTensor()), ElementsAre(4, 5, 6));
+    EXPECT_EQ(all.toGenericDict().at("names"), to_ivalue(Names{"4", "5", "6"}));
+    const c10::IValue objects = gather_for_metrics(group, round, c10::IValue(rows), true);
+    EXPECT_EQ(objects.toListRef().size(), 3);
   });
 }
 

@@ -180,6 +180,19 @@ TEST(TrackerQueueThreadTest, WhatDoesNotFitIsLostAndSaid) {
                                           HasSubstr("0 calls failed, 2 were never made")));
 }
 
+TEST(TrackerQueueThreadTest, WhatWasMadeLeavesItsRoom) {
+  Record record;
+  const auto queue = make_queue(record, {.capacity = 100'000});
+  for (const char* name : {"first", "second", "third"}) {
+    queue->push([&record, name](GeneralTracker&) { record.add(name); }, 80'000);
+    EXPECT_TRUE(queue->drain(absl::InfiniteDuration()));
+  }
+  queue->finish(absl::InfiniteDuration());
+  std::erase(record.calls, "flush");
+  EXPECT_THAT(record.calls, ElementsAre("first", "second", "third", "finish"));
+  EXPECT_THAT(record.reports, IsEmpty());
+}
+
 TEST(TrackerQueueThreadTest, OneLargerThanTheQueueComesThroughAlone) {
   Record record;
   const auto queue = make_queue(record, {.capacity = 10});

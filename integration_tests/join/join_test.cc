@@ -243,6 +243,30 @@ TEST(Join, BuffersComeFromTheRankThatTrainedLongest) {
   }
 }
 
+// Rank 0's last pass in the scope only accumulates gradients, rank 1's synchronises them: left to
+// themselves, rank 1 alone would refresh its buffers in the next pass.
+TEST(Join, AfterTheScopeAllRefreshTheirBuffers) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    torch::manual_seed(5);
+    torch::nn::Sequential net(torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 1));
+    auto model = accelerator.prepare(net);
+    auto pass = [&](double value) { model(torch::full({4, 3}, value)).mean().backward(); };
+    {
+      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+      {
+        auto scope = accelerator.no_sync(model);
+        pass(rank.index());
+      }
+      if (rank.index() == 1) pass(2);
+    }
+    pass(3);
+    rank.report("mean", net->buffers()[0].clone());
+  });
+  EXPECT_TRUE(cluster.reports("mean")[0].equal(cluster.reports("mean")[1]));
+}
+
 TEST(Join, TheHookLetsTheOptimizerCatchUp) {
   Cluster cluster("1x3:h100", {.seed = 3});
   cluster.run_on_every_rank([](Rank& rank) {

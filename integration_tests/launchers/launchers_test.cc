@@ -109,9 +109,15 @@ TEST_F(Launchers, StartsAnewAsOftenAsAllowed) {
   };
   launch(fails_once, {.num_processes = 2, .max_restarts = 1, .use_cpu = true});
   EXPECT_EQ(noted("ended"), "well");
-  const auto fails = [] { TORCH_CHECK(false, "every time"); };
+  const auto fails = [&] {
+    Accelerator accelerator;
+    if (accelerator.is_main_process()) std::ofstream(folder_ + "attempts", std::ios::app) << "x";
+    accelerator.wait_for_everyone();
+    TORCH_CHECK(false, "every time");
+  };
   EXPECT_THAT(failure_of(fails, {.num_processes = 2, .max_restarts = 2, .use_cpu = true}),
               AllOf(HasSubstr("every time"), HasSubstr("after 2 restarts")));
+  EXPECT_EQ(noted("attempts"), "xxx");
 }
 
 TEST_F(Launchers, RefusesWhatMakesNoSense) {

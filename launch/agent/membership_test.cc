@@ -225,6 +225,20 @@ TEST(Membership, AMachineThatIsDoneTakesPartInTheRestart) {
   EXPECT_TRUE(run.orders().empty());
 }
 
+TEST(Membership, WaitsForAMachineThatCalledItselfReadyDuringItsRound) {
+  TimedRun run(elastic(2, 2, 1));
+  run.come(0);
+  run.come(1);
+  run.orders();
+  run.back(0);
+  run.rules().failed(1, {.exit_code = 3, .text = "rank 2 failed"});
+  EXPECT_EQ(run.orders()[0].kind, Kind::kStop);
+  run.back(1);
+  EXPECT_TRUE(run.orders().empty()) << "the ranks of 0 still run";
+  run.back(0);
+  EXPECT_EQ(run.orders()[0].kind, Kind::kStart);
+}
+
 TEST(Membership, IgnoresWhatMakesNoSense) {
   TimedRun run(elastic(1, 1));
   run.rules().ready(9, 1);

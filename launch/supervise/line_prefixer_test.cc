@@ -62,6 +62,8 @@ TEST(LinePrefixer, BoundsALineThatNeverEnds) {
   EXPECT_EQ(out, full + full + full);
   prefixer.finish(out);
   EXPECT_EQ(out, full + full + full + "> " + std::string(200'000 % (64 * 1024), 'x') + "\n");
+  EXPECT_EQ(prefixed({std::string(LinePrefixer::kMaxLineBytes, 'x') + "\n"}), full)
+      << "it just fits";
 }
 
 TEST(LinePrefixer, PassesOtherBytesThrough) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/ones.h>
@@ -86,6 +87,7 @@ struct Measured {
   std::vector<int64_t> ns;  // by rank
   int64_t bytes = 0;
   std::string name;
+  std::vector<double> sent;  // by sender and receiver
 };
 
 // Makes a rank's tensors and returns its call. A rank without a call has no time.
@@ -109,6 +111,7 @@ Measured measure(const Prepare& prepare) {
   const TraceOperation& operation = cluster.trace().operations.back();
   measured.bytes = operation.bytes;
   measured.name = cluster.trace().names.at(operation.name);
+  measured.sent = cluster.trace().communication;
   return measured;
 }
 
@@ -241,11 +244,27 @@ TEST(CollectiveTime, IsTheModelsForEveryVerb) {
   }
 }
 
+// On a ring every member passes all parts but one on to the next, and for an all-reduce twice.
+TEST(CollectiveTraffic, GoesFromEachMemberToTheNext) {
+  constexpr double kAllButOne = (kMembers - 1) / kMembers;
+  const std::pair<Case, double> expected[] = {
+      {one_tensor_cases().front(), 2 * kAllButOne * kPart},
+      {gathering_cases().front(), kAllButOne * kWhole},
+  };
+  for (const auto& [each, bytes] : expected) {
+    const Measured measured = measure(each.prepare);
+    std::vector<double> matrix(kRanks * kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) matrix[rank * kRanks + (rank + 1) % kRanks] = bytes;
+    EXPECT_EQ(measured.sent, matrix) << each.name;
+  }
+}
+
 // A barrier moves no data: an all-reduce's latency. No kernel is issued for it.
 TEST(CollectiveTime, OfABarrierIsItsLatency) {
   const Measured measured =
       measure([](Rank&, const Group& group) { return [group] { return group->barrier(); }; });
   EXPECT_EQ(measured.bytes, 0);
+  EXPECT_TRUE(measured.sent.empty());
   for (const int64_t ns : measured.ns) {
     EXPECT_NEAR(static_cast<double>(ns), 2 * (kFar + 3 * kNear), 1);
   }
@@ -273,6 +292,9 @@ TEST(MessageTime, IsThatOfTheRoute) {
     });
     EXPECT_EQ(measured.name, "message");
     EXPECT_EQ(measured.bytes, kPart);
+    std::vector<double> matrix(kRanks * kRanks);
+    matrix[message.target] = kPart;
+    EXPECT_EQ(measured.sent, matrix) << "to rank " << message.target;
     for (int rank = 0; rank < kRanks; ++rank) {
       const bool takes_part = rank == 0 || rank == message.target;
       const double expected =

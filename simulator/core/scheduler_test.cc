@@ -116,6 +116,41 @@ TEST(Scheduler, HonoursATimeOutThatTheCallerAskedFor) {
   });
 }
 
+// Its time-out does not keep the others waiting any more.
+TEST(Scheduler, ReportsAStallAtOnceAfterATaskWasWokenBeforeItsTimeOut) {
+  std::vector<Wake> wakes;
+  Scheduler scheduler(2, 0);
+  scheduler.run([&](int task) {
+    if (task == 1) {
+      while (scheduler.state(0) != Scheduler::State::kBlocked) scheduler.yield();
+      return scheduler.wake(0);
+    }
+    const Deadline asked_for{.at = absl::Minutes(1), .counts_as_progress = true};
+    wakes.push_back(scheduler.block(waiting, asked_for));
+    wakes.push_back(scheduler.block(waiting, {.at = absl::Minutes(60)}));
+    EXPECT_EQ(scheduler.now(), absl::ZeroDuration());
+  });
+  EXPECT_THAT(wakes, ElementsAre(Wake::kReady, Wake::kStalled));
+}
+
+// What arrives at the very time of the deadline is not too late.
+TEST(Scheduler, RunsAnEventBeforeTheTimersOfItsTime) {
+  bool has_arrived = false;
+  Scheduler scheduler(
+      1, 0,
+      {.next_event_ns = [&] { return has_arrived ? Scheduler::kNever : int64_t{1'000'000'000}; },
+       .run_event =
+           [&] {
+             has_arrived = true;
+             return std::vector<int>{0};
+           }});
+  scheduler.run([&](int) {
+    EXPECT_EQ(scheduler.block(waiting, {.at = absl::Seconds(1), .counts_as_progress = true}),
+              Wake::kReady);
+  });
+  EXPECT_TRUE(has_arrived);
+}
+
 TEST(Scheduler, CallsTheHooksAroundEveryTurn) {
   std::vector<std::string> events;
   Scheduler scheduler(
