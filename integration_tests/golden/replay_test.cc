@@ -104,7 +104,7 @@ constexpr Recorded kRecorded[] = {
     {"checkpoint_sharding", 44, 24},
     {"env_parsing", 80, 5},
     {"grad_sync", 40, 6},
-    {"iterable_dataset_shard", 143, 32},
+    {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
     {"operations", 149, 38},
     {"prepared_dataloader", 38, 59},
