@@ -299,7 +299,7 @@ std::vector<json> operations_by_hand() {
             "data": [{"dict": [["a", 1]]}, {"dict": [["a", 2]]}]},
      "out": {"ranks": [{"result": ["a", "a"]}, {"result": ["a", "a"]}]}},
     {"id": "structures-by-hand",
-     "in": {"op": "concatenate", "num_processes": 1, "args": {},
+     "in": {"op": "concatenate", "num_processes": 1, "args": {"dim": 0},
             "data": [[[{"tensor": {"dtype": "int64", "shape": [1], "data": [1]}}],
                       [{"tensor": {"dtype": "int64", "shape": [1], "data": [2]}}, "lost"]]]},
      "out": {"ranks": [{"result": [
