@@ -102,7 +102,7 @@ struct Recorded {
 constexpr Recorded kRecorded[] = {
     {"batch_sampler_shard", 681, 27},
     {"checkpoint_sharding", 44, 24},
-    {"env_parsing", 80, 5},
+    {"env_parsing", 79, 6},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
