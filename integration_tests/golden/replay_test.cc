@@ -111,7 +111,7 @@ constexpr Recorded kRecorded[] = {
     {"process_control", 63, 0},
     {"save_state_layout", 18, 37},
     {"seedable_sampler", 103, 16},
-    {"tracking", 67, 13},
+    {"tracking", 66, 14},
     {"training", 16, 0},
 };
 

@@ -41,8 +41,8 @@ json plain(const json& value) {
   return result;
 }
 
-// Steps are counted where none is given. W&B's history has one record a step, and is told when the
-// run ends; Trackio's database is not.
+// Steps are counted where none is given, and arguments that are for the packages alone do not show.
+// W&B's history has one record a step, and is told when the run ends; Trackio's database is not.
 void say_what_files_say(const json& in, json& out) {
   const std::string tracker = in.at("tracker");
   json kept = json::array();
@@ -52,6 +52,7 @@ void say_what_files_say(const json& in, json& out) {
     if (name == "trackio.init().finish") continue;
     if (name != tracker + ".init().log") {
       call["args"] = plain(call["args"]);
+      for (const char* argument : {"allow_val_change", "dataframe"}) call["kwargs"].erase(argument);
       kept.push_back(std::move(call));
       continue;
     }
