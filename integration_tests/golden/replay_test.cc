@@ -494,7 +494,7 @@ TEST(Replay, MistakesInSavingAndLoading) {
   }
 }
 
-// The decisions that change something.
+// The decisions that change a case which is replayed above, recorded or by hand.
 std::set<std::string> decisions_with_a_case() {
   std::set<std::string> used;
   auto use = [&used](const std::string& family, const json& one) {
