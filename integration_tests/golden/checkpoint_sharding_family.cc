@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -113,12 +114,12 @@ json list_folder(FileSystem& files, const TemporaryFolder& folder) {
 SaveModelOptions options_of(const json& in) {
   SaveModelOptions options{.safe_serialization = bool_field(in, "safe_serialization")};
   const json& size = field(in, "max_shard_size");
+  static_assert(!std::is_assignable_v<decltype(options.max_shard_size)&, double>);
+  if (size.is_number_float()) throw DoesNotCompile();
   if (size.is_string()) {
     options.max_shard_size = size.get<std::string>();
   } else {
-    // A number with a fraction is cut to bytes, as by the compiler.
-    options.max_shard_size = size.is_number_float() ? static_cast<int64_t>(size.get<double>())
-                                                    : to_int(size, "max_shard_size");
+    options.max_shard_size = to_int(size, "max_shard_size");
   }
   return options;
 }

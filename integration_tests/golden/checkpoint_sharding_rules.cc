@@ -62,6 +62,14 @@ void expect_our_folder(const json& in, json& out) {
   if (!files.is_null()) out["files"] = std::move(files);
 }
 
+bool has_a_size_with_a_fraction(const json& in) {
+  return saves_tensors(in) && field(in, "max_shard_size").is_number_float();
+}
+
+void leave_it_to_the_compiler(const json& /*in*/, json& out) {
+  out = {{"refused_by_compiler", true}};
+}
+
 // ---- safetensors_file
 
 std::optional<std::map<std::string, std::string>> metadata_of(const json& in) {
@@ -185,6 +193,9 @@ std::vector<Decision> checkpoint_sharding_rules() {
       {"checkpoint_sharding", "models without tensors",
        "HF Accelerate writes no file; ours writes an empty one, which can be loaded",
        &has_no_tensors, &expect_our_folder},
+      {"checkpoint_sharding", "sizes with a fraction",
+       "HF Accelerate takes a number of bytes that is a float; here the call does not compile",
+       &has_a_size_with_a_fraction, &leave_it_to_the_compiler},
       {"checkpoint_sharding", "order of metadata",
        "the reference writer's metadata come in a random order; ours are sorted",
        &has_several_metadata, &sort_metadata},

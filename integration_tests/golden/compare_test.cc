@@ -42,30 +42,40 @@ TEST(Compare, FloatsUpToOneInAMillion) {
 }
 
 TEST(Compare, AnExpectedErrorIsMetByAnErrorOfOursOnly) {
-  const char* expected = R"({"len": {"error": {"type": "TypeError", "message": "no length"}}})";
-  EXPECT_TRUE(
-      equal(expected,
-            R"({"len": {"error": {"ours": true, "type": "ValueError", "message": "unknown"}}})"));
-  EXPECT_EQ(
-      path(expected,
-           R"({"len": {"error": {"ours": false, "type": "ValueError", "message": "bad_alloc"}}})"),
-      "len");
+  const char* expected = R"json({"len": {"error": {"type": "TypeError", "message":
+      "object of type 'Range' has no len()"}}})json";
+  EXPECT_TRUE(equal(expected, R"({"len": {"error": {"ours": true, "type": "ValueError", "message":
+      "the stream does not know its size"}}})"));
+  EXPECT_EQ(path(expected, R"({"len": {"error": {"ours": false, "type": "ValueError", "message":
+      "the stream does not know its size"}}})"),
+            "len");
   EXPECT_EQ(path(expected, R"({"len": 3})"), "len");
 }
 
 TEST(Compare, AnExpectedErrorIsNotMetByAnErrorOfAnotherType) {
-  const char* expected = R"({"error": {"type": "NotImplementedError", "message": "not yet"}})";
-  EXPECT_TRUE(equal(
-      expected, R"({"error": {"ours": true, "type": "NotImplementedError", "message": "no"}})"));
+  const char* expected = R"({"error": {"type": "NotImplementedError", "message":
+      "Please define them in the class definition: `name`"}})";
+  EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "type": "NotImplementedError", "message":
+      "Please define them in the class definition: `name`"}})"));
   const auto difference =
       first_difference(parse(expected), parse(R"({"error": {"ours": true, "type": "ValueError",
-                                                            "message": "not yet"}})"));
+          "message": "Please define them in the class definition: `name`"}})"));
   ASSERT_TRUE(difference);
   EXPECT_THAT(difference->got, HasSubstr("its type is ValueError, not NotImplementedError"));
-  EXPECT_FALSE(equal(expected, R"({"error": {"ours": true, "message": "not yet"}})"));
+  EXPECT_FALSE(equal(expected, R"({"error": {"ours": true, "message":
+      "Please define them in the class definition: `name`"}})"));
   // No error matches a type that the table lacks.
   EXPECT_FALSE(equal(R"({"error": {"type": "ZeroDivisionError", "message": "division by zero"}})",
                      R"({"error": {"ours": true, "type": "ValueError", "message": "zero"}})"));
+}
+
+TEST(Compare, AMessageThatNobodyThoughtOfIsMetByNothing) {
+  const char* expected = R"({"error": {"type": "ValueError", "message": "the moon is full"}})";
+  const auto difference = first_difference(
+      parse(expected),
+      parse(R"({"error": {"ours": true, "type": "ValueError", "message": "the moon is full"}})"));
+  ASSERT_TRUE(difference);
+  EXPECT_THAT(difference->got, HasSubstr("no words of ours are known for this ValueError"));
 }
 
 TEST(Compare, AnErrorThatTheTableKnowsMustSayTheWordsThatMatter) {
@@ -113,14 +123,15 @@ TEST(Compare, WhatTheCompilerRefusesIsNoError) {
 }
 
 TEST(Compare, AnErrorBesideOtherFieldsIsMetByOneOfOursAndTheyAreCompared) {
-  const char* expected = R"({"error": {"type": "ValueError", "message": "taken"}, "n": 1})";
-  EXPECT_TRUE(equal(
-      expected, R"({"error": {"ours": true, "type": "ValueError", "message": "there"}, "n": 1})"));
-  EXPECT_EQ(path(expected,
-                 R"({"error": {"ours": true, "type": "ValueError", "message": "there"}, "n": 2})"),
+  const char* expected = R"({"error": {"type": "ValueError", "message":
+      "invalid truth value x"}, "n": 1})";
+  EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "type": "ValueError", "message":
+      "x is neither true nor false"}, "n": 1})"));
+  EXPECT_EQ(path(expected, R"({"error": {"ours": true, "type": "ValueError", "message":
+      "x is neither true nor false"}, "n": 2})"),
             "n");
-  EXPECT_EQ(path(expected,
-                 R"({"error": {"ours": false, "type": "ValueError", "message": "there"}, "n": 1})"),
+  EXPECT_EQ(path(expected, R"({"error": {"ours": false, "type": "ValueError", "message":
+      "x is neither true nor false"}, "n": 1})"),
             "error");
   EXPECT_EQ(path(expected, R"({"error": {"ours": true, "type": "Error"}, "n": 1})"), "error");
   EXPECT_EQ(path(expected, R"({"n": 1})"), "error");

@@ -74,21 +74,21 @@ json run_str_to_bool(const json& in) {
 json run_parse_flag(const json& in) {
   expect_fields(in, {"fn", "args", "env"});
   const Environment environment = environment_field(in);
-  const std::string key = text_argument(in, 0);
-  if (field(in, "args").size() == 1) return value_of(parse_flag_from_env(key, false, environment));
-  // HF Accelerate reads what it is given by default as text.
-  const bool is_set = environment.get(key).has_value();
-  const bool default_value = !is_set && str_to_bool(environment_value(argument(in, 1)).text());
-  return value_of(parse_flag_from_env(key, default_value, environment));
+  const json& default_value = argument(in, 1);
+  if (!default_value.is_boolean()) throw CaseError("args: expected true or false");
+  return value_of(
+      parse_flag_from_env(text_argument(in, 0), default_value.get<bool>(), environment));
 }
+
+template <typename Default>
+concept IsChoice = requires(Default value) { parse_choice_from_env("K", value); };
 
 json run_parse_choice(const json& in) {
   expect_fields(in, {"fn", "args", "env"});
-  const Environment environment = environment_field(in);
-  const bool has_default = field(in, "args").size() > 1;
-  return value_of(parse_choice_from_env(
-      text_argument(in, 0), has_default ? environment_value(argument(in, 1)).text() : "no",
-      environment));
+  static_assert(IsChoice<std::string> && !IsChoice<int64_t>);
+  if (argument(in, 1).is_number_integer()) return refused_by_compiler();
+  return value_of(
+      parse_choice_from_env(text_argument(in, 0), text_argument(in, 1), environment_field(in)));
 }
 
 json run_get_int(const json& in) {
@@ -96,11 +96,11 @@ json run_get_int(const json& in) {
   const auto keys = argument(in, 0).get<std::vector<std::string>>();
   const Environment environment = environment_field(in);
   const json& default_value = argument(in, 1);
-  if (default_value.is_number_integer()) {
+  if (!default_value.is_null()) {
     return value_of(get_int_from_env(keys, to_int(default_value, "args"), environment));
   }
   const std::optional<int64_t> value = get_int_from_env(keys, std::nullopt, environment);
-  return value_of(value ? json(*value) : default_value);
+  return value_of(value ? json(*value) : json());
 }
 
 // ---- Amounts of memory.

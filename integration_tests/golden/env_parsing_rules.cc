@@ -88,14 +88,19 @@ void pass_all_arguments(const json& in, json& out) {
 
 // ---- Calls that do not compile
 
+bool has_a_number_for_a_choice(const json& in) {
+  return is(in, "parse_choice_from_env") && in.at("args").at(1).is_number();
+}
+
 bool may_not_compile(const json& in) {
+  if (has_a_number_for_a_choice(in)) return true;
   if (is(in, "find_executable_batch_size")) return in.contains("note");
   return is(in, "convert_file_size_to_int") && in.contains("args") && !in["args"].empty() &&
          in["args"][0].is_number_float();
 }
 
-void leave_it_to_the_compiler(const json& /*in*/, json& out) {
-  if (out.contains("error")) out = {{"refused_by_compiler", true}};
+void leave_it_to_the_compiler(const json& in, json& out) {
+  if (out.contains("error") || has_a_number_for_a_choice(in)) out = {{"refused_by_compiler", true}};
 }
 
 // ---- should_reduce_batch_size
@@ -167,7 +172,7 @@ std::vector<Decision> env_parsing_rules() {
        &takes_any_number, &pass_all_arguments},
       {"env_parsing", "calls that do not compile",
        "HF Accelerate raises an error where a function is called with arguments that it does not "
-       "take; here the compiler refuses the call",
+       "take, or makes a text of a choice; here the compiler refuses the call",
        &may_not_compile, &leave_it_to_the_compiler},
       {"env_parsing", "out-of-memory errors with other texts",
        "HF Accelerate goes by an error's text alone; here an out-of-memory error is one by its "

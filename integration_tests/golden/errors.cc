@@ -71,6 +71,14 @@ const std::vector<Row>& rows() {
        {"pad_across_processes: a leaf of type"}},
       {"RuntimeError", "result type Float can't be cast", {"reduce: the mean of"}},
       {"TypeError", "Can only concatenate tensors", {"concatenate: a leaf of type"}},
+      {"KeyError", R"(^'\w+'$)", {"concatenate: values of different structures"}},
+      {"IndexError",
+       "^list index out of range$",
+       {"nothing cannot be padded", "has no length", "there is nothing to join"}},
+      {"DistributedOperationException", "due to shape mismatches", {": shape Float["}},
+      {"DistributedOperationException",
+       "while calling `accelerate.utils.operations.pad_across_processes`",
+       {"pad_across_processes: tensor 0 has "}},
       {"TypeError",
        "Can only find the batch size of tensors",
        {"there is no tensor with a batch dimension"}},
@@ -143,6 +151,10 @@ const std::vector<Row>& rows() {
       {"FileNotFoundError",
        "configuration file `([^`]*)` does not exist",
        {"there is no configuration file $1"}},
+      {"ParserError", "^while parsing a flow sequence", {"end of sequence flow not found"}},
+      {"TypeError", R"(^int\(\) argument must be)", {"give --machine_rank"}},
+      // The versions of DeepSpeed do not matter here, but its list of machines does.
+      {"ValueError", "launcher requires DeepSpeed", {"need --deepspeed_hostfile"}},
       {"OSError", "mpirun or mpiexec were not found", {"neither mpirun nor mpiexec"}},
       {"AttributeError", "'NoneType' object has no attribute 'get'", {"is empty"}},
   };
@@ -155,8 +167,9 @@ std::string text_of(const json& error, const char* name) {
              : "";
 }
 
-// The words that the table knows for an error that was recorded.
-Texts words_for(const std::string& type, const std::string& message) {
+// The words that the table has for an error that was recorded; nothing for one that it does not
+// know.
+std::optional<Texts> words_for(const std::string& type, const std::string& message) {
   for (const Row& row : rows()) {
     std::smatch found;
     if (type != row.type || !std::regex_search(message, found, std::regex(row.phrase))) continue;
@@ -164,7 +177,7 @@ Texts words_for(const std::string& type, const std::string& message) {
     for (const std::string& text : row.says) words.push_back(found.format(text));
     return words;
   }
-  return {};
+  return std::nullopt;
 }
 
 void add(json& list, const Texts& texts) {
@@ -203,7 +216,9 @@ std::optional<std::string> error_difference(const json& expected, const json& go
     const auto known = types_of_ours().find(type);
     if (known == types_of_ours().end()) return absl::StrCat("no type of ours stands for ", type);
     types = known->second;
-    words = words_for(type, text_of(expected, "message"));
+    const std::optional<Texts> known_words = words_for(type, text_of(expected, "message"));
+    if (!known_words) return absl::StrCat("no words of ours are known for this ", type);
+    words = *known_words;
   }
   const std::string type = text_of(got, "type");
   if (std::find(types.begin(), types.end(), type) == types.end()) {

@@ -25,8 +25,7 @@ LaunchFacts::LaunchFacts(const nlohmann::json& in) {
     }
   }
   program_.assign(argv.begin() + next, argv.end());
-  const bool is_ignored = in.value("config_is_default", false) && typed_.contains("cpu");
-  if (in.contains("config_file") && !is_ignored) config_ = in["config_file"].get<std::string>();
+  if (in.contains("config_file")) config_ = in["config_file"].get<std::string>();
   if (in.contains("machine")) gpus_ = in["machine"].value("gpus", 0);
 }
 

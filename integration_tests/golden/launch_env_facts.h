@@ -30,7 +30,7 @@ class LaunchFacts {
   const std::vector<std::string>& program() const { return program_; }
 
   bool has_config() const { return !config_.empty(); }
-  /// The file's text; empty if there is none, or if --cpu makes the default one not count.
+  /// The file's text; empty if there is none.
   const std::string& config() const { return config_; }
   /// distributed_type, unless a kind of run was typed.
   std::string config_type() const;

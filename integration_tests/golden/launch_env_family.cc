@@ -178,8 +178,6 @@ absl::StatusOr<std::optional<ConfigFile>> config_of(const json& in, const TypedF
     return *std::move(config);
   }
   if (!in.contains("config_file")) return std::nullopt;
-  const bool is_default = in.value("config_is_default", false);
-  if (is_default && typed.contains("cpu")) return std::nullopt;
   const std::string format = in.value("config_format", "yaml");
   if (format != "yaml" && format != "json") throw CaseError("config_format: unknown " + format);
   absl::StatusOr<ConfigFile> config =
@@ -190,8 +188,7 @@ absl::StatusOr<std::optional<ConfigFile>> config_of(const json& in, const TypedF
 }
 
 json run_launch(const json& in) {
-  expect_fields(
-      in, {"kind", "argv", "env", "machine", "config_file", "config_is_default", "config_format"});
+  expect_fields(in, {"kind", "argv", "env", "machine", "config_file", "config_format"});
   const auto argv = field(in, "argv").get<std::vector<std::string>>();
   CLI::App app;
   TypedFlags typed;
@@ -214,7 +211,8 @@ json run_launch(const json& in) {
   const absl::StatusOr<Job> job = find_job(environment);
   if (!job.ok()) return status_error(job.status());
   if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) return status_error(ok);
-  if (words->program.empty()) return status_error(absl::InvalidArgumentError("no program"));
+  // The command itself refuses that.
+  if (words->program.empty()) throw CaseError("argv: no program");
   const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
                                                      .machine = machine,
                                                      .job = *job,
@@ -269,19 +267,30 @@ json run_config_keys(const json& in) {
   return {{"keys", std::move(keys)}};
 }
 
+// The spellings that the command line takes for an option.
+void add_names(const CLI::Option& option, const Setting& row, json& names) {
+  for (const std::string& name : option.get_lnames()) {
+    // torchrun's names are further ones.
+    if (row.other_flag == nullptr || name != row.other_flag) names.push_back("--" + name);
+  }
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+}
+
 json run_parser_flags(const json& in) {
   expect_fields(in, {"kind"});
+  CLI::App app;
+  TypedFlags typed;
+  declare_flags(app, typed);
   json flags = json::object();
   for (const Setting& row : all_settings()) {
     if (row.origin != SettingOrigin::kPeer) continue;
     json& flag = flags[row.name];
-    flag["takes_value"] = row.type != ValueType::kFlag;
-    flag["names"] = {absl::StrCat("--", row.flag_name())};
-    if (row.short_name != 0) {
-      flag["names"].push_back(absl::StrCat("-", std::string(1, row.short_name)));
-    }
+    const CLI::Option* const option = app.get_option(absl::StrCat("--", row.flag_name()));
+    flag["takes_value"] = option->get_items_expected_max() > 0;
+    flag["names"] = json::array();
+    add_names(*option, row, flag["names"]);
     if (row.negated_flag != nullptr) {
-      flag["names"].push_back(absl::StrCat("--", row.negated_flag));
+      add_names(*app.get_option(absl::StrCat("--", row.negated_flag)), row, flag["names"]);
     }
     std::sort(flag["names"].begin(), flag["names"].end());
     flag["number"] = row.type == ValueType::kInt     ? "int"

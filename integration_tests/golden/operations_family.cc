@@ -1,6 +1,5 @@
 // Operations on nested values, on each rank of a world.
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +24,8 @@ namespace {
 
 using nlohmann::json;
 
-// The arguments of an operation: keywords, which must all be known to it, and the ranks.
+// The arguments of an operation: keywords, which must all be known to it, and the ranks. An
+// argument that a case may leave out is left to the library's default.
 class Call {
  public:
   Call(const json& args, const Accelerator& accelerator) : args_(args), accelerator_(accelerator) {
@@ -36,31 +36,21 @@ class Call {
   const Accelerator& accelerator() const { return accelerator_; }
 
   void expect(std::initializer_list<const char*> names) const { expect_fields(args_, names); }
-  bool flag(const char* name) const { return args_.contains(name) && bool_field(args_, name); }
-  int64_t integer(const char* name, int64_t otherwise) const {
-    return args_.contains(name) ? int_field(args_, name) : otherwise;
-  }
-  std::optional<int64_t> optional_integer(const char* name) const {
-    return args_.contains(name) ? optional_int_field(args_, name) : std::nullopt;
-  }
-  double number(const char* name, double otherwise) const {
-    if (!args_.contains(name)) return otherwise;
-    if (!args_[name].is_number()) throw CaseError(std::string(name) + ": expected a number");
-    return args_[name].get<double>();
-  }
+  bool has(const char* name) const { return args_.contains(name); }
+  bool flag(const char* name) const { return bool_field(args_, name); }
+  int64_t integer(const char* name) const { return int_field(args_, name); }
+  double number(const char* name) const { return double_field(args_, name); }
   c10::Scalar scalar(const char* name) const {
-    if (!args_.contains(name)) return 0;
-    const c10::IValue value = decode_value(args_[name]);
+    const c10::IValue value = decode_value(field(args_, name));
     if (!value.isScalar()) throw CaseError(std::string(name) + ": expected a number");
     return value.toScalar();
   }
-  Reduction reduction(Reduction otherwise) const {
+  Reduction reduction() const {
     static const auto* const names =
         new std::map<std::string, Reduction>{{"sum", Reduction::kSum},
                                              {"mean", Reduction::kMean},
                                              {"max", Reduction::kMax},
                                              {"none", Reduction::kNone}};
-    if (!args_.contains("reduction")) return otherwise;
     auto found = names->find(string_field(args_, "reduction"));
     if (found == names->end()) throw CaseError("unknown reduction");
     return found->second;
@@ -81,27 +71,37 @@ c10::IValue split(const Call& call, c10::IValue& data) {
 
 c10::IValue pad(const Call& call, c10::IValue& data) {
   call.expect({"dim", "pad_index", "pad_first"});
-  return call.accelerator().pad_across_processes(data, {.dim = call.integer("dim", 0),
-                                                        .pad_index = call.scalar("pad_index"),
-                                                        .pad_first = call.flag("pad_first")});
+  PadAcrossProcessesOptions options;
+  if (call.has("dim")) options.dim = call.integer("dim");
+  if (call.has("pad_index")) options.pad_index = call.scalar("pad_index");
+  if (call.has("pad_first")) options.pad_first = call.flag("pad_first");
+  return call.accelerator().pad_across_processes(data, options);
+}
+
+// Calls reduce(data), reduce(data, reduction) or reduce(data, reduction, scale).
+template <typename Reduce>
+c10::IValue reduce_with(const Call& call, const c10::IValue& data, const Reduce& reduce) {
+  call.expect({"reduction", "scale"});
+  if (call.has("scale")) return reduce(data, call.reduction(), call.number("scale"));
+  return call.has("reduction") ? reduce(data, call.reduction()) : reduce(data);
 }
 
 c10::IValue reduce_by_function(const Call& call, c10::IValue& data) {
-  call.expect({"reduction", "scale"});
-  return accelerate::reduce(data, call.reduction(Reduction::kMean), call.number("scale", 1.0));
+  return reduce_with(call, data,
+                     [](const auto&... arguments) { return accelerate::reduce(arguments...); });
 }
 
 c10::IValue reduce_by_method(const Call& call, c10::IValue& data) {
-  call.expect({"reduction", "scale"});
-  return call.accelerator().reduce(data, call.reduction(Reduction::kSum),
-                                   call.number("scale", 1.0));
+  return reduce_with(call, data, [&call](const auto&... arguments) {
+    return call.accelerator().reduce(arguments...);
+  });
 }
 
 c10::IValue broadcast_objects(const Call& call, c10::IValue& data) {
   call.expect({"from_process"});
   if (!data.isList()) throw CaseError("broadcast_object_list: expected a list");
   std::vector<c10::IValue> list = data.toListRef().vec();
-  broadcast_object_list(call.group(), list, static_cast<int>(call.integer("from_process", 0)));
+  broadcast_object_list(call.group(), list, static_cast<int>(call.integer("from_process")));
   c10::impl::GenericList entries(c10::AnyType::get());
   for (const c10::IValue& entry : list) entries.push_back(entry);
   data = entries;
@@ -110,13 +110,9 @@ c10::IValue broadcast_objects(const Call& call, c10::IValue& data) {
 
 c10::IValue concatenate_list(const Call& call, c10::IValue& data) {
   call.expect({"dim"});
-  if (data.isTuple()) {
-    const auto& entries = data.toTupleRef().elements();
-    return concatenate(std::vector<c10::IValue>(entries.begin(), entries.end()),
-                       call.integer("dim", 0));
-  }
-  if (!data.isList()) throw CaseError("concatenate: expected a list");
-  return concatenate(data.toListRef().vec(), call.integer("dim", 0));
+  if (!data.isTuple() && !data.isList()) throw CaseError("concatenate: expected a list");
+  return concatenate(data.isTuple() ? data.toTupleRef().elements().vec() : data.toListRef().vec(),
+                     call.integer("dim"));
 }
 
 const std::map<std::string, Operation>& operations() {
@@ -136,7 +132,7 @@ const std::map<std::string, Operation>& operations() {
        [](const Call& call, c10::IValue& data) {
          call.expect({"from_process"});
          return accelerate::broadcast(call.group(), data,
-                                      static_cast<int>(call.integer("from_process", 0)));
+                                      static_cast<int>(call.integer("from_process")));
        }},
       {"gather_object",
        [](const Call& call, c10::IValue& data) {
@@ -151,15 +147,16 @@ const std::map<std::string, Operation>& operations() {
       {"slice_tensors",
        [](const Call& call, c10::IValue& data) {
          call.expect({"start", "stop"});
-         return slice_tensors(data, {.start = call.optional_integer("start"),
-                                     .stop = call.optional_integer("stop")});
+         return slice_tensors(
+             data, {.start = call.integer("start"), .stop = call.integer("stop")});
        }},
       {"pad_input_tensors",
        [](const Call& call, c10::IValue& data) {
          call.expect({"batch_size", "num_processes_arg", "dim"});
-         return pad_input_tensors(data, call.integer("batch_size", 0),
-                                  static_cast<int>(call.integer("num_processes_arg", 1)),
-                                  call.integer("dim", 0));
+         const int64_t rows = call.integer("batch_size");
+         const auto processes = static_cast<int>(call.integer("num_processes_arg"));
+         if (!call.has("dim")) return pad_input_tensors(data, rows, processes);
+         return pad_input_tensors(data, rows, processes, call.integer("dim"));
        }},
       {"find_batch_size",
        [](const Call& call, c10::IValue& data) {

@@ -22,9 +22,7 @@ std::vector<Decision> tracking_rules();
 /// The part of launch_env_rules() about configuration files and about lists of keys and flags.
 std::vector<Decision> launch_file_rules();
 
-/// The parts of tracking_rules() that belong to one tracker, or to those that stand on a Python
-/// package of their vendor.
-std::vector<Decision> bridge_tracking_rules();
+/// The parts of tracking_rules() that belong to one tracker.
 std::vector<Decision> dvclive_tracking_rules();
 std::vector<Decision> mlflow_tracking_rules();
 std::vector<Decision> tensorboard_tracking_rules();

@@ -115,10 +115,7 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
   if (absl::StartsWith(name, "scheduler") || absl::StartsWith(name, "scaler")) {
     value.erase("accelerate");
   }
-  if (absl::StartsWith(name, "random_states")) {
-    value["torch_manual_seed"] = value.at("torch");
-    keep_only(value, {"step", "torch_manual_seed"});
-  }
+  if (absl::StartsWith(name, "random_states")) keep_only(value, {"step", "torch"});
   return file;
 }
 

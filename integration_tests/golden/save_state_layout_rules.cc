@@ -229,11 +229,13 @@ void move_schedules(const json& in, json& out) {
   });
 }
 
-void leave_out_random_numbers_of_python(const json& in, json& out) {
+void name_generators_by_their_kind(const json& in, json& out) {
   for (int rank = 0; rank < ranks_field(in, "world_size"); ++rank) {
     change_files(out, absl::StrCat("random_states_", rank), [](json& value, size_t /*index*/) {
       value.erase("random_state");
       value.erase("numpy_random_seed");
+      value["torch"] = value.at("torch_manual_seed");
+      value.erase("torch_manual_seed");
     });
   }
 }
@@ -331,9 +333,10 @@ std::vector<Decision> save_state_layout_rules() {
       {"save_state_layout", "arguments of schedules",
        "HF Accelerate's schedulers leave arguments in the optimizer's groups; ours keep them",
        &is_layout, &move_schedules},
-      {"save_state_layout", "random numbers of Python and NumPy",
-       "HF Accelerate saves the states of their generators; there are none", &is_layout,
-       &leave_out_random_numbers_of_python},
+      {"save_state_layout", "states of generators",
+       "HF Accelerate saves those of Python and NumPy, which are not there, and calls PyTorch's "
+       "torch_manual_seed; ours has the name of the generator's kind",
+       &is_layout, &name_generators_by_their_kind},
       {"save_state_layout", "growth of the loss scale",
        "in these cases HF Accelerate's scaler was attached by hand and used by nobody; ours comes "
        "with fp16 and counts the steps that were made",

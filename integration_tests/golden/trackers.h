@@ -1,7 +1,6 @@
-/// The answers to the cases of kind "tracker", one function per tracker. Cases leave out Python
-/// objects, which C++ does not have.
+/// The answers to the cases of kind "tracker", one function per tracker.
 ///
-/// Errors: CaseError.
+/// Errors: CaseError; DoesNotCompile for Python objects, which C++ does not have.
 /// Threads: one.
 #pragma once
 

@@ -1,13 +1,12 @@
 #include "integration_tests/golden/trackers.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 #include "integration_tests/golden/tracking_replay.h"
@@ -53,110 +52,55 @@ class Recorder final : public trackers::Live {
   int64_t step_ = 0;
 };
 
-bool holds(const json& value, const char* key) {
-  if (value.is_object() && value.contains(key)) return true;
-  return value.is_structured() && std::any_of(value.begin(), value.end(),
-                                              [&](const json& entry) { return holds(entry, key); });
+// ---- decisions
+
+bool logs_numpy(const json& in) {
+  return logs_kind(in, "dvclive", "$np") || logs_kind(in, "dvclive", "$ndarray");
 }
 
-// The dictionaries of values that a case's steps have.
-template <typename Json, typename Visit>
-void for_each_dict(Json& in, Visit visit) {
-  for (auto& step : in.at("steps")) {
-    if (!step.at(1).empty() && step.at(1).at(0).is_object()) visit(step.at(1).at(0));
+// The elements of a case's array, which are zeros, as a tensor shows them.
+std::string zeros_text(const json& sizes, size_t depth = 0) {
+  if (depth == sizes.size()) return "0";
+  const std::vector<std::string> entries(sizes[depth].get<size_t>(), zeros_text(sizes, depth + 1));
+  return absl::StrCat("[", absl::StrJoin(entries, ", "), "]");
+}
+
+void know_numbers_and_tensors(const json& in, json& out) {
+  for (json& call : out.at("calls")) {
+    if (call.value("call", "") != "Live().log_metric") continue;
+    json& value = call.at("args").at(1);
+    if (value.is_object() && value.contains("numpy")) value = json(value.at("value"));
   }
-}
-
-bool any_value(const json& in, const char* key) {
-  if (in.value("tracker", "") != "dvclive" || !in.contains("steps")) return false;
-  bool found = false;
-  for_each_dict(in, [&](const json& values) { found = found || holds(values, key); });
-  return found;
-}
-
-void leave_out_objects(json& values) {
-  for (auto entry = values.begin(); entry != values.end();) {
-    entry = holds(*entry, "$object") ? values.erase(entry) : std::next(entry);
-  }
-}
-
-json* find_warning(json& out, const std::string& name) {
-  for (json& line : out.at("log")) {
-    if (absl::StrContains(line.get_ref<const std::string&>(),
-                          absl::StrCat(" for key \"", name, "\" as a scalar."))) {
-      return &line;
-    }
-  }
-  return nullptr;
-}
-
-void forget_objects(const json& in, json& out) {
-  for_each_dict(in, [&](const json& values) {
-    for (const auto& [name, value] : entries_in_order(values)) {
-      if (!holds(value, "$object")) continue;
-      while (json* const line = find_warning(out, name)) {
-        out.at("log").erase(static_cast<size_t>(line - &out.at("log").at(0)));
-      }
-      for (json& call : out.at("calls")) {
-        if (call.value("call", "") == "Live().log_params") call.at("args").at(0).erase(name);
+  for (const json& step : in.at("steps")) {
+    if (step.at(0) != "log") continue;
+    for (const auto& [name, value] : entries_in_order(step.at(1).at(0))) {
+      if (!value.contains("$ndarray")) continue;
+      const std::string key = absl::StrCat(" for key \"", name, "\" as a scalar.");
+      for (json& line : out.at("log")) {
+        const auto text = line.get<std::string>();
+        const size_t end = text.find(key);
+        if (end == text.npos) continue;
+        line = absl::StrCat(text.substr(0, text.find('"') + 1), "tensor(",
+                            zeros_text(value.at("$ndarray")), ")\" of type <class 'torch.Tensor'>",
+                            text.substr(end));
       }
     }
-  });
-}
-
-json without_numpy(const json& value) {
-  if (value.is_object() && value.contains("numpy")) return value.at("value");
-  if (value.is_object() && value.contains("ndarray")) {
-    return tracking_answer(tracking_value({{"$ndarray", value.at("ndarray")}}));
   }
-  if (!value.is_structured()) return value;
-  json result = value;
-  for (json& entry : result) entry = without_numpy(entry);
-  return result;
-}
-
-void forget_numpy(const json& in, json& out) {
-  out.at("calls") = without_numpy(out.at("calls"));
-  for_each_dict(in, [&](const json& values) {
-    for (const auto& [name, value] : entries_in_order(values)) {
-      if (holds(value, "$object")) continue;
-      json* const line = find_warning(out, name);
-      if (line == nullptr || !(holds(value, "$np") || holds(value, "$ndarray"))) continue;
-      const TrackerValue ours = tracking_value(value);
-      const auto& text = line->get_ref<const std::string&>();
-      *line =
-          absl::StrCat(text.substr(0, text.find('"') + 1), value_text(ours), "\" of type <class '",
-                       std::string(type_name(ours)), "'>", text.substr(text.rfind(" for key ")));
-    }
-  });
 }
 
 }  // namespace
 
 json replay_dvclive(const json& in) {
-  json known = in;
-  for_each_dict(known, leave_out_objects);
-  TrackingReplay replay(known);
-  const TrackerSetup setup = replay.setup();
+  TrackingReplay replay(in);
   const auto tracker = trackers::make_dvclive_tracker(
-      setup, std::make_unique<Recorder>(replay, in.value("init_kwargs", json::object())));
+      replay.setup(), std::make_unique<Recorder>(replay, in.value("init_kwargs", json::object())));
   return replay.answer(*tracker, "dvclive");
 }
 
 std::vector<Decision> dvclive_tracking_rules() {
-  return {
-      {.family = "tracking",
-       .name = "dvclive: Python objects",
-       .reason = "HF Accelerate warns that it drops a Python object; C++ has none to log",
-       .applies = [](const json& in) { return any_value(in, "$object"); },
-       .rewrite = forget_objects},
-      {.family = "tracking",
-       .name = "dvclive: NumPy",
-       .reason =
+  return {{"tracking", "dvclive: NumPy",
            "HF Accelerate tells NumPy's numbers and arrays apart; they are numbers and tensors",
-       .applies = [](const json& in) { return any_value(in, "$np") || any_value(in, "$ndarray"); },
-       .rewrite = forget_numpy},
-  };
+           &logs_numpy, &know_numbers_and_tensors}};
 }
 
 }  // namespace accelerate::golden

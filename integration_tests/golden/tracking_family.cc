@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/log/log_entry.h"
-#include "absl/log/log_sink.h"
 #include "accelerate/accelerator.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
@@ -33,11 +31,6 @@ class Nothing : public GeneralTracker {
   explicit Nothing(const TrackerSetup& /*setup*/) {}
   void store_init_configuration(const TrackerDict& /*values*/) override {}
   void log(const TrackerDict& /*values*/, const TrackerStep& /*step*/) override {}
-};
-
-struct LogRecorder : absl::LogSink {
-  void Send(const absl::LogEntry& entry) override { texts.emplace_back(entry.text_message()); }
-  std::vector<std::string> texts;
 };
 
 TrackerClass nothing(const std::string& name, bool requires_logging_directory) {
@@ -226,9 +219,9 @@ json run_init(const json& in) {
 
 json run_case(const json& in) {
   const std::string kind = string_field(in, "kind");
-  if (kind == "tracker") return run_tracker(in);
   if (kind == "filter") return run_filter(in);
   return ask_ranks(1, [&](int /*rank*/) {
+    if (kind == "tracker") return run_tracker(in);
     if (kind == "register") return run_register(in);
     if (kind == "custom") return run_custom(in);
     if (kind == "init") return run_init(in);

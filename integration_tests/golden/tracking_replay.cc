@@ -1,5 +1,6 @@
 #include "integration_tests/golden/tracking_replay.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/state/logger.h"
+#include "accelerate/state/partial_state.h"
 #include "accelerate/tracking/tracker.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/fields.h"
@@ -148,15 +151,32 @@ json tracking_answer(const TrackerDict& dict) {
   return answer;
 }
 
+bool logs_kind(const json& in, const char* tracker, const char* kind) {
+  if (in.at("kind") != "tracker" || in.at("tracker") != tracker) return false;
+  for (const json& step : in.at("steps")) {
+    if (step.at(0) != "log") continue;
+    const json& values = step.at(1).at(0);
+    if (std::any_of(values.begin(), values.end(),
+                    [kind](const json& value) { return value.contains(kind); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
 TrackingReplay::TrackingReplay(const json& in, FileSystem* files)
     : in_(in),
-      services_{
-          .files = files != nullptr ? *files : disk_,
-          .environment = environment_,
-          .now = [] { return absl::FromUnixSeconds(5); },
-          .warn =
-              [this](std::string_view text) { log_.push_back("[RANK 0] " + std::string(text)); },
-          .info = [](std::string_view) {}} {}
+      services_{.files = files != nullptr ? *files : disk_,
+                .environment = environment_,
+                .now = [] { return absl::FromUnixSeconds(5); },
+                .warn =
+                    [](std::string_view text) {
+                      get_logger("accelerate.tracking").warning(text, {.main_process_only = false});
+                    },
+                .info = [](std::string_view) {}} {
+  PartialState::get();  // which loggers ask
+  add_log_sink(log_);
+}
 
 TrackerSetup TrackingReplay::setup() {
   return TrackerSetup{.project_name = "run",
@@ -191,7 +211,7 @@ json TrackingReplay::answer(GeneralTracker& tracker, const std::string& name) {
   const TrackerClass& known = linked_class(name);
   return {{"calls", calls_},
           {"files", files()},
-          {"log", log_},
+          {"log", log_->texts},
           {"main_process_only", known.main_process_only},
           {"requires_logging_directory", known.requires_logging_directory.value()}};
 }

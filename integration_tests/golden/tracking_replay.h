@@ -13,11 +13,14 @@
 /// Threads: one.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "absl/log/log_entry.h"
+#include "absl/log/log_sink.h"
 #include "accelerate/tracking/tracker.h"
 #include "simulator/disk/sim_disk.h"
 
@@ -33,6 +36,16 @@ TrackerDict tracking_dict(const nlohmann::json& value);
 nlohmann::json tracking_answer(const TrackerValue& value);
 nlohmann::json tracking_answer(const TrackerDict& dict);
 
+/// Whether a case of that tracker logs a value of that kind, such as "$np".
+bool logs_kind(const nlohmann::json& in, const char* tracker, const char* kind);
+
+/// The log lines of a rank.
+struct LogRecorder : absl::LogSink {
+  void Send(const absl::LogEntry& entry) override { texts.emplace_back(entry.text_message()); }
+  std::vector<std::string> texts;
+};
+
+/// What a tracker warns of goes to the rank's log, as by Trackers. \pre A rank runs it.
 class TrackingReplay {
  public:
   /// `in`: a case of kind "tracker".
@@ -62,7 +75,7 @@ class TrackingReplay {
 
   const nlohmann::json in_;
   nlohmann::json calls_ = nlohmann::json::array();
-  nlohmann::json log_ = nlohmann::json::array();
+  const std::shared_ptr<LogRecorder> log_ = std::make_shared<LogRecorder>();
   simulator::SimDisk disk_;
   Environment environment_;
   TrackerServices services_;

@@ -17,24 +17,20 @@ bool contains_object(const json& value) {
   return std::any_of(value.begin(), value.end(), contains_object);
 }
 
-// True for trackers whose vendors take any value; the others' cases leave out objects.
-bool logs_an_object(const json& in) {
-  if (in.at("kind") != "tracker" || !contains_object(in.at("steps"))) return false;
-  const json& tracker = in.at("tracker");
-  return tracker != "tensorboard" && tracker != "dvclive" && tracker != "mlflow";
+bool has_an_object(const json& in) {
+  return in.at("kind") == "tracker" && contains_object(in.at("steps"));
 }
 
 void refuse(const json& /*in*/, json& out) { out = {{"refused_by_compiler", true}}; }
 
 bool is_kept_in_files(const json& in) {
-  return in.at("kind") == "tracker" && !contains_object(in.at("steps")) &&
+  return in.at("kind") == "tracker" &&
          (in.at("tracker") == "wandb" || in.at("tracker") == "trackio");
 }
 
-// A tensor of one element is a number, as are NumPy's; others are lists.
+// A tensor of one element is a number; others are lists.
 json plain(const json& value) {
   if (!value.is_structured()) return value;
-  if (value.is_object() && value.contains("numpy")) return value.at("value");
   if (value.is_object() && value.contains("tensor")) {
     json element = value.at("value");
     while (element.is_array() && element.size() == 1) element = json(element.at(0));
@@ -45,8 +41,8 @@ json plain(const json& value) {
   return result;
 }
 
-// Steps are counted where none is given. W&B's history has one record a step, and is told when the
-// run ends; Trackio's database is not.
+// Steps are counted where none is given, and arguments that are for the packages alone do not show.
+// W&B's history has one record a step, and is told when the run ends; Trackio's database is not.
 void say_what_files_say(const json& in, json& out) {
   const std::string tracker = in.at("tracker");
   json kept = json::array();
@@ -56,6 +52,7 @@ void say_what_files_say(const json& in, json& out) {
     if (name == "trackio.init().finish") continue;
     if (name != tracker + ".init().log") {
       call["args"] = plain(call["args"]);
+      for (const char* argument : {"allow_val_change", "dataframe"}) call["kwargs"].erase(argument);
       kept.push_back(std::move(call));
       continue;
     }
@@ -72,22 +69,6 @@ void say_what_files_say(const json& in, json& out) {
     }
   }
   out["calls"] = std::move(kept);
-}
-
-bool asks_for_all_without_folder(const json& in) {
-  if (in.at("kind") != "filter" || !in.at("logging_dir").is_null()) return false;
-  const json& asked = in.at("log_with");
-  const auto is_all = [](const json& entry) { return entry == "all" || entry == "enum:all"; };
-  return is_all(asked) || (asked.is_array() && std::any_of(asked.begin(), asked.end(), is_all));
-}
-
-void leave_out_those_with_folders(const json& /*in*/, json& out) {
-  if (!out.contains("trackers")) return;
-  json kept = json::array();
-  for (const json& name : out["trackers"]) {
-    if (name != "tensorboard" && name != "aim") kept.push_back(name);
-  }
-  out["trackers"] = kept;
 }
 
 bool stores_nothing(const json& in) {
@@ -127,18 +108,10 @@ void refuse_kwargs(const json& /*in*/, json& out) {
 
 std::vector<Decision> tracking_rules() {
   std::vector<Decision> rules = {
-      {"tracking", "values that are none",
-       "HF Accelerate takes any Python object as a value and drops it or writes its address; in "
-       "C++ it does not compile",
-       &logs_an_object, &refuse},
       {"tracking", "runs of W&B and Trackio in files",
        "HF Accelerate calls their packages; ours writes their files, which number each step, have "
        "numbers for tensors of one element, and in W&B's case one record a step",
        &is_kept_in_files, &say_what_files_say},
-      {"tracking", "all, without a folder",
-       "HF Accelerate's \"all\" takes trackers that need a logging_dir even where there is none, "
-       "and fails when they start; ours leaves them out and says so",
-       &asks_for_all_without_folder, &leave_out_those_with_folders},
       {"tracking", "empty configurations",
        "HF Accelerate tells trackers a configuration without entries; ours does not",
        &stores_nothing, &leave_out_empty_configurations},
@@ -147,10 +120,15 @@ std::vector<Decision> tracking_rules() {
        "for a misspelt name loses its arguments otherwise",
        &has_kwargs_for_nobody, &refuse_kwargs},
   };
-  for (const auto& vendor : {bridge_tracking_rules(), dvclive_tracking_rules(),
-                             mlflow_tracking_rules(), tensorboard_tracking_rules()}) {
+  for (const auto& vendor :
+       {dvclive_tracking_rules(), mlflow_tracking_rules(), tensorboard_tracking_rules()}) {
     rules.insert(rules.end(), vendor.begin(), vendor.end());
   }
+  // Last, for nothing is left of what was recorded.
+  rules.push_back({"tracking", "values that are none",
+                   "HF Accelerate takes any Python object as a value and drops it or writes its "
+                   "address; in C++ it does not compile",
+                   &has_an_object, &refuse});
   return rules;
 }
 

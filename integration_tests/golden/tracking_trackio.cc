@@ -52,8 +52,7 @@ json calls_of(const std::string& project, const std::string& path) {
   for (const auto& row : ask(path, "SELECT config FROM configs")) {
     const json config = without_own_keys(json::parse(row[0]));
     if (config.empty()) continue;
-    calls.push_back(
-        call("trackio.config.update", json::array({config}), {{"allow_val_change", true}}));
+    calls.push_back(call("trackio.config.update", json::array({config}), json::object()));
   }
   for (const auto& row : ask(path, "SELECT metrics, step FROM metrics ORDER BY id")) {
     calls.push_back(call("trackio.init().log", json::array({json::parse(row[0])}),

@@ -61,8 +61,7 @@ class RunReader {
   json calls() {
     calls_ = json::array({call("wandb.init", json::array(), init_kwargs())});
     if (const json config = values_of(run_.config); !config.empty()) {
-      calls_.push_back(
-          call("wandb.config.update", json::array({config}), {{"allow_val_change", true}}));
+      calls_.push_back(call("wandb.config.update", json::array({config}), json::object()));
     }
     for (const trackers::WireHistory& history : run_.history) {
       json values = values_of(history.items);
@@ -106,7 +105,6 @@ class RunReader {
       value = std::move(objects);
     } else if (value["_type"] == "table-file") {
       json table = json::parse(read(join_path("files", value["path"].get<std::string>())));
-      table["dataframe"] = nullptr;
       calls_.push_back(call("wandb.Table", json::array(), std::move(table)));
       value = {{"object", "wandb.Table()"}};
     }
