@@ -1,4 +1,10 @@
 // A training step on many ranks follows one large batch, and names the rank that broke it.
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -79,6 +85,7 @@ std::vector<torch::Tensor> trained_on(const std::string& topology, const Trainin
 
 TOPOLOGY_SUITE(DataParallel, .also = {"2x3"}, .hardware = simulator::Hardware::kNoTpu);
 TOPOLOGY_SUITE(Accumulate, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu);
+TOPOLOGY_SUITE(Failure, .min_ranks = 3, .hardware = simulator::Hardware::kNoTpu);
 TOPOLOGY_SUITE(Metrics, .also = {"1x3"});
 TOPOLOGY_SUITE(Operations, .also = {"1x3"});
 
@@ -150,16 +157,14 @@ TEST_P(DataParallel, KeepsBuffersOfRankZero) {
   for (const torch::Tensor& mean : means) EXPECT_TRUE(torch::equal(mean, means[0]));
 }
 
-// One shape: these are the five batches of two ranks.
-TEST(Accumulate, SynchronisesOnEveryKthAndOnTheLastBatch) {
-  Cluster cluster("1x2");
-  cluster.run_on_every_rank([](Rank&) {
+TEST_P(Accumulate, SynchronisesOnEveryKthAndOnTheLastBatch) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
     torch::nn::Linear net(4, 1);
     torch::optim::SGD sgd(net->parameters(), 0.1);
     torch::optim::StepLR step_lr(sgd, 1, 0.5);
     auto [model, optimizer, scheduler, loader] =
-        accelerator.prepare(net, sgd, step_lr, made_loader(1, 10));
+        accelerator.prepare(net, sgd, step_lr, made_loader(1, 5 * world_size()));
     std::vector<int> synced;
     int batch = 0;
     for (auto& [x, y] : loader) {
@@ -173,9 +178,10 @@ TEST(Accumulate, SynchronisesOnEveryKthAndOnTheLastBatch) {
       EXPECT_EQ(net->weight.grad().defined(), !accelerator.sync_gradients());
     }
     EXPECT_THAT(synced, ::testing::ElementsAre(2, 4, 5));
-    // Two ranks: two schedule steps for each of three optimizer steps. LibTorch's StepLR halves on
+    // A schedule step of each rank for each of three optimizer steps. LibTorch's StepLR halves on
     // all but its first.
-    EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.1 / 32);
+    EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(),
+                     0.1 * std::pow(0.5, 3 * world_size() - 1));
   });
 }
 
@@ -236,17 +242,17 @@ TEST_P(Operations, GatherAndReduceTrees) {
 }
 
 // One rank breaks the rules in its own way; every rank must learn of it, and by name.
-// One shape each: the messages name ranks of 2x2.
 std::string failure_when_rank_two(const std::function<void(Accelerator&)>& misbehaves) {
+  const auto ranks = static_cast<size_t>(simulator::TopologyTest::world_size());
   std::string what;
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    Cluster cluster("2x2", {.seed = seed});
+  for (const uint64_t seed : simulator::kSeeds) {
+    Cluster cluster = simulator::TopologyTest::make_cluster({.seed = seed});
     try {
       cluster.run_on_every_rank([&](Rank& rank) {
         Accelerator accelerator;
         auto model = accelerator.prepare(torch::nn::Linear(1, 1));
         for (int step = 0; step < 3; ++step) {
-          auto loss = model(torch::ones({1, 1})).sum();
+          auto loss = model(torch::ones({1, 1}).to(accelerator.device())).sum();
           if (step == 1 && rank.index() == 2) return misbehaves(accelerator);
           accelerator.backward(loss);
           accelerator.gather(loss.detach());
@@ -255,30 +261,28 @@ std::string failure_when_rank_two(const std::function<void(Accelerator&)>& misbe
       ADD_FAILURE() << "nobody noticed";
     } catch (const ClusterError& error) {
       what = error.what();
-      EXPECT_EQ(error.failures().size(), error.failures()[0].rank == 2 ? 4 : 3) << what;
+      EXPECT_EQ(error.failures().size(), error.failures()[0].rank == 2 ? ranks : ranks - 1) << what;
     }
   }
   return what;
 }
 
-TEST(Failure, OfARankThatSkipsABackwardPassNamesIt) {
+TEST_P(Failure, OfARankThatSkipsABackwardPassNamesIt) {
   EXPECT_THAT(failure_when_rank_two([](Accelerator&) {}),
               AllOf(HasSubstr("waiting for rank 2"), HasSubstr("rank 2: ended normally")));
 }
 
-TEST(Failure, OfARankThatThrowsNamesIt) {
+TEST_P(Failure, OfARankThatThrowsNamesIt) {
   EXPECT_THAT(failure_when_rank_two([](Accelerator&) { throw std::runtime_error("bad sample"); }),
               HasSubstr("rank 2 failed: bad sample"));
 }
 
-TEST(Failure, OfARankThatGathersInsteadNamesIt) {
-  // Three ranks are in an all-reduce of the gradients, one gathers.
-  Cluster cluster("2x2");
+TEST_P(Failure, OfARankThatGathersAnotherShapeNamesIt) {
   try {
-    cluster.run_on_every_rank([](Rank& rank) {
+    make_cluster().run_on_every_rank([](Rank& rank) {
       Accelerator accelerator;
-      auto shape = rank.index() == 1 ? torch::ones({3}) : torch::ones({2});
-      accelerator.gather(shape);
+      const int64_t size = rank.index() == 1 ? 3 : 2;
+      accelerator.gather(torch::ones({size}).to(accelerator.device()));
     });
     FAIL() << "nobody noticed";
   } catch (const ClusterError& error) {
@@ -287,10 +291,9 @@ TEST(Failure, OfARankThatGathersInsteadNamesIt) {
   }
 }
 
-TEST(Failure, OfReplicasThatDifferNamesTheParameter) {
-  Cluster cluster("1x2");
+TEST_P(Failure, OfReplicasThatDifferNamesTheParameter) {
   try {
-    cluster.run_on_every_rank([](Rank& rank) {
+    make_cluster().run_on_every_rank([](Rank& rank) {
       Accelerator accelerator;
       accelerator.prepare(torch::nn::Linear(1, 1 + rank.index()));
     });

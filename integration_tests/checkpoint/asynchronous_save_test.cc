@@ -18,6 +18,7 @@
 #include "accelerate/platform/file_system.h"
 #include "integration_tests/checkpoint/one_rank_runtime.h"
 #include "integration_tests/checkpoint/sim_saves.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate::checkpoint_tests {
 namespace {
@@ -28,14 +29,19 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
+Cluster on(const std::shared_ptr<SimDisk>& disk, uint64_t seed = 1) {
+  return simulator::TopologyTest::make_cluster({.seed = seed, .disk = disk});
+}
+
+TOPOLOGY_SUITE(AsynchronousSave, .hardware = simulator::Hardware::kNoTpu);
+
 // ---- Saves that follow each other.
 
-TEST(AsynchronousSave, AsynchronousSavesAfterAResetAreSavesOfTheirOwn) {
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+TEST_P(AsynchronousSave, AsynchronousSavesAfterAResetAreSavesOfTheirOwn) {
+  for (const uint64_t seed : simulator::kSeeds) {
     for (const std::string second : {"/sim/x", "/sim/y"}) {
       auto disk = std::make_shared<SimDisk>();
-      EXPECT_THAT(run(
-                      "1x2", disk,
+      EXPECT_THAT(run(on(disk, seed),
                       [&](Rank& rank) {
                         {
                           Accelerator accelerator;
@@ -55,20 +61,18 @@ TEST(AsynchronousSave, AsynchronousSavesAfterAResetAreSavesOfTheirOwn) {
                         if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(1));
                         accelerator.wait_for_save();
                         EXPECT_TRUE(verify_checkpoint(accelerator.runtime().files(), second).ok());
-                      },
-                      seed),
+                      }),
                   Each(IsEmpty()))
           << "seed " << seed;
-      EXPECT_EQ(load(disk, second), 2) << "seed " << seed;
+      EXPECT_EQ(load(on(disk), second), 2) << "seed " << seed;
     }
   }
 }
 
-TEST(AsynchronousSave, TwoAcceleratorsMaySaveInTurnBehindTraining) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+TEST_P(AsynchronousSave, TwoAcceleratorsMaySaveInTurnBehindTraining) {
+  for (const uint64_t seed : simulator::kSeeds) {
     auto disk = std::make_shared<SimDisk>();
-    EXPECT_THAT(run(
-                    "1x2", disk,
+    EXPECT_THAT(run(on(disk, seed),
                     [&](Rank&) {
                       Accelerator one, other;
                       Net net(1);
@@ -80,20 +84,23 @@ TEST(AsynchronousSave, TwoAcceleratorsMaySaveInTurnBehindTraining) {
                       one.save_state("/sim/a", {.asynchronous = true});
                       other.wait_for_save();
                       one.wait_for_save();
-                    },
-                    seed),
+                    }),
                 Each(IsEmpty()))
         << "seed " << seed;
-    for (const char* folder : {"/sim/a", "/sim/b", "/sim/c"}) EXPECT_EQ(load(disk, folder), 2);
+    for (const char* folder : {"/sim/a", "/sim/b", "/sim/c"}) EXPECT_EQ(load(on(disk), folder), 2);
   }
 }
 
 // ---- Optimizers whose moments are copied behind training.
 
+torch::Tensor loss_of(Accelerator& accelerator, PreparedModel<NetImpl>& model) {
+  return model(torch::full({2, 4}, 0.5).to(accelerator.device())).square().mean();
+}
+
 // A step of training; AdaLomo's is part of the backward pass.
 void step(Accelerator& accelerator, PreparedModel<NetImpl>& model,
           const std::shared_ptr<torch::optim::Optimizer>& own, AcceleratedOptimizer& optimizer) {
-  const torch::Tensor loss = model(torch::full({2, 4}, 0.5)).square().mean();
+  const torch::Tensor loss = loss_of(accelerator, model);
   if (dynamic_cast<optim::AdaLomo*>(own.get()) != nullptr) {
     return accelerator.lomo_backward(loss, 0.1);
   }
@@ -117,8 +124,7 @@ using Train =
                        const std::shared_ptr<torch::optim::Optimizer>&, AcceleratedOptimizer&)>;
 void expect_the_moment_of_the_save(MakeOptimizer make, uint64_t seed, const Train& train) {
   auto disk = std::make_shared<SimDisk>();
-  EXPECT_THAT(run(
-                  "1x2", disk,
+  EXPECT_THAT(run(on(disk, seed),
                   [&](Rank&) {
                     Accelerator accelerator;
                     Net net(1);
@@ -130,8 +136,7 @@ void expect_the_moment_of_the_save(MakeOptimizer make, uint64_t seed, const Trai
                     accelerator.save_state("/sim/behind", {.asynchronous = true});
                     train(accelerator, model, own, optimizer);
                     accelerator.wait_for_save();
-                  },
-                  seed),
+                  }),
               Each(IsEmpty()))
       << "seed " << seed;
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
@@ -142,9 +147,9 @@ void expect_the_moment_of_the_save(MakeOptimizer make, uint64_t seed, const Trai
   }
 }
 
-TEST(AsynchronousSave, WhatIsSavedBehindTrainingIsOfTheMomentOfTheSave) {
+TEST_P(AsynchronousSave, WhatIsSavedBehindTrainingIsOfTheMomentOfTheSave) {
   for (const MakeOptimizer make : {sgd_for, fused_adam_for, adalomo_for}) {
-    for (uint64_t seed = 1; seed <= 10; ++seed) {
+    for (const uint64_t seed : simulator::kSeeds) {
       expect_the_moment_of_the_save(
           make, seed, [](auto& accelerator, auto& model, const auto& own, auto& optimizer) {
             for (int i = 0; i < 3; ++i) step(accelerator, model, own, optimizer);
@@ -153,28 +158,26 @@ TEST(AsynchronousSave, WhatIsSavedBehindTrainingIsOfTheMomentOfTheSave) {
   }
 }
 
+// One shape, and seeds of its own: the step comes before the save has copied in some of these only.
 TEST(AsynchronousSave, AStepPastThePreparedOptimizerFailsTheSaveThatItWouldFalsify) {
   int failed = 0;
   constexpr int kSeeds = 20;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     auto disk = std::make_shared<SimDisk>();
-    const Errors errors = run(
-        "1x2", disk,
-        [&](Rank&) {
-          Accelerator accelerator;
-          Net net(1);
-          const auto own = sgd_for(net);
-          auto model = accelerator.prepare(net);
-          auto optimizer = accelerator.prepare(own);
-          step(accelerator, model, own, optimizer);
-          accelerator.save_state(kFolder);
-          accelerator.save_state("/sim/waits");
-          accelerator.save_state(kFolder, {.asynchronous = true});
-          accelerator.backward(model(torch::full({2, 4}, 0.5)).square().mean());
-          own->step();
-          accelerator.wait_for_save();
-        },
-        seed);
+    const Errors errors = run(Cluster("1x2", {.seed = seed, .disk = disk}), [&](Rank&) {
+      Accelerator accelerator;
+      Net net(1);
+      const auto own = sgd_for(net);
+      auto model = accelerator.prepare(net);
+      auto optimizer = accelerator.prepare(own);
+      step(accelerator, model, own, optimizer);
+      accelerator.save_state(kFolder);
+      accelerator.save_state("/sim/waits");
+      accelerator.save_state(kFolder, {.asynchronous = true});
+      accelerator.backward(loss_of(accelerator, model));
+      own->step();
+      accelerator.wait_for_save();
+    });
     EXPECT_EQ(errors[0], errors[1]);
     if (!errors[0].empty()) {
       ++failed;
@@ -191,8 +194,8 @@ TEST(AsynchronousSave, AStepPastThePreparedOptimizerFailsTheSaveThatItWouldFalsi
   EXPECT_GT(failed, 0);
 }
 
-TEST(AsynchronousSave, AnOptimizerThatIsPreparedAgainWaitsAsWell) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+TEST_P(AsynchronousSave, AnOptimizerThatIsPreparedAgainWaitsAsWell) {
+  for (const uint64_t seed : simulator::kSeeds) {
     expect_the_moment_of_the_save(
         sgd_for, seed, [](auto& accelerator, auto& model, const auto& own, auto& optimizer) {
           optimizer.reset();
@@ -235,7 +238,7 @@ std::string error_beside_a_save(
   auto optimizer = accelerator.prepare(own);
   step(accelerator, model, own, optimizer);
   accelerator.save_state("/sim/waits");
-  accelerator.backward(model(torch::full({2, 4}, 0.5)).square().mean());
+  accelerator.backward(loss_of(accelerator, model));
   accelerator.save_state("/sim/behind", {.asynchronous = true});
   runtime.gated.reached.WaitForNotification();
   train(optimizer, *own);
@@ -262,9 +265,9 @@ TEST(AsynchronousSave, AStepPastThePreparedOptimizerIsNoticedUntilAllIsWritten) 
   EXPECT_TRUE(verify_checkpoint(runtime.gated, "/sim/waits").ok());
 }
 
-TEST(AsynchronousSave, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
+TEST_P(AsynchronousSave, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
   auto disk = std::make_shared<SimDisk>();
-  EXPECT_THAT(run("1x2", disk,
+  EXPECT_THAT(run(on(disk),
                   [](Rank&) {
                     Accelerator accelerator;
                     Net net(2);
@@ -272,7 +275,7 @@ TEST(AsynchronousSave, AWaitThatIsMissingIsMadeUpForAtTheEnd) {
                     accelerator.save_state(kFolder, {.asynchronous = true});
                   }),
               Each(IsEmpty()));
-  EXPECT_EQ(load(disk), 2);
+  EXPECT_EQ(load(on(disk)), 2);
 }
 
 }  // namespace

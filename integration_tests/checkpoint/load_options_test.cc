@@ -1,5 +1,4 @@
 // The states that load_state restores where options say which there are and how they are read.
-// One shape each: whether a loader has a state, and where states lie, does not depend on ranks.
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/platform/file_system.h"
 #include "integration_tests/checkpoint/sim_saves.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate::checkpoint_tests {
 namespace {
@@ -19,15 +19,22 @@ namespace {
 using testing::Each;
 using testing::IsEmpty;
 
-TEST(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
+Cluster on(const std::shared_ptr<SimDisk>& disk) {
+  return simulator::TopologyTest::make_cluster({.seed = 1, .disk = disk});
+}
+
+TOPOLOGY_SUITE(LoadState);
+
+TEST_P(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
   auto disk = std::make_shared<SimDisk>();
   const auto train = [&](bool stateful) {
-    return run("1x2", disk, [=](Rank& rank) {
+    return run(on(disk), [=](Rank& rank) {
       Accelerator accelerator({.dataloader_config = {.use_stateful_dataloader = stateful}});
       EXPECT_EQ(accelerator.use_stateful_dataloader(), stateful);
       Net net;
       auto [model, loader] = accelerator.prepare(
-          net, DataLoader(make_tensor_dataset(torch::arange(40)), {.batch_size = 4}));
+          net, DataLoader(make_tensor_dataset(torch::arange(20 * accelerator.num_processes())),
+                          {.batch_size = 4}));
       int batches = 0;
       for ([[maybe_unused]] auto& batch : loader) {
         if (++batches == 2) accelerator.save_state(kFolder);
@@ -44,11 +51,13 @@ TEST(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
   EXPECT_THAT(train(true), Each(IsEmpty()));
 }
 
+TOPOLOGY_SUITE(LoadStateOnDevices, .hardware = simulator::Hardware::kGpu);
+
 // Where a state is read to first makes no difference to where it ends.
-TEST(LoadState, StatesEndWhereTheirParametersAre) {
+TEST_P(LoadStateOnDevices, StatesEndWhereTheirParametersAre) {
   auto disk = std::make_shared<SimDisk>();
   const auto load_by = [&](std::optional<std::string> map_location) {
-    return run("1x2:h100", disk, [=](Rank&) {
+    return run(on(disk), [=](Rank&) {
       Accelerator accelerator;
       Net net(1);
       auto [model, optimizer] = accelerator.prepare(net, sgd_for(net));

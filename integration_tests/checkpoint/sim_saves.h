@@ -62,9 +62,7 @@ inline std::string error_of(const std::function<void()>& body) {
 using Errors = std::vector<std::string>;
 
 // How `body` ended on each rank.
-inline Errors run(const std::string& topology, const std::shared_ptr<SimDisk>& disk,
-                  const std::function<void(Rank&)>& body, uint64_t seed = 1) {
-  Cluster cluster(topology, {.seed = seed, .disk = disk});
+inline Errors run(Cluster cluster, const std::function<void(Rank&)>& body) {
   Errors errors(cluster.world_size());
   cluster.run_on_every_rank(
       [&](Rank& rank) { errors[rank.index()] = error_of([&] { body(rank); }); });
@@ -72,9 +70,8 @@ inline Errors run(const std::string& topology, const std::shared_ptr<SimDisk>& d
 }
 
 // A model whose weights all have a value is saved.
-inline void save(const std::shared_ptr<SimDisk>& disk, double value,
-                 const std::string& folder = kFolder, const std::string& topology = "1x2") {
-  ASSERT_THAT(run(topology, disk,
+inline void save(Cluster cluster, double value, const std::string& folder = kFolder) {
+  ASSERT_THAT(run(std::move(cluster),
                   [&](Rank&) {
                     Accelerator accelerator;
                     Net net(value);
@@ -85,12 +82,13 @@ inline void save(const std::shared_ptr<SimDisk>& disk, double value,
 }
 
 // Loads it, and returns the value, the same on all ranks.
-inline double load(const std::shared_ptr<SimDisk>& disk, const std::string& folder = kFolder,
-                   const std::string& topology = "1x2") {
-  EXPECT_TRUE(verify_checkpoint(*disk, folder).ok()) << verify_checkpoint(*disk, folder).status();
-  Cluster cluster(topology, {.disk = disk});
+inline double load(Cluster cluster, const std::string& folder = kFolder) {
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
+    if (rank.index() == 0) {
+      const auto found = verify_checkpoint(accelerator.runtime().files(), folder);
+      EXPECT_TRUE(found.ok()) << found.status();
+    }
     Net net(-1);
     auto model = accelerator.prepare(net);
     accelerator.load_state(folder);

@@ -1,5 +1,5 @@
 // Rank 0 reads for all, or each rank reads a shard the dataset made: both between simulated ranks.
-// One shape each: the batches of each rank are worked out by hand for two or three ranks.
+// A TEST has one shape: it lists the batches of each of two or three ranks.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -19,6 +19,7 @@
 #include "accelerate/accelerate.h"
 #include "integration_tests/data/draw.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate::data_tests {
 namespace {
@@ -38,9 +39,7 @@ AcceleratorOptions dispatching(const Draw& draw) {
 }
 
 // The text of the exception that each rank's body throws; "" if there is none.
-std::vector<std::string> errors_of_ranks(const std::string& spec,
-                                         const std::function<void(Rank&)>& body) {
-  Cluster cluster(spec);
+std::vector<std::string> errors_of_ranks(Cluster cluster, const std::function<void(Rank&)>& body) {
   std::vector<std::string> errors(static_cast<size_t>(cluster.world_size()));
   cluster.run_on_every_rank([&](Rank& rank) {
     try {
@@ -51,6 +50,9 @@ std::vector<std::string> errors_of_ranks(const std::string& spec,
   });
   return errors;
 }
+
+TOPOLOGY_SUITE(DispatchOnRanks, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu);
+TOPOLOGY_SUITE(SelfShardingOnRanks, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu);
 
 // ---- Going on where a loop was left
 
@@ -125,7 +127,7 @@ TEST(Dispatch, GoesOnInAnOrderThatNobodySeededByTheStateOfAnyRank) {
   for (int asked = 0; asked < 2; ++asked) {
     Values whole;
     Values rest;
-    const auto errors = errors_of_ranks("1x2", [&](Rank& rank) {
+    const auto errors = errors_of_ranks(Cluster("1x2"), [&](Rank& rank) {
       torch::manual_seed(static_cast<uint64_t>(100 + rank.index()));
       Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
       auto make = [&] {
@@ -159,9 +161,9 @@ TEST(Dispatch, GoesOnInAnOrderThatNobodySeededByTheStateOfAnyRank) {
 
 // ---- Errors
 
-TEST(Dispatch, TellsAllRanksThatThereIsNothingToHandOut) {
+TEST_P(DispatchOnRanks, TellsAllThatThereIsNothingToHandOut) {
   for (int workers : {0, 2}) {
-    EXPECT_THAT(errors_of_ranks("1x3",
+    EXPECT_THAT(errors_of_ranks(make_cluster(),
                                 [workers](Rank&) {
                                   Accelerator accelerator(
                                       {.dataloader_config = {.dispatch_batches = true}});
@@ -171,12 +173,13 @@ TEST(Dispatch, TellsAllRanksThatThereIsNothingToHandOut) {
                                   }
                                 }),
                 Each(HasSubstr("the dataset is empty")));
+    // A sample less than a round takes.
     EXPECT_THAT(errors_of_ranks(
-                    "1x3",
+                    make_cluster(),
                     [workers](Rank&) {
                       Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
                       auto loader = accelerator.prepare(
-                          DataLoader(CountingStream(5, true),
+                          DataLoader(CountingStream(2 * world_size() - 1, true),
                                      {.batch_size = 2, .drop_last = true, .num_workers = workers}));
                       for ([[maybe_unused]] auto& batch : loader) {
                       }
@@ -188,7 +191,7 @@ TEST(Dispatch, TellsAllRanksThatThereIsNothingToHandOut) {
 // Sample `broken` fails the first time it is read.
 struct FailsOnce {
   int64_t broken = 0;
-  int64_t count = 24;
+  int64_t count = 0;
   std::shared_ptr<bool> failed = std::make_shared<bool>(false);
 
   int64_t size() const { return count; }
@@ -200,14 +203,17 @@ struct FailsOnce {
   }
 };
 
-TEST(Dispatch, TellsAllRanksWhatFailedAndWhereAndCanBeginAgain) {
+TEST_P(DispatchOnRanks, TellsAllWhatFailedAndWhereAndCanBeginAgain) {
+  // Four rounds.
+  const int64_t round = 2 * world_size();
   for (int workers : {0, 2}) {
-    for (int64_t broken : {0, 13, 23}) {
-      std::vector<int64_t> after(3);
-      const auto errors = errors_of_ranks("1x3", [&](Rank& rank) {
+    for (int64_t broken : {int64_t{0}, 2 * round + 1, 4 * round - 1}) {
+      std::vector<int64_t> after(static_cast<size_t>(world_size()));
+      const auto errors = errors_of_ranks(make_cluster(), [&](Rank& rank) {
         Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
-        auto loader = accelerator.prepare(
-            DataLoader(FailsOnce{broken}, {.batch_size = 2, .num_workers = workers}));
+        auto loader =
+            accelerator.prepare(DataLoader(FailsOnce{.broken = broken, .count = 4 * round},
+                                           {.batch_size = 2, .num_workers = workers}));
         std::string error;
         try {
           for ([[maybe_unused]] auto& batch : loader) {
@@ -221,15 +227,15 @@ TEST(Dispatch, TellsAllRanksWhatFailedAndWhereAndCanBeginAgain) {
       });
       EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 0"), HasSubstr("the file is damaged"),
                                      HasSubstr(absl::StrCat("sample ", broken)),
-                                     HasSubstr(absl::StrCat("batch ", broken / 6)))));
+                                     HasSubstr(absl::StrCat("batch ", broken / round)))));
       EXPECT_THAT(after, Each(8)) << "the next pass, after sample " << broken << " failed";
     }
   }
 }
 
-TEST(Dispatch, RefusesToHandOutBatchesWithoutRows) {
+TEST_P(DispatchOnRanks, RefusesToHandOutBatchesWithoutRows) {
   EXPECT_THAT(errors_of_ranks(
-                  "1x2",
+                  make_cluster(),
                   [](Rank&) {
                     Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
                     auto sum = [](const Values& samples) {
@@ -243,12 +249,12 @@ TEST(Dispatch, RefusesToHandOutBatchesWithoutRows) {
               Each(HasSubstr("without rows")));
 }
 
-TEST(Dispatch, RefusesBatchesThatCannotTravel) {
+TEST_P(DispatchOnRanks, RefusesBatchesThatCannotTravel) {
   struct Handle {
     std::shared_ptr<int> resource;
   };
   EXPECT_THAT(
-      errors_of_ranks("1x2",
+      errors_of_ranks(make_cluster(),
                       [](Rank&) {
                         Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
                         accelerator.prepare(DataLoader(std::vector<Handle>(4)));
@@ -266,7 +272,7 @@ auto tree_members(Labelled& labelled) { return std::tie(labelled.image, labelled
 
 TEST(Dispatch, CutsTensorsAndListsByTheSameRows) {
   std::vector<std::vector<std::string>> seen(3);
-  const auto errors = errors_of_ranks("1x3", [&](Rank& rank) {
+  const auto errors = errors_of_ranks(Cluster("1x3"), [&](Rank& rank) {
     Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
     auto collate = [](const Values& samples) {
       Labelled batch{torch::tensor(samples).view({-1, 1}).expand({-1, 4}), {}};
@@ -292,7 +298,7 @@ TEST(Dispatch, CutsTensorsAndListsByTheSameRows) {
 
 TEST(Dispatch, CutsByAFunctionOfTheUsersOwn) {
   std::vector<Values> seen(2);
-  const auto errors = errors_of_ranks("1x2", [&](Rank& rank) {
+  const auto errors = errors_of_ranks(Cluster("1x2"), [&](Rank& rank) {
     Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
     // Rank r takes every other row, instead of a half.
     auto alternate = [](const at::Tensor& batch, int64_t begin, int64_t end, int r, int world) {
@@ -322,7 +328,7 @@ TEST(Dispatch, GivesAsManyRoundsOfAListAsItSays) {
       std::vector<Values> gathered(2);
       std::vector<int64_t> sizes(2);
       std::vector<int64_t> counts(2);
-      const auto errors = errors_of_ranks("1x2", [&](Rank& rank) {
+      const auto errors = errors_of_ranks(Cluster("1x2"), [&](Rank& rank) {
         const auto index = static_cast<size_t>(rank.index());
         Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
         auto sampler = std::make_shared<ListBatchSampler>(
@@ -411,18 +417,20 @@ AcceleratorOptions self_sharding(bool even = true) {
   return {.dataloader_config = {.dispatch_batches = false, .even_batches = even}};
 }
 
-TEST(SelfSharding, GathersEachSampleOnceAndGivesRanksEquallyManyBatches) {
-  for (uint64_t number = 0; number < 60; ++number) {
+TEST_P(SelfShardingOnRanks, GathersEachSampleOnceAndGivesAllEquallyManyBatches) {
+  const auto ranks = static_cast<size_t>(world_size());
+  for (uint64_t number = 0; number < 20; ++number) {
     Dice dice(number);
-    const std::vector<Values> files = draw_files(dice, 3 + static_cast<int>(dice.below(5)));
+    const std::vector<Values> files =
+        draw_files(dice, world_size() + static_cast<int>(dice.below(5)));
     const int64_t batch_size = 1 + dice.below(4);
     const bool workers = dice.one_in(4);
     Values all;
     for (const Values& file : files) all.insert(all.end(), file.begin(), file.end());
-    std::vector<Values> gathered(3);
-    std::vector<int64_t> counts(3);
-    std::vector<int> ends(3);
-    const auto errors = errors_of_ranks("1x3", [&](Rank& rank) {
+    std::vector<Values> gathered(ranks);
+    std::vector<int64_t> counts(ranks);
+    std::vector<int> ends(ranks);
+    const auto errors = errors_of_ranks(make_cluster({.seed = number}), [&](Rank& rank) {
       const auto index = static_cast<size_t>(rank.index());
       Accelerator accelerator(self_sharding());
       auto loader = accelerator.prepare(
@@ -448,7 +456,7 @@ void check_resuming_own_shards() {
   for (int64_t left_after = 1; left_after < 4; ++left_after) {
     std::vector<Values> whole(2);
     std::vector<Values> parts(2);
-    const auto errors = errors_of_ranks("1x2", [&](Rank& rank) {
+    const auto errors = errors_of_ranks(Cluster("1x2"), [&](Rank& rank) {
       const auto index = static_cast<size_t>(rank.index());
       Accelerator accelerator(self_sharding());
       auto make = [&] {
@@ -482,7 +490,7 @@ TEST(SelfSharding, GoesOnByTheDatasetsStateAlsoOnRanksThatHadEnded) {
 
 TEST(SelfSharding, SkipsAlsoOnRanksThatHaveNoMoreBatches) {
   std::vector<Values> gathered(2);
-  const auto errors = errors_of_ranks("1x2", [&](Rank& rank) {
+  const auto errors = errors_of_ranks(Cluster("1x2"), [&](Rank& rank) {
     Accelerator accelerator(self_sharding());
     auto loader = accelerator.prepare(
         DataLoader(Files({{0, 1}, {10, 11, 12, 13, 14, 15}}), {.batch_size = 2}));
@@ -495,13 +503,24 @@ TEST(SelfSharding, SkipsAlsoOnRanksThatHaveNoMoreBatches) {
   EXPECT_EQ(gathered, (std::vector<Values>{{14, 15}, {14, 15}}));
 }
 
-TEST(SelfSharding, TellsAllRanksWhichOneFailed) {
+// A file of as many samples for each rank.
+std::vector<Values> file_for_each_rank(int64_t samples) {
+  std::vector<Values> files(static_cast<size_t>(simulator::TopologyTest::world_size()));
+  int64_t next = 0;
+  for (Values& file : files) {
+    for (int64_t i = 0; i < samples; ++i) file.push_back(next++);
+  }
+  return files;
+}
+
+TEST_P(SelfShardingOnRanks, TellsAllWhichOneFailed) {
+  std::vector<Values> files = file_for_each_rank(4);
+  files[1][2] = -1;
   for (int workers : {0, 2}) {
-    const auto errors = errors_of_ranks("1x3", [&](Rank&) {
+    const auto errors = errors_of_ranks(make_cluster(), [&](Rank&) {
       Accelerator accelerator(self_sharding());
       auto loader =
-          accelerator.prepare(DataLoader(Files({{0, 1, 2, 3}, {10, 11, -1, 13}, {20, 21, 22, 23}}),
-                                         {.batch_size = 2, .num_workers = workers}));
+          accelerator.prepare(DataLoader(Files(files), {.batch_size = 2, .num_workers = workers}));
       for ([[maybe_unused]] auto& batch : loader) {
       }
     });
@@ -511,10 +530,10 @@ TEST(SelfSharding, TellsAllRanksWhichOneFailed) {
 }
 
 // A rank that cannot even make its shard must not leave the others waiting for its first batch.
-TEST(SelfSharding, TellsAllRanksWhichOneCannotBegin) {
-  const auto errors = errors_of_ranks("1x3", [&](Rank&) {
+TEST_P(SelfShardingOnRanks, TellsAllWhichOneCannotBegin) {
+  const auto errors = errors_of_ranks(make_cluster(), [&](Rank&) {
     Accelerator accelerator(self_sharding());
-    Files files({{0, 1}, {10, 11}, {20, 21}});
+    Files files(file_for_each_rank(2));
     files.refuse(1);
     auto loader = accelerator.prepare(DataLoader(std::move(files), {.batch_size = 2}));
     for ([[maybe_unused]] auto& batch : loader) {
@@ -525,7 +544,7 @@ TEST(SelfSharding, TellsAllRanksWhichOneCannotBegin) {
 }
 
 // A collate function that pads to the longest sample sees the samples that pad the round, too.
-TEST(Dispatch, PadsTheLastRoundAsOneBatch) {
+TEST_P(DispatchOnRanks, PadsTheLastRoundAsOneBatch) {
   auto pad = [](const std::vector<int64_t>& lengths) {
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
     at::Tensor batch = torch::zeros({static_cast<int64_t>(lengths.size()), longest}, torch::kLong);
@@ -534,19 +553,21 @@ TEST(Dispatch, PadsTheLastRoundAsOneBatch) {
     }
     return batch;
   };
-  std::vector<std::vector<int64_t>> seen(2);
-  Cluster("1x2").run_on_every_rank([&](Rank& rank) {
+  // A sample less than two rounds take.
+  Values samples(static_cast<size_t>(4 * world_size() - 1));
+  std::iota(samples.begin(), samples.end(), 1);
+  std::vector<Values> seen(static_cast<size_t>(world_size()));
+  make_cluster().run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator({.dataloader_config = {.dispatch_batches = true}});
-    auto loader = accelerator.prepare(
-        DataLoader(std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}, {.batch_size = 2}, pad));
+    auto loader = accelerator.prepare(DataLoader(Values(samples), {.batch_size = 2}, pad));
     for (auto& batch : loader) {
-      const at::Tensor lengths = accelerator.gather_for_metrics(batch.select(1, 0).contiguous());
+      const Values lengths =
+          values(accelerator.gather_for_metrics(batch.select(1, 0).contiguous()));
       auto& own = seen[static_cast<size_t>(rank.index())];
-      const auto* data = lengths.const_data_ptr<int64_t>();
-      own.insert(own.end(), data, data + lengths.numel());
+      own.insert(own.end(), lengths.begin(), lengths.end());
     }
   });
-  EXPECT_THAT(seen, Each(::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7)));
+  EXPECT_THAT(seen, Each(samples));
 }
 
 }  // namespace

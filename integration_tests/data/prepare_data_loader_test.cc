@@ -75,9 +75,8 @@ TEST_P(PreparedFreely, RegistersItsPasses) {
   });
 }
 
-// One shape each, from here on: the samples are listed.
-TEST(PrepareDataLoader, TakesAnotherPlaceThanTheRanks) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TEST_P(PreparedFreely, TakesAnotherPlaceThanTheRanks) {
+  make_cluster().run_on_every_rank([](Rank&) {
     EXPECT_THAT(one_pass(prepare_data_loader(numbers(8), {.num_processes = 4, .process_index = 3})),
                 ElementsAre(6, 7));
     EXPECT_THAT(one_pass(prepare_data_loader(
@@ -92,6 +91,7 @@ TEST(PrepareDataLoader, TakesAnotherPlaceThanTheRanks) {
   });
 }
 
+// One shape: the rows of two ranks are listed, and swapped between them.
 TEST(PrepareDataLoader, DispatchesWhatItPutsOnTheDevice) {
   Cluster("1x2").run_on_every_rank([](Rank& rank) {
     const Loader loader = numbers(8);
@@ -117,9 +117,9 @@ TEST(PrepareDataLoader, DispatchesWhatItPutsOnTheDevice) {
   });
 }
 
-TEST(PrepareDataLoader, SamplersAreSeededAndShown) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
-    const Loader shuffled = numbers(8, {.batch_size = 2, .shuffle = true});
+TEST_P(PreparedFreely, HasASamplerThatIsSeededAndShown) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    const Loader shuffled = numbers(8 * world_size(), {.batch_size = 2, .shuffle = true});
     const auto prepared = [&](uint64_t seed) {
       return prepare_data_loader(shuffled, {.use_seedable_sampler = true, .data_seed = seed});
     };

@@ -1,4 +1,5 @@
 // The same binary as two real processes over Gloo and as two simulated ranks: the same bits.
+// One shape each, which is that of the processes.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>

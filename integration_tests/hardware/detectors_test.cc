@@ -1,5 +1,5 @@
 // Mistakes that real hardware lets pass and the simulator does not.
-// One shape each: the messages name the ranks that a detector finds.
+// One shape each, but for the races under every seed: the messages name the ranks and devices.
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,6 +11,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -97,12 +98,17 @@ TEST(Races, NothingIsWatchedWhenDetectionIsOff) {
   EXPECT_EQ(error_of("1x2", use_a_result_too_early, {.detect_races = false}), "");
 }
 
-TEST(Races, TheSameRaceIsFoundUnderEverySeed) {
-  const std::string first = error_of("1x4:h100", use_a_result_too_early);
-  for (uint64_t seed = 1; seed < 10; ++seed) {
-    const std::string other = error_of("1x4:h100", use_a_result_too_early, {.seed = seed});
-    EXPECT_EQ(other.substr(0, other.find("\nsimulated")),
-              first.substr(0, first.find("\nsimulated")));
+TOPOLOGY_SUITE(RacesOnDevices, .min_ranks = 2, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(RacesOnDevices, AreFoundUnderEverySeed) {
+  std::string first;
+  for (const uint64_t seed : simulator::kSeeds) {
+    const std::string error =
+        error_of(topology(), use_a_result_too_early, {.seed = simulator::seed_of_run(seed)});
+    const std::string found = error.substr(0, error.find("\nsimulated"));
+    EXPECT_THAT(found, HasSubstr("rank 1 failed: aten::add_ uses memory that all_reduce #0"));
+    if (first.empty()) first = found;
+    EXPECT_EQ(found, first) << "seed " << seed;
   }
 }
 

@@ -1,6 +1,6 @@
 // Virtual time on simulated hardware: what a program spends, and that it depends on nothing but the
 // program, the cluster and the seed.
-// One shape each: the times are worked out for this hardware.
+// One shape each, but for training under every seed: the times are worked out for this hardware.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -14,6 +14,7 @@
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/network/network.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -271,9 +272,14 @@ int64_t training_ns(const std::string& spec, double bucket_cap_mb = 1, uint64_t 
   return elapsed_ns(spec, [&](Rank& rank) { train(rank, bucket_cap_mb); }, seed);
 }
 
-TEST(Training, TakesTheSameNanosecondsUnderEverySeed) {
-  const int64_t first = training_ns("2x4:h100");
-  for (uint64_t seed = 0; seed < 5; ++seed) EXPECT_EQ(training_ns("2x4:h100", 1, seed), first);
+TOPOLOGY_SUITE(TrainingOnDevices, .also = {"2x4:h100"}, .min_ranks = 2,
+               .hardware = simulator::Hardware::kGpu);
+
+TEST_P(TrainingOnDevices, TakesTheSameNanosecondsUnderEverySeed) {
+  const int64_t first = training_ns(topology());
+  for (const uint64_t seed : simulator::kSeeds) {
+    EXPECT_EQ(training_ns(topology(), 1, simulator::seed_of_run(seed)), first) << seed;
+  }
 }
 
 TEST(Training, MoreBandwidthIsNeverSlowerAndMoreLatencyNeverFaster) {

@@ -1,5 +1,6 @@
 // The events, sums and names of a recorded run.
-// One shape each: the events of a recorded run are counted.
+// One shape each, but for what holds of any trace: the figures are those of this hardware, and
+// messages name ranks.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +17,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
 namespace {
@@ -77,8 +79,10 @@ TEST(Trace, SaysWhatMemoryWasForAtThePeak) {
   EXPECT_GT(at_peak(trace, MemoryCategory::kBuckets), 0);
 }
 
-TEST(Trace, JoinsACollectivesMembers) {
-  const Trace trace = recorded("1x4:h100");
+TOPOLOGY_SUITE(AnyTrace, .min_ranks = 2, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(AnyTrace, JoinsACollectivesMembers) {
+  const Trace trace = recorded(topology(), simulator::seed_of_run(1));
   ASSERT_FALSE(trace.operations.empty());
   std::vector<std::set<int>> members(trace.operations.size());
   for (const Slice& slice : trace.slices) {
@@ -127,8 +131,8 @@ TEST(Trace, ShowsWhoWaitedForTheLastRankOfACollective) {
   EXPECT_LT(trace.ranks[2].exposed_ns, 1'000'000);
 }
 
-TEST(Trace, SlicesOfAStreamDoNotOverlap) {
-  const Trace trace = recorded("1x2:h100");
+TEST_P(AnyTrace, SlicesOfAStreamDoNotOverlap) {
+  const Trace trace = recorded(topology(), simulator::seed_of_run(2));
   std::map<std::pair<int, int>, int64_t> end_of;
   for (const Slice& slice : trace.slices) {
     int64_t& end_ns = end_of[{slice.rank, slice.stream}];
@@ -140,9 +144,10 @@ TEST(Trace, SlicesOfAStreamDoNotOverlap) {
 
 TEST(Trace, CountsSteps) { EXPECT_GE(recorded("1x2:h100").step_ends_ns.size(), 3); }
 
-TEST(Trace, IsTheSameForTheSameSeed) {
-  const Trace first = recorded("2x2:h100", 3);
-  const Trace second = recorded("2x2:h100", 3);
+TEST_P(AnyTrace, IsTheSameForTheSameSeed) {
+  const uint64_t seed = simulator::seed_of_run(3);
+  const Trace first = recorded(topology(), seed);
+  const Trace second = recorded(topology(), seed);
   ASSERT_EQ(first.slices.size(), second.slices.size());
   for (size_t i = 0; i < first.slices.size(); ++i) {
     ASSERT_EQ(first.slices[i].rank, second.slices[i].rank);

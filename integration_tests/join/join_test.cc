@@ -178,6 +178,7 @@ class Training : public ::testing::TestWithParam<std::tuple<Case, std::string>> 
 
 TEST_P(Training, LeavesEqualReplicasThatFollowTheSums) {
   const auto& [one, spec] = GetParam();
+  // Seeds of the data: of each, another rank has nothing. The run's seed is added for the schedule.
   for (const uint64_t seed : {0, 1, 2, 4}) {
     Cluster cluster(spec, {.seed = simulator::seed_of_run(seed)});
     cluster.run_on_every_rank([&](Rank& rank) { train(rank, one, seed); });

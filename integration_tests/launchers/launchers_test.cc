@@ -137,6 +137,7 @@ TEST_F(Launchers, RefusesToForkBesideOtherThreads) {
   other.join();
 }
 
+// One shape each: launch() hands its text on to the simulator, whose shapes other tests are about.
 TEST_F(Launchers, SimulatesTheSame) {
   std::string seen;
   const auto function = [&] {

@@ -52,7 +52,7 @@ TOPOLOGY_SUITE(OrderedScope, .also = {"2x3"});
 
 TEST_P(OrderedScope, FirstRanksAreThroughBeforeOthersEnter) {
   for (const Way& way : kWays) {
-    for (uint64_t seed = 0; seed < 10; ++seed) {
+    for (const uint64_t seed : simulator::kSeeds) {
       Cluster cluster = make_cluster({.seed = seed});
       const auto ranks = static_cast<size_t>(world_size());
       std::vector<int> through;
@@ -113,7 +113,7 @@ std::map<int, std::string> errors_when(const Way& way, const std::vector<int>& c
 TEST_P(OrderedScope, AnExceptionReachesEveryRankAndNamesItsOwn) {
   for (const Way& way : kWays) {
     for (int culprit = 0; culprit < world_size(); ++culprit) {
-      for (uint64_t seed : {1, 2, 3}) {
+      for (const uint64_t seed : simulator::kSeeds) {
         const std::map<int, std::string> errors = errors_when(way, {culprit}, seed);
         for (int rank = 0; rank < world_size(); ++rank) {
           ASSERT_TRUE(errors.contains(rank)) << way.name << " " << rank << " of " << culprit;

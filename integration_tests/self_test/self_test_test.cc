@@ -40,6 +40,7 @@ TEST(SelfTest, ShowsWhichLibTorchProgramsLink) {
                             "which .*accelerate-self-test links\\)\n"));
 }
 
+// One shape, with several ranks on several nodes: a program of its own, started by the command.
 TEST(SelfTest, PassesOnASimulatedCluster) {
   const accelerate::ChildResult ran = run_test_command("--simulate 2x2");
   EXPECT_EQ(ran.exit_code, 0) << ran.output;

@@ -64,7 +64,7 @@ TEST_P(Logging, IsTheMainProcesssUnlessAllAreAsked) {
 TEST_P(Logging, IsRankByRankWhateverTheirTiming) {
   std::vector<std::string> expected = lines_of_ranks("a", /*with_rank=*/true);
   for (const std::string& line : lines_of_ranks("b", /*with_rank=*/true)) expected.push_back(line);
-  for (uint64_t seed = 0; seed < 5; ++seed) {
+  for (const uint64_t seed : simulator::kSeeds) {
     EXPECT_EQ(
         logged(
             [](Rank& rank) {

@@ -1,4 +1,7 @@
 // Accumulated gradients give the step of one large batch, whatever the windows and ranks.
+#include <algorithm>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -12,7 +15,9 @@ namespace {
 
 using simulator::Cluster;
 using simulator::Rank;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 template <typename Function>
 std::string error_of(Function function) {
@@ -52,34 +57,45 @@ std::vector<float> gradients_of_steps(Accelerator& accelerator, int64_t batches)
   return steps;
 }
 
-// One shape each: windows and gradients are worked out for it.
-TEST(Accumulation, TheLastWindowWeighsLessUnlessNormalised) {
-  Cluster("1x1").run_on_every_rank([](Rank&) {
-    Accelerator accelerator({.gradient_accumulation_steps = 4});
-    EXPECT_EQ(gradients_of_steps(accelerator, 6), (std::vector<float>{2.5, 11.0 / 4}));
-  });
-  const GradientAccumulationPlugin normalised{.num_steps = 4, .normalize_partial_window = true};
-  Cluster("1x1").run_on_every_rank([&](Rank&) {
-    Accelerator accelerator({.gradient_accumulation_plugin = normalised});
-    EXPECT_EQ(gradients_of_steps(accelerator, 6), (std::vector<float>{2.5, 5.5}));
-    EXPECT_EQ(gradients_of_steps(accelerator, 5), (std::vector<float>{2.5, 5.0}));
-    EXPECT_EQ(gradients_of_steps(accelerator, 7), (std::vector<float>{2.5, 6.0}));
-    EXPECT_EQ(gradients_of_steps(accelerator, 8), (std::vector<float>{2.5, 6.5}));
-    EXPECT_EQ(gradients_of_steps(accelerator, 1), (std::vector<float>{1.0}));
-  });
-  Cluster("1x2").run_on_every_rank([&](Rank&) {
-    Accelerator accelerator({.gradient_accumulation_plugin = normalised});
-    // Each rank's six batches of the twelve: 1 3 5 7 | 9 11 and 2 4 6 8 | 10 12.
-    EXPECT_EQ(gradients_of_steps(accelerator, 6), (std::vector<float>{4.5, 10.5}));
-  });
+TOPOLOGY_SUITE(Accumulation, .hardware = simulator::Hardware::kNoTpu);
+
+// The same numbers without anything of ours: with W ranks, micro-step n takes the W numbers from
+// n W + 1 on. A window's gradient is the sum of its micro-steps' means, divided by `num_steps`, or,
+// normalised, by as many as there were.
+std::vector<float> expected_gradients(int64_t num_steps, int64_t batches, bool normalised) {
+  const double ranks = simulator::TopologyTest::world_size();
+  std::vector<float> steps;
+  for (int64_t begin = 0; begin < batches; begin += num_steps) {
+    const int64_t end = std::min(begin + num_steps, batches);
+    double sum = 0;
+    for (int64_t n = begin; n < end; ++n) sum += static_cast<double>(n) * ranks + (ranks + 1) / 2;
+    steps.push_back(
+        static_cast<float>(sum / static_cast<double>(normalised ? end - begin : num_steps)));
+  }
+  return steps;
 }
 
-TEST(Accumulation, SeveralLossesShareANormalisedWindow) {
-  Cluster("1x1").run_on_every_rank([](Rank&) {
+TEST_P(Accumulation, TheLastWindowWeighsLessUnlessNormalised) {
+  for (const bool normalised : {false, true}) {
+    make_cluster().run_on_every_rank([&](Rank&) {
+      Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
+                                   .num_steps = 4, .normalize_partial_window = normalised}});
+      for (const int64_t batches : {1, 5, 6, 7, 8}) {
+        EXPECT_THAT(gradients_of_steps(accelerator, batches),
+                    Pointwise(FloatNear(1e-4f), expected_gradients(4, batches, normalised)))
+            << batches << " batches";
+      }
+    });
+  }
+}
+
+TEST_P(Accumulation, SeveralLossesShareANormalisedWindow) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
                                  .num_steps = 4, .normalize_partial_window = true}});
     Dot net, other;
-    auto data = torch::tensor({1.f, 3.f});
+    // Two numbers for each rank.
+    auto data = torch::arange(1, 2 * world_size() + 1).to(torch::kFloat);
     auto [model, second, loader] = accelerator.prepare(
         net, other, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
     for (auto& [x, y] : loader) {
@@ -87,14 +103,13 @@ TEST(Accumulation, SeveralLossesShareANormalisedWindow) {
       accelerator.backward(model(x).mean());
       accelerator.backward(second(x).mean() * 10);
     }
-    EXPECT_FLOAT_EQ(gradient(net), 2.0);
-    EXPECT_FLOAT_EQ(gradient(other), 20.0);
+    const float mean = data.mean().item<float>();
+    EXPECT_NEAR(gradient(net), mean, 1e-4);
+    EXPECT_NEAR(gradient(other), 10 * mean, 1e-3);
   });
 }
 
-TOPOLOGY_SUITE(AccumulationOnRanks, .hardware = simulator::Hardware::kNoTpu);
-
-TEST_P(AccumulationOnRanks, SynchronisingEachBatchGivesTheSame) {
+TEST_P(Accumulation, SynchronisingEachBatchGivesTheSame) {
   for (const bool each : {false, true}) {
     make_cluster().run_on_every_rank([&](Rank&) {
       Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
@@ -107,11 +122,11 @@ TEST_P(AccumulationOnRanks, SynchronisingEachBatchGivesTheSame) {
   }
 }
 
-TEST(Accumulation, ALoopThatIsLeftEarlyKeepsItsWindowAndTheNextBatchGoesOn) {
-  Cluster("1x1").run_on_every_rank([](Rank&) {
+TEST_P(Accumulation, ALoopThatIsLeftEarlyKeepsItsWindowAndTheNextBatchGoesOn) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
     Dot net;
-    auto data = torch::arange(1, 6).to(torch::kFloat);
+    auto data = torch::arange(5 * world_size()).to(torch::kFloat);
     auto [model, loader] =
         accelerator.prepare(net, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
     std::vector<bool> synchronised;
@@ -129,48 +144,48 @@ TEST(Accumulation, ALoopThatIsLeftEarlyKeepsItsWindowAndTheNextBatchGoesOn) {
 
 // ---- Losses normalised by tokens.
 
-// Ranks and micro-steps have different numbers of tokens; one rank and step has none.
-constexpr int64_t kTokens[4][2] = {{3, 1}, {0, 5}, {2, 2}, {7, 0}};
-
+// Ranks and micro-steps have different numbers of tokens, some of them none.
 torch::Tensor tokens_of(int64_t step, int64_t rank, torch::Device device) {
+  constexpr int64_t kTokens[4][2] = {{3, 1}, {0, 5}, {2, 2}, {7, 0}};
   torch::manual_seed(10 * step + rank);
-  return torch::rand({kTokens[step][rank]}).to(device);
+  return torch::rand({kTokens[step][rank % 2]}).to(device);
 }
 
-TEST(BackwardTokens, GivesTheMeanOverAllTokensOfTheWindow) {
-  // One shape, on two kinds of hardware: kTokens has two ranks.
-  for (const char* topology : {"1x2", "1x2:h100"}) {
-    for (const auto precision : {PrecisionType::kNo, PrecisionType::kFp16}) {
-      Cluster(topology).run_on_every_rank([&](Rank& rank) {
-        for (const int64_t window : {1, 2, 4}) {
-          Accelerator accelerator({.mixed_precision = precision});
-          accelerator.set_gradient_accumulation_steps(window);
-          Dot net;
-          torch::optim::SGD sgd(net->parameters(), 1.0);
-          auto [model, optimizer] = accelerator.prepare(net, sgd);
-          for (int64_t begin = 0; begin < 4; begin += window) {
-            torch::Tensor sum = torch::zeros({}, torch::kDouble);
-            int64_t count = 0;
-            for (int64_t step = begin; step < begin + window; ++step) {
-              auto scope = accelerator.accumulate(model);
-              const auto x = tokens_of(step, rank.index(), accelerator.device());
-              const auto total = accelerator.backward_tokens(model(x).sum(), x.numel());
-              for (const int r : {0, 1}) {
-                sum += tokens_of(step, r, torch::kCPU).to(torch::kDouble).sum();
-                count += kTokens[step][r];
-              }
-              EXPECT_EQ(total.defined(), step == begin + window - 1);
-              if (total.defined()) EXPECT_EQ(total.item<int64_t>(), count);
+TOPOLOGY_SUITE(BackwardTokens, .also = {"1x2:h100"}, .min_ranks = 2,
+               .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(BackwardTokens, GivesTheMeanOverAllTokensOfTheWindow) {
+  for (const auto precision : {PrecisionType::kNo, PrecisionType::kFp16}) {
+    make_cluster().run_on_every_rank([&](Rank& rank) {
+      for (const int64_t window : {1, 2, 4}) {
+        Accelerator accelerator({.mixed_precision = precision});
+        accelerator.set_gradient_accumulation_steps(window);
+        Dot net;
+        torch::optim::SGD sgd(net->parameters(), 1.0);
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        for (int64_t begin = 0; begin < 4; begin += window) {
+          torch::Tensor sum = torch::zeros({}, torch::kDouble);
+          int64_t count = 0;
+          for (int64_t step = begin; step < begin + window; ++step) {
+            auto scope = accelerator.accumulate(model);
+            const auto x = tokens_of(step, rank.index(), accelerator.device());
+            const auto total = accelerator.backward_tokens(model(x).sum(), x.numel());
+            for (int r = 0; r < accelerator.num_processes(); ++r) {
+              const auto tokens = tokens_of(step, r, torch::kCPU);
+              sum += tokens.to(torch::kDouble).sum();
+              count += tokens.numel();
             }
-            accelerator.unscale_gradients();
-            EXPECT_NEAR(gradient(net), sum.item<double>() / count, 1e-5) << window;
-            net->weight.mutable_grad().zero_();
-            if (accelerator.scaler()) accelerator.scaler()->update();
+            EXPECT_EQ(total.defined(), step == begin + window - 1);
+            if (total.defined()) EXPECT_EQ(total.item<int64_t>(), count);
           }
-          accelerator.free_memory();
+          accelerator.unscale_gradients();
+          EXPECT_NEAR(gradient(net), sum.item<double>() / count, 1e-5) << window;
+          net->weight.mutable_grad().zero_();
+          if (accelerator.scaler()) accelerator.scaler()->update();
         }
-      });
-    }
+        accelerator.free_memory();
+      }
+    });
   }
 }
 
@@ -186,7 +201,7 @@ TEST_P(TokensOnRanks, AWindowWithoutTokensHasNoGradient) {
   });
 }
 
-// One shape each: mistakes of one rank, and autograd's own arguments.
+// One rank: its calls contradict each other, before anything is collective.
 TEST(BackwardTokens, MistakesAreNamed) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
@@ -214,6 +229,7 @@ TEST(BackwardTokens, MistakesAreNamed) {
   });
 }
 
+// One rank: autograd's own arguments, and no model that ranks share.
 TEST(Backward, PassesAutogradsArgumentsOn) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator;

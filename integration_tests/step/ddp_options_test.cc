@@ -1,4 +1,5 @@
 // Every field of DistributedDataParallelKwargs, through the Accelerator.
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,7 +20,9 @@ namespace {
 
 using simulator::Cluster;
 using simulator::ClusterError;
+using simulator::Hardware;
 using simulator::Rank;
+using simulator::TopologyTest;
 using torch::Tensor;
 using Hook = DDPCommunicationHookType;
 using ::testing::AllOf;
@@ -87,14 +90,13 @@ void train(Rank& rank, const Training& setup) {
   rank.report("parameters", flat(net->parameters()));
 }
 
-std::vector<Tensor> trained(const std::string& spec, const Training& setup) {
-  Cluster cluster(spec, {.seed = 3});
+std::vector<Tensor> trained(const Training& setup) {
+  Cluster cluster = TopologyTest::make_cluster({.seed = 3});
   cluster.run_on_every_rank([&](Rank& rank) { train(rank, setup); });
   return cluster.reports("parameters");
 }
 
-std::string failure_of(const std::string& spec, const std::function<void(Rank&)>& body) {
-  Cluster cluster(spec, {.seed = 3});
+std::string failure_of(Cluster cluster, const std::function<void(Rank&)>& body) {
   try {
     cluster.run_on_every_rank(body);
   } catch (const ClusterError& error) {
@@ -105,111 +107,117 @@ std::string failure_of(const std::string& spec, const std::function<void(Rank&)>
   return "no error";
 }
 
-void expect_follows(const Training& setup, const Training& plain, double tolerance) {
-  for (const std::string& spec : simulator::topologies(
-           {.also = {"1x3:h100"}, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu})) {
-    const std::vector<Tensor> got = trained(spec, setup);
-    const Tensor expected = trained(spec, plain)[0];
-    for (const Tensor& parameters : got) {
-      EXPECT_TRUE(torch::allclose(parameters, expected, tolerance, tolerance)) << spec;
-      EXPECT_TRUE(torch::equal(parameters, got[0])) << spec;
-    }
-    EXPECT_TRUE(torch::equal(trained(spec, setup)[0], got[0])) << spec << ", repeated";
-  }
+bool all_equal(const std::vector<Tensor>& of_ranks) {
+  return std::ranges::all_of(of_ranks,
+                             [&](const Tensor& each) { return torch::equal(each, of_ranks[0]); });
 }
+
+void expect_follows(const Training& setup, const Tensor& expected, double tolerance) {
+  const std::vector<Tensor> got = trained(setup);
+  EXPECT_TRUE(all_equal(got));
+  EXPECT_TRUE(torch::allclose(got[0], expected, tolerance, tolerance));
+  EXPECT_TRUE(torch::equal(trained(setup)[0], got[0])) << "repeated";
+}
+
+constexpr PowerSgdOptions kFull{
+    .matrix_approximation_rank = 64, .start_powerSGD_iter = 2, .min_compression_rate = 1e-3};
 
 struct Case {
   const char* name;
   DistributedDataParallelKwargs ddp;
 };
 
-class Hooks : public ::testing::TestWithParam<Case> {};
+std::vector<Case> hooks() {
+  return {
+      {"fp16", {.comm_hook = Hook::kFp16}},
+      {"bf16", {.comm_hook = Hook::kBf16}},
+      {"fp16, small buckets", {.bucket_cap_mb = 1e-4, .comm_hook = Hook::kFp16}},
+      {"bf16, views", {.gradient_as_bucket_view = true, .comm_hook = Hook::kBf16}},
+      {"bf16, unused", {.find_unused_parameters = true, .comm_hook = Hook::kBf16}},
+      {"PowerSGD", {.comm_hook = Hook::kPowerSgd, .comm_state_option = kFull}},
+      {"batched PowerSGD", {.comm_hook = Hook::kBatchedPowerSgd, .comm_state_option = kFull}},
+      {"PowerSGD, small buckets",
+       {.bucket_cap_mb = 1e-4, .comm_hook = Hook::kPowerSgd, .comm_state_option = kFull}},
+      {"PowerSGD in fp16",
+       {.comm_hook = Hook::kPowerSgd, .comm_wrapper = Hook::kFp16, .comm_state_option = kFull}}};
+}
+
+TOPOLOGY_SUITE(Hooks, .also = {"1x3:h100"}, .min_ranks = 2, .hardware = Hardware::kNoTpu);
 
 TEST_P(Hooks, FollowThePlainAllReduce) {
-  expect_follows({.ddp = GetParam().ddp, .steps = 6}, {.steps = 6}, 1e-2);
+  const Tensor expected = trained({.steps = 6})[0];
+  for (const Case& each : hooks()) {
+    SCOPED_TRACE(each.name);
+    expect_follows({.ddp = each.ddp, .steps = 6}, expected, 1e-2);
+  }
+}
+
+// Each rank has a step more than the one before it.
+std::vector<Tensor> trained_unevenly(const DistributedDataParallelKwargs& options) {
+  Cluster cluster = TopologyTest::make_cluster({.seed = 5});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.kwargs_handlers = {options}});
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    {
+      auto scope = accelerator.join_uneven_inputs({.even_batches = false}, model);
+      for (int step = 0; step < 3 + rank.index(); ++step) {
+        auto [y, z] = model(input_of(accelerator, step));
+        accelerator.backward(y.square().mean() + z.sum());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    }
+    rank.report("parameters", flat(net->parameters()));
+  });
+  return cluster.reports("parameters");
 }
 
 TEST_P(Hooks, FollowRanksThatStillTrain) {
-  auto trained_unevenly = [](const DistributedDataParallelKwargs& options) {
-    Cluster cluster("1x3", {.seed = 5});
-    cluster.run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator({.kwargs_handlers = {options}});
-      Net net;
-      torch::optim::SGD sgd(net->parameters(), 0.1);
-      auto [model, optimizer] = accelerator.prepare(net, sgd);
-      {
-        auto scope = accelerator.join_uneven_inputs({.even_batches = false}, model);
-        for (int step = 0; step < 3 + 2 * rank.index(); ++step) {
-          auto [y, z] = model(input_of(accelerator, step));
-          accelerator.backward(y.square().mean() + z.sum());
-          optimizer.step();
-          optimizer.zero_grad();
-        }
-      }
-      rank.report("parameters", flat(net->parameters()));
-    });
-    return cluster.reports("parameters");
-  };
-  const std::vector<Tensor> got = trained_unevenly(GetParam().ddp);
   const Tensor expected = trained_unevenly({})[0];
-  for (const Tensor& parameters : got) {
-    EXPECT_TRUE(torch::equal(parameters, got[0]));
-    EXPECT_TRUE(torch::allclose(parameters, expected, 1e-2, 1e-2));
+  for (const Case& each : hooks()) {
+    const std::vector<Tensor> got = trained_unevenly(each.ddp);
+    EXPECT_TRUE(all_equal(got)) << each.name;
+    EXPECT_TRUE(torch::allclose(got[0], expected, 1e-2, 1e-2)) << each.name;
   }
 }
 
-constexpr PowerSgdOptions kFull{
-    .matrix_approximation_rank = 64, .start_powerSGD_iter = 2, .min_compression_rate = 1e-3};
+TOPOLOGY_SUITE(StaticGraph, .also = {"1x3:h100"}, .min_ranks = 2, .hardware = Hardware::kNoTpu);
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Hooks,
-    ::testing::Values(
-        Case{"fp16", {.comm_hook = Hook::kFp16}}, Case{"bf16", {.comm_hook = Hook::kBf16}},
-        Case{"fp16_small_buckets", {.bucket_cap_mb = 1e-4, .comm_hook = Hook::kFp16}},
-        Case{"bf16_views", {.gradient_as_bucket_view = true, .comm_hook = Hook::kBf16}},
-        Case{"bf16_unused", {.find_unused_parameters = true, .comm_hook = Hook::kBf16}},
-        Case{"power_sgd", {.comm_hook = Hook::kPowerSgd, .comm_state_option = kFull}},
-        Case{"batched_power_sgd",
-             {.comm_hook = Hook::kBatchedPowerSgd, .comm_state_option = kFull}},
-        Case{"power_sgd_small_buckets",
-             {.bucket_cap_mb = 1e-4, .comm_hook = Hook::kPowerSgd, .comm_state_option = kFull}},
-        Case{"power_sgd_in_fp16",
-             {.comm_hook = Hook::kPowerSgd,
-              .comm_wrapper = Hook::kFp16,
-              .comm_state_option = kFull}}),
-    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
-
-TEST(StaticGraph, FollowsTheDynamicOne) {
+TEST_P(StaticGraph, FollowsTheDynamicOne) {
+  const Tensor expected = trained({})[0];
   for (const bool views : {false, true}) {
-    expect_follows({.ddp = {.gradient_as_bucket_view = views, .static_graph = true}}, {}, 1e-6);
+    expect_follows({.ddp = {.gradient_as_bucket_view = views, .static_graph = true}}, expected,
+                   1e-6);
   }
-  expect_follows({.ddp = {.bucket_cap_mb = 1e-4, .static_graph = true}}, {}, 1e-6);
-  expect_follows({.ddp = {.find_unused_parameters = true, .static_graph = true}}, {}, 1e-6);
-  expect_follows({.ddp = {.static_graph = true, .comm_hook = Hook::kFp16}}, {}, 1e-2);
+  expect_follows({.ddp = {.bucket_cap_mb = 1e-4, .static_graph = true}}, expected, 1e-6);
+  expect_follows({.ddp = {.find_unused_parameters = true, .static_graph = true}}, expected, 1e-6);
+  expect_follows({.ddp = {.static_graph = true, .comm_hook = Hook::kFp16}}, expected, 1e-2);
 }
 
-TEST(StaticGraph, FindsUnusedParametersByItself) {
+TEST_P(StaticGraph, FindsUnusedParametersByItself) {
   for (const bool loss_of_both : {false, true}) {
     const Training unused{
         .ddp = {.find_unused_parameters = true}, .uses_all = false, .loss_of_both = loss_of_both};
     Training setup = unused;
     setup.ddp = {.static_graph = true};
-    expect_follows(setup, unused, 1e-6);
+    expect_follows(setup, trained(unused)[0], 1e-6);
   }
 }
 
-TEST(StaticGraph, BeginsWithThePassThatSynchronises) {
+TEST_P(StaticGraph, BeginsWithThePassThatSynchronises) {
   {
     SCOPED_TRACE("accumulating");
-    expect_follows({.ddp = {.static_graph = true}, .accumulate = 2}, {.accumulate = 2}, 1e-6);
+    expect_follows({.ddp = {.static_graph = true}, .accumulate = 2}, trained({.accumulate = 2})[0],
+                   1e-6);
   }
   SCOPED_TRACE("idle passes");
-  expect_follows({.ddp = {.static_graph = true}, .idle_passes = 2}, {}, 1e-6);
+  expect_follows({.ddp = {.static_graph = true}, .idle_passes = 2}, trained({})[0], 1e-6);
 }
 
-// One shape: the refusal is the same on any.
-TEST(StaticGraph, IsRefusedWhereRanksJoin) {
-  const std::string failure = failure_of("1x2", [](Rank&) {
+TEST_P(StaticGraph, IsRefusedWhereRanksJoin) {
+  const std::string failure = failure_of(make_cluster(), [](Rank&) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.static_graph = true}}});
     auto model = accelerator.prepare(Net());
@@ -218,54 +226,50 @@ TEST(StaticGraph, IsRefusedWhereRanksJoin) {
   EXPECT_THAT(failure, HasSubstr("static_graph"));
 }
 
+TOPOLOGY_SUITE(GradientsInBuckets, .also = {"1x2:h100"}, .min_ranks = 2,
+               .hardware = Hardware::kNoTpu);
+
 // Where gradients lie in their buckets, and where they are copied out.
-TEST(GradientsInBuckets, TrainToTheSameBits) {
-  for (const std::string& spec :
-       simulator::topologies({.min_ranks = 2, .hardware = simulator::Hardware::kNoTpu})) {
-    for (const int accumulate : {1, 3}) {
-      const std::vector<Tensor> got = trained(spec, {.accumulate = accumulate, .steps = 24});
-      const std::vector<Tensor> expected =
-          trained(spec, {.ddp = {.static_graph = true}, .accumulate = accumulate, .steps = 24});
-      for (size_t rank = 0; rank < got.size(); ++rank) {
-        EXPECT_TRUE(torch::equal(got[rank], expected[rank])) << spec << ", " << accumulate;
-      }
+TEST_P(GradientsInBuckets, TrainToTheSameBits) {
+  for (const int accumulate : {1, 3}) {
+    const std::vector<Tensor> got = trained({.accumulate = accumulate, .steps = 24});
+    const std::vector<Tensor> expected =
+        trained({.ddp = {.static_graph = true}, .accumulate = accumulate, .steps = 24});
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      EXPECT_TRUE(torch::equal(got[rank], expected[rank])) << accumulate << ", rank " << rank;
     }
   }
 }
 
-TEST(GradientsInBuckets, StayThereThroughAWholeStep) {
-  for (const std::string& spec : simulator::topologies(
-           {.also = {"1x2:h100"}, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu})) {
-    Cluster cluster(spec);
-    cluster.run_on_every_rank([&](Rank&) {
-      Accelerator accelerator(
-          {.mixed_precision = PrecisionType::kBf16, .gradient_accumulation_steps = 2});
-      Net net;
-      torch::optim::AdamW adam(net->parameters());
-      auto [model, optimizer] = accelerator.prepare(net, adam);
-      for (int step = 0; step < 8; ++step) {
-        auto scope = accelerator.accumulate(model);
-        auto [y, z] = model(input_of(accelerator, step));
-        accelerator.backward(y.square().mean() + z.sum());
-        accelerator.clip_grad_norm_(net->parameters(), 1.0);
-        optimizer.step();
-        const Tensor& gradient = net->second->bias.grad();
-        if (accelerator.sync_gradients()) {
-          EXPECT_GT(gradient.storage().nbytes(), gradient.nbytes()) << step << ": was copied out";
-        }
-        optimizer.zero_grad();
+TEST_P(GradientsInBuckets, StayThereThroughAWholeStep) {
+  make_cluster().run_on_every_rank([&](Rank&) {
+    Accelerator accelerator(
+        {.mixed_precision = PrecisionType::kBf16, .gradient_accumulation_steps = 2});
+    Net net;
+    torch::optim::AdamW adam(net->parameters());
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    for (int step = 0; step < 8; ++step) {
+      auto scope = accelerator.accumulate(model);
+      auto [y, z] = model(input_of(accelerator, step));
+      accelerator.backward(y.square().mean() + z.sum());
+      accelerator.clip_grad_norm_(net->parameters(), 1.0);
+      optimizer.step();
+      const Tensor& gradient = net->second->bias.grad();
+      if (accelerator.sync_gradients()) {
+        EXPECT_GT(gradient.storage().nbytes(), gradient.nbytes()) << step << ": was copied out";
       }
-    });
-  }
+      optimizer.zero_grad();
+    }
+  });
 }
 
-// One shape each, from here on, beside those of expect_follows(): the ranks have parts of their
-// own.
-TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
-  expect_follows({.ddp = {.find_unused_parameters = true}, .loss_of_both = false},
-                 {.ddp = {.static_graph = true}, .loss_of_both = false}, 1e-6);
-  Cluster cluster("1x2");
-  cluster.run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(FindUnusedParameters, .also = {"1x3:h100"}, .min_ranks = 2,
+               .hardware = Hardware::kNoTpu);
+
+TEST_P(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
+  const Tensor expected = trained({.ddp = {.static_graph = true}, .loss_of_both = false})[0];
+  expect_follows({.ddp = {.find_unused_parameters = true}, .loss_of_both = false}, expected, 1e-6);
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
     Net net;
@@ -280,14 +284,14 @@ TEST(FindUnusedParameters, FollowsAnOutputThatIsNotInTheLoss) {
   });
 }
 
-TEST(FindUnusedParameters, GivesOutputsThatCanBeChangedInPlace) {
-  Cluster cluster("1x2");
+TEST_P(FindUnusedParameters, GivesOutputsThatCanBeChangedInPlace) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
     Net net;
     auto model = accelerator.prepare(net);
-    const Tensor x = torch::ones({2, 6}) + rank.index();
+    const Tensor x = (torch::ones({2, 6}) + rank.index()).to(accelerator.device());
     const Tensor expected = torch::autograd::grad({std::get<1>(net->forward(x)).mul(3).sum()},
                                                   {net->second->weight})[0];
     auto [y, z] = model(x);
@@ -296,57 +300,63 @@ TEST(FindUnusedParameters, GivesOutputsThatCanBeChangedInPlace) {
     rank.report("expected", expected);
     rank.report("gradient", net->second->weight.grad());
   });
-  const std::vector<Tensor> expected = cluster.reports("expected");
+  const Tensor expected = torch::stack(cluster.reports("expected")).mean(0);
   for (const Tensor& gradient : cluster.reports("gradient")) {
-    EXPECT_TRUE(torch::allclose(gradient, (expected[0] + expected[1]) / 2));
+    EXPECT_TRUE(torch::allclose(gradient, expected, 1e-5, 1e-6));
   }
 }
 
-TEST(FindUnusedParameters, AveragesWhatSomeRanksUsed) {
-  Cluster cluster("1x2");
+TEST_P(FindUnusedParameters, AveragesWhatSomeRanksUsed) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.find_unused_parameters = true}}});
     Net net;
     auto model = accelerator.prepare(net);
-    const Tensor y = std::get<0>(model(torch::ones({1, 6}), rank.index() == 0));
+    const Tensor x = torch::ones({1, 6}).to(accelerator.device());
+    const Tensor y = std::get<0>(model(x, rank.index() == 0));
     y.sum().backward();
     rank.report("gradient", net->sometimes->bias.grad());
   });
   for (const Tensor& gradient : cluster.reports("gradient")) {
-    EXPECT_TRUE(torch::allclose(gradient, torch::full({4}, 0.05)));
+    EXPECT_TRUE(torch::allclose(gradient, torch::full({4}, 0.1 / world_size())));
   }
 }
 
-TEST(FindUnusedParameters, IsAdvisedWithTheNamesOfThoseMissing) {
+TEST_P(FindUnusedParameters, IsAdvisedWithTheNamesOfThoseMissing) {
   const std::string failure =
-      failure_of("1x2", [](Rank& rank) { train(rank, {.uses_all = false}); });
+      failure_of(make_cluster(), [](Rank& rank) { train(rank, {.uses_all = false}); });
   EXPECT_THAT(failure, AllOf(HasSubstr("find_unused_parameters"), HasSubstr("sometimes.weight"),
                              HasSubstr("sometimes.bias")));
 }
 
-TEST(BroadcastBuffers, IsWhatTheOptionSays) {
+TOPOLOGY_SUITE(BroadcastBuffers, .min_ranks = 2, .hardware = Hardware::kNoTpu);
+
+TEST_P(BroadcastBuffers, IsWhatTheOptionSays) {
   for (const bool broadcasts : {true, false}) {
-    Cluster cluster("1x2");
+    Cluster cluster = make_cluster();
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(
           {.kwargs_handlers = {DistributedDataParallelKwargs{.broadcast_buffers = broadcasts}}});
       torch::nn::BatchNorm1d norm(2);
       auto model = accelerator.prepare(norm);
-      for (int step = 0; step < 2; ++step) {
-        model(torch::ones({4, 2}) * (rank.index() + step)).sum().backward();
-      }
-      model(torch::zeros({4, 2}));
+      const Tensor x = torch::ones({4, 2}).to(accelerator.device());
+      for (int step = 0; step < 2; ++step) model(x * (rank.index() + step)).sum().backward();
+      model(x * 0);
       rank.report("mean", norm->running_mean);
     });
     const std::vector<Tensor> means = cluster.reports("mean");
-    EXPECT_EQ(torch::equal(means[0], means[1]), broadcasts);
+    for (size_t rank = 1; rank < means.size(); ++rank) {
+      EXPECT_EQ(torch::equal(means[0], means[rank]), broadcasts) << "rank " << rank;
+    }
   }
 }
 
-TEST(Options, ThatContradictAreRefused) {
+TOPOLOGY_SUITE(Options, .min_ranks = 2, .hardware = Hardware::kNoTpu);
+
+TEST_P(Options, ThatContradictAreRefused) {
   auto refusal = [](const DistributedDataParallelKwargs& options, bool sparse = false) {
-    return failure_of("1x2", [&](Rank&) {
+    return failure_of(make_cluster(), [&](Rank&) {
       Accelerator accelerator({.kwargs_handlers = {options}});
       torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(sparse));
       accelerator.prepare(table);
@@ -363,9 +373,10 @@ TEST(Options, ThatContradictAreRefused) {
       HasSubstr("start_powerSGD_iter"));
 }
 
+// One shape: the messages name the ranks of four that differ.
 TEST(Replicas, AreComparedByNameBeforeTheyAreOne) {
   auto failure = [](const std::function<torch::nn::Sequential(int)>& made) {
-    return failure_of("1x4", [&](Rank& rank) {
+    return failure_of(Cluster("1x4"), [&](Rank& rank) {
       Accelerator accelerator;
       accelerator.prepare(made(rank.index()));
     });
@@ -397,9 +408,11 @@ TEST(Replicas, AreComparedByNameBeforeTheyAreOne) {
               HasSubstr("frozen parameter \"0.weight\""));
 }
 
-TEST(TriggerSync, SynchronisesWhatWasNotPreparedFor) {
+TOPOLOGY_SUITE(TriggerSync, .min_ranks = 2, .hardware = Hardware::kNoTpu);
+
+TEST_P(TriggerSync, SynchronisesWhatWasNotPreparedFor) {
   for (const bool finds_unused : {false, true}) {
-    Cluster cluster("1x2");
+    Cluster cluster = make_cluster();
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator({.kwargs_handlers = {DistributedDataParallelKwargs{
                                    .find_unused_parameters = finds_unused}}});
@@ -427,18 +440,15 @@ TEST(TriggerSync, SynchronisesWhatWasNotPreparedFor) {
       loss(3).backward();
       rank.report("later", net->first->weight.grad().clone());
     });
-    auto equal = [&](const char* name) {
-      return torch::equal(cluster.reports(name)[0], cluster.reports(name)[1]);
-    };
-    EXPECT_FALSE(equal("before"));
-    EXPECT_TRUE(equal("after"));
-    EXPECT_FALSE(equal("still"));
-    EXPECT_TRUE(equal("later"));
+    EXPECT_FALSE(all_equal(cluster.reports("before")));
+    EXPECT_TRUE(all_equal(cluster.reports("after")));
+    EXPECT_FALSE(all_equal(cluster.reports("still")));
+    EXPECT_TRUE(all_equal(cluster.reports("later")));
   }
 }
 
-TEST(TriggerSync, NeedsAFirstPassWithStaticGraph) {
-  const std::string failure = failure_of("1x2", [](Rank&) {
+TEST_P(TriggerSync, NeedsAFirstPassWithStaticGraph) {
+  const std::string failure = failure_of(make_cluster(), [](Rank&) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{.static_graph = true}}});
     auto model = accelerator.prepare(Net());
@@ -454,9 +464,10 @@ class Lines : public absl::LogSink {
   std::vector<std::string> lines;
 };
 
-TEST(PowerSgd, LogsWhatItSavedOnRankZero) {
-  Cluster cluster("1x2");
-  cluster.run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(PowerSgd, .min_ranks = 2, .hardware = Hardware::kNoTpu);
+
+TEST_P(PowerSgd, LogsWhatItSavedOnRankZero) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(
         {.kwargs_handlers = {DistributedDataParallelKwargs{
              .comm_hook = Hook::kPowerSgd,
@@ -467,7 +478,8 @@ TEST(PowerSgd, LogsWhatItSavedOnRankZero) {
     get_logger("accelerate.parallel", "info");
     torch::nn::Linear net(torch::nn::LinearOptions(20, 20).bias(false));
     auto model = accelerator.prepare(net);
-    for (int step = 0; step < 6; ++step) model(torch::ones({1, 20})).sum().backward();
+    const Tensor x = torch::ones({1, 20}).to(accelerator.device());
+    for (int step = 0; step < 6; ++step) model(x).sum().backward();
     if (rank.index() != 0) {
       EXPECT_TRUE(lines->lines.empty());
       return;

@@ -58,6 +58,7 @@ std::vector<Tensor> three_steps(const Fp8Plan& plan, c10::Device device) {
   return results;
 }
 
+// One shape: what one device computes by itself.
 TEST(Fp8, GivesOnASimulatedDeviceWhatItGivesOnACpu) {
   for (const Fp8Plan& plan : {plan_of({}), plan_of({.use_mxfp8_block_scaling = true}),
                               Fp8Plan{resolve(MSAMPRecipeKwargs{}, Environment())}}) {
@@ -107,8 +108,8 @@ struct Job {
 };
 
 // The losses of a few steps, rank by rank.
-std::vector<double> losses_of(const char* topology, const Job& job) {
-  Cluster cluster(topology, {.seed = 1});
+std::vector<double> losses_of(const Job& job) {
+  Cluster cluster = simulator::TopologyTest::make_cluster({.seed = 1});
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator({.mixed_precision = job.precision, .kwargs_handlers = job.handlers});
     torch::manual_seed(7);
@@ -119,7 +120,8 @@ std::vector<double> losses_of(const char* topology, const Job& job) {
     auto [model, optimizer] = accelerator.prepare(net.ptr(), adam);
     std::vector<double> losses;
     for (int step = 0; step < 12; ++step) {
-      const Tensor x = batch(0, rank.index()).to(accelerator.device());
+      // Two kinds of batches, so that what is to be learnt is the same on many ranks as on two.
+      const Tensor x = batch(0, rank.index() % 2).to(accelerator.device());
       const Tensor output = model(x);
       EXPECT_EQ(output.scalar_type(), torch::kFloat);
       const Tensor loss = torch::mse_loss(output, 0.5 * x);
@@ -138,25 +140,25 @@ std::vector<double> losses_of(const char* topology, const Job& job) {
   return {losses.const_data_ptr<double>(), losses.const_data_ptr<double>() + losses.numel()};
 }
 
-// One shape each, or these few, from here on: whole trainings take seconds.
-TEST(Fp8Training, FollowsBf16OnOneRankAndOnTwo) {
-  for (const char* topology : {"1x1:h100", "1x2:h100", "1x2"}) {
-    const auto expected = losses_of(topology, {.precision = PrecisionType::kBf16});
-    for (const KwargsHandler& handler : std::vector<KwargsHandler>{
-             AORecipeKwargs{}, TERecipeKwargs{}, TERecipeKwargs{.use_mxfp8_block_scaling = true},
-             MSAMPRecipeKwargs{.opt_level = "O1"}, MSAMPRecipeKwargs{.opt_level = "O2"}}) {
-      const auto losses = losses_of(topology, {.handlers = {handler}});
-      EXPECT_LT(losses.back(), losses.front() / 2) << topology << " " << handler.index();
-      EXPECT_NEAR(losses.back(), expected.back(), 0.1 * expected.front())
-          << topology << " " << handler.index();
-    }
+TOPOLOGY_SUITE(Fp8Training, .also = {"1x2"}, .max_ranks = 4, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(Fp8Training, FollowsBf16) {
+  const auto expected = losses_of({.precision = PrecisionType::kBf16});
+  for (const KwargsHandler& handler : std::vector<KwargsHandler>{
+           AORecipeKwargs{}, TERecipeKwargs{}, TERecipeKwargs{.use_mxfp8_block_scaling = true},
+           MSAMPRecipeKwargs{.opt_level = "O1"}, MSAMPRecipeKwargs{.opt_level = "O2"}}) {
+    const auto losses = losses_of({.handlers = {handler}});
+    EXPECT_LT(losses.back(), losses.front() / 2) << handler.index();
+    EXPECT_NEAR(losses.back(), expected.back(), 0.1 * expected.front()) << handler.index();
   }
 }
 
+TOPOLOGY_SUITE(Fp8Passes, .min_ranks = 2, .hardware = simulator::Hardware::kGpu);
+
 // Passes that only accumulate, and those without gradients, may be this rank's alone, also before
 // the first that averages.
-TEST(Fp8Training, AgreesOnScalesOnlyInPassesThatAverage) {
-  Cluster cluster("1x2:h100", {.seed = 1});
+TEST_P(Fp8Passes, AgreeOnScalesOnlyWhereTheyAverage) {
+  Cluster cluster = make_cluster({.seed = 1});
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(
         {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {TERecipeKwargs{}}});
@@ -181,11 +183,11 @@ TEST(Fp8Training, AgreesOnScalesOnlyInPassesThatAverage) {
   });
   const auto gradients = cluster.reports("gradient");
   EXPECT_TRUE(gradients.at(0).isfinite().all().item<bool>());
-  EXPECT_TRUE(gradients.at(0).equal(gradients.at(1)));
+  for (const Tensor& gradient : gradients) EXPECT_TRUE(gradient.equal(gradients.at(0)));
 }
 
 // Layers that a checkpoint computes again are computed in fp8 too.
-TEST(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
+TEST_P(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
   struct BlocksImpl : torch::nn::Module {
     explicit BlocksImpl(bool saves_memory) : saves_memory(saves_memory) {
       torch::manual_seed(5);
@@ -203,9 +205,10 @@ TEST(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
   };
   for (const KwargsHandler& handler :
        std::vector<KwargsHandler>{AORecipeKwargs{}, TERecipeKwargs{}}) {
-    std::map<bool, Tensor> gradients;
+    std::map<bool, std::vector<Tensor>> gradients;
     for (const bool saves_memory : {false, true}) {
-      Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+      Cluster cluster = make_cluster();
+      cluster.run_on_every_rank([&](Rank& rank) {
         Accelerator accelerator(
             {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {handler}});
         auto net = std::make_shared<BlocksImpl>(saves_memory);
@@ -215,15 +218,18 @@ TEST(Fp8Training, ChecksOutTheSameWithActivationCheckpointing) {
           net->zero_grad();
           accelerator.backward(model(batch(0, step).to(accelerator.device())).square().mean());
         }
-        gradients[saves_memory] = net->b->weight.grad().cpu();
+        rank.report("gradient", net->b->weight.grad());
       });
+      gradients[saves_memory] = cluster.reports("gradient");
     }
-    EXPECT_TRUE(gradients.at(false).equal(gradients.at(true))) << handler.index();
+    for (size_t rank = 0; rank < gradients.at(true).size(); ++rank) {
+      EXPECT_TRUE(gradients.at(false)[rank].equal(gradients.at(true)[rank])) << handler.index();
+    }
   }
 }
 
-TEST(Fp8Training, SaysWhichLayersItComputesAndRefusesContradictions) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TEST_P(Fp8Training, SaysWhichLayersItComputesAndRefusesContradictions) {
+  make_cluster().run_on_every_rank([](Rank&) {
     const auto scope = patch_environment({{"ACCELERATE_FP8_BACKEND", "te"}});
     Accelerator accelerator({.mixed_precision = PrecisionType::kFp8});
     EXPECT_EQ(accelerator.fp8_backend(), FP8BackendType::kTe);
@@ -235,7 +241,7 @@ TEST(Fp8Training, SaysWhichLayersItComputesAndRefusesContradictions) {
     EXPECT_EQ(model.fp8_report()->skipped.at(0).name, "1");
     EXPECT_THROW(Accelerator({.kwargs_handlers = {MSAMPRecipeKwargs{}}}), c10::ValueError);
   });
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+  make_cluster().run_on_every_rank([](Rank&) {
     EXPECT_THROW(Accelerator({.mixed_precision = PrecisionType::kBf16,
                               .kwargs_handlers = {TERecipeKwargs{}}}),
                  c10::ValueError);

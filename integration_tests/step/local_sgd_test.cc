@@ -117,9 +117,16 @@ TEST_P(LocalSgdOn, AveragesEveryFewStepsAndAtTheEnd) {
   }
 }
 
-// One shape each, from here on: the parts of two ranks differ, or a rank is alone.
-TEST(LocalSgd, NeverReducesGradientsWhateverAccumulates) {
-  Cluster cluster("1x2");
+// Rank 0's data is its own: no other rank has its gradient.
+void expect_own_gradients(const Cluster& cluster) {
+  const std::vector<Tensor> gradients = cluster.reports("gradient");
+  for (size_t rank = 1; rank < gradients.size(); ++rank) {
+    EXPECT_FALSE(torch::allclose(gradients[rank], gradients[0])) << "rank " << rank;
+  }
+}
+
+TEST_P(LocalSgdOn, NeverReducesGradientsWhateverAccumulates) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
                                  .num_steps = 2, .sync_each_batch = true}});
@@ -128,15 +135,16 @@ TEST(LocalSgd, NeverReducesGradientsWhateverAccumulates) {
     LocalSGD local_sgd(accelerator, model, 100);
     for (int step = 0; step < 3; ++step) {
       auto scope = accelerator.accumulate(model);
-      accelerator.backward(model(input_of(rank.index(), step)).square().sum());
+      const Tensor x = input_of(rank.index(), step).to(accelerator.device());
+      accelerator.backward(model(x).square().sum());
     }
     rank.report("gradient", net->weight.grad());
   });
-  EXPECT_FALSE(torch::allclose(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+  expect_own_gradients(cluster);
 }
 
-TEST(LocalSgd, MayBeginInsideAnAccumulateScope) {
-  Cluster cluster("1x2");
+TEST_P(LocalSgdOn, MayBeginInsideAnAccumulateScope) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
     auto net = made_net();
@@ -145,17 +153,18 @@ TEST(LocalSgd, MayBeginInsideAnAccumulateScope) {
     ASSERT_FALSE(accelerator.sync_gradients());
     LocalSGD local_sgd(accelerator, model, 100);
     accumulating.reset();
-    accelerator.backward(model(input_of(rank.index(), 0)).square().sum());
+    const Tensor x = input_of(rank.index(), 0).to(accelerator.device());
+    accelerator.backward(model(x).square().sum());
     rank.report("gradient", net->weight.grad());
   });
-  EXPECT_FALSE(torch::allclose(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+  expect_own_gradients(cluster);
 }
 
 // In fp16 rank 1 leaves a step out, which halves its scale and holds its scheduler back; momentum
 // differs in any case.
-TEST(LocalSgd, LeavesRanksThatGoOnAlike) {
+TEST_P(LocalSgdOn, LeavesRanksThatGoOnAlike) {
   for (const PrecisionType precision : {PrecisionType::kNo, PrecisionType::kFp16}) {
-    Cluster cluster("1x2:h100");
+    Cluster cluster = make_cluster();
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator({.mixed_precision = precision});
       auto net = made_net();
@@ -183,27 +192,32 @@ TEST(LocalSgd, LeavesRanksThatGoOnAlike) {
       rank.report("rate", torch::scalar_tensor(sgd.param_groups()[0].options().get_lr()));
     });
     for (const char* what : {"parameters", "rate"}) {
-      EXPECT_TRUE(torch::equal(cluster.reports(what)[0], cluster.reports(what)[1]))
-          << what << " in precision " << to_string(precision);
+      const std::vector<Tensor> of_ranks = cluster.reports(what);
+      for (const Tensor& each : of_ranks) {
+        EXPECT_TRUE(torch::equal(each, of_ranks[0]))
+            << what << " in precision " << to_string(precision);
+      }
     }
   }
 }
 
-TEST(LocalSgd, OnlyCountsWhereItIsOff) {
-  Cluster cluster("1x2");
+TEST_P(LocalSgdOn, OnlyCountsWhereItIsOff) {
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     auto net = made_net();
     auto model = accelerator.prepare(net);
     LocalSGD local_sgd(accelerator, model, 1, /*enabled=*/false);
-    model(input_of(rank.index(), 0)).sum().backward();
+    model(input_of(rank.index(), 0).to(accelerator.device())).sum().backward();
     rank.report("gradient", net->weight.grad());
     // Only one rank steps: nothing is collective.
     if (rank.index() == 0) local_sgd.step();
   });
-  EXPECT_TRUE(torch::equal(cluster.reports("gradient")[0], cluster.reports("gradient")[1]));
+  const std::vector<Tensor> gradients = cluster.reports("gradient");
+  for (const Tensor& gradient : gradients) EXPECT_TRUE(torch::equal(gradient, gradients[0]));
 }
 
+// One shape: a rank that is alone.
 TEST(LocalSgd, WorksOnOneRank) {
   Cluster cluster("1x1");
   cluster.run_on_every_rank([](Rank&) {
@@ -216,9 +230,8 @@ TEST(LocalSgd, WorksOnOneRank) {
   });
 }
 
-TEST(LocalSgd, RefusesWhatItCannotDo) {
-  Cluster cluster("1x2");
-  cluster.run_on_every_rank([](Rank&) {
+TEST_P(LocalSgdOn, RefusesWhatItCannotDo) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto model = accelerator.prepare(made_net());
     EXPECT_THROW(LocalSGD(accelerator, model, 0), c10::ValueError);
@@ -226,8 +239,11 @@ TEST(LocalSgd, RefusesWhatItCannotDo) {
     model.reset();
     EXPECT_THROW(LocalSGD(accelerator, model, 1), c10::Error);
   });
-  Cluster tpus("tpu-v4:2x1");
-  tpus.run_on_every_rank([](Rank&) {
+}
+
+// One shape: TPUs.
+TEST(LocalSgd, RefusesTpus) {
+  Cluster("tpu-v4:2x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto model = accelerator.prepare(made_net());
     try {
@@ -239,8 +255,8 @@ TEST(LocalSgd, RefusesWhatItCannotDo) {
   });
 }
 
-TEST(LocalSgd, EndsWithTheErrorThatLeavesIt) {
-  Cluster cluster("1x2");
+TEST_P(LocalSgdOn, EndsWithTheErrorThatLeavesIt) {
+  Cluster cluster = make_cluster();
   try {
     cluster.run_on_every_rank([](Rank& rank) {
       Accelerator accelerator;

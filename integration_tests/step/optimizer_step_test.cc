@@ -90,7 +90,7 @@ TEST_P(LomoOnRanks, StepsDuringTheBackwardPassOnAllRanksAlike) {
   }
 }
 
-// One shape each, from here on: what a rank does by itself.
+// One rank: each of these mistakes is a rank's own, before anything is collective.
 TEST(Lomo, FollowsItsGroupsRatesAndMistakesAreNamed) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator;
@@ -144,22 +144,25 @@ TEST(PreparedOptimizer, ShowsAndExtendsTheUsersOwn) {
   });
 }
 
-TEST(ScheduleFree, TrainsAndEvaluatesThroughThePreparedOptimizer) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(ScheduleFree, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(ScheduleFree, TrainsAndEvaluatesThroughThePreparedOptimizer) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     torch::nn::Linear net = made_net(0);
     optim::ScheduleFreeAdamW adamw(net->parameters(), optim::ScheduleFreeAdamWOptions(0.1));
     auto [model, optimizer] = accelerator.prepare(net, adamw);
     optimizer.train();
+    const torch::Tensor x = torch::ones({4, 3}).to(accelerator.device());
     for (int step = 0; step < 4; ++step) {
-      accelerator.backward(loss_of(model(torch::ones({4, 3}) * step)));
+      accelerator.backward(loss_of(model(x * step)));
       optimizer.step();
       optimizer.zero_grad();
     }
     const torch::Tensor training = net->weight.detach().clone();
     optimizer.eval();
     EXPECT_FALSE(net->weight.equal(training));
-    accelerator.backward(loss_of(model(torch::ones({4, 3}))));
+    accelerator.backward(loss_of(model(x)));
     EXPECT_THAT(error_of([&] { optimizer.step(); }), HasSubstr("train()"));
     optimizer.train();
     EXPECT_TRUE(torch::allclose(net->weight, training, 1e-6, 1e-7));

@@ -64,32 +64,36 @@ TEST_P(Schedules, AdvanceByTheirUnit) {
   EXPECT_DOUBLE_EQ(rate_after_one_step({.scheduler_unit = SchedulerUnit::kPerOptimizerStep}), 0.9);
 }
 
-// One shape each, from here on: the rates are worked out for two ranks.
-TEST(Schedule, WaitsForTheOptimizer) {
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+TEST_P(Schedules, WaitForTheOptimizer) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Job job({.gradient_accumulation_steps = 3});
-    for (const double expected : {1.0, 1.0, 0.8, 0.8, 0.8, 0.6}) {
+    for (int micro_steps = 1; micro_steps <= 6; ++micro_steps) {
       job.micro_step();
-      EXPECT_DOUBLE_EQ(job.rate(), expected);
+      EXPECT_DOUBLE_EQ(job.rate(), 1 - micro_steps / 3 * world_size() / 10.0) << micro_steps;
     }
   });
 }
 
-TEST(Schedule, DoesNotCountSkippedSteps) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(Fp16Schedules, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(Fp16Schedules, DoNotCountSkippedSteps) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Job job({.mixed_precision = PrecisionType::kFp16});
-    job.micro_step(rank.index() == 1 ? std::numeric_limits<double>::infinity() : 1.0);
+    const bool is_last = rank.index() == world_size() - 1;
+    job.micro_step(is_last ? std::numeric_limits<double>::infinity() : 1.0);
     EXPECT_TRUE(job.optimizer.step_was_skipped());
     EXPECT_EQ(job.rate(), 1.0);
     job.micro_step(1e-4);
     EXPECT_FALSE(job.optimizer.step_was_skipped());
-    EXPECT_DOUBLE_EQ(job.rate(), 0.8);
+    EXPECT_DOUBLE_EQ(job.rate(), 1 - world_size() / 10.0);
   });
 }
 
-// Rank 1's data ended early: it has seen fewer metrics.
-TEST(Schedule, AMetricsReaderCatchesUpWithItsState) {
-  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+TOPOLOGY_SUITE(UnevenSchedules, .min_ranks = 2);
+
+// All data but rank 0's ended early: the others have seen fewer metrics.
+TEST_P(UnevenSchedules, OfMetricsCatchUpWithTheState) {
+  make_cluster().run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     torch::nn::Linear net(1, 1);
     torch::optim::SGD sgd(net->parameters(), 1.0);

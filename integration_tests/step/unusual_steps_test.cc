@@ -185,9 +185,10 @@ TEST(LookedAtOnTpus, AverageWhatCameAfterClipping) {
 
 // ---- Which parameters.
 
-// One shape each: the norms and sums are worked out for it.
-TEST(Parameters, WithTwoNamesCountOnce) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+TOPOLOGY_SUITE(ParametersOnDevices, .hardware = simulator::Hardware::kGpu);
+
+TEST_P(ParametersOnDevices, WithTwoNamesCountOnce) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(fp16());
     Tied net;
     torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -196,11 +197,11 @@ TEST(Parameters, WithTwoNamesCountOnce) {
     EXPECT_NEAR(value(accelerator.clip_grad_norm_(model, 0.5)), std::sqrt(2.0), 1e-4);
     EXPECT_NEAR(value(net->layer->weight.grad().norm()), 0.5, 1e-4);
   });
-  Cluster("1x1").run_on_every_rank([](Rank&) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_plugin = GradientAccumulationPlugin{
                                  .num_steps = 4, .normalize_partial_window = true}});
     Tied net;
-    auto data = torch::ones({2, 2});
+    auto data = torch::ones({2 * world_size(), 2});
     auto [model, loader] =
         accelerator.prepare(net, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
     for (auto& [x, y] : loader) {
@@ -211,6 +212,7 @@ TEST(Parameters, WithTwoNamesCountOnce) {
   });
 }
 
+// One rank: the parameter that belongs to no model is averaged by nobody.
 TEST(Parameters, OfTheOptimizersBelongToTheWindowOfOtherModelsDoNot) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
@@ -231,8 +233,6 @@ TEST(Parameters, OfTheOptimizersBelongToTheWindowOfOtherModelsDoNot) {
     EXPECT_EQ(value(other->weight.grad()), 3.0);
   });
 }
-
-TOPOLOGY_SUITE(ParametersOnDevices, .hardware = simulator::Hardware::kGpu);
 
 // Sums over many tokens would leave fp16's range if they were not divided on their way.
 TEST_P(ParametersOnDevices, SumsOverManyTokensStayInRange) {
@@ -313,8 +313,9 @@ TEST_P(OrderOnDevices, StateThatWasLoadedBeforeFollowsToTheDevice) {
   }
 }
 
-// One shape each, from here on: a mistake is named by each rank, or by both.
-TEST(Order, LomoTakesAReplicatedModelAsAWholeAndGivesItBack) {
+TOPOLOGY_SUITE(OrderOnRanks, .min_ranks = 2, .hardware = simulator::Hardware::kNoTpu);
+
+TEST_P(OrderOnRanks, LomoTakesAReplicatedModelAsAWholeAndGivesItBack) {
   struct BodyAndHeadImpl : torch::nn::Module {
     BodyAndHeadImpl() {
       body = register_module("body", torch::nn::Linear(2, 2));
@@ -323,19 +324,19 @@ TEST(Order, LomoTakesAReplicatedModelAsAWholeAndGivesItBack) {
     Tensor forward(const Tensor& x) { return head(body(x)); }
     torch::nn::Linear body{nullptr}, head{nullptr};
   };
-  Cluster("1x2").run_on_every_rank([](Rank&) {
+  make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator;
     auto net = std::make_shared<BodyAndHeadImpl>();
     optim::Lomo lomo(net->body->parameters(), 0.1);
     EXPECT_THAT(error_of([&] { accelerator.prepare(net, lomo); }), HasSubstr("or none of them"));
   });
-  Cluster cluster("1x2");
+  Cluster cluster = make_cluster();
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     torch::manual_seed(1);
     auto net = std::make_shared<BodyAndHeadImpl>();
     auto model = accelerator.prepare(net);
-    const Tensor x = torch::ones({1, 2}) * (rank.index() + 1);
+    const Tensor x = torch::full({1, 2}, 1 + 0.1 * rank.index()).to(accelerator.device());
     {
       optim::Lomo lomo(net->parameters(), 0.01);
       auto optimizer = accelerator.prepare(lomo);
@@ -350,11 +351,13 @@ TEST(Order, LomoTakesAReplicatedModelAsAWholeAndGivesItBack) {
     }
     rank.report("head", net->head->weight.detach());
   });
-  EXPECT_TRUE(cluster.reports("head")[0].equal(cluster.reports("head")[1]));
+  const std::vector<Tensor> heads = cluster.reports("head");
+  for (const Tensor& head : heads) EXPECT_TRUE(head.equal(heads[0]));
 }
 
 // ---- Mistakes.
 
+// One shape each: mistakes of a rank that is alone, of ranks that join, of TPUs and of a GPU.
 TEST(Mistakes, AreNamed) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     EXPECT_THAT(error_of([] {

@@ -89,6 +89,7 @@ TEST(DemoCurvesTest, OfTwoProcesses) {
   expect_curves_of_table({"launch/accelerate", "launch", "--num_processes", "2"});
 }
 
+// One shape: the demo's main process logs on any; simulated_test has the trackers on all of them.
 TEST(DemoCurvesTest, OfASimulatedCluster) {
   expect_curves_of_table({"launch/accelerate", "launch", "--simulate", "2x2"});
 }

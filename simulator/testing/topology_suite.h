@@ -36,6 +36,10 @@ inline constexpr char kAllTopologies[] =
     "1x1 1x2 1x3 1x8 2x1 2x2 2x4 3x2 4x2 1x1:h100 1x2:h100 1x3:h100 2x2:h100 2x4:h100 2x4:a100 "
     "1x3:mi300x 2x3:ascend910b tpu-v4:2x2x1";
 
+/// The seeds of a test that repeats its clusters under several schedules. They are the source's:
+/// make_cluster() and seed_of_run() add the run's.
+inline constexpr uint64_t kSeeds[] = {1, 2, 3, 4, 5};
+
 /// Where the ranks of a suite's tests compute.
 enum class Hardware {
   kAny,    // Whatever the list names.
