@@ -73,8 +73,8 @@ class AcceleratedScheduler {
   void print_lr(bool is_verbose, int64_t group, double lr,
                 std::optional<int64_t> epoch = std::nullopt) const;
 
-  /// See optim::Scheduler. Of LibTorch's own schedulers, and of others derived from its
-  /// LRScheduler, it is {"_step_count": 3}, which is all that the base class keeps; what else such
+  /// See optim::Scheduler. LibTorch's own schedulers, and others derived from its
+  /// LRScheduler, have {"_step_count": 3}, which is all that the base class keeps; what else such
   /// a class keeps, its constructor must bring back. Rates are the optimizer's state.
   /// Errors: c10::ValueError naming the field that does not match; the scheduler is unchanged then.
   nlohmann::ordered_json state_dict() const;

@@ -9,6 +9,7 @@
 
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/replicate.h"
 
 namespace accelerate {
 namespace {

@@ -17,16 +17,15 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "absl/strings/str_join.h"
-#include "accelerate/comm/objects.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/replicate.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
@@ -50,73 +49,6 @@ constexpr char kOptions[] = "options";
 constexpr char kBuckets[] = "buckets";
 constexpr char kReady[] = "ready";
 constexpr char kHook[] = "hook";
-
-// ---- Giving all ranks the same model.
-
-// As in PyTorch.
-constexpr size_t kBroadcastBytes = size_t{250} << 20;
-constexpr char kNothing[] = "nothing";
-
-std::string description(const char* kind, const std::string& name, const at::Tensor& tensor) {
-  std::string text = c10::str(kind, " \"", name, "\": ", tensor.scalar_type(), " ", tensor.sizes());
-  if (tensor.layout() == at::kStrided && !tensor.is_contiguous()) {
-    text += c10::str(", strides ", tensor.strides());
-  }
-  return text;
-}
-
-std::vector<std::string> descriptions(const torch::nn::Module& module) {
-  std::vector<std::string> all;
-  for (const auto& item : module.named_parameters()) {
-    const char* kind = item.value().requires_grad() ? "parameter" : "frozen parameter";
-    all.push_back(description(kind, item.key(), item.value()));
-  }
-  for (const auto& item : module.named_buffers()) {
-    all.push_back(description("buffer", item.key(), item.value()));
-  }
-  return all;
-}
-
-// The index of the first difference from rank 0, or kSame, and what this rank has there.
-using Deviation = std::pair<int64_t, std::string>;
-constexpr int64_t kSame = -1;
-
-Deviation deviation(const std::vector<std::string>& mine, const std::vector<std::string>& first) {
-  const auto [a, b] = std::mismatch(mine.begin(), mine.end(), first.begin(), first.end());
-  if (a == mine.end() && b == first.end()) return {kSame, ""};
-  return {a - mine.begin(), a == mine.end() ? kNothing : *a};
-}
-
-// Compares parameters and buffers with rank 0's: names, order, dtypes, shapes, strides, and which
-// are trained. Collective: two small operations.
-// Mirrors: torch.distributed.utils, _verify_param_shape_across_processes, with names.
-void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& module) {
-  const std::vector<std::string> mine = descriptions(module);
-  std::vector<std::string> first = mine;
-  broadcast_object_list(group, first);
-  const std::vector<Deviation> all = gather_object(group, std::vector{deviation(mine, first)});
-
-  int64_t where = kSame;
-  for (const auto& [index, text] : all) {
-    if (index != kSame && (where == kSame || index < where)) where = index;
-  }
-  if (where == kSame) return;
-  std::string others;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].first != where) continue;
-    others += c10::str(others.empty() ? "" : "; ", all[rank].second, " on rank ", rank);
-  }
-  const bool none = where == static_cast<int64_t>(first.size());
-  TORCH_CHECK_VALUE(false, "ranks have different models. The first difference is ",
-                    none ? kNothing : first[where], " on rank 0, but ", others);
-}
-
-// Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors.
-void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
-                       int source) {
-  at::NoGradGuard no_grad;
-  if (!tensors.empty()) c10d::broadcast_coalesced(group, tensors, kBroadcastBytes, source);
-}
 
 // ---- The parameters, and the Reducer.
 
@@ -340,13 +272,6 @@ class DistributedDataParallel::Sink final : public torch::autograd::Node {
  private:
   const std::weak_ptr<Reducer> reducer_;  // empty: no callback is queued
 };
-
-void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {
-  check_same_model(group, module);
-  std::vector<at::Tensor> state = module.parameters();
-  for (const at::Tensor& buffer : module.buffers()) state.push_back(buffer);
-  broadcast_tensors(group, state, 0);
-}
 
 void check_ddp_options(const DistributedDataParallelKwargs& options) {
   TORCH_CHECK_VALUE(

@@ -47,12 +47,6 @@ struct StageContext;
 /// that is out of range or contradicts another.
 void check_ddp_options(const DistributedDataParallelKwargs& options);
 
-/// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
-/// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
-///         and buffers differ, or which of them are trained. It names the first difference and the
-///         ranks that have it.
-void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
-
 class DistributedDataParallel final : public Stage, public Joinable {
  public:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,

@@ -2,8 +2,8 @@
 ///
 /// In a recorded answer an error is `{"type": Python's name, "message": text}`. In ours it is
 /// `{"ours": bool, "type": name, "message": text}`, see answers.h. One table says which of our
-/// types stand for one of HF Accelerate's, another which words ours must contain for a phrase of the
-/// message. A type or a message that the tables do not know is met by no error.
+/// types stand for one of HF Accelerate's, another which words ours must contain for a phrase of
+/// the message. No error of ours matches a type or a message that the tables do not know.
 /// Threads: pure functions.
 #pragma once
 

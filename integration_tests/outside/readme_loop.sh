@@ -3,7 +3,7 @@
 
 # readme_loop REPO: prints the program: the first C++ of README.md, after what it leaves to its reader.
 readme_loop() {
-  cat "$1/integration_tests/outside/consumer/readme_prelude.h"
+  cat "$1/integration_tests/outside/consumer/readme_prelude.cc"
   awk '/^```cpp$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$1/README.md"
 }
 

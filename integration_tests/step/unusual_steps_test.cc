@@ -212,7 +212,7 @@ TEST_P(ParametersOnDevices, WithTwoNamesCountOnce) {
   });
 }
 
-// One rank: the parameter that belongs to no model is averaged by nobody.
+// One rank: the parameter that belongs to no model is not averaged.
 TEST(Parameters, OfTheOptimizersBelongToTheWindowOfOtherModelsDoNot) {
   Cluster("1x1").run_on_every_rank([](Rank&) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});

@@ -81,10 +81,10 @@ StateDict gradient_state_dict(const torch::nn::Module& module);
 ///         shape; nothing has changed then.
 void load_gradient_state_dict(torch::nn::Module& module, StateDict state);
 
-/// The state of a prepared model on this rank besides its weights: the states of its stages, each under
-/// the stage's name. Of replication it is the state of the gradient exchange
-/// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), of fp8 the scales of
-/// delayed scaling ("fp8." tensors).
+/// The state of a prepared model on this rank besides its weights: the states of its stages, each
+/// under the stage's name. Replication has the state of the gradient exchange
+/// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), and fp8 the scales
+/// of delayed scaling ("fp8." tensors).
 ///
 /// Each rank has its own. If the same number of ranks loads it, training continues bit-equal; if
 /// another number does, PowerSGD begins anew, and delayed scales may be those of rank 0's file.
@@ -121,9 +121,9 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
 ///   {"step_size": 2, ..., "last_epoch": 3, "_step_count": 4, "_last_lr": [0.01],
 ///    "accelerate": {"type": "StepLR", "steps": 3, "asked_steps": 3}}
 ///
-/// A scheduler of this library has its own state_dict, with PyTorch's names. Of LibTorch's StepLR,
-/// and of a user's own torch::optim::LRScheduler, it is "_step_count" alone, which is all that the
-/// base class keeps; whatever else such a class keeps, its constructor must bring back. The
+/// A scheduler of this library has its own state_dict, with PyTorch's names. That of LibTorch's
+/// StepLR, and of a user's own torch::optim::LRScheduler, is "_step_count" alone, which is all that
+/// the base class keeps; whatever else such a class keeps, its constructor must bring back. The
 /// optimizer's rates are the optimizer's state. Infinities and NaN are strings, as in
 /// optimizer_state_dict.
 /// torch::optim::ReduceLROnPlateauScheduler is not an LRScheduler and cannot be prepared or saved;

@@ -1,0 +1,28 @@
+/// Giving all ranks the same model.
+///
+/// Threads: as for the collectives of accelerate/comm.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/comm/operations.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
+/// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
+///         and buffers differ, or which of them are trained. It names the first difference and the
+///         ranks that have it.
+void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
+
+/// Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors.
+void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                       int source);
+
+}  // namespace accelerate
