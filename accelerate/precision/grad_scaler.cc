@@ -135,7 +135,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (group_ != nullptr && group_->getSize() > 1) {
     // A rank without gradients takes part in the collective as well.
     if (!found_inf.defined()) {
-      TORCH_CHECK_VALUE(scale_.defined(), "GradScaler: unscale_() before anything was scaled");
+      TORCH_CHECK_VALUE(scale_.defined(),
+                        "GradScaler: unscale_() before anything was scaled: none of the "
+                        "optimizer's parameters has a gradient; was backward() called?");
       found_inf = at::zeros({}, scale_.options());
     }
     found_inf = reduce_tensor(group_, found_inf.reshape({1}), Reduction::kMax).reshape({});
