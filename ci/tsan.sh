@@ -7,5 +7,6 @@
 # those parts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-exec tools/dev test --config=tsan "$@" -- \
+ACCELERATE_PACKAGES="tools/packages.txt tools/sanitizer_packages.txt" exec \
+  tools/dev test --config=tsan "$@" -- \
   //simulator/core/... //launch/... //tools/lint:tidy_test //tools/lint:source_tree_test
