@@ -147,8 +147,7 @@ const std::map<std::string, Operation>& operations() {
       {"slice_tensors",
        [](const Call& call, c10::IValue& data) {
          call.expect({"start", "stop"});
-         return slice_tensors(
-             data, {.start = call.integer("start"), .stop = call.integer("stop")});
+         return slice_tensors(data, {.start = call.integer("start"), .stop = call.integer("stop")});
        }},
       {"pad_input_tensors",
        [](const Call& call, c10::IValue& data) {

@@ -16,7 +16,7 @@ struct Row {
   constexpr operator Setting() const { return setting; }
 
   template <typename T>
-  constexpr Row with(T Setting::*field, std::type_identity_t<T> value) const {
+  constexpr Row with(T Setting::* field, std::type_identity_t<T> value) const {
     Row row = *this;
     row.setting.*field = value;
     return row;

@@ -1,7 +1,10 @@
 // The model and the data that README.md leaves to its reader, before the loop that stands there.
 #include <cstdio>
 
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
 
 #include "accelerate/accelerate.h"
 
