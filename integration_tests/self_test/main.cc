@@ -41,7 +41,7 @@ class SelfTest {
     check("data loading", &SelfTest::check_loading);
     check("shuffled data loading", &SelfTest::check_shuffled_loading);
     check("training, compared with one process", &SelfTest::check_training);
-    accelerator_.print("All checks passed on ", ranks(), ranks() == 1 ? " rank." : " ranks.");
+    say("All checks passed on ", ranks(), ranks() == 1 ? " rank." : " ranks.");
   }
 
  private:
@@ -49,8 +49,14 @@ class SelfTest {
   int64_t rank() const { return accelerator_.process_index(); }
   at::Tensor on_device(const at::Tensor& tensor) const { return tensor.to(accelerator_.device()); }
 
+  // Once for all machines; Accelerator::print is once for each.
+  template <typename... Parts>
+  void say(const Parts&... parts) {
+    if (accelerator_.is_main_process()) accelerator_.print(parts...);
+  }
+
   void check(const char* what, void (SelfTest::*body)()) {
-    accelerator_.print("- ", what);
+    say("- ", what);
     try {
       (this->*body)();
     } catch (const std::exception& error) {
@@ -76,8 +82,7 @@ class SelfTest {
     const at::Tensor all = accelerator_.gather(on_device(torch::tensor({rank()}, torch::kLong)));
     expect_tensor(all, torch::arange(ranks()), "the list of ranks");
     const std::string device = accelerator_.device().str();
-    accelerator_.print("    ", ranks(), ranks() == 1 ? " rank on " : " ranks, the first on ",
-                       device);
+    say("    ", ranks(), ranks() == 1 ? " rank on " : " ranks, the first on ", device);
   }
 
   void check_process_control() {
