@@ -232,13 +232,17 @@ void Communicator::fail(std::string report) {
 }
 
 std::optional<std::string> Communicator::mismatch(const Operation& operation) const {
+  const CollectiveFingerprint& first = operation.calls[0].fingerprint;
+  if (std::none_of(operation.calls.begin(), operation.calls.end(), [&first](const Call& call) {
+        return first.difference(call.fingerprint).has_value();
+      })) {
+    return std::nullopt;
+  }
   std::vector<std::pair<int, CollectiveFingerprint>> calls;
   for (int member = 0; member < size(); ++member) {
     calls.emplace_back(ranks_[member], operation.calls[member].fingerprint);
   }
-  std::string difference = describe_mismatch(name_, calls);
-  if (difference.empty()) return std::nullopt;
-  return difference;
+  return describe_mismatch(name_, calls);
 }
 
 std::shared_ptr<Operation> Communicator::post(int member, Call call) {
@@ -327,7 +331,8 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
         fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
     fabric_.use();
     if (wake == Wake::kStalled) {
-      fail(fabric_.scheduler().stall_report() + progress_of_ranks());
+      // The first member to wake makes the report for all.
+      if (failure_.empty()) fail(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
     if (wake == Wake::kDeadline && !operation->done) {
@@ -349,7 +354,9 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
   return operation->done;
 }
 
-void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
+void Communicator::time_out(int member, Operation& operation, absl::Duration timeout) {
+  // A message that is under way outlives its group's failure.
+  check_usable();
   const std::string wait = describe_wait(member, operation);
   fabric_.keep_states(wait);
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
@@ -358,19 +365,24 @@ void Communicator::time_out(int member, const Operation& operation, absl::Durati
 
 std::string Communicator::progress_of_ranks() const {
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
-                      group_lines({.group = name_, .ranks = ranks_}, fabric_.histories()));
+                      group_lines({.group = name_, .ranks = ranks_}, fabric_.histories(ranks_)));
 }
 
 void Communicator::abort(int member) {
   fail(absl::StrCat("group \"", name_, "\" was aborted by rank ", ranks_[member]));
 }
 
-std::vector<int> Communicator::missing_ranks(const Operation& operation) const {
+// The end of the description of a wait. At a stall all members that joined ask for it, so it is kept
+// until another member joins.
+const std::string& Communicator::missing_ranks(Operation& operation) const {
+  if (operation.described == operation.joined) return operation.missing_ranks;
   std::vector<int> missing;
   for (int member = 0; member < size(); ++member) {
     if (!operation.calls[member].joined) missing.push_back(ranks_[member]);
   }
-  return missing;
+  operation.missing_ranks = absl::StrCat(", waiting for ", rank_list(missing));
+  operation.described = operation.joined;
+  return operation.missing_ranks;
 }
 
 std::string Communicator::describe_send(const Message& message) const {
@@ -386,7 +398,7 @@ std::string Communicator::describe_receive(const Message& message) const {
       " to send");
 }
 
-std::string Communicator::describe_wait(int member, const Operation& operation) const {
+std::string Communicator::describe_wait(int member, Operation& operation) const {
   for (const Message& message : sends_) {
     if (message.operation.get() == &operation) return describe_send(message);
   }
@@ -394,10 +406,8 @@ std::string Communicator::describe_wait(int member, const Operation& operation) 
     if (message.operation.get() == &operation) return describe_receive(message);
   }
   if (operation.source >= 0) return absl::StrCat("in a message of group \"", name_, "\"");
-  const std::vector<int> missing = missing_ranks(operation);
   return absl::StrCat("in ", operation.calls[member].fingerprint.to_string(), " of group \"", name_,
-                      "\"", missing.empty() ? "" : ", waiting for ",
-                      missing.empty() ? "" : rank_list(missing));
+                      "\"", missing_ranks(operation));
 }
 
 std::optional<std::string> Communicator::unnoticed_failure() const {
@@ -407,7 +417,7 @@ std::optional<std::string> Communicator::unnoticed_failure() const {
     return absl::StrCat("never completed: rank ", ranks_[member], " left ", description);
   };
   if (!collectives_.empty()) {
-    const Operation& operation = *collectives_.front();
+    Operation& operation = *collectives_.front();
     for (int member = 0; member < size(); ++member) {
       if (operation.calls[member].joined) return left(member, describe_wait(member, operation));
     }

@@ -38,6 +38,9 @@ struct Operation {
   std::vector<int> waiting;  ///< tasks blocked on it
   int source = -1;           ///< a message: the sender's member number, once known
   int64_t end_ns = 0;        ///< once done: its end in virtual time
+  /// The members that have not joined, as text for reports, when `described` had joined.
+  std::string missing_ranks = {};
+  int described = -1;
 };
 
 /// The time limit of a member's wait for an operation.
@@ -106,13 +109,13 @@ class Communicator {
   std::optional<std::string> time_collective(Operation& operation);
   void record(const Operation& operation, const Call& call, int member, int64_t start_ns,
               int64_t trace_operation);
-  void time_out(int member, const Operation& operation, absl::Duration timeout);
+  void time_out(int member, Operation& operation, absl::Duration timeout);
   std::optional<std::string> mismatch(const Operation& operation) const;
-  std::string describe_wait(int member, const Operation& operation) const;
+  std::string describe_wait(int member, Operation& operation) const;
   std::string describe_send(const Message& message) const;
   std::string describe_receive(const Message& message) const;
   std::string progress_of_ranks() const;
-  std::vector<int> missing_ranks(const Operation& operation) const;
+  const std::string& missing_ranks(Operation& operation) const;
 
   Fabric& fabric_;
   const std::string name_;

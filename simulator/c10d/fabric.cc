@@ -1,12 +1,12 @@
 #include "simulator/c10d/fabric.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/device/host_call.h"
@@ -91,6 +91,7 @@ std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
 
 void Fabric::end_rank(int rank, std::string failure) {
   logs_[rank].end(failure.empty() ? "ended normally" : "failed");
+  failure.resize(std::min(failure.size(), failure.find('\n')));
   outcomes_[rank] = {.ended = true, .failure = std::move(failure)};
 }
 
@@ -99,9 +100,7 @@ std::string Fabric::state_of(int rank) const {
   const Outcome& outcome = outcomes_[rank];
   if (!outcome.ended) return scheduler_->describe(rank);
   if (outcome.failure.empty()) return "ended normally";
-  // The first line is the message; the rest is a backtrace.
-  return absl::StrCat("failed: ", std::vector<std::string>(absl::StrSplit(
-                                      outcome.failure, absl::MaxSplits('\n', 1)))[0]);
+  return absl::StrCat("failed: ", outcome.failure);
 }
 
 void Fabric::keep_states(const std::string& running) {
@@ -129,9 +128,9 @@ std::string Fabric::stall_report() const {
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
 }
 
-std::vector<OperationHistory> Fabric::histories() const {
+std::vector<OperationHistory> Fabric::histories(const std::vector<int>& ranks) const {
   std::vector<OperationHistory> histories;
-  for (const OperationLog& log : logs_) histories.push_back(log.snapshot());
+  for (int rank : ranks) histories.push_back(logs_[rank].snapshot());
   return histories;
 }
 

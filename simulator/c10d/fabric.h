@@ -123,9 +123,9 @@ class Fabric {
   /// that some members never joined. nullopt if there is none.
   std::optional<std::string> unnoticed_failure() const;
 
-  /// The last operations of a rank, and those of all ranks.
+  /// The last operations of a rank, and those of some ranks.
   OperationLog& log(int rank) { return logs_[rank]; }
-  std::vector<OperationHistory> histories() const;
+  std::vector<OperationHistory> histories(const std::vector<int>& ranks) const;
 
   Replicas& replicas() { return replicas_; }
 
@@ -144,7 +144,7 @@ class Fabric {
 
   struct Outcome {
     bool ended = false;
-    std::string failure;
+    std::string failure;  // the first line; the rest is a backtrace
   };
 
   const Options options_;

@@ -359,7 +359,7 @@ class SimBackend final : public CallBackend {
         communicator_(std::move(communicator)),
         timeout_(timeout),
         log_(fabric_->log(communicator_->rank(member))),
-        log_index_(log_.add_group(communicator_->name(), communicator_->ranks())) {
+        log_index_(log_.add_group(communicator_->name())) {
     log_.group_is_made(log_index_);
   }
 

@@ -18,7 +18,7 @@ namespace accelerate::simulator {
 namespace {
 
 // At least the number of ranks that a simulated cluster may have.
-constexpr int kMaxDevices = 4096;
+constexpr int kMaxDevices = 16384;
 
 thread_local int this_rank = -1;
 thread_local int this_device = 0;

@@ -216,11 +216,8 @@ class Writer {
     const size_t block = matrix_block(trace_);
     const size_t size = (world + block - 1) / block;
     std::vector<double> cells(size * size);
-    for (size_t source = 0; source < world; ++source) {
-      for (size_t target = 0; target < world; ++target) {
-        cells[source / block * size + target / block] +=
-            trace_.communication[source * world + target];
-      }
+    for (const Traffic& pair : trace_.communication) {
+      cells[pair.source / block * size + pair.target / block] += pair.bytes;
     }
     field("matrix", absl::StrCat("{\"block\":", block, ",\"size\":", size, ",\"cells\":["));
     for (size_t i = 0; i < cells.size(); ++i) {

@@ -90,11 +90,22 @@ void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double
 }
 
 void Recorder::traffic(int source, int target, double bytes) {
-  const size_t world = options_.world_size;
-  ABSL_CHECK(source >= 0 && static_cast<size_t>(source) < world) << source;
-  ABSL_CHECK(target >= 0 && static_cast<size_t>(target) < world) << target;
-  if (trace_.communication.empty()) trace_.communication.resize(world * world);
-  trace_.communication[source * world + target] += bytes;
+  const int64_t world = options_.world_size;
+  ABSL_CHECK(source >= 0 && source < world) << source;
+  ABSL_CHECK(target >= 0 && target < world) << target;
+  traffic_[source * world + target] += bytes;
+}
+
+void Recorder::finish_traffic() {
+  for (const auto& [pair, bytes] : traffic_) {
+    trace_.communication.push_back({.source = static_cast<int32_t>(pair / options_.world_size),
+                                    .target = static_cast<int32_t>(pair % options_.world_size),
+                                    .bytes = bytes});
+  }
+  std::sort(trace_.communication.begin(), trace_.communication.end(),
+            [](const Traffic& a, const Traffic& b) {
+              return std::tie(a.source, a.target) < std::tie(b.source, b.target);
+            });
 }
 
 void Recorder::step(int64_t at_ns) { trace_.step_ends_ns.push_back(at_ns); }
@@ -133,8 +144,10 @@ Trace Recorder::finish(RunDescription run) {
               return std::tie(b.total_ns, trace_.names[a.name]) <
                      std::tie(a.total_ns, trace_.names[b.name]);
             });
+  finish_traffic();
   ranks_.clear();
   operators_.clear();
+  traffic_.clear();
   numbers_.clear();
   return std::move(trace_);
 }

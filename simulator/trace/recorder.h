@@ -94,6 +94,7 @@ class Recorder {
   };
 
   RankState& state_of(int rank);
+  void finish_traffic();
 
   RecorderOptions options_;
   Trace trace_;
@@ -101,6 +102,8 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  // Bytes by sender and receiver: sender * world size + receiver. Few pairs of many ranks talk.
+  std::unordered_map<int64_t, double> traffic_;
 };
 
 }  // namespace accelerate::simulator

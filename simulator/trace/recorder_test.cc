@@ -95,10 +95,20 @@ TEST(Recorder, AddsTrafficUpBySenderAndReceiver) {
   recorder.traffic(0, 1, 10);
   recorder.traffic(0, 1, 5);
   recorder.traffic(1, 0, 1);
-  EXPECT_THAT(recorder.finish({}).communication, ElementsAre(0, 15, 1, 0));
+  EXPECT_THAT(recorder.finish({}).communication,
+              ElementsAre(Traffic{0, 1, 15}, Traffic{1, 0, 1}));
 }
 
-TEST(Recorder, LeavesTheMatrixEmptyWhenNothingWasSent) {
+TEST(Recorder, ListsTrafficBySenderThenReceiverWhateverTheOrder) {
+  Recorder recorder({.world_size = 16384});
+  recorder.traffic(16383, 0, 4);
+  recorder.traffic(2, 16383, 3);
+  recorder.traffic(2, 1, 2);
+  EXPECT_THAT(recorder.finish({}).communication,
+              ElementsAre(Traffic{2, 1, 2}, Traffic{2, 16383, 3}, Traffic{16383, 0, 4}));
+}
+
+TEST(Recorder, ListsNoTrafficWhenNothingWasSent) {
   Recorder recorder({.world_size = 64});
   EXPECT_TRUE(recorder.finish({}).communication.empty());
 }

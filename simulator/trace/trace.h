@@ -97,6 +97,15 @@ struct OperatorSummary {
   double bytes = 0;
 };
 
+/// The bytes that one rank sent to another over the whole run.
+struct Traffic {
+  int32_t source = 0;
+  int32_t target = 0;
+  double bytes = 0;
+
+  bool operator==(const Traffic&) const = default;
+};
+
 /// Where one rank was when the run failed.
 struct RankAtFailure {
   std::string state;      ///< what it waited for, or how it had ended
@@ -128,9 +137,9 @@ struct Trace {
   /// The following fields are filled at the end of the run.
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
-  /// Bytes sent from rank to rank, one row per sender; empty if no rank sent any. A collective
-  /// counts the bytes that its algorithm moves, evenly over the ring of its members.
-  std::vector<double> communication;
+  /// The pairs of ranks of which one sent bytes to the other, by sender, then by receiver. A
+  /// collective counts the bytes that its algorithm moves, evenly over the ring of its members.
+  std::vector<Traffic> communication;
   /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
