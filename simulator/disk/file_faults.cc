@@ -83,7 +83,7 @@ absl::Status FaultPlan::refuse(int rank) {
   return absl::AbortedError(deaths_[rank]);
 }
 
-absl::Status FaultPlan::begin_elsewhere(int rank) {
+absl::Status FaultPlan::go_on(int rank) {
   return is_dead(rank) ? refuse(rank) : absl::OkStatus();
 }
 
