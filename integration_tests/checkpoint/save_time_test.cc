@@ -14,10 +14,10 @@ namespace accelerate::checkpoint_tests {
 namespace {
 
 // The model's bytes, on a disk so slow that all else hardly counts.
-constexpr int64_t kWidth = 50'000;
+constexpr int64_t kWidth = 100'000;
 constexpr int64_t kBytes = 4 * 5 * kWidth;
-constexpr char kShape[] = "2x1:h100,disk=1MB/s,disk_latency=10us";
-constexpr absl::Duration kWriting = absl::Milliseconds(kBytes / 1000);
+constexpr char kShape[] = "2x1:h100,disk=10MB/s,disk_latency=10us";
+constexpr absl::Duration kWriting = absl::Microseconds(kBytes / 10);
 // Descriptions, random states and latencies.
 constexpr absl::Duration kRest = absl::Milliseconds(20);
 

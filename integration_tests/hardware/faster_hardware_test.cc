@@ -203,8 +203,7 @@ TEST(FasterHardware, AWorseLinkOrDiskIsNeverFaster) {
                   }},
            Change{"half of the link to the host",
                   [](ClusterSpec& spec) { spec.device->host_bytes_per_second /= 2; }},
-           Change{"half of the disk",
-                  [](ClusterSpec& spec) { spec.disk.bytes_per_second /= 2; }},
+           Change{"half of the disk", [](ClusterSpec& spec) { spec.disk.bytes_per_second /= 2; }},
            Change{"twice the latency of the disk",
                   [](ClusterSpec& spec) { spec.disk.latency_ns *= 2; }},
        }) {

@@ -88,8 +88,8 @@ class Fabric {
   void set_in_background(std::function<bool(int rank)> in_background) {
     in_background_ = std::move(in_background);
   }
-  /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does nothing
-  /// in a background step, which costs the rank no time.
+  /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
+  /// nothing in a background step, which costs the rank no time.
   void poll() {
     if (!in_background_ || !in_background_(scheduler().running())) scheduler().poll();
   }

@@ -153,7 +153,8 @@ void train(Runtime& runtime, absl::Duration duration) {
   for (int step = 0; step < kSteps; ++step) runtime.sleep_for(duration / kSteps);
 }
 
-// Writes behind training. Returns the times at which the task began, training ended, and wait() did.
+// Writes behind training. Returns the times at which the task began, training ended, and wait()
+// did.
 struct Behind {
   int64_t began_ns = -1;
   int64_t trained_ns = 0;

@@ -1,5 +1,5 @@
-/// The virtual time that a disk takes in one run: one transfer at a time, at the disk's rate, in the
-/// order in which ranks ask. README.md in this folder says which operations wait.
+/// The virtual time that a disk takes in one run: one transfer at a time, at the disk's rate, in
+/// the order in which ranks ask. README.md in this folder says which operations wait.
 ///
 /// A transfer occupies the disk for bytes / rate. Who waits for its end waits for the latency as
 /// well; the disk goes on meanwhile, so latencies of several operations pass at once.

@@ -15,16 +15,16 @@ constexpr int64_t kLatency = 50;
 struct Clocks {
   int64_t now_ns[2] = {0, 0};
   std::vector<DiskTransfer> transfers;
-  DiskQueue queue{{.bytes_per_second = kRate * 1e9, .latency_ns = kLatency},
-                  {.now_ns = [this](int rank) { return now_ns[rank]; },
-                   .wait_until =
-                       [this](int rank, int64_t ns) {
-                         EXPECT_GE(ns, now_ns[rank]);
-                         now_ns[rank] = ns;
-                       },
-                   .on_transfer = [this](int, const DiskTransfer& transfer) {
-                     transfers.push_back(transfer);
-                   }}};
+  DiskQueue queue{
+      {.bytes_per_second = kRate * 1e9, .latency_ns = kLatency},
+      {.now_ns = [this](int rank) { return now_ns[rank]; },
+       .wait_until =
+           [this](int rank, int64_t ns) {
+             EXPECT_GE(ns, now_ns[rank]);
+             now_ns[rank] = ns;
+           },
+       .on_transfer = [this](int,
+                             const DiskTransfer& transfer) { transfers.push_back(transfer); }}};
 };
 
 TEST(DiskQueue, MakesAReaderWaitForItsBytesAndTheLatency) {

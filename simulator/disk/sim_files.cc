@@ -64,8 +64,8 @@ class Reader final : public ReadableFile {
 
  private:
   FaultPlan::Verdict begin(const char* name, int64_t bytes) const {
-    FaultPlan::Verdict verdict = plan_->begin(
-        {.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
+    FaultPlan::Verdict verdict =
+        plan_->begin({.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
     if (!verdict.status.ok()) return verdict;
     queue_->read(rank_, bytes);
     verdict.status = plan_->go_on(rank_);

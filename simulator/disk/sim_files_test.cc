@@ -321,14 +321,14 @@ TEST(SimFiles, ForgetsFaultsWhenTheRunIsOver) {
 struct Clock {
   int64_t now_ns = 0;
   std::function<void()> meanwhile = [] {};
-  std::shared_ptr<DiskQueue> queue = std::make_shared<DiskQueue>(
-      DiskModel{.bytes_per_second = 1e9, .latency_ns = 100},
-      DiskQueue::Hooks{.now_ns = [this](int) { return now_ns; },
-                       .wait_until =
-                           [this](int, int64_t ns) {
-                             now_ns = ns;
-                             meanwhile();
-                           }});
+  std::shared_ptr<DiskQueue> queue =
+      std::make_shared<DiskQueue>(DiskModel{.bytes_per_second = 1e9, .latency_ns = 100},
+                                  DiskQueue::Hooks{.now_ns = [this](int) { return now_ns; },
+                                                   .wait_until =
+                                                       [this](int, int64_t ns) {
+                                                         now_ns = ns;
+                                                         meanwhile();
+                                                       }});
 };
 
 TEST(SimFiles, WaitForTheDiskWhereFilesDo) {
@@ -425,8 +425,8 @@ INSTANTIATE_TEST_SUITE_P(SimRank, FileSystemContract,
                                        std::vector<simulator::FileFault>(), 1, 0, disk,
                                        simulator::FaultPlan::Hooks{});
                                    return std::pair<std::shared_ptr<FileSystem>, std::string>(
-                                       std::make_shared<simulator::SimFiles>(
-                                           0, disk, plan, simulator::no_time()),
+                                       std::make_shared<simulator::SimFiles>(0, disk, plan,
+                                                                             simulator::no_time()),
                                        "/sim");
                                  }}),
                          file_system_name);

@@ -34,8 +34,8 @@ constexpr int64_t kLaunchNs = 5000;
 constexpr int64_t kKernelNsMin = 2000;
 
 // A data-centre SSD on four lanes of PCIe 4.0. Samsung's announcement of the PM9A3 (U.2): 6.5 GB/s
-// of sequential reads, 3.5 GB/s of writes; a disk has one rate here, the lower. Vendors' data sheets
-// give a random read of 4 KiB, alone in the queue, about 80 us.
+// of sequential reads, 3.5 GB/s of writes; a disk has one rate here, the lower. Vendors' data
+// sheets give a random read of 4 KiB, alone in the queue, about 80 us.
 constexpr DiskModel kNodeDisk = {.bytes_per_second = 3.5 * kGiga, .latency_ns = 80000};
 
 // TFLOP/s by MathType.
