@@ -84,6 +84,16 @@ class Fabric {
     if (on_use_) on_use_(scheduler().running());
   }
 
+  /// Sets a function that says whether a rank runs a step of a background task.
+  void set_in_background(std::function<bool(int rank)> in_background) {
+    in_background_ = std::move(in_background);
+  }
+  /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
+  /// nothing in a background step, which costs the rank no time.
+  void poll() {
+    if (!in_background_ || !in_background_(scheduler().running())) scheduler().poll();
+  }
+
   int world_size() const { return static_cast<int>(outcomes_.size()); }
 
   const Network& network() const { return network_; }
@@ -150,6 +160,7 @@ class Fabric {
   const Options options_;
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;
+  std::function<bool(int rank)> in_background_;
   const bool models_time_;
   const Network network_;
   Flows flows_;

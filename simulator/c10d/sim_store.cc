@@ -68,7 +68,7 @@ class SimStore final : public c10d::Store {
     const bool all = std::all_of(keys.begin(), keys.end(),
                                  [&](const std::string& key) { return read(key) != nullptr; });
     // A caller that polls until the keys exist must not keep other ranks from writing them.
-    if (!all) fabric_->scheduler().poll();
+    if (!all) fabric_->poll();
     return all;
   }
 

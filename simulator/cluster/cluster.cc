@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -29,6 +30,7 @@
 #include "simulator/device/generator.h"
 #include "simulator/device/install.h"
 #include "simulator/device/op_watch.h"
+#include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
@@ -44,6 +46,16 @@ ClusterSpec parsed(absl::string_view text) {
 
 const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node) {
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
+}
+
+// A disk's work on its track of the rank that asked for it.
+void record_transfer(Recorder& recorder, int rank, const DiskTransfer& transfer) {
+  recorder.slice({.start_ns = transfer.start_ns,
+                  .end_ns = transfer.end_ns,
+                  .rank = rank,
+                  .stream = kDiskStream,
+                  .name = recorder.intern(transfer.writes ? "write" : "read"),
+                  .kind = SliceKind::kDisk});
 }
 
 // Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
@@ -155,6 +167,8 @@ class Run {
                              .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
     fabric_->set_on_use([this](int rank) { runtimes_[rank]->use(); });
+    fabric_->set_in_background(
+        [this](int rank) { return runtimes_[rank]->background().in_step(); });
     // All ranks' devices are addressable or none is, because ranks of one job use one kind of
     // device.
     const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
@@ -172,14 +186,17 @@ class Run {
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
-          addressable, disk_of(options, topology.node_rank), faults_));
+          addressable, disk_of(options, topology.node_rank), faults_,
+          queue_of(disk_of(options, topology.node_rank).get(), spec.disk)));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
     }
   }
 
   ~Run() {
     faults_->end();
+    for (auto& [disk, queue] : queues_) queue->end();
     fabric_->set_on_use(nullptr);
+    fabric_->set_in_background(nullptr);
     fabric_->attach(nullptr);
     for (auto& rank : ranks_) {
       if (rank->device() != nullptr) rank->device()->detach();
@@ -246,6 +263,22 @@ class Run {
     fabric_->end_rank(rank, std::move(failure));
   }
 
+  // The queue of a disk, which may be that of several nodes, or null.
+  const std::shared_ptr<DiskQueue>& queue_of(const SimDisk* disk, const DiskModel& model) {
+    std::shared_ptr<DiskQueue>& queue = queues_[disk];
+    if (queue != nullptr) return queue;
+    DiskQueue::Hooks hooks{
+        .now_ns = [this](int rank) { return runtimes_[rank]->background().now_ns(); },
+        .wait_until = [this](int rank,
+                             int64_t ns) { runtimes_[rank]->background().wait_until(ns); }};
+    if (recorder_ != nullptr) {
+      hooks.on_transfer = [this](int rank, const DiskTransfer& transfer) {
+        record_transfer(*recorder_, rank, transfer);
+      };
+    }
+    return queue = std::make_shared<DiskQueue>(model, std::move(hooks));
+  }
+
   std::string stalled() {
     fabric_->keep_states();
     return fabric_->stall_report();
@@ -273,6 +306,7 @@ class Run {
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
   const std::shared_ptr<FaultPlan> faults_;
+  std::unordered_map<const SimDisk*, std::shared_ptr<DiskQueue>> queues_;
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

@@ -106,7 +106,8 @@ struct ClusterOptions {
   /// Fails programs whose replicas of a model differ when they are about to synchronise.
   bool detect_drift = true;
   /// The disk that ranks see below its mount point; later runs and clusters find the files again.
-  /// All other paths are the machine's own files.
+  /// It is one disk for all nodes, with the rate and latency of ClusterSpec::disk. All other paths
+  /// are the machine's own files, which take no virtual time.
   std::shared_ptr<SimDisk> disk = nullptr;
   /// A disk per node instead of `disk`, without faults; the first disk counts the operations.
   std::vector<std::shared_ptr<SimDisk>> node_disks = {};

@@ -95,7 +95,7 @@ TEST(Report, NamesTheRankThatAnOperationWaitedFor) {
     ++found;
   }
   EXPECT_EQ(found, 1u);
-  EXPECT_EQ(data.at("kinds").back(), "wait");
+  EXPECT_EQ(data.at("kinds").back(), "disk");
 }
 
 TEST(Report, ShowsWhereEachRankWasWhenTheRunFailed) {

@@ -47,7 +47,8 @@ void Recorder::slice(const Slice& slice) {
   ABSL_CHECK_LE(slice.start_ns, slice.end_ns);
   ABSL_CHECK_LT(slice.name, trace_.names.size());
   RankState& state = state_of(slice.rank);
-  state.end_ns = std::max(state.end_ns, slice.end_ns);
+  // Nobody may wait for what the disk writes last.
+  if (slice.kind != SliceKind::kDisk) state.end_ns = std::max(state.end_ns, slice.end_ns);
   const Interval interval{slice.start_ns, slice.end_ns};
   switch (slice.kind) {
     case SliceKind::kKernel: state.busy.add_kernel(interval); break;
@@ -55,7 +56,8 @@ void Recorder::slice(const Slice& slice) {
     case SliceKind::kCollective:
     case SliceKind::kMessage:
     case SliceKind::kWait: state.busy.add_communication(interval); break;
-    case SliceKind::kHost: break;
+    case SliceKind::kHost:
+    case SliceKind::kDisk: break;
   }
   if (static_cast<int64_t>(trace_.slices.size()) < options_.max_slices) {
     trace_.slices.push_back(slice);

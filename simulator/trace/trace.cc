@@ -11,8 +11,8 @@ const char* to_string(MemoryCategory category) {
 }
 
 const char* to_string(SliceKind kind) {
-  constexpr std::array<const char*, kNumSliceKinds> kNames = {"kernel",  "copy", "collective",
-                                                              "message", "host", "wait"};
+  constexpr std::array<const char*, kNumSliceKinds> kNames = {
+      "kernel", "copy", "collective", "message", "host", "wait", "disk"};
   return kNames.at(static_cast<size_t>(kind));
 }
 

@@ -38,21 +38,24 @@ enum class SliceKind : uint8_t {
   kMessage,     ///< a member's part in a point-to-point message
   kHost,        ///< time in which the host waits or sleeps
   kWait,        ///< a member's wait, from its arrival until its collective or message starts
+  kDisk,        ///< the disk's work for a file of the rank
 };
 
 struct Slice {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int32_t rank = 0;
-  int32_t stream = 0;  ///< the device's stream; kHostStream for the host's own track
+  int32_t stream = 0;  ///< the device's stream; kHostStream or kDiskStream for those tracks
   uint32_t name = 0;   ///< index into Trace::names
   SliceKind kind = SliceKind::kKernel;
   int64_t operation = -1;  ///< kCollective, kMessage, kWait: index into Trace::operations
 };
 inline constexpr int32_t kHostStream = -1;
-inline constexpr size_t kNumSliceKinds = 6;
+/// Beyond the number of any stream, so that the disk's track comes last.
+inline constexpr int32_t kDiskStream = 1 << 20;
+inline constexpr size_t kNumSliceKinds = 7;
 
-/// "kernel", "copy", "collective", "message", "host", "wait".
+/// "kernel", "copy", "collective", "message", "host", "wait", "disk".
 const char* to_string(SliceKind kind);
 
 /// A collective or message as a whole. Its members' slices carry its index.
