@@ -129,7 +129,8 @@ struct Trace {
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
   /// Bytes sent from rank to rank, one row per sender; empty if no rank sent any. A collective
-  /// counts the bytes that its algorithm moves, evenly over the ring of its members.
+  /// counts the bytes that a ring of its members passes on, a gather or scatter those between the
+  /// root and each member. What a member of an all-to-all sends counts as sent to the next one.
   std::vector<double> communication;
   /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
