@@ -1,5 +1,6 @@
 #include "simulator/c10d/collectives.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -192,6 +193,41 @@ std::optional<std::string> all_to_all_single(std::vector<Call>& calls) {
   return all_to_all(calls);
 }
 
+int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    bytes += static_cast<int64_t>(tensor.is_sparse()
+                                      ? at::sparse::get_sparse_impl(tensor)->values().nbytes()
+                                      : tensor.nbytes());
+  }
+  return bytes;
+}
+
+// The bytes of an all-to-all's tensors on one side of a member, without its own part.
+int64_t bytes_to_others(const Call& call, const std::vector<at::Tensor>& tensors,
+                        const std::vector<int64_t>& splits, size_t member, size_t group_size) {
+  const int64_t all = total_bytes(tensors);
+  if (call.fingerprint.op == OpType::ALLTOALL) {
+    return all - static_cast<int64_t>(tensors[member].nbytes());
+  }
+  if (splits.empty()) return all - all / static_cast<int64_t>(group_size);
+  const int64_t rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  return rows == 0 ? 0 : all / rows * (rows - splits[member]);
+}
+
+// The bytes of an even all-to-all in which every member moves as much as the busiest one of `calls`.
+int64_t exchanged_bytes(const std::vector<Call>& calls) {
+  const size_t members = calls.size();
+  if (members == 1) return total_bytes(calls[0].inputs);
+  int64_t most = 0;
+  for (size_t i = 0; i < members; ++i) {
+    const Call& call = calls[i];
+    most = std::max({most, bytes_to_others(call, call.inputs, call.input_splits, i, members),
+                     bytes_to_others(call, call.outputs, call.output_splits, i, members)});
+  }
+  return most * static_cast<int64_t>(members) / static_cast<int64_t>(members - 1);
+}
+
 }  // namespace
 
 std::optional<std::string> run_calls(std::vector<Call>& calls) {
@@ -250,24 +286,27 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
   return std::nullopt;
 }
 
-int64_t message_bytes(const Call& call, size_t group_size) {
-  auto total = [](const std::vector<at::Tensor>& tensors) {
-    int64_t bytes = 0;
-    for (const at::Tensor& tensor : tensors) {
-      bytes += static_cast<int64_t>(tensor.is_sparse()
-                                        ? at::sparse::get_sparse_impl(tensor)->values().nbytes()
-                                        : tensor.nbytes());
-    }
-    return bytes;
-  };
-  const auto members = static_cast<int64_t>(group_size);
-  switch (call.fingerprint.op) {
+int64_t bytes_to_others(const Call& call, size_t member, size_t group_size) {
+  return bytes_to_others(call, call.inputs, call.input_splits, member, group_size);
+}
+
+int64_t message_bytes(const std::vector<Call>& calls) {
+  const Call& first = calls.front();
+  const auto members = static_cast<int64_t>(calls.size());
+  switch (first.fingerprint.op) {
     case OpType::ALLGATHER:
     case OpType::ALLGATHER_COALESCED:
     case OpType::_ALLGATHER_BASE:
-    case OpType::GATHER: return total(call.inputs) * members;
-    case OpType::SCATTER: return total(call.outputs) * members;
-    default: return total(call.inputs);
+    case OpType::GATHER: return total_bytes(first.inputs) * members;
+    case OpType::SCATTER: return total_bytes(first.outputs) * members;
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE: return exchanged_bytes(calls);
+    case OpType::_ALLREDUCE_SPARSE: {
+      int64_t most = 0;
+      for (const Call& call : calls) most = std::max(most, total_bytes(call.inputs));
+      return most;
+    }
+    default: return total_bytes(first.inputs);
   }
 }
 

@@ -44,8 +44,13 @@ struct Call {
   int stream = -1;
 };
 
-/// The number of bytes that the network model takes for this call: see Network::collective.
-int64_t message_bytes(const Call& call, size_t group_size);
+/// The number of bytes that the network model takes for an operation: see Network::collective. An
+/// uneven all-to-all counts as the even one in which every member moves as much as the busiest does.
+/// `calls`: of all members, before run_calls().
+int64_t message_bytes(const std::vector<Call>& calls);
+
+/// The bytes that a member of an all-to-all sends to the other members.
+int64_t bytes_to_others(const Call& call, size_t member, size_t group_size);
 
 /// Carries out a collective whose fingerprints agree.
 /// Returns: an error that names group ranks, if members' sizes do not match.

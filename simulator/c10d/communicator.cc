@@ -39,15 +39,45 @@ CollectiveKind collective_kind(OpType op) {
   }
 }
 
-// Records the bytes that each member sends, as if all of them went to the next member.
-void record_traffic(Recorder& recorder, OpType op, const std::vector<int>& ranks, int64_t bytes) {
-  const double share = static_cast<double>(bytes) / static_cast<double>(ranks.size());
-  const auto others = static_cast<double>(ranks.size() - 1);
-  double sent = share * others;
-  if (collective_kind(op) == CollectiveKind::kAllReduce) sent *= 2;
-  if (sent == 0) return;
-  for (size_t member = 0; member < ranks.size(); ++member) {
-    recorder.traffic(ranks[member], ranks[(member + 1) % ranks.size()], sent);
+// Records the bytes that each member sends: to or from the root what is gathered or scattered, all
+// else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
+// comes round to the root.
+void record_traffic(Recorder& recorder, const std::vector<Call>& calls,
+                    const std::vector<int>& ranks, int64_t bytes) {
+  const CollectiveFingerprint& fingerprint = calls[0].fingerprint;
+  const CollectiveKind kind = collective_kind(fingerprint.op);
+  const size_t count = ranks.size();
+  const auto root = static_cast<size_t>(std::max(fingerprint.root, 0));
+  const double part = static_cast<double>(bytes) / static_cast<double>(count);
+  for (size_t member = 0; member < count; ++member) {
+    size_t source = member;
+    size_t target = (member + 1) % count;
+    double sent = 0;
+    switch (kind) {
+      case CollectiveKind::kGather:
+        target = root;
+        sent = part;
+        break;
+      case CollectiveKind::kScatter:
+        source = root;
+        target = member;
+        sent = part;
+        break;
+      case CollectiveKind::kBroadcast:
+        sent = target != root ? static_cast<double>(bytes) : 0;
+        break;
+      case CollectiveKind::kReduce:
+        sent = source != root ? static_cast<double>(bytes) : 0;
+        break;
+      case CollectiveKind::kAllToAll:
+        sent = static_cast<double>(bytes_to_others(calls[member], member, count));
+        break;
+      case CollectiveKind::kAllReduce:
+        sent = 2 * part * static_cast<double>(count - 1);
+        break;
+      default: sent = part * static_cast<double>(count - 1);
+    }
+    if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent);
   }
 }
 
@@ -137,7 +167,7 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   }
   start_ns = std::max(start_ns, last_end_ns_);
   const Call& first = operation.calls[0];
-  const int64_t bytes = message_bytes(first, ranks_.size());
+  const int64_t bytes = message_bytes(operation.calls);
   const CollectiveTime time =
       fabric_.network().collective(collective_kind(first.fingerprint.op), ranks_, bytes);
   operation.end_ns = start_ns + time.ns;
@@ -153,7 +183,7 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
                                   .first_rank = ranks_[first_call - operation.calls.begin()],
                                   .last_rank = ranks_[last],
                                   .spread_ns = last_call->ready_ns - first_call->ready_ns});
-    record_traffic(*recorder, first.fingerprint.op, ranks_, bytes);
+    record_traffic(*recorder, operation.calls, ranks_, bytes);
   }
   for (int member = 0; member < size(); ++member) {
     record(operation, operation.calls[member], member, start_ns, traced);

@@ -122,8 +122,10 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     return tensor;
   }
   check(tensor, argument);
-  for (const TensorPair& pair : tensors_) {
-    if (pair.device.is_same(tensor)) return pair.host;
+  for (TensorPair& pair : tensors_) {
+    if (!pair.device.is_same(tensor)) continue;
+    pair.written |= written;
+    return pair.host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
   if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.scalar_type());
@@ -143,10 +145,15 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     storages_.push_back({storage, host, storage->mutable_data(), storage->nbytes()});
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
-  tensors_.push_back({tensor, alias});
-  traffic_.add(tensor);
-  if (info_.updates(argument)) traffic_.add(tensor);
+  const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
+  tensors_.push_back({tensor, alias, written, touched});
+  if (info_.reads(argument)) count(tensor, touched);
   return alias;
+}
+
+void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touched) {
+  if (!touched) return traffic_.add(tensor);
+  traffic_.add(*touched * static_cast<double>(tensor.itemsize()), tensor.scalar_type());
 }
 
 void HostCall::update_arguments() {
@@ -167,6 +174,8 @@ void HostCall::update_arguments() {
       update_sparse(pair.device, pair.host);
       continue;
     }
+    // Its size now: the kernel may have made it larger.
+    if (pair.written) count(pair.host, pair.touched);
     c10::TensorImpl* to = pair.device.unsafeGetTensorImpl();
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
     if (!same_geometry(*to, *from)) {
@@ -206,6 +215,7 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
 }
 
 at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, bool written) {
+  touched_.reset();
   const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
   const at::Tensor indices = to_host(sparse->indices(), argument, written);
   const at::Tensor values = to_host(sparse->values(), argument, written);

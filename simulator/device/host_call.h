@@ -7,6 +7,7 @@
 /// Threads: one call, one thread.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,11 @@ class HostCall {
   ///         another rank, and for memory that a collective has in flight.
   at::Tensor to_host(const at::Tensor& tensor, size_t argument, bool written);
 
-  /// After the kernel: gives arguments the storages and shapes that their CPU tensors have now.
+  /// Before the arguments: of a dense first one, only so many elements pass.
+  void touch(double elements) { touched_ = elements; }
+
+  /// After the kernel: gives arguments the storages and shapes that their CPU tensors have now, and
+  /// counts what was written to them.
   void update_arguments();
 
   /// The device's tensor for a result.
@@ -44,7 +49,8 @@ class HostCall {
   /// The device that the tensors seen so far are on, or null.
   SimDevice* device() const { return device_; }
   void set_device(SimDevice* device) { device_ = device; }
-  /// All arguments and results, each counted once.
+  /// The arguments as the operator reads and writes them, and the results; a tensor that is there
+  /// several times is read once.
   const TensorTraffic& traffic() const { return traffic_; }
 
  private:
@@ -57,8 +63,12 @@ class HostCall {
   struct TensorPair {
     at::Tensor device;
     at::Tensor host;
+    bool written = false;
+    std::optional<double> touched;  // the elements that pass, if not all
   };
 
+  // One pass over a tensor, to read or to write it.
+  void count(const at::Tensor& tensor, const std::optional<double>& touched);
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
   at::Tensor sparse_to_device(const at::Tensor& tensor);
   void update_sparse(const at::Tensor& device, const at::Tensor& host);
@@ -71,6 +81,7 @@ class HostCall {
   c10::SmallVector<TensorPair, 8> tensors_;
   at::Tensor host_tensor_;  // the first CPU tensor that has dimensions
   size_t host_argument_ = 0;
+  std::optional<double> touched_;
   TensorTraffic traffic_;
 };
 

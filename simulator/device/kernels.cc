@@ -117,15 +117,17 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     host.copy_(from.to_host(source, 1, /*written=*/false));
     if (target != nullptr && self.is_sparse()) to.update_arguments();
   }
-  const auto bytes = static_cast<double>(self.nbytes());
   if (target == origin) {
-    device.launch("aten::copy_", 0, bytes + static_cast<double>(source.nbytes()), MathType::kFp32);
+    TensorTraffic traffic;
+    traffic.add(self);
+    traffic.add(source);
+    device.launch("aten::copy_", 0, traffic.bytes, MathType::kFp32);
     return self;
   }
   device.transfer(target == nullptr   ? "copy to host"
                   : origin == nullptr ? "copy to device"
                                       : "copy between devices",
-                  bytes);
+                  static_cast<double>(self.nbytes()));
   // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = !host_side.is_privateuseone() && host_side.has_storage() &&
@@ -197,6 +199,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                 "CPU kernels");
   }
   const double flops = info.flops != nullptr ? info.flops(argument_list) : 0;
+  if (info.touched != nullptr) call.touch(info.touched(argument_list));
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i));
   }

@@ -141,7 +141,9 @@ struct Trace {
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
   /// The pairs of ranks of which one sent bytes to the other, by sender, then by receiver. A
-  /// collective counts the bytes that its algorithm moves, evenly over the ring of its members.
+  /// collective counts the bytes that a ring of its members passes on, a gather or scatter those
+  /// between the root and each member. What a member of an all-to-all sends counts as sent to the
+  /// next one.
   std::vector<Traffic> communication;
   /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
