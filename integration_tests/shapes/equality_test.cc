@@ -65,9 +65,11 @@ Outcome run(const std::string& topology, const Program& program, Numerics numeri
   ClusterOptions options;
   options.seed = 3;
   options.numerics = numerics;
-  options.unknown_value = std::numeric_limits<double>::quiet_NaN();
-  // The programs are small; most of their tensors are to be without data.
-  options.largest_real_tensor = 4096;
+  if (numerics == Numerics::kShapes) {
+    options.unknown_value = std::numeric_limits<double>::quiet_NaN();
+    // The programs are small; most of their tensors are to be without data.
+    options.largest_real_tensor = 4096;
+  }
   Cluster cluster(topology, options);
   Outcome outcome;
   outcome.ranks.resize(cluster.world_size());
