@@ -51,7 +51,7 @@ int train(int argc, char** argv) {
   CLI::App app("Trains a GPT on the bytes of a text");
   const CLI::Range at_least_one(int64_t{1}, int64_t{1'000'000'000});
   app.add_option("--data", options.data, "a text")->capture_default_str();
-  app.add_option("--size", size, "the model's shape by its number of parameters; default: a tiny one")
+  app.add_option("--size", size, "a shape by its number of parameters; default: a tiny one")
       ->check(CLI::IsMember(gpt::size_names()));
   for (ShapeFlag& flag : shape_flags) {
     app.add_option(flag.name, flag.value, flag.help)->check(at_least_one);
@@ -104,7 +104,8 @@ int train(int argc, char** argv) {
                 result.step_seconds * 1e3, result.tokens_per_second);
   std::string text = line;
   if (result.peak_memory_bytes > 0) {
-    text += ", peak memory " + accelerate::binary_byte_text(result.peak_memory_bytes) + " per device";
+    text += ", peak memory " + accelerate::binary_byte_text(result.peak_memory_bytes);
+    text += " per device";
   }
   runtime.write_console(accelerate::ConsoleStream::kOut, text + "\n");
   return 0;
