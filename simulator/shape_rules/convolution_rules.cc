@@ -40,13 +40,13 @@ Tensor on_cpu(const Tensor& tensor) {
 bool is_line(const Tensor& weight) { return weight.dim() == 3; }
 
 // The memory format in which the CPU convolves.
-MemoryFormat format_of(const Tensor& input, const Tensor& weight, bool has_bias, const Window& at) {
-  const Dims bias_size{at.transposed ? weight.size(1) * at.groups : weight.size(0)};
+MemoryFormat format_of(const Tensor& input, const Tensor& weight, bool has_bias, const Window& how) {
+  const Dims bias_size{how.transposed ? weight.size(1) * how.groups : weight.size(0)};
   const at::native::ConvBackend backend = at::native::select_conv_backend(
       on_cpu(is_line(weight) ? contiguous_like(input) : input), on_cpu(weight), /*bias=*/{},
-      c10::fromIntArrayRefSlow(at.stride), c10::fromIntArrayRefSlow(at.padding),
-      c10::fromIntArrayRefSlow(at.dilation), at.transposed,
-      c10::fromIntArrayRefSlow(at.output_padding), at.groups,
+      c10::fromIntArrayRefSlow(how.stride), c10::fromIntArrayRefSlow(how.padding),
+      c10::fromIntArrayRefSlow(how.dilation), how.transposed,
+      c10::fromIntArrayRefSlow(how.output_padding), how.groups,
       has_bias ? at::OptionalSymIntArrayRef(c10::fromIntArrayRefSlow(bias_size)) : std::nullopt);
   if (is_line(weight)) return MemoryFormat::Contiguous;
   return at::native::_determine_backend_memory_format(on_cpu(input), on_cpu(weight), backend);
@@ -55,13 +55,13 @@ MemoryFormat format_of(const Tensor& input, const Tensor& weight, bool has_bias,
 Tensor convolution(const Tensor& input, const Tensor& weight, const Tensor& bias,
                    const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed,
                    const Dims& output_padding, int64_t groups) {
-  const Window at = window(weight, stride, padding, dilation, transposed, output_padding, groups);
-  const MemoryFormat format = format_of(input, weight, bias.defined(), at);
+  const Window how = window(weight, stride, padding, dilation, transposed, output_padding, groups);
+  const MemoryFormat format = format_of(input, weight, bias.defined(), how);
   const std::vector<int64_t> sizes =
-      transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), at.padding,
-                                               at.output_padding, at.stride, at.dilation, groups)
-                 : at::native::conv_output_size(input.sizes(), weight.sizes(), at.padding,
-                                                at.stride, at.dilation);
+      transposed ? at::native::conv_input_size(input.sizes(), weight.sizes(), how.padding,
+                                               how.output_padding, how.stride, how.dilation, groups)
+                 : at::native::conv_output_size(input.sizes(), weight.sizes(), how.padding,
+                                                how.stride, how.dilation);
   return dense(sizes, input.scalar_type(), format);
 }
 
@@ -70,8 +70,8 @@ Results convolution_backward(const Tensor& gradient, const Tensor& input, const 
                              const Dims& padding, const Dims& dilation, bool transposed,
                              const Dims& output_padding, int64_t groups,
                              std::array<bool, 3> wanted) {
-  const Window at = window(weight, stride, padding, dilation, transposed, output_padding, groups);
-  const MemoryFormat format = format_of(input, weight, bias_size.has_value(), at);
+  const Window how = window(weight, stride, padding, dilation, transposed, output_padding, groups);
+  const MemoryFormat format = format_of(input, weight, bias_size.has_value(), how);
   Results results(3);
   if (wanted[0]) results[0] = dense(input.sizes(), input.scalar_type(), format);
   if (wanted[1]) results[1] = dense(weight.sizes(), weight.scalar_type(), format);

@@ -67,8 +67,8 @@ Results histogram(const Tensor& self, int64_t bins) {
 Results histogram_of_edges(const Tensor& self, const Tensor& edges) {
   return {dense({edges.numel() - 1}, self.scalar_type()), dense({edges.numel()}, self.scalar_type())};
 }
-std::vector<Tensor> histogram_edges(const Tensor& self, const Dims& bins) {
-  std::vector<Tensor> edges;
+Results histogram_edges(const Tensor& self, const Dims& bins) {
+  Results edges;
   for (const int64_t count : bins) edges.push_back(dense({count + 1}, self.scalar_type()));
   return edges;
 }

@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -105,14 +105,7 @@ struct Argument<std::vector<Tensor>> {
 };
 
 inline Results as_results(Tensor tensor) { return {std::move(tensor)}; }
-inline Results as_results(const std::vector<Tensor>& tensors) {
-  return Results(tensors.begin(), tensors.end());
-}
-template <typename... T>
-Results as_results(std::tuple<T...> tensors) {
-  return std::apply([](auto... tensor) { return Results{std::move(tensor)...}; },
-                    std::move(tensors));
-}
+inline Results as_results(Results tensors) { return tensors; }
 
 template <typename Result, typename... Arguments, size_t... i>
 Results results_of(Result (*rule)(Arguments...), c10::ArrayRef<c10::IValue> arguments,
