@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/shape_rules/shape_rules.h"
 
 // Attention picks its algorithm as on a CPU.
 namespace at::native {
@@ -261,6 +262,7 @@ void install_sim_device() {
     at::RegisterPrivateUse1HooksInterface(new Hooks());
     install_seeding();
     register_kernels();
+    install_shape_rules();
     return true;
   }();
   static_cast<void>(installed);

@@ -31,7 +31,7 @@ FLOORS = {
     ],
     "simulator": [
         ["core", "hardware"],
-        ["disk", "network", "trace"],
+        ["disk", "network", "shape_rules", "trace"],
         ["device", "report"],
         ["c10d"],
         ["cluster"],
