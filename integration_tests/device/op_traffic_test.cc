@@ -1,7 +1,7 @@
 // What every operator of the cases in op_cases.h costs on a simulated device: the bytes that it
-// reads and writes, and its FLOP. This file counts them again, one element and one multiply-add at a
-// time, from the arguments and results that pass a handler in front of the device.
-// One shape: operators of one device.
+// reads and writes, and its FLOP. This file counts them again, one element and one multiply-add at
+// a time, from the arguments and results that pass a handler in front of the device. One shape:
+// operators of one device.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -87,8 +87,8 @@ bool is_written(const c10::Argument& argument) {
 // These fill their first argument, whatever is in it.
 const Names& fillers() {
   static const Names& names = *new Names{
-      "aten::copy_",     "aten::zero_",        "aten::fill_",      "aten::normal_",
-      "aten::uniform_",  "aten::random_",      "aten::bernoulli_", "aten::exponential_",
+      "aten::copy_",      "aten::zero_",       "aten::fill_",      "aten::normal_",
+      "aten::uniform_",   "aten::random_",     "aten::bernoulli_", "aten::exponential_",
       "aten::geometric_", "aten::log_normal_", "aten::cauchy_",    "aten::_foreach_zero_"};
   return names;
 }
@@ -177,13 +177,24 @@ class Arguments {
 
 // These touch a part of their first argument. Their bytes are worked out below, call by call.
 const Names& indexers() {
-  static const Names& names = *new Names{
-      "aten::index_select",      "aten::gather",           "aten::take",
-      "aten::index",             "aten::_index_put_impl_", "aten::index_add_",
-      "aten::index_copy_",       "aten::index_fill_",      "aten::index_reduce_",
-      "aten::scatter_",          "aten::scatter_add_",     "aten::scatter_reduce_",
-      "aten::put_",              "aten::nll_loss_forward", "aten::nll_loss2d_forward",
-      "aten::embedding_renorm_", "aten::_embedding_bag",   "aten::_embedding_bag_forward_only"};
+  static const Names& names = *new Names{"aten::index_select",
+                                         "aten::gather",
+                                         "aten::take",
+                                         "aten::index",
+                                         "aten::_index_put_impl_",
+                                         "aten::index_add_",
+                                         "aten::index_copy_",
+                                         "aten::index_fill_",
+                                         "aten::index_reduce_",
+                                         "aten::scatter_",
+                                         "aten::scatter_add_",
+                                         "aten::scatter_reduce_",
+                                         "aten::put_",
+                                         "aten::nll_loss_forward",
+                                         "aten::nll_loss2d_forward",
+                                         "aten::embedding_renorm_",
+                                         "aten::_embedding_bag",
+                                         "aten::_embedding_bag_forward_only"};
   return names;
 }
 
@@ -253,8 +264,8 @@ double flops(const std::string& name, const Values& values, const Values& result
   if (is({"convolution_backward"})) {
     const bool transposed = values[7].toBool();
     const int gradients = tensor_at(results, 0).defined() + tensor_at(results, 1).defined();
-    return gradients * convolution_flops(tensor_at(values, transposed ? 1 : 0),
-                                         tensor_at(values, 2));
+    return gradients *
+           convolution_flops(tensor_at(values, transposed ? 1 : 0), tensor_at(values, 2));
   }
   // Values are as long as keys in all cases, so each product is as large as the scores.
   if (is({"_scaled_dot_product_flash_attention_for_cpu"})) {
@@ -304,8 +315,8 @@ class Expectation final : public OperatorHandler {
     }
   }
 
-  // A recurrent layer's backward pass is one kernel of its name that no operator calls. It has twice
-  // the arithmetic and passes the layer's tensors twice.
+  // A recurrent layer's backward pass is one kernel of its name that no operator calls. It has
+  // twice the arithmetic and passes the layer's tensors twice.
   Costs expected() const {
     Costs costs = expected_;
     for (auto& [name, cost] : costs) {
@@ -343,9 +354,8 @@ Counted count(const OpCase& op_case) {
   const auto expectation = std::make_shared<Expectation>();
   Cluster cluster("1x1:h100", {.record = true});
   cluster.run_on_every_rank([&](Rank& rank) {
-    rank.device()->observe([&](const char* name, int, int64_t, int64_t, bool) {
-      expectation->see_kernel(name);
-    });
+    rank.device()->observe(
+        [&](const char* name, int, int64_t, int64_t, bool) { expectation->see_kernel(name); });
     torch::manual_seed(1);
     const OperatorModeScope counting(expectation);
     Inputs inputs(rank.runtime().device());

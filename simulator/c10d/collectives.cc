@@ -215,7 +215,8 @@ int64_t bytes_to_others(const Call& call, const std::vector<at::Tensor>& tensors
   return rows == 0 ? 0 : all / rows * (rows - splits[member]);
 }
 
-// The bytes of an even all-to-all in which every member moves as much as the busiest one of `calls`.
+// The bytes of an even all-to-all in which every member moves as much as the busiest one of
+// `calls`.
 int64_t exchanged_bytes(const std::vector<Call>& calls) {
   const size_t members = calls.size();
   if (members == 1) return total_bytes(calls[0].inputs);

@@ -45,8 +45,8 @@ struct Call {
 };
 
 /// The number of bytes that the network model takes for an operation: see Network::collective. An
-/// uneven all-to-all counts as the even one in which every member moves as much as the busiest does.
-/// `calls`: of all members, before run_calls().
+/// uneven all-to-all counts as the even one in which every member moves as much as the busiest
+/// does. `calls`: of all members, before run_calls().
 int64_t message_bytes(const std::vector<Call>& calls);
 
 /// The bytes that a member of an all-to-all sends to the other members.

@@ -66,15 +66,11 @@ void record_traffic(Recorder& recorder, const std::vector<Call>& calls,
       case CollectiveKind::kBroadcast:
         sent = target != root ? static_cast<double>(bytes) : 0;
         break;
-      case CollectiveKind::kReduce:
-        sent = source != root ? static_cast<double>(bytes) : 0;
-        break;
+      case CollectiveKind::kReduce: sent = source != root ? static_cast<double>(bytes) : 0; break;
       case CollectiveKind::kAllToAll:
         sent = static_cast<double>(bytes_to_others(calls[member], member, count));
         break;
-      case CollectiveKind::kAllReduce:
-        sent = 2 * part * static_cast<double>(count - 1);
-        break;
+      case CollectiveKind::kAllReduce: sent = 2 * part * static_cast<double>(count - 1); break;
       default: sent = part * static_cast<double>(count - 1);
     }
     if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent);

@@ -164,24 +164,21 @@ std::vector<Case> one_tensor_cases() {
            return group->allreduce(tensors);
          };
        },
-       kPart, all_reduce_ns(kPart),
-       around_the_ring(2 * kAllButOne * kPart)},
+       kPart, all_reduce_ns(kPart), around_the_ring(2 * kAllButOne * kPart)},
       {"broadcast",
        [](Rank& rank, const Group& group) {
          return [group, tensors = Tensors{on_device(rank, kPart)}]() mutable {
            return group->broadcast(tensors);
          };
        },
-       kPart, broadcast_ns(kPart),
-       from_the_root(kPart)},
+       kPart, broadcast_ns(kPart), from_the_root(kPart)},
       {"reduce",
        [](Rank& rank, const Group& group) {
          return [group, tensors = Tensors{on_device(rank, kPart)}]() mutable {
            return group->reduce(tensors);
          };
        },
-       kPart, broadcast_ns(kPart),
-       to_the_root(kPart)},
+       kPart, broadcast_ns(kPart), to_the_root(kPart)},
   };
 }
 
@@ -194,8 +191,7 @@ std::vector<Case> gathering_cases() {
            return group->allgather(outputs, inputs);
          };
        },
-       kWhole, all_gather_ns(kWhole),
-       around_the_ring(kAllButOne * kWhole)},
+       kWhole, all_gather_ns(kWhole), around_the_ring(kAllButOne * kWhole)},
       {"all_gather_into_tensor",
        [](Rank& rank, const Group& group) {
          return
@@ -203,8 +199,7 @@ std::vector<Case> gathering_cases() {
                return group->_allgather_base(output, input);
              };
        },
-       kWhole, all_gather_ns(kWhole),
-       around_the_ring(kAllButOne * kWhole)},
+       kWhole, all_gather_ns(kWhole), around_the_ring(kAllButOne * kWhole)},
       {"gather",
        [](Rank& rank, const Group& group) {
          std::vector<Tensors> outputs;
@@ -241,8 +236,7 @@ std::vector<Case> scattering_cases() {
            return group->reduce_scatter(outputs, inputs);
          };
        },
-       kWhole, all_gather_ns(kWhole),
-       around_the_ring(kAllButOne * kWhole)},
+       kWhole, all_gather_ns(kWhole), around_the_ring(kAllButOne * kWhole)},
       {"reduce_scatter_tensor",
        [](Rank& rank, const Group& group) {
          return
@@ -250,8 +244,7 @@ std::vector<Case> scattering_cases() {
                return group->_reduce_scatter_base(output, input);
              };
        },
-       kWhole, all_gather_ns(kWhole),
-       around_the_ring(kAllButOne * kWhole)},
+       kWhole, all_gather_ns(kWhole), around_the_ring(kAllButOne * kWhole)},
       {"all_to_all",
        [](Rank& rank, const Group& group) {
          return [group, outputs = parts_on_device(rank, kWhole),
@@ -259,8 +252,7 @@ std::vector<Case> scattering_cases() {
            return group->alltoall(outputs, inputs);
          };
        },
-       kWhole, all_to_all_ns(kWhole),
-       around_the_ring(kAllButOne * kWhole)},
+       kWhole, all_to_all_ns(kWhole), around_the_ring(kAllButOne * kWhole)},
       {"all_to_all_single",
        [](Rank& rank, const Group& group) {
          return
@@ -269,8 +261,7 @@ std::vector<Case> scattering_cases() {
                return group->alltoall_base(output, input, equal, equal);
              };
        },
-       kWhole, all_to_all_ns(kWhole),
-       around_the_ring(kAllButOne * kWhole)},
+       kWhole, all_to_all_ns(kWhole), around_the_ring(kAllButOne * kWhole)},
   };
 }
 
@@ -287,7 +278,8 @@ Case uneven_all_to_all() {
             at::Tensor output = on_device(rank, kRanks * rows * kUnit).view({kRanks * rows, -1});
             return [=]() mutable { return group->alltoall_base(output, input, gets, sends); };
           },
-          16 * kUnit, all_to_all_ns(16 * kUnit), [](int source, int target) {
+          16 * kUnit, all_to_all_ns(16 * kUnit),
+          [](int source, int target) {
             if (!is_next(source, target)) return 0.0;
             return static_cast<double>((source == 0 ? 7 : 8) * kUnit);
           }};
@@ -295,8 +287,8 @@ Case uneven_all_to_all() {
 
 TEST(CollectiveTime, OfEveryVerbIsTheModelsAndItsTrafficTheAlgorithms) {
   std::vector<Case> cases = one_tensor_cases();
-  for (const auto& more : {gathering_cases(), scattering_cases(),
-                           std::vector<Case>{uneven_all_to_all()}}) {
+  for (const auto& more :
+       {gathering_cases(), scattering_cases(), std::vector<Case>{uneven_all_to_all()}}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   for (const Case& each : cases) {

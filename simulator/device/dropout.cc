@@ -54,9 +54,8 @@ struct Dropout : torch::autograd::Function<Dropout> {
   // `records`: whether the caller's gradients are enabled, so that this is a forward pass.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, double p,
                             bool records) {
-    static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow("sim::dropout", "")
-                               .typed<decltype(drop)>();
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("sim::dropout", "").typed<decltype(drop)>();
     const at::AutoGradMode as_outside(records);
     auto [result, mask] = op.call(input, p);
     save(context, mask, p);
@@ -99,10 +98,9 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
 
 void register_dropout(torch::Library& device, torch::Library& autograd) {
   // The registrations last as long as the library.
-  static auto& own = *new torch::Library(torch::Library::DEF, "sim", std::nullopt, __FILE__,
-                                         __LINE__);
-  own.def("dropout(Tensor input, float p) -> (Tensor, Tensor)",
-          {at::Tag::nondeterministic_seeded});
+  static auto& own =
+      *new torch::Library(torch::Library::DEF, "sim", std::nullopt, __FILE__, __LINE__);
+  own.def("dropout(Tensor input, float p) -> (Tensor, Tensor)", {at::Tag::nondeterministic_seeded});
   own.def("dropout_backward(Tensor gradient, Tensor mask, float p) -> Tensor");
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::Meta}) {
     own.impl("dropout", torch::dispatch(key, TORCH_FN(drop)));

@@ -1,8 +1,8 @@
 // The FLOP of every operator that has a formula, and the bytes of operators that are not as simple
 // as reading all arguments and writing all results, as a run's trace tells them. The expectations
-// count the multiply-adds of each operator's definition, two FLOP each, and the elements that it has
-// to read and write. integration_tests/device/op_traffic_test.cc counts for all operators.
-// One shape each: a device that LibTorch addresses, and the first that it does not.
+// count the multiply-adds of each operator's definition, two FLOP each, and the elements that it
+// has to read and write. integration_tests/device/op_traffic_test.cc counts for all operators. One
+// shape each: a device that LibTorch addresses, and the first that it does not.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -381,10 +381,10 @@ TEST(OpCost, OfCausalAttentionsGradientsIsOfHalfTheScores) {
     at::scaled_dot_product_attention(x, x, x, {}, 0.0, /*is_causal=*/true).sum().backward();
   });
   const double product = 2.0 * 2 * (kLength * (kLength + 1) / 2) * 8;
-  EXPECT_EQ(counted,
-            (FlopsByName{{"aten::_scaled_dot_product_flash_attention_for_cpu", 2 * product},
-                         {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                          5 * product}}));
+  EXPECT_EQ(
+      counted,
+      (FlopsByName{{"aten::_scaled_dot_product_flash_attention_for_cpu", 2 * product},
+                   {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", 5 * product}}));
 }
 
 // A whole layer runs back as a whole: a product for the inputs' gradient, one for the weights'.
@@ -451,8 +451,7 @@ std::vector<TrafficCase> written_cases() {
        }},
       {"overwritten", "aten::zero_", 60, [](const Make& make) { make({3, 5}).zero_(); }},
       {"drawn", "aten::normal_", 60, [](const Make& make) { make({3, 5}).normal_(); }},
-      {"copied", "aten::copy_", 2 * 60,
-       [](const Make& make) { make({3, 5}).copy_(make({3, 5})); }},
+      {"copied", "aten::copy_", 2 * 60, [](const Make& make) { make({3, 5}).copy_(make({3, 5})); }},
       {"a row copied to all", "aten::copy_", 60 + 20,
        [](const Make& make) { make({3, 5}).copy_(make({5})); }},
       {"a row added to all", "aten::add", 60 + 20 + 60,
@@ -527,9 +526,7 @@ std::vector<TrafficCase> table_cases() {
          make({100, 8}).index_put_(at_rows(indices(make, {5})), make({5, 8}), true);
        }},
       {"index_copy_", "aten::index_copy_", picked + 5 * 32,
-       [](const Make& make) {
-         make({100, 8}).index_copy_(0, indices(make, {5}), make({5, 8}));
-       }},
+       [](const Make& make) { make({100, 8}).index_copy_(0, indices(make, {5}), make({5, 8})); }},
       {"index_add_", "aten::index_add_", picked + 2 * 5 * 32,
        [](const Make& make) { make({100, 8}).index_add_(0, indices(make, {5}), make({5, 8})); }},
       {"index_fill_", "aten::index_fill_", picked,

@@ -45,9 +45,8 @@ double product(c10::IntArrayRef extents) {
 // A sparse matrix multiplies the elements that it has.
 double elements(const c10::IValue& argument) {
   const at::Tensor& tensor = argument.toTensor();
-  return static_cast<double>(tensor.is_sparse()
-                                 ? at::sparse::get_sparse_impl(tensor)->values().numel()
-                                 : tensor.numel());
+  return static_cast<double>(
+      tensor.is_sparse() ? at::sparse::get_sparse_impl(tensor)->values().numel() : tensor.numel());
 }
 
 // Complex products take four real ones.
@@ -117,9 +116,8 @@ double attention_at(Arguments arguments, size_t query, bool is_causal) {
   const auto keys = static_cast<double>(arguments[query + 1].toTensor().size(-2));
   const auto depth = static_cast<double>(queries.back() + sizes(arguments[query + 2]).back());
   const double triangle = std::min(length, keys);
-  const double pairs = is_causal
-                           ? triangle * (triangle + 1) / 2 + (length - triangle) * keys
-                           : length * keys;
+  const double pairs =
+      is_causal ? triangle * (triangle + 1) / 2 + (length - triangle) * keys : length * keys;
   return 2 * product(queries.slice(0, queries.size() - 2)) * pairs * depth;
 }
 
