@@ -519,8 +519,8 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
   const auto replay_in = [](const json& in, const json& out) {
     return replay("parallelism", {json{{"id", "mesh"}, {"in", in}, {"out", out}}});
   };
-  const auto error = [](const std::string& message) {
-    return json{{"error", {{"type", "ValueError"}, {"message", message}}}};
+  const auto error = [](const std::string& message) -> json {
+    return {{"error", {{"type", "ValueError"}, {"message", message}}}};
   };
   const json handler = {{"class", "DeepSpeedSequenceParallelConfig"},
                         {"args", {{"sp_attn_implementation", "eager"}}}};
