@@ -91,8 +91,8 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
       {MeshAxis::kSp, "does not divide sequences"},
   };
   for (const auto& [axis, why] : kMissing) {
-    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis), "_size=",
-                      config.size(axis), ", but this version ", why, "; set it to 1");
+    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
+                      "_size=", config.size(axis), ", but this version ", why, "; set it to 1");
   }
 }
 

@@ -178,7 +178,8 @@ DeepSpeedSequenceParallelConfig resolve(DeepSpeedSequenceParallelConfig handler,
   TORCH_CHECK_VALUE(kernel != "eager" && kernel != "flex_attention",
                     "Invalid sp_attn_implementation: ", kernel,
                     ". 'eager' and 'flex_attention' are not supported with sequence parallelism.");
-  const bool is_from_hub = absl::StrContains(kernel, "/") && absl::StrContains(kernel, "flash-attn");
+  const bool is_from_hub =
+      absl::StrContains(kernel, "/") && absl::StrContains(kernel, "flash-attn");
   TORCH_CHECK_VALUE(kernel == "flash_attention_2" || kernel == "flash_attention_3" ||
                         kernel == "sdpa" || is_from_hub,
                     "Invalid sp_attn_implementation: ", kernel,

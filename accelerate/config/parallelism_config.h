@@ -164,9 +164,8 @@ struct AcceleratorFacts {
 
 class ParallelismConfig {
  public:
-  explicit ParallelismConfig(
-      ParallelismOptions options = {},
-      const Environment& environment = Runtime::current().environment());
+  explicit ParallelismConfig(ParallelismOptions options = {},
+                             const Environment& environment = Runtime::current().environment());
 
   /// Ranks along an axis; of a joined one the product of its parts.
   int size(MeshAxis axis) const;

@@ -77,8 +77,7 @@ TEST(ParallelismConfig, CountsAndNamesItsAxes) {
   EXPECT_THAT(mesh.dp_shard_cp_dim_names(), ElementsAre("dp_shard", "cp"));
   EXPECT_THAT(mesh.dp_cp_dim_names(), ElementsAre("dp_replicate", "dp_shard", "cp"));
   EXPECT_THAT(mesh.fsdp_dim_names(), ElementsAre("dp_replicate", "dp_shard_cp"));
-  EXPECT_THAT(mesh.active_mesh_dims(),
-              ElementsAre("dp_replicate", "dp_shard", "tp", "cp", "pp"));
+  EXPECT_THAT(mesh.active_mesh_dims(), ElementsAre("dp_replicate", "dp_shard", "tp", "cp", "pp"));
   EXPECT_TRUE(mesh.tp_handler() && mesh.cp_handler() && !mesh.sp_handler());
 }
 
@@ -97,10 +96,10 @@ TEST(ParallelismConfig, TakesWhatTheProgramLeavesOpenFromTheEnvironment) {
                           .dp_shard_size = 3,
                           .tp_size = 13,
                           .sp_size = 7,
-                          .sp_handler = DeepSpeedSequenceParallelConfig{
-                              .sp_seq_length = 128,
-                              .sp_seq_length_is_variable = false,
-                              .sp_attn_implementation = "sdpa"},
+                          .sp_handler =
+                              DeepSpeedSequenceParallelConfig{.sp_seq_length = 128,
+                                                              .sp_seq_length_is_variable = false,
+                                                              .sp_attn_implementation = "sdpa"},
                           .pp_size = 11,
                           .pp_placement = PpPlacement::kInsideDpReplicate}));
   EXPECT_EQ(config({}, {{"CP_SIZE", "2"}, {"CP_COMM_STRATEGY", "alltoall"}}).cp_handler(),

@@ -73,9 +73,8 @@ std::vector<MeshAxis> Mesh::axes() const {
     if (extent(axis).size > 1) axes.push_back(axis);
   }
   // Only pp may stand elsewhere.
-  std::stable_sort(axes.begin(), axes.end(), [this](MeshAxis a, MeshAxis b) {
-    return extent(a).stride > extent(b).stride;
-  });
+  std::stable_sort(axes.begin(), axes.end(),
+                   [this](MeshAxis a, MeshAxis b) { return extent(a).stride > extent(b).stride; });
   return axes;
 }
 
@@ -90,7 +89,8 @@ int Mesh::coordinate(int rank, MeshAxis axis) const {
 
 std::vector<int> Mesh::group(int rank, MeshAxis axis) const {
   std::vector<int> ranks = {rank};
-  for (const MeshAxis part : parts_of(axis)) ranks[0] -= coordinate(rank, part) * extent(part).stride;
+  for (const MeshAxis part : parts_of(axis))
+    ranks[0] -= coordinate(rank, part) * extent(part).stride;
   for (const MeshAxis part : parts_of(axis)) {
     const auto& [size, stride] = extent(part);
     std::vector<int> next;
@@ -115,8 +115,7 @@ std::string placement_text(const Mesh& mesh, absl::Span<const int> nodes) {
   for (size_t rank = 0; rank < nodes.size(); ++rank) {
     ranks_of_node[nodes[rank]].push_back(static_cast<int>(rank));
   }
-  std::string text =
-      absl::StrCat("mesh of ", mesh.num_ranks(), " ranks: ", mesh.to_string(), "\n");
+  std::string text = absl::StrCat("mesh of ", mesh.num_ranks(), " ranks: ", mesh.to_string(), "\n");
   size_t named = 0;
   for (const auto& [node, ranks] : ranks_of_node) {
     if (named++ == kMostNodesNamed) {

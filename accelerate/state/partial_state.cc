@@ -139,9 +139,8 @@ PartialState::Record PartialState::make_record(Runtime& runtime,
   std::string backend = record.init.backend;
   // A real Runtime's own choice goes by its device, which is not used here.
   if (backend.empty() && options.cpu && runtime.owns_process()) backend = default_backend("cpu");
-  record.group_options = {.name = "world",
-                          .timeout = record.init.effective_timeout(),
-                          .backend = std::move(backend)};
+  record.group_options = {
+      .name = "world", .timeout = record.init.effective_timeout(), .backend = std::move(backend)};
   record.group = runtime.new_group(record.group_options);
   record.backend = record.group->getDefaultBackend()->getBackendName();
   return record;

@@ -71,14 +71,14 @@ json run_handler(const json& in) {
   if (name == "TorchTensorParallelConfig") {
     expect_fields(args, {"enable_async_tp"});
     return resolved(
-        TorchTensorParallelConfig{
-            .enable_async_tp = argument<bool>(args, "enable_async_tp").value_or(false)},
+        TorchTensorParallelConfig{.enable_async_tp =
+                                      argument<bool>(args, "enable_async_tp").value_or(false)},
         in);
   }
   if (name == "TorchContextParallelConfig") {
     expect_fields(args, {"cp_comm_strategy"});
-    return resolved(TorchContextParallelConfig{.cp_comm_strategy = argument<std::string>(
-                                                   args, "cp_comm_strategy")},
+    return resolved(TorchContextParallelConfig{.cp_comm_strategy =
+                                                   argument<std::string>(args, "cp_comm_strategy")},
                     in);
   }
   if (name == "DeepSpeedSequenceParallelConfig") {
@@ -96,7 +96,8 @@ json run_handler(const json& in) {
 // ---- Configurations.
 
 template <typename Handler>
-concept IsContextHandler = std::is_constructible_v<std::optional<TorchContextParallelConfig>, Handler>;
+concept IsContextHandler =
+    std::is_constructible_v<std::optional<TorchContextParallelConfig>, Handler>;
 
 void add_handler(ParallelismOptions& options, const std::string& name) {
   static_assert(IsContextHandler<TorchContextParallelConfig> &&

@@ -563,8 +563,8 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : parallelism_by_hand()) use("parallelism", one);
   for (const char* family :
        {"batch_sampler_shard", "checkpoint_sharding", "env_parsing", "grad_sync",
-        "iterable_dataset_shard", "launch_env", "operations", "parallelism",
-        "prepared_dataloader", "save_state_layout", "seedable_sampler", "tracking"}) {
+        "iterable_dataset_shard", "launch_env", "operations", "parallelism", "prepared_dataloader",
+        "save_state_layout", "seedable_sampler", "tracking"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }

@@ -1,4 +1,5 @@
-// An Accelerator whose ranks are arranged by a ParallelismConfig.
+// An Accelerator whose ranks are arranged by a ParallelismConfig, on clusters of the shape that the
+// configuration needs.
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,11 +97,10 @@ TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
         {"cp_size", {.cp_size = 2}},
         {"sp_size", {.sp_size = 2}}};
     for (const auto& [name, options] : missing) {
-      EXPECT_THAT(
-          value_error_of([&] {
-            Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
-          }),
-          HasSubstr(absl::StrCat("parallelism_config: ", name, "=2, but this version ")));
+      EXPECT_THAT(value_error_of([&] {
+                    Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
+                  }),
+                  HasSubstr(absl::StrCat("parallelism_config: ", name, "=2, but this version ")));
     }
     EXPECT_EQ(PartialState::find(), nullptr) << "a refused Accelerator leaves nothing behind";
   });
@@ -108,17 +108,15 @@ TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
 
 TEST(AcceleratorMesh, RefusesRanksThatItDoesNotFit) {
   const auto error_with = [](int64_t tp_size) {
-    return value_error_of([=] {
-      Accelerator({.parallelism_config = ParallelismConfig({.tp_size = tp_size})});
-    });
+    return value_error_of(
+        [=] { Accelerator({.parallelism_config = ParallelismConfig({.tp_size = tp_size})}); });
   };
   Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
     EXPECT_THAT(error_with(2), HasSubstr("total_size (2) does not match num_processes (4)"));
     EXPECT_EQ(error_with(4), "no error");
   });
-  Cluster("1x2").run_on_every_rank([&](Rank&) {
-    EXPECT_THAT(error_with(2), HasSubstr("but got DistributedType.MULTI_CPU."));
-  });
+  Cluster("1x2").run_on_every_rank(
+      [&](Rank&) { EXPECT_THAT(error_with(2), HasSubstr("but got DistributedType.MULTI_CPU.")); });
 }
 
 TEST(AcceleratorMesh, IsTheFirstOnesAndContradictionsNameBoth) {
@@ -172,8 +170,7 @@ TEST(AcceleratorMesh, TakesTheDeprecatedPlugin) {
     const RecordedWarnings warnings;
     const Accelerator accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 2}});
     EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 2);
-    EXPECT_THAT(warnings.texts(),
-                Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
+    EXPECT_THAT(warnings.texts(), Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
     EXPECT_THAT(value_error_of([] {
                   Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2}),
                                .torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 4}});

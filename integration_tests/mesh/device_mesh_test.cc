@@ -1,4 +1,4 @@
-// The groups of a mesh on simulated clusters.
+// The groups of a mesh on simulated clusters, each of the shape that its mesh needs.
 #include "accelerate/mesh/device_mesh.h"
 
 #include <string>
@@ -36,8 +36,7 @@ TEST(DeviceMesh, Of64RanksWithEveryAxisHasAGroupForEachAxis) {
       EXPECT_EQ(group->getSize(), mesh.size(axis)) << to_string(axis);
       EXPECT_EQ(group->getRank(), device_mesh.coordinate(axis)) << to_string(axis);
       const at::Tensor own = at::full({1}, rank.index(), at::kLong);
-      EXPECT_EQ(reduce_tensor(group, own, Reduction::kSum).item<int64_t>(), sum)
-          << to_string(axis);
+      EXPECT_EQ(reduce_tensor(group, own, Reduction::kSum).item<int64_t>(), sum) << to_string(axis);
     }
     if (rank.index() != 4) return;
     EXPECT_EQ(device_mesh.group(MeshAxis::kTp)->getGroupName(), "tp of ranks 4,5");
@@ -82,8 +81,8 @@ TEST(DeviceMesh, CollectivesOfTwoAxesInAnotherOrderAreBothNamed) {
       const DeviceMesh mesh(Mesh({.dp_shard = 2, .cp = 2, .tp = 2}), rank.runtime(),
                             {.timeout = absl::Minutes(1)});
       const bool swaps = rank.index() == 1 || rank.index() == 2;
-      for (const MeshAxis axis : {swaps ? MeshAxis::kCp : MeshAxis::kTp,
-                                  swaps ? MeshAxis::kTp : MeshAxis::kCp}) {
+      for (const MeshAxis axis :
+           {swaps ? MeshAxis::kCp : MeshAxis::kTp, swaps ? MeshAxis::kTp : MeshAxis::kCp}) {
         reduce_tensor(mesh.group(axis), at::ones({1}), Reduction::kSum);
       }
     });

@@ -382,7 +382,8 @@ TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
   write(before);
   const CommandResult refused = run({"update"});
   EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
-  EXPECT_THAT(refused.err, HasSubstr("default_config.yaml:4: parallelism_config_dp_shard_size: 2 is not"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("default_config.yaml:4: parallelism_config_dp_shard_size: 2 is not"));
   EXPECT_EQ(text(), before);
 }
 

@@ -132,8 +132,7 @@ TEST(SettingsTest, AMeshIsTheSameByFlagsFileAndVariables) {
   std::vector<std::pair<std::string, std::optional<std::string>>> expected = {
       {"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}};
   for (const auto& [name, value] : values) {
-    const std::string variable =
-        absl::StrCat("PARALLELISM_CONFIG_", absl::AsciiStrToUpper(name));
+    const std::string variable = absl::StrCat("PARALLELISM_CONFIG_", absl::AsciiStrToUpper(name));
     typed[absl::StrCat("parallelism_config_", name)] = {value};
     absl::StrAppend(&config, "  ", name, ": ", value, "\n");
     environment.push_back(absl::StrCat(variable, "=", value));
