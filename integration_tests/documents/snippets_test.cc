@@ -161,6 +161,16 @@ struct Model {
 
 }  // namespace optimizers
 
+namespace parallelism {
+
+void arrange() {
+  Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 4})});
+  int part = accelerator.tensor_parallel_rank();
+  train_step(images + part, labels);
+}
+
+}  // namespace parallelism
+
 namespace profiling {
 
 void profile(Accelerator& accelerator, Net net, torch::optim::Adam adam) {

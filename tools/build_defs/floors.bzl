@@ -16,7 +16,6 @@ FLOORS = {
         ["comm/backends/gloo", "comm/backends/nccl"],
         ["comm/watch"],
         ["comm/backends/mpi", "comm"],
-        # The axes of ranks and their groups; its folder does not exist yet.
         ["mesh"],
         ["process", "state"],
         ["operators", "report"],
