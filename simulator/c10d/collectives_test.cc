@@ -62,7 +62,7 @@ TEST(AllToAll, OfAnotherDtypeOrSizeIsAnErrorThatNamesBothRanks) {
     std::vector<Call> calls{
         call_of(OpType::ALLTOALL, {at::ones({2}), at::ones({2})}, {at::zeros({2}), at::zeros({2})}),
         call_of(OpType::ALLTOALL, {at::ones({2}), at::ones({2})}, {wrong, at::zeros({2})})};
-    EXPECT_THAT(run_calls(calls).value_or(""),
+    EXPECT_THAT(run_calls(calls, Members::all(static_cast<int>(calls.size()))).value_or(""),
                 HasSubstr("group rank 0 sends 2 elements of Float to group rank 1"));
     EXPECT_EQ(wrong.sum().item<double>(), 0);
   }
