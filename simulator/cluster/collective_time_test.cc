@@ -87,7 +87,7 @@ struct Measured {
   std::vector<int64_t> ns;  // by rank
   int64_t bytes = 0;
   std::string name;
-  std::vector<double> sent;  // by sender and receiver
+  std::vector<Traffic> sent;
 };
 
 // Makes a rank's tensors and returns its call. A rank without a call has no time.
@@ -253,9 +253,9 @@ TEST(CollectiveTraffic, GoesFromEachMemberToTheNext) {
   };
   for (const auto& [each, bytes] : expected) {
     const Measured measured = measure(each.prepare);
-    std::vector<double> matrix(kRanks * kRanks);
-    for (int rank = 0; rank < kRanks; ++rank) matrix[rank * kRanks + (rank + 1) % kRanks] = bytes;
-    EXPECT_EQ(measured.sent, matrix) << each.name;
+    std::vector<Traffic> ring;
+    for (int rank = 0; rank < kRanks; ++rank) ring.push_back({rank, (rank + 1) % kRanks, bytes});
+    EXPECT_EQ(measured.sent, ring) << each.name;
   }
 }
 
@@ -292,9 +292,7 @@ TEST(MessageTime, IsThatOfTheRoute) {
     });
     EXPECT_EQ(measured.name, "message");
     EXPECT_EQ(measured.bytes, kPart);
-    std::vector<double> matrix(kRanks * kRanks);
-    matrix[message.target] = kPart;
-    EXPECT_EQ(measured.sent, matrix) << "to rank " << message.target;
+    EXPECT_EQ(measured.sent, (std::vector<Traffic>{{0, message.target, kPart}}));
     for (int rank = 0; rank < kRanks; ++rank) {
       const bool takes_part = rank == 0 || rank == message.target;
       const double expected =
