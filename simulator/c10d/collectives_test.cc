@@ -62,10 +62,14 @@ TEST(AllToAll, OfAnotherDtypeOrSizeIsAnErrorThatNamesBothRanks) {
     std::vector<Call> calls{
         call_of(OpType::ALLTOALL, {at::ones({2}), at::ones({2})}, {at::zeros({2}), at::zeros({2})}),
         call_of(OpType::ALLTOALL, {at::ones({2}), at::ones({2})}, {wrong, at::zeros({2})})};
-    EXPECT_THAT(run_calls(calls).value_or(""),
+    EXPECT_THAT(run_calls(calls, Members::all(static_cast<int>(calls.size()))).value_or(""),
                 HasSubstr("group rank 0 sends 2 elements of Float to group rank 1"));
     EXPECT_EQ(wrong.sum().item<double>(), 0);
   }
+}
+
+int64_t bytes_of(const std::vector<Call>& calls) {
+  return message_bytes(calls, Members::all(static_cast<int>(calls.size())));
 }
 
 // The size that Network::collective asks for: the whole result of one rank, which is the tensor
@@ -100,10 +104,10 @@ TEST(MessageBytes, AreThoseOfOneRanksWholeResult) {
       {"barrier", call_of(OpType::BARRIER, {}, {}), 0},
   };
   for (const Case& each : cases) {
-    EXPECT_EQ(message_bytes(std::vector<Call>(kMembers, each.call)), each.bytes) << each.what;
+    EXPECT_EQ(bytes_of(std::vector<Call>(kMembers, each.call)), each.bytes) << each.what;
   }
   const at::Tensor half = at::ones({6}, at::kHalf);
-  EXPECT_EQ(message_bytes(std::vector<Call>(kMembers, call_of(OpType::ALLGATHER, {half}, {}))),
+  EXPECT_EQ(bytes_of(std::vector<Call>(kMembers, call_of(OpType::ALLGATHER, {half}, {}))),
             4 * kPart / 2);
 }
 
@@ -128,7 +132,7 @@ TEST(MessageBytes, OfAnUnevenAllToAllGoByTheBusiestMember) {
     in_lists.push_back(call_of(OpType::ALLTOALL, sent, received));
   }
   for (const std::vector<Call>& calls : {in_one, in_lists}) {
-    EXPECT_EQ(message_bytes(calls), 9 * 8);
+    EXPECT_EQ(bytes_of(calls), 9 * 8);
     EXPECT_EQ(bytes_to_others(calls[0], 0, 3), 5 * 8);
     EXPECT_EQ(bytes_to_others(calls[1], 1, 3), 3 * 8);
     EXPECT_EQ(bytes_to_others(calls[2], 2, 3), 1 * 8);
@@ -142,7 +146,7 @@ TEST(MessageBytes, OfAnAllToAllToOneselfAreNone) {
     calls.back().input_splits = {me == 0 ? 4 : 0, me == 0 ? 0 : 4};
     calls.back().output_splits = calls.back().input_splits;
   }
-  EXPECT_EQ(message_bytes(calls), 0);
+  EXPECT_EQ(bytes_of(calls), 0);
 }
 
 }  // namespace

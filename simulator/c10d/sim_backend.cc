@@ -410,6 +410,8 @@ class SimBackend final : public CallBackend {
     call.input_splits = asked.input_splits.vec();
     call.output_splits = asked.output_splits.vec();
     fabric_->use();
+    if (!c10d::isP2POp(op)) call.fingerprint.sequence = communicator_->sequence(rank_);
+    fabric_->spot_check().compare(communicator_->rank(rank_), call.fingerprint, size_);
     SimWork::Parts parts;
     parts.device = device_of(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;

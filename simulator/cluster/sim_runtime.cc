@@ -256,7 +256,8 @@ void SimRuntime::synchronize_device() {
 void SimRuntime::check_replicas(const std::string& what, int num_replicas,
                                 const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   if (!fabric_->options().detect_drift) return;
-  fabric_->replicas().check(topology().rank, what, num_replicas, tensors);
+  const int rank = topology().rank;
+  fabric_->replicas().check(rank, fabric_->executed().weight_of(rank), what, num_replicas, tensors);
 }
 
 // Does not throw on a dead rank, because destructors read the clock.

@@ -52,6 +52,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   capacity_ = capacity_bytes;
   in_use_ = peak_ = num_blocks_ = 0;
   by_category_ = {};
+  allocated_ = {};
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
 }
@@ -90,6 +91,8 @@ void* DeviceMemory::allocate(size_t bytes, const char* operation) {
     if (newest_ != nullptr) newest_->newer = block;
     newest_ = block;
     ++num_blocks_;
+    ++allocated_.blocks;
+    allocated_.bytes += static_cast<int64_t>(size);
     account(block->category, static_cast<int64_t>(size));
   }
   return report_to_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);

@@ -25,6 +25,14 @@ namespace accelerate::simulator {
 
 class DeviceMemory;
 
+/// What a device has allocated since the start of the run, whether it is released or not.
+struct AllocationCount {
+  int64_t blocks = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const AllocationCount&) const = default;
+};
+
 /// The header in front of a block's bytes.
 struct alignas(64) MemoryBlock {
   DeviceMemory* memory;  ///< null: uncharged host memory, or a block of an earlier run
@@ -85,6 +93,7 @@ class DeviceMemory {
   int64_t peak() const { return peak_; }
   const Bytes& by_category() const { return by_category_; }
   int64_t num_blocks() const { return num_blocks_; }
+  const AllocationCount& allocated() const { return allocated_; }
 
   /// A line for each category: its bytes, and its largest blocks with the allocating operators.
   std::string holders() const;
@@ -102,6 +111,7 @@ class DeviceMemory {
   int64_t in_use_ = 0;
   int64_t peak_ = 0;
   int64_t num_blocks_ = 0;
+  AllocationCount allocated_;
   Bytes by_category_ = {};
   MemoryBlock* newest_ = nullptr;
   bool set_up_ = false;        // a backward pass was seen

@@ -94,6 +94,7 @@ class Writer {
     field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));
     field("worldSize", absl::StrCat(trace_.world_size));
+    field("executedRanks", absl::StrCat(num_executed(trace_)));
     field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
     field("elapsed", absl::StrCat(elapsed_ns(trace_)));
     field("recordedSlices", absl::StrCat(trace_.slices.size()));

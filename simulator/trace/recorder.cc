@@ -28,6 +28,13 @@ Recorder::Recorder(RecorderOptions options) : options_(options) {
   intern("");
 }
 
+void Recorder::fold(std::vector<int> counts_as) {
+  ABSL_CHECK_EQ(counts_as.size(), ranks_.size());
+  for (RankState& state : ranks_) state.weight = 0;
+  for (int rank : counts_as) ++state_of(rank).weight;
+  trace_.counts_as = std::move(counts_as);
+}
+
 Recorder::RankState& Recorder::state_of(int rank) {
   ABSL_CHECK_GE(rank, 0);
   ABSL_CHECK_LT(rank, options_.world_size);
@@ -81,14 +88,15 @@ void Recorder::memory(int rank, int64_t at_ns, MemoryCategory category, int64_t 
 
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes) {
   ABSL_CHECK_LT(name, trace_.names.size());
-  state_of(rank).flops += flops;
+  RankState& state = state_of(rank);
+  state.flops += flops;
   if (name >= operators_.size()) operators_.resize(trace_.names.size());
   OperatorSummary& summary = operators_[name];
   summary.name = name;
-  ++summary.calls;
-  summary.total_ns += ns;
-  summary.flops += flops;
-  summary.bytes += bytes;
+  summary.calls += state.weight;
+  summary.total_ns += ns * state.weight;
+  summary.flops += flops * state.weight;
+  summary.bytes += bytes * state.weight;
 }
 
 void Recorder::traffic(int source, int target, double bytes) {
@@ -136,6 +144,9 @@ Trace Recorder::finish(RunDescription run) {
                             .flops = state.flops});
     const std::vector<MemorySample>& samples = state.memory.samples();
     trace_.memory.insert(trace_.memory.end(), samples.begin(), samples.end());
+  }
+  for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
+    trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];
   }
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);

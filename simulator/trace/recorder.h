@@ -49,6 +49,9 @@ class Recorder {
  public:
   explicit Recorder(RecorderOptions options);
 
+  /// Says which ranks are folded, before anything is recorded; see Trace::counts_as.
+  void fold(std::vector<int> counts_as);
+
   /// The number of a name; equal names have equal numbers, "" has 0.
   uint32_t intern(absl::string_view name);
 
@@ -85,6 +88,7 @@ class Recorder {
     MemoryCurve memory;
     int64_t end_ns = 0;
     double flops = 0;
+    int weight = 1;  // the number of ranks that it counts for
   };
 
   // Allows a lookup by string_view.

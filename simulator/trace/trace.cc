@@ -16,6 +16,13 @@ const char* to_string(SliceKind kind) {
   return kNames.at(static_cast<size_t>(kind));
 }
 
+int num_executed(const Trace& trace) {
+  if (trace.counts_as.empty()) return trace.world_size;
+  int executed = 0;
+  for (int rank = 0; rank < trace.world_size; ++rank) executed += trace.counts_as[rank] == rank;
+  return executed;
+}
+
 bool models_time(const Trace& trace) { return !trace.device.empty(); }
 
 int64_t elapsed_ns(const Trace& trace) {

@@ -127,6 +127,9 @@ struct Trace {
   std::string repeat_command;
   int world_size = 0;
   int ranks_per_node = 1;
+  /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded ranks
+  /// have no slices and no memory samples; sums include them. Empty: no rank is folded.
+  std::vector<int> counts_as;
   std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
@@ -149,6 +152,9 @@ struct Trace {
   std::vector<int64_t> step_ends_ns;
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
 };
+
+/// The number of ranks whose programs ran.
+int num_executed(const Trace& trace);
 
 /// Whether operators and communication take virtual time: the topology names a device. If not, only
 /// a rank that sleeps moves its clock.

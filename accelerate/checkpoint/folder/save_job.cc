@@ -88,7 +88,7 @@ class StoreExchange final : public SaveExchange {
 
   std::string key(int round, int rank) const {
     return absl::StrCat("accelerate/save/", options_.id, "/", round, "/",
-                        rank == kAll ? "all" : absl::StrCat(rank));
+                        rank == kAll ? "all" : absl::StrCat("rank", rank));
   }
 
   std::string beats_key() const { return absl::StrCat("accelerate/save/", options_.id, "/beats"); }
