@@ -35,8 +35,8 @@ void yield_to_training() {
   }
 }
 
-// As in "ranks 0,1,5". Groups are many and a name is part of many keys, so the name of a large group
-// has the first and last of its ranks and a hash of all.
+// As in "ranks 0,1,5". Groups are many and a name is part of many keys, so the name of a large
+// group has the first and last of its ranks and a hash of all.
 std::string name_of(absl::Span<const int> ranks) {
   constexpr size_t kMostInFull = 16;
   if (ranks.size() <= kMostInFull) return absl::StrCat("ranks ", absl::StrJoin(ranks, ","));

@@ -197,8 +197,8 @@ void Communicator::run_collective(Operation& operation) {
                                "\": ", *problem));
 }
 
-// What folded members give to others is what the member gives that they count as. Where numbers that
-// steer programs are gathered, as the bytes of objects, a spot check must give the same ones.
+// What folded members give to others is what the member gives that they count as. Where numbers
+// that steer programs are gathered, as the bytes of objects, a spot check must give the same ones.
 std::optional<std::string> Communicator::unlike_values(const Operation& operation) const {
   const ExecutedRanks& executed = fabric_.executed();
   if (executed.spot_checks().empty()) return std::nullopt;
@@ -211,8 +211,8 @@ std::optional<std::string> Communicator::unlike_values(const Operation& operatio
   }
   for (int each = 0; each < num_executed(); ++each) {
     if (!executed.may_represent(caller(each))) continue;
-    const auto typical = std::find_if(
-        members_.of_call.begin(), members_.of_call.end(), [&](int member) {
+    const auto typical =
+        std::find_if(members_.of_call.begin(), members_.of_call.end(), [&](int member) {
           return executed.may_represent(ranks_[member]) &&
                  executed.class_of(ranks_[member]) == executed.class_of(caller(each));
         });
@@ -220,9 +220,10 @@ std::optional<std::string> Communicator::unlike_values(const Operation& operatio
     const std::vector<at::Tensor>& own = operation.calls[each].inputs;
     for (size_t i = 0; i < own.size(); ++i) {
       if (!steers(own[i]) || same_bytes(own[i], operation.calls[other].inputs[i])) continue;
-      return absl::StrCat("rank ", caller(each), " gives other values than rank ", caller(other),
-                          ", but with folding they count as one (", executed.to_string(),
-                          "), so what is gathered would be wrong; run without ClusterOptions::fold");
+      return absl::StrCat(
+          "rank ", caller(each), " gives other values than rank ", caller(other),
+          ", but with folding they count as one (", executed.to_string(),
+          "), so what is gathered would be wrong; run without ClusterOptions::fold");
     }
   }
   return std::nullopt;
@@ -493,8 +494,8 @@ void Communicator::abort(int member) {
   fail(absl::StrCat("group \"", name_, "\" was aborted by rank ", ranks_[member]));
 }
 
-// The end of the description of a wait. At a stall all members that joined ask for it, so it is kept
-// until another member joins.
+// The end of the description of a wait. At a stall all members that joined ask for it, so it is
+// kept until another member joins.
 const std::string& Communicator::missing_ranks(Operation& operation) const {
   if (operation.described == operation.joined) return operation.missing_ranks;
   std::vector<int> missing;
@@ -527,8 +528,7 @@ std::string Communicator::describe_wait(int member, Operation& operation) const 
     if (message.operation.get() == &operation) return describe_receive(message);
   }
   if (operation.source >= 0) return absl::StrCat("in a message of group \"", name_, "\"");
-  return absl::StrCat("in ", 
-                      operation.calls[members_.call_of[member]].fingerprint.to_string(),
+  return absl::StrCat("in ", operation.calls[members_.call_of[member]].fingerprint.to_string(),
                       " of group \"", name_, "\"", missing_ranks(operation));
 }
 

@@ -11,8 +11,8 @@
 /// After the first error in a group (mismatch, time-out, stall) the group has failed: pending and
 /// later operations throw c10::DistBackendError with the report of that error.
 ///
-/// Folded members (see ExecutedRanks) make no calls. Each counts as the lowest executed member of its
-/// class: it has joined when that one has, at the same time and with the same values.
+/// Folded members (see ExecutedRanks) make no calls. Each counts as the lowest executed member of
+/// its class: it has joined when that one has, at the same time and with the same values.
 ///
 /// Threads: only the rank that holds the baton may call in.
 #pragma once

@@ -115,7 +115,8 @@ void Fabric::keep_states(const std::string& running) {
   kept_states_ = ranks_at_failure();
   for (int rank = 0; rank < world_size(); ++rank) {
     std::string& state = kept_states_[rank].state;
-    if (state.empty()) state = executed_.task_of(rank) == scheduler().running() ? running : "running";
+    if (!state.empty()) continue;
+    state = executed_.task_of(rank) == scheduler().running() ? running : "running";
   }
 }
 

@@ -187,7 +187,8 @@ class SimStore final : public c10d::Store {
 
   bool exists(const std::string& key) const {
     const auto& values = fabric_->store().values;
-    return values.contains(key) || (fabric_->executed().folds() && values.contains(counted_as(key)));
+    return values.contains(key) ||
+           (fabric_->executed().folds() && values.contains(counted_as(key)));
   }
 
   // Called at the start of every operation: the seed decides the order in which ranks reach the

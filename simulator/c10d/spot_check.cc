@@ -71,9 +71,8 @@ void SpotCheck::compare(int rank, const CollectiveFingerprint& call, int group_s
   const std::string whose =
       absl::StrCat("rank ", rank, " does not do what rank ", other.rank,
                    " does, but with folding they count as one (", executed_.to_string(), "): ");
-  const auto [mine, theirs] =
-      std::mismatch(own.tasks.begin(), own.tasks.end(), other.tasks.begin(), other.tasks.end(),
-                    same);
+  const auto [mine, theirs] = std::mismatch(own.tasks.begin(), own.tasks.end(), other.tasks.begin(),
+                                            other.tasks.end(), same);
   const std::string before =
       absl::StrCat(" before its call ", number + 1, ", ", text_of(call, group_size));
   if (mine != own.tasks.end() || theirs != other.tasks.end()) {

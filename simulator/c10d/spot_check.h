@@ -1,9 +1,9 @@
 /// Finds ranks that do not do what their class does, by a comparison of those that are executed.
 ///
-/// Ranks are compared at their calls of collectives and messages. The n-th call of a
-/// rank, what its device was given since the call before, and what memory it allocated until then
-/// are compared with those of the first rank of its class that made its n-th call. Ranks need not
-/// call at the same time.
+/// Ranks are compared at their calls of collectives and messages. The n-th call of a rank, what its
+/// device was given since the call before, and what memory it allocated until then are compared
+/// with those of the first rank of its class that made its n-th call. Ranks need not call at the
+/// same time.
 ///
 /// Compared are the spot checks and the ranks that they are counted as. Ranks that are executed for
 /// a fault may differ.

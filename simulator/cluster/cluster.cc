@@ -44,8 +44,8 @@ ExecutedRanks executed_ranks(int world_size, const ClusterOptions& options) {
   TORCH_CHECK_VALUE(options.numerics == Numerics::kShapes || options.fold->with_real_numerics,
                     "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
                     "data of their own, so that none can be counted for another");
-  TORCH_CHECK_VALUE(options.fold->spot_checks >= 0, "ClusterOptions::fold: ",
-                    options.fold->spot_checks, " spot checks");
+  TORCH_CHECK_VALUE(options.fold->spot_checks >= 0,
+                    "ClusterOptions::fold: ", options.fold->spot_checks, " spot checks");
   std::vector<int> touched;
   for (const FileFault& fault : options.file_faults) {
     if (fault.rank >= 0 && fault.rank < world_size) touched.push_back(fault.rank);
@@ -234,7 +234,8 @@ class Run {
     std::vector<RankFailure> failures;
     for (int task = 0; task < executed_.num_tasks(); ++task) {
       if (!failures_[task]) continue;
-      failures.push_back({executed_.rank_of(task), exception_text(failures_[task]), failures_[task]});
+      failures.push_back(
+          {executed_.rank_of(task), exception_text(failures_[task]), failures_[task]});
     }
     std::stable_partition(failures.begin(), failures.end(), [](const RankFailure& failure) {
       return !is_consequence(failure.exception);

@@ -142,8 +142,8 @@ struct ClusterOptions {
 
 class Cluster {
  public:
-  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, names a
-  /// file fault that can never fire, or says what folding needs.
+  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, names
+  /// a file fault that can never fire, or says what folding needs.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
   const ClusterSpec& spec() const { return spec_; }

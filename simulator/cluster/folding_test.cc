@@ -1,4 +1,5 @@
-// A folded cluster takes the virtual time and the memory of the whole one, and says where it cannot.
+// A folded cluster takes the virtual time and the memory of the whole one, and says where it
+// cannot.
 #include <functional>
 #include <memory>
 #include <string>
@@ -134,8 +135,8 @@ TEST(Folding, NeedsShapes) {
   } catch (const c10::ValueError& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("fold needs numerics = shapes"));
   }
-  EXPECT_EQ(Cluster("2x4", {.numerics = Numerics::kShapes, .fold = Folding{}}).executed().num_tasks(),
-            2);
+  EXPECT_EQ(
+      Cluster("2x4", {.numerics = Numerics::kShapes, .fold = Folding{}}).executed().num_tasks(), 2);
 }
 
 TEST(Folding, RefusesMessagesWithFoldedRanks) {
@@ -179,16 +180,15 @@ TEST(Folding, CountsInTheStoreForFoldedRanks) {
 
 TEST(Folding, SaysThatAKeyMayBeAFoldedRanks) {
   Cluster cluster("1x4", folded(0));
-  EXPECT_THAT(
-      failure_of(cluster,
-                 [](Rank& rank) {
-                   rank.runtime().store()->set("at/" + std::to_string(rank.index()),
-                                               std::vector<uint8_t>{1});
-                   rank.runtime().store()->wait({"at/3"});
-                 }),
-      AllOf(HasSubstr("in store wait for \"at/3\""),
-            HasSubstr("a key that only a folded rank sets exists if it names the rank"),
-            HasSubstr("ranks 1-3: folded, counts as rank 0")));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           rank.runtime().store()->set("at/" + std::to_string(rank.index()),
+                                                       std::vector<uint8_t>{1});
+                           rank.runtime().store()->wait({"at/3"});
+                         }),
+              AllOf(HasSubstr("in store wait for \"at/3\""),
+                    HasSubstr("a key that only a folded rank sets exists if it names the rank"),
+                    HasSubstr("ranks 1-3: folded, counts as rank 0")));
 }
 
 // All other ranks are compared with rank 0.
@@ -220,14 +220,14 @@ TEST(SpotCheck, FindsARankThatAllocatesSomethingElse) {
 
 TEST(SpotCheck, FindsARankThatCallsSomethingElse) {
   Cluster cluster("1x3:h100", folded(2));
-  EXPECT_THAT(failure_of(cluster,
-                         [](Rank& rank) {
-                           const Group group = world(rank);
-                           Tensors value{at::ones({rank.index() == 1 ? 5 : 4})};
-                           group->allreduce(value)->wait();
-                         }),
-              AllOf(HasSubstr("does not do what rank"), HasSubstr("Float[5]"),
-                    HasSubstr("Float[4]")));
+  EXPECT_THAT(
+      failure_of(cluster,
+                 [](Rank& rank) {
+                   const Group group = world(rank);
+                   Tensors value{at::ones({rank.index() == 1 ? 5 : 4})};
+                   group->allreduce(value)->wait();
+                 }),
+      AllOf(HasSubstr("does not do what rank"), HasSubstr("Float[5]"), HasSubstr("Float[4]")));
 }
 
 TEST(SpotCheck, FindsARankThatEndsEarlier) {

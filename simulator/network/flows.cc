@@ -284,8 +284,8 @@ class Flows::Shares {
   const Network& network_;
   std::vector<Flow> slots_;
   std::vector<int> free_slots_;
-  Queue waiting_;  // Flows whose latency has not passed.
-  Queue ended_;    // Flows not yet returned to the owner.
+  Queue waiting_;                           // Flows whose latency has not passed.
+  Queue ended_;                             // Flows not yet returned to the owner.
   std::set<std::pair<Instant, int>> ends_;  // Flows in flight: the end at their present rate, slot.
   std::vector<std::vector<int>> slots_of_link_;
   // Scratch memory.

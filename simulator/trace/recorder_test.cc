@@ -117,8 +117,7 @@ TEST(Recorder, AddsTrafficUpBySenderAndReceiver) {
   recorder.traffic(0, 1, 10);
   recorder.traffic(0, 1, 5);
   recorder.traffic(1, 0, 1);
-  EXPECT_THAT(recorder.finish({}).communication,
-              ElementsAre(Traffic{0, 1, 15}, Traffic{1, 0, 1}));
+  EXPECT_THAT(recorder.finish({}).communication, ElementsAre(Traffic{0, 1, 15}, Traffic{1, 0, 1}));
 }
 
 TEST(Recorder, ListsTrafficBySenderThenReceiverWhateverTheOrder) {

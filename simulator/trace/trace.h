@@ -127,8 +127,8 @@ struct Trace {
   std::string repeat_command;
   int world_size = 0;
   int ranks_per_node = 1;
-  /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded ranks
-  /// have no slices and no memory samples; sums include them. Empty: no rank is folded.
+  /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded
+  /// ranks have no slices and no memory samples; sums include them. Empty: no rank is folded.
   std::vector<int> counts_as;
   std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
