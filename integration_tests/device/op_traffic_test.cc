@@ -283,6 +283,15 @@ double flops(const std::string& name, const Values& values, const Values& result
   return 0;
 }
 
+// The bytes of those, by case and operator.
+using ByHand = std::map<std::pair<std::string, std::string>, double>;
+const ByHand& by_hand() {
+  static const ByHand& costs = *new ByHand{
+      {{"zeros_without_memory", "aten::mm"}, 48 + 36 + 4},
+  };
+  return costs;
+}
+
 // ---- What a case does.
 
 // Adds up what the operators have to cost that give the device a kernel of their name.
@@ -378,8 +387,13 @@ TEST_P(OpTraffic, IsWhatItsOperatorsReadAndWrite) {
   for (const auto& [name, actual] : counted.actual) {
     ASSERT_TRUE(counted.expected.contains(name)) << name;
     EXPECT_EQ(actual.flops, counted.expected.at(name).flops) << name;
-    if (indexers().contains(name)) continue;
-    EXPECT_EQ(actual.bytes, counted.expected.at(name).bytes) << name;
+    const auto worked_out = by_hand().find({GetParam().name, name});
+    if (worked_out != by_hand().end()) {
+      EXPECT_EQ(actual.bytes, worked_out->second) << name;
+    } else {
+      EXPECT_FALSE(indexers().contains(name)) << name << " has no expectation";
+      EXPECT_EQ(actual.bytes, counted.expected.at(name).bytes) << name;
+    }
   }
 }
 
@@ -387,14 +401,6 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpTraffic, ::testing::ValuesIn(all_op_cases()),
                          [](const ::testing::TestParamInfo<OpCase>& info) {
                            return info.param.name;
                          });
-
-// ---- Operators that touch a part of their first argument.
-
-struct Row {
-  std::string op_case;
-  std::string name;
-  double bytes;
-};
 
 }  // namespace
 }  // namespace accelerate::device_test

@@ -115,9 +115,14 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     op.callBoxed(stack);
   }
   const auto results = stack->end() - info.num_returns;
-  const MathType type = math_type(call.traffic().dtype);
-  const auto cost = c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops,
-                                                      2 * call.traffic().bytes, type);
+  TensorTraffic traffic = call.traffic();
+  for (size_t i = 0; i < info.num_returns; ++i) {
+    const c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
+    if (value.isTensor()) traffic.add(value.toTensor());
+  }
+  const MathType type = math_type(traffic.dtype);
+  const auto cost =
+      c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops, 2 * traffic.bytes, type);
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
@@ -125,7 +130,7 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
                             i == 0 ? cost : c10::intrusive_ptr<BackwardCost>());
   }
-  device.launch(info.name.c_str(), flops, call.traffic().bytes, type);
+  device.launch(info.name.c_str(), flops, traffic.bytes, type);
 }
 
 }  // namespace

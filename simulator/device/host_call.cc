@@ -65,6 +65,26 @@ c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
 
 }  // namespace
 
+void HostCall::Positions::append(const void* address) {
+  keys_.push_back(address);
+  if (keys_.size() <= kFew) return;
+  for (size_t i = many_.size(); i < keys_.size(); ++i) {
+    many_.try_emplace(keys_[i], static_cast<int>(i));
+  }
+}
+
+void HostCall::add(TensorPair pair) {
+  device_tensors_.append(pair.device.unsafeGetTensorImpl());
+  host_tensors_.append(pair.host.unsafeGetTensorImpl());
+  tensors_.push_back(std::move(pair));
+}
+
+void HostCall::add(StoragePair pair) {
+  device_storages_.append(pair.device);
+  host_storages_.append(pair.host.get());
+  storages_.push_back(std::move(pair));
+}
+
 void HostCall::check(const at::Tensor& tensor, size_t argument) {
   const int index = tensor.device().index();
   if (device_ == nullptr) {
@@ -122,10 +142,9 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     return tensor;
   }
   check(tensor, argument);
-  for (TensorPair& pair : tensors_) {
-    if (!pair.device.is_same(tensor)) continue;
-    pair.written |= written;
-    return pair.host;
+  if (const int known = device_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
+    tensors_[known].written |= written;
+    return tensors_[known].host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
   if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.scalar_type());
@@ -134,19 +153,18 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   c10::StorageImpl* storage = storage_of(tensor);
   c10::intrusive_ptr<c10::StorageImpl> host;
-  for (const StoragePair& pair : storages_) {
-    if (pair.device == storage) host = pair.host;
-  }
-  if (!host) {
+  if (const int known = device_storages_.find(storage); known >= 0) {
+    host = storages_[known].host;
+  } else {
     host = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
         c10::DataPtr(storage->mutable_data(), c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
         /*resizable=*/true);
-    storages_.push_back({storage, host, storage->mutable_data(), storage->nbytes()});
+    add(StoragePair{storage, host, storage->mutable_data(), storage->nbytes()});
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
   const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
-  tensors_.push_back({tensor, alias, written, touched});
+  add(TensorPair{tensor, alias, written, touched});
   if (info_.reads(argument)) count(tensor, touched);
   return alias;
 }
@@ -171,7 +189,7 @@ void HostCall::update_arguments() {
   }
   for (const TensorPair& pair : tensors_) {
     if (pair.device.is_sparse()) {
-      update_sparse(pair.device, pair.host);
+      update_sparse(pair);
       continue;
     }
     // Its size now: the kernel may have made it larger.
@@ -186,10 +204,16 @@ void HostCall::update_arguments() {
 
 at::Tensor HostCall::to_device(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_privateuseone()) return tensor;
-  for (const TensorPair& pair : tensors_) {
-    if (pair.host.is_same(tensor)) return pair.device;
+  if (const int known = host_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
+    return tensors_[known].device;
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
+  at::Tensor result = wrapped(tensor);
+  traffic_.add(tensor);
+  return result;
+}
+
+at::Tensor HostCall::wrapped(const at::Tensor& tensor) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided && tensor.has_storage() &&
                                   !tensor.is_quantized() && !tensor.is_nested(),
                               info_.overload, " on ", device_->name(),
@@ -199,29 +223,30 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
                                                     : "such",
                               " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ")");
   c10::StorageImpl* storage = storage_of(tensor);
-  traffic_.add(tensor);
-  for (const StoragePair& pair : storages_) {
-    if (pair.host.get() == storage) {
-      auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(pair.device);
-      return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
-    }
+  if (const int known = host_storages_.find(storage); known >= 0) {
+    auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storages_[known].device);
+    return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
   }
   at::Tensor adopted = adopt(tensor, *device_);
   // Another result may be a view of the same memory.
-  storages_.push_back({storage_of(adopted),
-                       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,
-                       SIZE_MAX});
+  add(StoragePair{storage_of(adopted), c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
+                  nullptr, SIZE_MAX});
   return adopted;
 }
 
 at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, bool written) {
   touched_.reset();
   const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
-  const at::Tensor indices = to_host(sparse->indices(), argument, written);
-  const at::Tensor values = to_host(sparse->values(), argument, written);
+  // The kernel may replace its parts, so what it writes is known afterwards.
+  if (written && !device_->in_flight().empty()) {
+    check_in_flight(sparse->indices(), written);
+    check_in_flight(sparse->values(), written);
+  }
+  const at::Tensor indices = to_host(sparse->indices(), argument, /*written=*/false);
+  const at::Tensor values = to_host(sparse->values(), argument, /*written=*/false);
   at::Tensor alias = at::_sparse_coo_tensor_unsafe(
       indices, values, tensor.sizes(), values.options().layout(c10::kSparse), sparse->coalesced());
-  tensors_.push_back({tensor, alias});
+  add(TensorPair{tensor, alias, written, std::nullopt});
   return alias;
 }
 
@@ -236,14 +261,17 @@ at::Tensor HostCall::sparse_to_device(const at::Tensor& tensor) {
   return result;
 }
 
-void HostCall::update_sparse(const at::Tensor& device, const at::Tensor& host) {
-  at::SparseTensorImpl* to = at::sparse::get_sparse_impl(device);
-  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);
+void HostCall::update_sparse(const TensorPair& pair) {
+  at::SparseTensorImpl* to = at::sparse::get_sparse_impl(pair.device);
+  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(pair.host);
   if (to->sizes() != from->sizes() || to->sparse_dim() != from->sparse_dim()) {
     to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
   }
-  to->set_indices_and_values_unsafe(to_device(from->indices()), to_device(from->values()));
+  to->set_indices_and_values_unsafe(wrapped(from->indices()), wrapped(from->values()));
   to->set_coalesced(from->coalesced());
+  if (!pair.written) return;
+  traffic_.add(from->indices());
+  traffic_.add(from->values());
 }
 
 at::Tensor host_alias(const at::Tensor& tensor) {

@@ -361,7 +361,9 @@ MathType math_type(c10::ScalarType dtype) {
 
 double memory_bytes(const at::Tensor& tensor) {
   const auto bytes = static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
+  if (tensor._is_zerotensor()) return 0;
   if (!tensor.has_storage() || tensor.is_non_overlapping_and_dense()) return bytes;
+  // The elements of a part of a tensor lie farther apart than they are large.
   return std::min(bytes, static_cast<double>(at::detail::computeStorageNbytes(
                              tensor.sizes(), tensor.strides(), tensor.itemsize())));
 }

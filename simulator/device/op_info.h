@@ -29,8 +29,7 @@ MathType math_type(c10::ScalarType dtype);
 using ElementCount = double (*)(c10::ArrayRef<c10::IValue> arguments);
 
 /// The bytes of memory that a tensor's elements lie in. An expanded tensor has more elements than
-/// memory, and a part of a larger tensor less memory than the distance from its first element to
-/// its last.
+/// memory, and LibTorch's constant zeros have none.
 double memory_bytes(const at::Tensor& tensor);
 
 /// The memory that an operator reads and writes, as far as its time depends on it. What it reads
