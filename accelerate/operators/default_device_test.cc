@@ -61,7 +61,6 @@ TEST(DefaultDevice, HoldsWhatFactoriesMake) {
       {"rand", torch::rand({2})},
       {"randn", torch::randn({2}, torch::requires_grad())},
       {"randint", torch::randint(5, {2})},
-      {"randperm", torch::randperm(4)},
       {"arange", torch::arange(4)},
       {"linspace", torch::linspace(0, 1, 4)},
       {"eye", torch::eye(3)},

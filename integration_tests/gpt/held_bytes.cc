@@ -31,8 +31,8 @@ int64_t held(simulator::Rank& rank, MemoryCategory category) {
 HeldBytes formula(const gpt::Shape& shape) {
   const int64_t w = shape.width;
   // The vectors of a block: weight and bias of two norms, and four biases.
-  const std::vector<int64_t> block = {w, w,         w, w,     3 * w * w, 3 * w, w * w,
-                                      w, 4 * w * w, 4 * w, 4 * w * w, w};
+  const std::vector<int64_t> block = {w,     w, w,         w,     3 * w * w, 3 * w,
+                                      w * w, w, 4 * w * w, 4 * w, 4 * w * w, w};
   int64_t bytes = 0;
   for (const int64_t elements : block) bytes += shape.layers * block_bytes(elements);
   bytes += block_bytes(shape.vocabulary * w) + block_bytes(shape.context * w) + 2 * block_bytes(w);
@@ -55,9 +55,9 @@ HeldBytes measured(simulator::Rank& rank, const gpt::Shape& shape, PrecisionType
       torch::zeros({1, shape.context}, torch::kLong).to(accelerator.device());
   const torch::Tensor logits = model(tokens);
   accelerator.backward(at::cross_entropy_loss(logits.flatten(0, 1), tokens.flatten()));
-  HeldBytes bytes{.parameters = held(rank, MemoryCategory::kParameters),
-                  .gradients = held(rank, MemoryCategory::kGradients) +
-                               held(rank, MemoryCategory::kBuckets)};
+  HeldBytes bytes{
+      .parameters = held(rank, MemoryCategory::kParameters),
+      .gradients = held(rank, MemoryCategory::kGradients) + held(rank, MemoryCategory::kBuckets)};
   optimizer.step();
   bytes.optimizer_state = held(rank, MemoryCategory::kOptimizerState);
   return bytes;

@@ -1,13 +1,10 @@
 // What training holds on a device follows from the shape of the model, to the byte.
 // One shape of the cluster each: the bytes are those of one rank, or of buckets between two.
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "accelerate/examples/gpt/model.h"
 #include "integration_tests/gpt/held_bytes.h"
 #include "simulator/cluster/cluster.h"
 

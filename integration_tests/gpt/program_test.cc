@@ -33,8 +33,8 @@ TEST(GptProgram, TrainsSimulatedRanks) {
 }
 
 TEST(GptProgram, TrainsRealRanks) {
-  const ChildResult done = gpt("--num_processes 2",
-                               "--layers 1 --heads 2 --width 16 --context 16 --steps 2");
+  const ChildResult done =
+      gpt("--num_processes 2", "--layers 1 --heads 2 --width 16 --context 16 --steps 2");
   ASSERT_EQ(done.exit_code, 0) << done.output;
   EXPECT_THAT(done.output, AllOf(HasSubstr("gpt: 2 ranks on "), Not(HasSubstr("peak memory"))));
 }

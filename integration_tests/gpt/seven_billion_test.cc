@@ -54,9 +54,8 @@ TEST(SevenBillion, HoldsTheBytesOfTheFormula) {
   const gpt::Shape shape = gpt::shape_of_size("7B");
   const HeldBytes expected = formula(shape);
   Cluster alone("1x1:h100,mem=200GiB", shapes_only());
-  alone.run_on_every_rank([&](Rank& rank) {
-    EXPECT_TRUE(measured(rank, shape, PrecisionType::kBf16) == expected);
-  });
+  alone.run_on_every_rank(
+      [&](Rank& rank) { EXPECT_TRUE(measured(rank, shape, PrecisionType::kBf16) == expected); });
   Cluster cluster("1x8:h100,mem=200GiB", shapes_only());
   cluster.run_on_every_rank([&](Rank& rank) {
     const HeldBytes found = measured(rank, shape, PrecisionType::kBf16);

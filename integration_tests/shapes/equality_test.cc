@@ -137,15 +137,16 @@ TEST_P(ShapesEqualValues, InTimeAndMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Programs, ShapesEqualValues,
-    ::testing::Combine(::testing::Values("1x1:h100", "2x2:h100", "2x4:h100"),
-                       ::testing::Range<size_t>(0, programs().size())),
-    [](const ::testing::TestParamInfo<Case>& info) {
-      const auto& [topology, position] = info.param;
-      return absl::StrCat(programs()[position].name, "_on_",
-                          absl::StrReplaceAll(topology, {{":", "_"}}));
-    });
+std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [topology, position] = info.param;
+  return absl::StrCat(programs()[position].name, "_on_",
+                      absl::StrReplaceAll(topology, {{":", "_"}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, ShapesEqualValues,
+                         ::testing::Combine(::testing::Values("1x1:h100", "2x2:h100", "2x4:h100"),
+                                            ::testing::Range<size_t>(0, programs().size())),
+                         name_of_case);
 
 TEST(Exceptions, NamePrograms) {
   for (const auto& [name, reason] : lower_peaks()) {

@@ -44,9 +44,7 @@ struct Mlp : Model {
         middle(register_module("middle", nn::Linear(96, 96))),
         output(register_module("output", nn::Linear(96, kClasses))) {}
   Tensor input() const override { return torch::ones({kBatch, 48}); }
-  Tensor forward(Tensor x) override {
-    return output(torch::gelu(middle(torch::relu(hidden(x)))));
-  }
+  Tensor forward(Tensor x) override { return output(torch::gelu(middle(torch::relu(hidden(x))))); }
   nn::Linear hidden, middle, output;
 };
 
@@ -153,8 +151,7 @@ void train(const Training& training, const Note& note) {
   Accelerator accelerator(training.options);
   set_seed(5);
   const std::shared_ptr<Model> net = built(training, accelerator.device());
-  auto [model, optimizer] =
-      accelerator.prepare(net, training.optimizer(net->parameters()));
+  auto [model, optimizer] = accelerator.prepare(net, training.optimizer(net->parameters()));
   note("prepared");
   std::optional<LocalSGD> local;
   if (training.local_steps) local.emplace(accelerator, model, *training.local_steps);
@@ -223,8 +220,7 @@ const std::vector<Program>& programs() {
       training("convolutions",
                {.model = &made<ConvNet>, .optimizer = &momentum<torch::optim::SGD>}),
       training("transformer", {.model = &made<Transformer>}),
-      training("built_on_the_device",
-               {.model = &made<Transformer>, .built_on_device = true}),
+      training("built_on_the_device", {.model = &made<Transformer>, .built_on_device = true}),
       training("accumulation", {.options = {.gradient_accumulation_steps = 2}}),
       training("bf16", {.model = &made<Transformer>, .options = with(PrecisionType::kBf16)}),
       training("bf16_convolutions",
@@ -251,8 +247,7 @@ const std::vector<Program>& programs() {
                 .options = with(DistributedDataParallelKwargs{.find_unused_parameters = true})}),
       {"evaluation", &evaluate},
       {"gpt", [](Rank&, const Note&) { train_gpt("no", false, "adamw", 0); }},
-      {"gpt_bf16_reads_its_loss",
-       [](Rank&, const Note&) { train_gpt("bf16", true, "adamw", 1); }},
+      {"gpt_bf16_reads_its_loss", [](Rank&, const Note&) { train_gpt("bf16", true, "adamw", 1); }},
       {"gpt_fp16", [](Rank&, const Note&) { train_gpt("fp16", true, "sgd", 0); }},
   };
   return made_once;

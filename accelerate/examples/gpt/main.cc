@@ -99,8 +99,7 @@ int train(int argc, char** argv) {
   std::snprintf(line, sizeof(line),
                 "gpt: %d %s on %s, %.1f million parameters, step time %.6f ms, %.0f tokens/s",
                 topology.world_size, topology.world_size == 1 ? "rank" : "ranks",
-                topology.shape().c_str(),
-                static_cast<double>(options.shape.num_parameters()) / 1e6,
+                topology.shape().c_str(), static_cast<double>(options.shape.num_parameters()) / 1e6,
                 result.step_seconds * 1e3, result.tokens_per_second);
   std::string text = line;
   if (result.peak_memory_bytes > 0) {

@@ -16,8 +16,10 @@ const std::vector<std::pair<std::string, Shape>>& sizes() {
        {.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = kVocabulary}},
       {"350M",
        {.layers = 24, .heads = 16, .width = 1024, .context = 1024, .vocabulary = kVocabulary}},
-      {"1B", {.layers = 18, .heads = 16, .width = 2048, .context = 2048, .vocabulary = kVocabulary}},
-      {"7B", {.layers = 32, .heads = 32, .width = 4096, .context = 2048, .vocabulary = kVocabulary}},
+      {"1B",
+       {.layers = 18, .heads = 16, .width = 2048, .context = 2048, .vocabulary = kVocabulary}},
+      {"7B",
+       {.layers = 32, .heads = 32, .width = 4096, .context = 2048, .vocabulary = kVocabulary}},
   };
   return sizes;
 }

@@ -35,9 +35,9 @@ at::Tensor sequences(accelerate::Runtime& runtime, const Options& options) {
   const int64_t length = options.shape.context + 1;
   TORCH_CHECK_VALUE(static_cast<int64_t>(text->size()) >= length, options.data, " has ",
                     text->size(), " bytes, fewer than the ", length, " of a sequence");
-  const auto largest = *std::max_element(
-      text->begin(), text->end(),
-      [](char a, char b) { return static_cast<uint8_t>(a) < static_cast<uint8_t>(b); });
+  const auto largest = *std::max_element(text->begin(), text->end(), [](char a, char b) {
+    return static_cast<uint8_t>(a) < static_cast<uint8_t>(b);
+  });
   TORCH_CHECK_VALUE(static_cast<uint8_t>(largest) < options.shape.vocabulary, options.data,
                     " has the byte ", int{static_cast<uint8_t>(largest)},
                     ", for which a vocabulary of ", options.shape.vocabulary, " is too small");
@@ -82,8 +82,8 @@ Gpt built_model(const Options& options, c10::Device device) {
 std::shared_ptr<torch::optim::Optimizer> built_optimizer(const Options& options,
                                                          std::vector<at::Tensor> parameters) {
   if (options.optimizer == "sgd") {
-    return std::make_shared<accelerate::optim::SGD>(std::move(parameters),
-                                                    torch::optim::SGDOptions(options.learning_rate));
+    return std::make_shared<accelerate::optim::SGD>(
+        std::move(parameters), torch::optim::SGDOptions(options.learning_rate));
   }
   TORCH_CHECK_VALUE(options.optimizer == "adamw", "there is no optimizer \"", options.optimizer,
                     "\" here: take adamw or sgd");
@@ -166,8 +166,8 @@ Result train(const Options& options) {
       auto scope = accelerator.accumulate(model);
       const torch::Tensor tokens = sequence.to(at::kLong);
       const torch::Tensor logits = model(tokens.narrow(1, 0, context));
-      const torch::Tensor loss = at::cross_entropy_loss(
-          logits.flatten(0, 1), tokens.narrow(1, 1, context).flatten());
+      const torch::Tensor loss =
+          at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, context).flatten());
       accelerator.backward(loss);
       optimizer.step();
       optimizer.zero_grad();
@@ -178,8 +178,7 @@ Result train(const Options& options) {
       const bool last = step == options.steps;
       // To read a loss is to wait for the device.
       if (options.log_every > 0 && (last || step % options.log_every == 0)) {
-        const torch::Tensor mean =
-            accelerator.reduce(loss.detach(), accelerate::Reduction::kMean);
+        const torch::Tensor mean = accelerator.reduce(loss.detach(), accelerate::Reduction::kMean);
         const double value = mean.item<double>();
         const double rate = recent.tokens_per_second(recent.step_seconds());
         result.losses.push_back(value);
