@@ -205,9 +205,9 @@ class ParallelismConfig {
 
   // ---- The names of enabled axes.
 
-  /// Of those whose ranks have batches of their own.
+  /// Axes whose ranks have batches of their own.
   std::vector<std::string> dp_dim_names() const;
-  /// Of those whose ranks have the same batch, in the order tp, cp, sp, pp.
+  /// Axes whose ranks have the same batch, in the order tp, cp, sp, pp.
   std::vector<std::string> non_dp_dim_names() const;
   std::vector<std::string> dp_shard_cp_dim_names() const;
   std::vector<std::string> dp_cp_dim_names() const;

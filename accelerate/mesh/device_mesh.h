@@ -23,8 +23,8 @@ namespace accelerate {
 
 class DeviceMesh {
  public:
-  /// Makes the groups. Collective over all ranks of the job. Of `options`, the backend and the
-  /// time-out apply to each group.
+  /// Makes the groups. Collective over all ranks of the job. The backend and the time-out in
+  /// `options` apply to each group.
   /// Errors: c10::ValueError if the mesh is for another number of ranks; those of
   ///         Runtime::new_group.
   DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options = {});

@@ -144,7 +144,7 @@ TEST(Mesh, DividesTheRanksAlongEveryAxisWhateverItsSizes) {
     });
     if (HasFatalFailure()) return;
   }
-  // Of 64 = 2^6 ranks alone there are C(11, 5) = 462 layouts.
+  // There are C(11, 5) = 462 layouts of 64 = 2^6 ranks alone.
   EXPECT_GT(meshes, 462);
 }
 

@@ -35,7 +35,7 @@ struct RecordedMesh {
     return ranks;
   }
 
-  // Of a rank, along each axis.
+  // A rank's coordinates along all axes.
   std::vector<int64_t> coordinates(int64_t rank) const {
     std::vector<int64_t> coordinates(shape.size());
     for (size_t i = shape.size(); i-- > 0;) {
