@@ -86,7 +86,8 @@ void all_reduce_sparse(std::vector<Call>& calls) {
   }
   all_reduce(calls, -1);
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    if (originals[rank].is_privateuseone()) assign_sparse(originals[rank], calls[rank].inputs[0]);
+    Call& call = calls[rank];
+    if (call.device != nullptr) assign_sparse(originals[rank], call.inputs[0], *call.device);
   }
 }
 

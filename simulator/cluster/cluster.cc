@@ -28,7 +28,7 @@
 #include "simulator/core/scheduler.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/install.h"
-#include "simulator/device/op_watch.h"
+#include "simulator/device/sim_device.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
@@ -39,6 +39,10 @@ namespace {
 ClusterSpec parsed(absl::string_view text) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
+  TORCH_CHECK_VALUE(!spec->device || spec->devices_per_node() <= kMaxDevicesPerNode,
+                    "bad topology \"", text, "\": a node has ", spec->devices_per_node(),
+                    " devices, and LibTorch counts ", kMaxDevicesPerNode,
+                    " at most: divide the ranks among more nodes");
   return *spec;
 }
 
@@ -133,7 +137,8 @@ class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline,
       Recorder* recorder)
-      : world_size_(spec.world_size()),
+      : spec_(spec),
+        world_size_(spec.world_size()),
         detect_leaks_(options.detect_leaks),
         recorder_(recorder),
         fabric_(
@@ -155,25 +160,24 @@ class Run {
                              .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
     fabric_->set_on_use([this](int rank) { runtimes_[rank]->use(); });
-    // All ranks' devices are addressable or none is, because ranks of one job use one kind of
-    // device.
-    const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
+      for (int number = 0; number < world_size_ * spec.devices_per_rank; ++number) {
+        SimDevice& device = SimDevice::numbered(number);
+        device.reset(spec, scheduler_.clock_ns(number / spec.devices_per_rank), recorder);
+        reset_default_generator(device);
+        devices_.push_back(&device);
+      }
     }
     for (int rank = 0; rank < world_size_; ++rank) {
-      SimDevice* device = nullptr;
-      if (spec.device) {
-        device = &SimDevice::of(rank);
-        device->reset(*spec.device, scheduler_.clock_ns(rank), recorder);
-        if (addressable) reset_default_generator(rank);
-      }
+      const RankPlace place = place_of(rank);
+      const auto devices = place.node_devices.subspan(place.first_device, place.num_devices);
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
-          fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
-          addressable, disk_of(options, topology.node_rank), faults_));
-      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
+          fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
+          disk_of(options, topology.node_rank), faults_));
+      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
 
@@ -181,9 +185,7 @@ class Run {
     faults_->end();
     fabric_->set_on_use(nullptr);
     fabric_->attach(nullptr);
-    for (auto& rank : ranks_) {
-      if (rank->device() != nullptr) rank->device()->detach();
-    }
+    for (SimDevice* device : devices_) device->detach();
   }
 
   void operator()(const std::function<void(Rank&)>& body) {
@@ -218,11 +220,20 @@ class Run {
   }
 
  private:
+  // Among its node's devices, which are neighbours in devices_.
+  RankPlace place_of(int rank) const {
+    if (devices_.empty()) return {.rank = rank};
+    const int node = rank / spec_.ranks_per_node;
+    const int local_rank = rank % spec_.ranks_per_node;
+    return {.rank = rank,
+            .node_devices = absl::MakeConstSpan(devices_).subspan(node * spec_.devices_per_node(),
+                                                                  spec_.devices_per_node()),
+            .first_device = local_rank * spec_.devices_per_rank,
+            .num_devices = spec_.devices_per_rank};
+  }
+
   void run_rank(int rank, const std::function<void(Rank&)>& body) {
-    SimDevice* device = ranks_[rank]->device();
-    const RankScope rank_scope(rank);
-    const bool on_cpu = device != nullptr && runtimes_[rank]->device().is_cpu();
-    const HostCostScope costs(on_cpu ? device : nullptr);
+    const RankScope rank_scope(place_of(rank));
     RuntimeScope scope(*runtimes_[rank]);
     std::string failure;
     try {
@@ -238,9 +249,9 @@ class Run {
       failures_[rank] = faults_->death(rank);
       failure = exception_text(failures_[rank]);
     }
-    if (device != nullptr) {
+    for (SimDevice* device : ranks_[rank]->devices()) {
       device->end();
-      if (failure.empty() && detect_leaks_ && !on_cpu) check_leaks(rank, *device, failure);
+      if (failure.empty() && detect_leaks_) check_leaks(rank, *device, failure);
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
@@ -259,12 +270,14 @@ class Run {
   void check_leaks(int rank, SimDevice& device, std::string& failure) {
     if (device.memory().in_use() == 0) return;
     failure = absl::StrCat(
-        "rank ", rank, " ended while ", device.name(), " held ",
-        binary_byte_text(device.memory().in_use()), " in ", device.memory().num_blocks(),
-        " blocks: something outside the rank keeps tensors\n", device.memory().holders());
+        device.name(), " held ", binary_byte_text(device.memory().in_use()), " in ",
+        device.memory().num_blocks(),
+        " blocks when the rank ended: something outside the rank keeps tensors\n",
+        device.memory().holders());
     failures_[rank] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
   }
 
+  const ClusterSpec& spec_;
   const int world_size_;
   const bool detect_leaks_;
   Recorder* const recorder_;
@@ -273,6 +286,7 @@ class Run {
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
   const std::shared_ptr<FaultPlan> faults_;
+  std::vector<SimDevice*> devices_;  // by number; all of them before the first rank's place
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
@@ -335,8 +349,9 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   absl::Cleanup finished = [] { running.clear(); };
   std::optional<Recorder> recorder;
   if (options_.record || !options_.report_directory.empty()) {
-    recorder.emplace(
-        RecorderOptions{.world_size = world_size(), .ranks_per_node = spec_.ranks_per_node});
+    recorder.emplace(RecorderOptions{.world_size = world_size(),
+                                     .ranks_per_node = spec_.ranks_per_node,
+                                     .devices_per_rank = spec_.devices_per_rank});
   }
   Run run(spec_, options_, headline(), recorder ? &*recorder : nullptr);
   run(body);

@@ -165,8 +165,8 @@ class Reader {
 
   void read_cluster(const Json& root) {
     if (!check_object(root, "",
-                      {"num_nodes", "ranks_per_node", "torus", "device", "node_fabric", "node_link",
-                       "network_fabric", "nic", "nics_per_node"})) {
+                      {"num_nodes", "ranks_per_node", "torus", "device", "devices_per_rank",
+                       "node_fabric", "node_link", "network_fabric", "nic", "nics_per_node"})) {
       return;
     }
     read_shape(root);
@@ -335,6 +335,9 @@ class Reader {
     build(preset, node, network);
     read_link(root, "node_link", spec_.node_link);
     read_link(root, "nic", spec_.nic);
+    if (const Json* devices = member(root, "devices_per_rank")) {
+      read_count(*devices, "/devices_per_rank", "devices per rank", spec_.devices_per_rank);
+    }
     if (const Json* nics = member(root, "nics_per_node")) {
       read_count(*nics, "/nics_per_node", "NICs", spec_.nics_per_node);
       if (spec_.network_fabric == NetworkFabric::kEthernet && spec_.nics_per_node != 1) {
@@ -351,6 +354,9 @@ class Reader {
     }
     for (const char* key : {"network_fabric", "nic", "nics_per_node"}) {
       if (root.contains(key)) return fail(absl::StrCat("/", key), "nothing: a torus has no NICs,");
+    }
+    if (root.contains("devices_per_rank")) {
+      return fail("/devices_per_rank", "nothing: the chips of a torus are the ranks,");
     }
     build(preset, NodeFabric::kTorus, std::nullopt);
     read_link(root, "node_link", spec_.node_link);
@@ -401,6 +407,7 @@ std::string cluster_to_json(const ClusterSpec& spec) {
     root["torus"] = spec.torus;
     return root.dump();
   }
+  root["devices_per_rank"] = spec.devices_per_rank;
   root["network_fabric"] = name_of(spec.network_fabric);
   root["nic"] = link_to_json(spec.nic);
   root["nics_per_node"] = spec.nics_per_node;

@@ -75,6 +75,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"memory_capacity", trace.memory_capacity},
                         {"world_size", trace.world_size},
                         {"ranks_per_node", trace.ranks_per_node},
+                        {"devices_per_rank", trace.devices_per_rank},
                         {"failure", failure_of(trace)},
                         {"time_is_modelled", models_time(trace)},
                         {"elapsed_ns", elapsed_ns(trace)},

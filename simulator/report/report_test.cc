@@ -75,10 +75,10 @@ TEST(Report, PutsEverythingIntoThePage) {
   EXPECT_EQ(data.at("matrix").at("size"), 4);
   EXPECT_EQ(data.at("matrix").at("cells")[1], trace.communication[1]);
   size_t slices = 0;
-  for (const Json& track : data.at("tracks")) slices += track.at(2).size() / 4;
+  for (const Json& track : data.at("tracks")) slices += track.at(3).size() / 4;
   EXPECT_EQ(slices, trace.slices.size());
   ASSERT_EQ(data.at("memory").size(), 4u);
-  EXPECT_EQ(data.at("memory")[0].at(1).size() % (1 + kNumMemoryCategories), 0u);
+  EXPECT_EQ(data.at("memory")[0].at(2).size() % (1 + kNumMemoryCategories), 0u);
 }
 
 TEST(Report, NamesTheRankThatAnOperationWaitedFor) {
