@@ -48,10 +48,11 @@ void use_a_result_too_early(Rank& rank) {
 }
 
 TEST(Races, AResultUsedBeforeTheWaitIsAnErrorOnADevice) {
-  EXPECT_THAT(error_of("1x2:h100", use_a_result_too_early),
-              AllOf(HasSubstr("rank 1 failed: aten::add_ uses memory that all_reduce #0 (sum, "
-                              "Float[4]) of group \"world\" is still writing on rank 1's sim:1 (h100)"),
-                    HasSubstr("wait for the collective")));
+  EXPECT_THAT(
+      error_of("1x2:h100", use_a_result_too_early),
+      AllOf(HasSubstr("rank 1 failed: aten::add_ uses memory that all_reduce #0 (sum, "
+                      "Float[4]) of group \"world\" is still writing on rank 1's sim:1 (h100)"),
+            HasSubstr("wait for the collective")));
 }
 
 TEST(Races, AResultWrittenBeforeTheWaitIsAnErrorOnTheCpu) {
@@ -154,8 +155,9 @@ TEST(Leaks, MemoryHeldAtARanksEndIsAnErrorThatSaysWhatItIs) {
     const at::Tensor value = torch::ones({1000}, rank.runtime().device());
     if (rank.index() == 1) kept = value + 1;
   });
-  EXPECT_THAT(error, AllOf(HasSubstr("rank 1's sim:1 (h100) held 4.00 KiB in 1 blocks when the rank ended"),
-                           HasSubstr("4.00 KiB by aten::add in step 0")));
+  EXPECT_THAT(
+      error, AllOf(HasSubstr("rank 1's sim:1 (h100) held 4.00 KiB in 1 blocks when the rank ended"),
+                   HasSubstr("4.00 KiB by aten::add in step 0")));
   kept.reset();
 }
 

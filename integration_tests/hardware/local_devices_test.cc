@@ -66,8 +66,8 @@ TEST(Names, AreTheNodesAndOneRanksDevicesAreNeighbours) {
       const SimDevice& device = *rank.devices()[i];
       EXPECT_EQ(device.index(), 3 * local_rank + i);
       EXPECT_EQ(device.rank(), rank.index());
-      EXPECT_EQ(device.name(), "rank " + std::to_string(rank.index()) + "'s sim:" +
-                                   std::to_string(device.index()) + " (h100)");
+      EXPECT_EQ(device.name(), "rank " + std::to_string(rank.index()) +
+                                   "'s sim:" + std::to_string(device.index()) + " (h100)");
     }
     const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
     EXPECT_EQ(guard.getDevice(), rank.runtime().device());
@@ -173,8 +173,8 @@ TEST(SeveralDevices, HaveTheirOwnMemory) {
     EXPECT_EQ(rank.devices()[0]->memory().in_use(), 1024);
     EXPECT_EQ(rank.devices()[1]->memory().in_use(), 2 * 4096);
     EXPECT_THAT(message_of([&] { torch::ones({1 << 20}, sim(first + 1)); }),
-                HasSubstr("rank " + std::to_string(rank.index()) + "'s sim:" +
-                          std::to_string(first + 1) + " (h100) is out of memory"));
+                HasSubstr("rank " + std::to_string(rank.index()) +
+                          "'s sim:" + std::to_string(first + 1) + " (h100) is out of memory"));
     EXPECT_THAT(message_of([&] { torch::ones({1}, sim(3 - first)); }),
                 HasSubstr("which is rank " + std::to_string(1 - rank.index()) + "'s device"));
     EXPECT_THAT(message_of([&] { torch::ones({1}, sim(4)); }),
@@ -203,7 +203,7 @@ TEST(SeveralDevices, CopyOverTheNodesLinkWhileTheHostGoesOn) {
     cluster.run_on_every_rank([&](Rank& rank) {
       SimDevice& from = *rank.devices()[0];
       SimDevice& to = *rank.devices()[1];
-      constexpr int64_t kBytes = 64 << 20;
+      constexpr int64_t kBytes = 32 << 20;
       const Tensor source = torch::arange(kBytes / 4, torch::kInt).to(sim(0));
       Tensor target = torch::empty({kBytes / 4}, torch::dtype(torch::kInt).device(sim(1)));
       for (SimDevice* device : rank.devices()) device->synchronize();
@@ -350,7 +350,9 @@ TEST(SeveralDevices, ChargeARecurrentLayersGradientsToItsOwn) {
     torch::nn::LSTM lstm(8, 64);
     lstm->to(sim(1));
     int64_t bytes = 0;
-    for (const Tensor& weight : lstm->parameters()) bytes += 2 * static_cast<int64_t>(weight.nbytes());
+    for (const Tensor& weight : lstm->parameters()) {
+      bytes += 2 * static_cast<int64_t>(weight.nbytes());
+    }
     std::get<0>(lstm(torch::ones({2, 3, 8}, sim(1)))).to(sim(0)).sum().backward();
     for (const Tensor& weight : lstm->parameters()) EXPECT_EQ(weight.grad().device(), sim(1));
     EXPECT_GE(rank.devices()[1]->memory().in_use(), bytes);
@@ -423,7 +425,7 @@ TEST(BackwardPasses, OfOneNameStayOnTheirThreadsThroughHooksThatWait) {
         problems[index] += where + std::string(" ");
       }
     };
-    const Tensor weight = torch::full({4, 4}, index + 1, sim(0)).requires_grad_();
+    const Tensor weight = torch::full({4, 4}, index + 1.0, sim(0)).requires_grad_();
     const Tensor hidden = weight * 2;
     hidden.register_hook([&](const Tensor& gradient) {
       note("hook");

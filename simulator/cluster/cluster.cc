@@ -269,11 +269,11 @@ class Run {
 
   void check_leaks(int rank, SimDevice& device, std::string& failure) {
     if (device.memory().in_use() == 0) return;
-    failure = absl::StrCat(
-        device.name(), " held ", binary_byte_text(device.memory().in_use()), " in ",
-        device.memory().num_blocks(),
-        " blocks when the rank ended: something outside the rank keeps tensors\n",
-        device.memory().holders());
+    failure =
+        absl::StrCat(device.name(), " held ", binary_byte_text(device.memory().in_use()), " in ",
+                     device.memory().num_blocks(),
+                     " blocks when the rank ended: something outside the rank keeps tensors\n",
+                     device.memory().holders());
     failures_[rank] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
   }
 

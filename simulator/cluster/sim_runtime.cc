@@ -203,16 +203,16 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
       device->observe(nullptr);
       continue;
     }
-    device->observe([observer, torch_device = torch_device(device->index())](
-                        const char* name, int stream, int64_t start_ns, int64_t end_ns,
-                        bool from_operator) {
-      observer({.name = name,
-                .device = torch_device,
-                .stream = stream,
-                .start = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(start_ns),
-                .end = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(end_ns),
-                .from_operator = from_operator});
-    });
+    device->observe(
+        [observer, torch_device = torch_device(device->index())](
+            const char* name, int stream, int64_t start_ns, int64_t end_ns, bool from_operator) {
+          observer({.name = name,
+                    .device = torch_device,
+                    .stream = stream,
+                    .start = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(start_ns),
+                    .end = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(end_ns),
+                    .from_operator = from_operator});
+        });
   }
 }
 

@@ -88,8 +88,8 @@ void map_tensors(c10::IValue& value, Map&& map) {
 
 /// The device that a tensor of a simulated device is on. `user` is the operation that uses the
 /// tensor, for the message.
-/// Errors: c10::Error that names both ranks if the tensor's memory is another rank's, which a tensor
-///         with the index of an own device may have.
+/// Errors: c10::Error that names both ranks if the tensor's memory is another rank's. The device's
+///         index does not tell: each node has its own sim:0.
 SimDevice& device_of(const at::Tensor& tensor, const char* user);
 
 /// A CPU tensor over the memory of a device's tensor, which it keeps alive. Costs no virtual time.

@@ -124,11 +124,11 @@ SimDevice& own_device(int index, const char* what) {
 SimDevice& SimDevice::of(int index) {
   const absl::Span<SimDevice* const> devices = this_place.node_devices;
   if (index >= 0 && static_cast<size_t>(index) < devices.size()) return *devices[index];
-  TORCH_CHECK_VALUE(this_place.rank < 0, "rank ", this_place.rank, " uses sim:", index, ", but ",
-                    devices.empty()
-                        ? std::string("its cluster has no devices: name hardware, as in 1x4:h100")
-                        : absl::StrCat("its node has the devices sim:0 to sim:",
-                                       devices.size() - 1, " only"));
+  TORCH_CHECK_VALUE(
+      this_place.rank < 0, "rank ", this_place.rank, " uses sim:", index, ", but ",
+      devices.empty()
+          ? std::string("its cluster has no devices: name hardware, as in 1x4:h100")
+          : absl::StrCat("its node has the devices sim:0 to sim:", devices.size() - 1, " only"));
   return numbered(index);
 }
 
@@ -225,8 +225,7 @@ void SimDevice::transfer(const char* name, double bytes) {
 
 void SimDevice::transfer_to(SimDevice& target, double bytes) {
   const int64_t duration_ns =
-      link_.latency_ns +
-      static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9));
+      link_.latency_ns + static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9));
   stream_waits(current_stream_, target.stream_ns(target.current_stream()));
   run_on_stream("copy between devices", SliceKind::kCopy,
                 std::max(duration_ns, model_.kernel_ns_min), 0, bytes);

@@ -81,8 +81,8 @@ struct ClusterSpec {
   int ranks_per_node = 1;
   /// nullopt: CPU tensors and no model of time or memory.
   std::optional<DeviceModel> device;
-  /// Devices that each rank has to itself. Its collectives and messages leave over one link and NIC,
-  /// whichever of them holds the tensor. 1 in a torus, whose chips are the ranks.
+  /// Devices that each rank has to itself. Its collectives and messages leave over one link and
+  /// NIC, whichever of them holds the tensor. 1 in a torus, whose chips are the ranks.
   int devices_per_rank = 1;
   NodeFabric node_fabric = NodeFabric::kSwitch;
   /// kSwitch: device to switch. kMesh: device to device. kPcie: device to bridge. kTorus: chip to

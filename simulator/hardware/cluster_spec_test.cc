@@ -171,7 +171,8 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
            Case{"tpu-v4:2x4;", "'x', ',' or the end at character 11"},
            Case{"tpu-v4:2x4,nic=200Gbps",
                 "(a torus has one device a rank, and neither switches nor NICs) at character 12"},
-           Case{"2x4:h100,devices=0", "a number of devices per rank from 1 to 4096 at character 18"},
+           Case{"2x4:h100,devices=0",
+                "a number of devices per rank from 1 to 4096 at character 18"},
            Case{"2x4:h100,devices=two", "a number of devices per rank from 1 to 4096"},
            Case{"2x4:tpu-v4,devices=2", "(a torus has one device a rank, and neither switches"},
        }) {
@@ -180,11 +181,11 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
 }
 
 TEST(ClusterSpec, WritesWhatItReads) {
-  for (const std::string text : {"1x1", "2x4", "2x4:h100", "2x8:a100-80,nic=20GB/s", "tpu-v4:2x2x4",
-                                 "2x2:tpu-v4", "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
-                                 "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
-                                 "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4",
-                                 "2x2:h100,devices=2,nics=3"}) {
+  for (const std::string text :
+       {"1x1", "2x4", "2x4:h100", "2x8:a100-80,nic=20GB/s", "tpu-v4:2x2x4", "2x2:tpu-v4",
+        "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
+        "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
+        "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4", "2x2:h100,devices=2,nics=3"}) {
     const std::string again = parsed(text).to_string();
     EXPECT_EQ(parsed(again), parsed(text)) << text << " -> " << again;
     EXPECT_EQ(again.size(), text.size()) << again;

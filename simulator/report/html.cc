@@ -192,7 +192,8 @@ class Writer {
     Separator separator;
     for (const std::vector<MemorySample>& curve :
          page_memory(trace_, kMaxMemorySamples, kFeaturedMemorySamples)) {
-      file_.append(absl::StrCat(separator.next(), "\n[", curve[0].rank, ",", curve[0].device, ",["));
+      file_.append(
+          absl::StrCat(separator.next(), "\n[", curve[0].rank, ",", curve[0].device, ",["));
       append_samples(curve);
       file_.append("]]");
     }

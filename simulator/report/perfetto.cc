@@ -31,9 +31,7 @@ struct Place {
 // Viewers show process and thread 0 as the idle process. Ranks and streams start at 0, and the
 // host's track is stream -1.
 int process_of(int rank) { return rank + 1; }
-int thread_of(const Place& place) {
-  return place.device * kThreadsPerDevice + place.stream + 2;
-}
+int thread_of(const Place& place) { return place.device * kThreadsPerDevice + place.stream + 2; }
 
 std::string text_of(const Place& place) {
   return absl::StrCat("\"pid\":", process_of(place.rank), ",\"tid\":", thread_of(place));
@@ -173,10 +171,10 @@ class Writer {
         // An arrow never goes back in time, and its end lies within the slice.
         at_ns = std::max(std::min(at_ns, shown.slice.end_ns - 1), shown.slice.start_ns);
         const char* phase = i == 0 ? "s" : i + 1 == path.size() ? "f" : "t";
-        event(absl::StrCat(
-            "\"ph\":\"", phase, "\",\"name\":", names_[trace_.operations[operation].name],
-            ",\"cat\":\"flow\",\"id\":", operation + 1, ",", text_of(shown.place),
-            ",\"ts\":", microseconds(at_ns), i == 0 ? "" : ",\"bp\":\"e\""));
+        event(absl::StrCat("\"ph\":\"", phase,
+                           "\",\"name\":", names_[trace_.operations[operation].name],
+                           ",\"cat\":\"flow\",\"id\":", operation + 1, ",", text_of(shown.place),
+                           ",\"ts\":", microseconds(at_ns), i == 0 ? "" : ",\"bp\":\"e\""));
       }
     }
   }

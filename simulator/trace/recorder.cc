@@ -78,8 +78,7 @@ int64_t Recorder::operation(TraceOperation operation) {
   return static_cast<int64_t>(trace_.operations.size()) - 1;
 }
 
-void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category,
-                      int64_t delta) {
+void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta) {
   state_of(rank).memory.at(device).add(at_ns, category, delta);
 }
 

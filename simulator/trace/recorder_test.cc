@@ -73,7 +73,8 @@ TEST(Recorder, KeepsTheDevicesOfARankApart) {
   EXPECT_EQ(trace.devices_per_rank, 2);
   std::vector<std::pair<int, int>> order;
   for (const MemorySample& sample : trace.memory) order.emplace_back(sample.rank, sample.device);
-  EXPECT_THAT(order, ElementsAre(std::pair(0, 1), std::pair(1, 0), std::pair(1, 1), std::pair(1, 1)));
+  EXPECT_THAT(order,
+              ElementsAre(std::pair(0, 1), std::pair(1, 0), std::pair(1, 1), std::pair(1, 1)));
   EXPECT_EQ(trace.ranks[1].memory_peak, 1300);
   EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(0, 0, 0, 1300, 0, 0));
   EXPECT_EQ(trace.ranks[1].exposed_ns, 20);

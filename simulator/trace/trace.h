@@ -125,7 +125,8 @@ struct Trace {
   /// time.
   std::vector<Slice> slices;
   std::vector<TraceOperation> operations;
-  /// By rank, then by device, then by time. One instant may have two samples: the highest, then the last.
+  /// By rank, then by device, then by time. One instant may have two samples: the highest, then the
+  /// last.
   std::vector<MemorySample> memory;
   /// The slices beyond the Recorder's limit. The summaries below include them.
   int64_t dropped_slices = 0;
