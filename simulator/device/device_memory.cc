@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -27,11 +28,13 @@ MemoryBlock* make_block(size_t bytes) {
   return new (memory) MemoryBlock{.bytes = bytes};
 }
 
-// Reports to this thread's profiler, if any. A device without an index is the thread's own.
-void* report_to_profiler(void* data, size_t bytes, bool comes, c10::DeviceType type) {
+// Reports to this thread's profiler, if any. `memory` is null for the host's.
+void* report_to_profiler(void* data, size_t bytes, bool comes, const DeviceMemory* memory) {
   if (c10::memoryProfilingEnabled()) {
     const auto size = static_cast<int64_t>(bytes);
-    c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, c10::Device(type));
+    const c10::Device device =
+        memory != nullptr ? torch_device(memory->device()->index()) : c10::Device(c10::kCPU);
+    c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, device);
   }
   return data;
 }
@@ -95,21 +98,20 @@ void* DeviceMemory::allocate(size_t bytes, const char* operation) {
     allocated_.bytes += static_cast<int64_t>(size);
     account(block->category, static_cast<int64_t>(size));
   }
-  return report_to_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);
+  return report_to_profiler(block->data(), size, /*comes=*/true, this);
 }
 
 void* DeviceMemory::allocate_uncharged(size_t bytes) {
   if (bytes == 0) return nullptr;
   // Rounded for alignment only.
   MemoryBlock* block = make_block((bytes + 63) / 64 * 64);
-  return report_to_profiler(block->data(), block->bytes, /*comes=*/true, c10::kCPU);
+  return report_to_profiler(block->data(), block->bytes, /*comes=*/true, nullptr);
 }
 
 void DeviceMemory::release(void* data) {
   if (data == nullptr) return;
   MemoryBlock* block = static_cast<MemoryBlock*>(data) - 1;
-  const bool charged = block->memory != nullptr;
-  report_to_profiler(data, block->bytes, /*comes=*/false, charged ? c10::kPrivateUse1 : c10::kCPU);
+  report_to_profiler(data, block->bytes, /*comes=*/false, block->memory);
   if (DeviceMemory* memory = block->memory) {
     std::lock_guard<std::mutex> lock(memory->mutex_);
     // Checked again, because reset() may have detached the block meanwhile.
