@@ -201,7 +201,7 @@ void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touc
 
 void HostCall::update_arguments() {
   for (StoragePair& pair : storages_) {
-    if (pair.data == nullptr && pair.bytes != 0) continue;  // a result's, see to_device
+    if (pair.data == nullptr && pair.bytes != 0) continue;  // a result's, see wrapped
     if (pair.host->data() == pair.data && pair.host->nbytes() == pair.bytes) continue;
     const size_t bytes = pair.host->nbytes();
     if (pair.host->data() != pair.data) {
