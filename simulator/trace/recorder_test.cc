@@ -80,6 +80,17 @@ TEST(Recorder, KeepsTheDevicesOfARankApart) {
   EXPECT_EQ(trace.ranks[1].exposed_ns, 20);
 }
 
+TEST(Recorder, EndsARankBeforeTheDiskHasWrittenAll) {
+  Recorder recorder({});
+  recorder.slice(kernel(0, 0, 100));
+  recorder.slice({.start_ns = 50, .end_ns = 900, .stream = kDiskStream, .kind = SliceKind::kDisk});
+  const Trace trace = recorder.finish({});
+  EXPECT_EQ(trace.slices.size(), 2u);
+  EXPECT_EQ(trace.ranks[0].end_ns, 100);
+  EXPECT_EQ(trace.ranks[0].compute_ns, 100);
+  EXPECT_EQ(trace.ranks[0].communication_ns, 0);
+}
+
 TEST(Recorder, GoesOnSummingUpWhenItHasTooManySlices) {
   Recorder recorder({.max_slices = 3});
   EXPECT_EQ(recorder.operation({.bytes = 1}), 0);
