@@ -111,7 +111,7 @@ TEST(Recorder, CountsAnExecutedRankForThoseThatAreFolded) {
   for (int rank : {0, 2}) {
     recorder.slice(kernel(rank, 0, 100 + rank));
     recorder.op_cost(rank, mm, 30, 200, 64);
-    recorder.memory(rank, 5, MemoryCategory::kParameters, 1000 + rank);
+    recorder.memory(rank, 0, 5, MemoryCategory::kParameters, 1000 + rank);
   }
   const Trace trace = recorder.finish({});
   EXPECT_EQ(num_executed(trace), 2);
