@@ -37,6 +37,27 @@ void add_convolutions(OpCases& cases) {
                          return at::conv2d(x[0].contiguous(at::MemoryFormat::ChannelsLast),
                                            x[1].contiguous(at::MemoryFormat::ChannelsLast), x[2]);
                        });
+  cases.differentiable("conv1d_of_transposed", {{2, 15, 4}, {3, 4, 6}}, [](const Tensors& x) {
+    return at::conv1d(x[0].transpose(1, 2), x[1].transpose(0, 2));
+  });
+  cases.differentiable(
+      "conv2d_of_channels_last_images", {{2, 4, 9, 10}, {6, 4, 3, 3}, {6, 2, 3, 3}, {4, 3, 3, 3}},
+      [](const Tensors& x) {
+        const Tensor images = x[0].contiguous(at::MemoryFormat::ChannelsLast);
+        return Tensors{at::conv2d(images, x[1]), at::conv2d(images, x[1], {}, 2, 1, 2),
+                       at::conv2d(images, x[2], {}, 1, Dims{0}, 1, 2),
+                       at::conv_transpose2d(images, x[3])};
+      });
+  cases.differentiable(
+      "conv2d_of_channels_last_doubles", {{2, 4, 9, 10}, {6, 4, 3, 3}},
+      [](const Tensors& x) {
+        return at::conv2d(x[0].contiguous(at::MemoryFormat::ChannelsLast), x[1]);
+      },
+      at::kDouble);
+  cases.differentiable(
+      "conv3d_of_channels_last", {{2, 3, 5, 6, 7}, {4, 3, 3, 3, 2}}, [](const Tensors& x) {
+        return at::conv3d(x[0].contiguous(at::MemoryFormat::ChannelsLast3d), x[1], {}, 1, 1);
+      });
   cases.differentiable("conv3d", {{2, 3, 5, 6, 7}, {4, 3, 3, 3, 2}, {4}},
                        [](const Tensors& x) { return at::conv3d(x[0], x[1], x[2], 1, 1); });
   cases.differentiable("conv_transpose1d", {{2, 4, 7}, {4, 3, 3}, {3}}, [](const Tensors& x) {
@@ -93,6 +114,17 @@ void add_pooling(OpCases& cases) {
   });
   cases.differentiable("adaptive_max_pool3d", {{2, 3, 5, 6, 7}},
                        [](const Tensors& x) { return at::adaptive_max_pool3d(x[0], {2, 3, 3}); });
+  cases.differentiable("pooling_of_channels_last", {{2, 4, 9, 10}, {2, 4, 6, 7, 8}},
+                       [](const Tensors& x) {
+                         const Tensor image = x[0].contiguous(at::MemoryFormat::ChannelsLast);
+                         const Tensor volume = x[1].contiguous(at::MemoryFormat::ChannelsLast3d);
+                         return Tensors{at::adaptive_avg_pool2d(image, {3, 4}),
+                                        at::avg_pool2d(image, 2),
+                                        at::reflection_pad2d(image, {1, 2, 3, 1}),
+                                        at::replication_pad2d(image, {1, 2, 3, 1}),
+                                        at::max_pool3d(volume, 2),
+                                        at::adaptive_avg_pool3d(volume, {2, 3, 3})};
+                       });
   cases.differentiable("lp_pool2d", {{2, 3, 9, 10}}, [](const Tensors& x) {
     return F::lp_pool2d(x[0], F::LPPool2dFuncOptions(2, 3).stride(2));
   });
@@ -140,6 +172,17 @@ void add_normalisation(OpCases& cases) {
                        [](const Tensors& x) { return at::layer_norm(x[0], {4, 5}); });
   cases.differentiable("group_norm", {{3, 6, 5, 4}, {6}, {6}},
                        [](const Tensors& x) { return at::group_norm(x[0], 2, x[1], x[2]); });
+  cases.differentiable("group_norm_channels_last", {{3, 6, 5, 4}, {6}, {6}}, [](const Tensors& x) {
+    return at::group_norm(x[0].contiguous(at::MemoryFormat::ChannelsLast), 2, x[1], x[2]);
+  });
+  cases.add("norms_of_mixed_precision", [](Inputs& in) {
+    return with_gradients(
+        in, {in.randn({3, 6, 5, 4}, at::kBFloat16), in.randn({6}), in.randn({4})},
+        [](const Tensors& x) {
+          return Tensors{at::layer_norm(x[0], {4}, x[2], x[2]), at::group_norm(x[0], 2, x[1], x[1]),
+                         at::batch_norm(x[0], x[1], x[1], {}, {}, true, 0.1, 1e-5, false)};
+        });
+  });
   cases.differentiable("rms_norm", {{3, 4, 16}, {16}},
                        [](const Tensors& x) { return at::rms_norm(x[0], {16}, x[1]); });
   for (bool train : {true, false}) {

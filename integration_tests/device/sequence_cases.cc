@@ -52,6 +52,11 @@ void add_attention(OpCases& cases) {
   cases.differentiable("attention_unbatched", {{9, 8}, {7, 8}, {7, 8}}, [](const Tensors& x) {
     return at::scaled_dot_product_attention(x[0], x[1], x[2]);
   });
+  cases.differentiable("attention_of_transposed_heads", {{2, 9, 3, 8}, {2, 7, 3, 8}, {2, 7, 3, 8}},
+                       [](const Tensors& x) {
+                         return at::scaled_dot_product_attention(
+                             x[0].transpose(1, 2), x[1].transpose(1, 2), x[2].transpose(1, 2));
+                       });
   cases.differentiable("attention_grouped_query", {{2, 4, 9, 8}, {2, 2, 9, 8}, {2, 2, 9, 8}},
                        [](const Tensors& x) {
                          return at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, false,

@@ -21,8 +21,8 @@ struct Window {
 Window window(const Tensor& weight, const Dims& stride, const Dims& padding, const Dims& dilation,
               bool transposed, const Dims& output_padding, int64_t groups) {
   const int64_t dims = weight.dim() - 2;
-  return {for_each_dim(stride, dims),   for_each_dim(padding, dims),
-          for_each_dim(dilation, dims), transposed,
+  return {for_each_dim(stride, dims),         for_each_dim(padding, dims),
+          for_each_dim(dilation, dims),       transposed,
           for_each_dim(output_padding, dims), groups};
 }
 
@@ -40,7 +40,8 @@ Tensor on_cpu(const Tensor& tensor) {
 bool is_line(const Tensor& weight) { return weight.dim() == 3; }
 
 // The memory format in which the CPU convolves.
-MemoryFormat format_of(const Tensor& input, const Tensor& weight, bool has_bias, const Window& how) {
+MemoryFormat format_of(const Tensor& input, const Tensor& weight, bool has_bias,
+                       const Window& how) {
   const Dims bias_size{how.transposed ? weight.size(1) * how.groups : weight.size(0)};
   const at::native::ConvBackend backend = at::native::select_conv_backend(
       on_cpu(is_line(weight) ? contiguous_like(input) : input), on_cpu(weight), /*bias=*/{},
@@ -161,7 +162,8 @@ Tensor col2im(const Tensor& self, const Dims& size, const Dims& kernel) {
   Dims sizes(self.sizes().slice(0, self.dim() - 2));
   sizes.push_back(self.size(-2) / (kernel[0] * kernel[1]));
   sizes.append(size.begin(), size.end());
-  return dense(sizes, self.scalar_type());
+  Tensor image = contiguous_like(self);  // the kernel resizes a tensor like the columns
+  return image.resize_(sizes);
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ Tensor stack(const std::vector<Tensor>& tensors, int64_t dim) {
   for (const Tensor& tensor : tensors) parts.push_back(tensor.unsqueeze(dim));
   return at::cat(parts, at::maybe_wrap_dim(dim, parts[0].dim()));
 }
+Tensor channel_shuffle(const Tensor& self) { return formatted_like(self); }
 Tensor flip(const Tensor& self) { return like(self); }
 Tensor roll(const Tensor& self, const Dims&, const Dims& dims) {
   if (self.numel() == 0) return like(self);
@@ -59,8 +60,8 @@ Tensor unfold_backward(const Tensor& gradient, const Dims& sizes) {
   return dense(sizes, gradient.scalar_type());
 }
 
-Tensor segment_reduce(const Tensor& data, const std::string&, const Tensor& lengths,
-                      const Tensor&, const Tensor& offsets, int64_t axis) {
+Tensor segment_reduce(const Tensor& data, const std::string&, const Tensor& lengths, const Tensor&,
+                      const Tensor& offsets, int64_t axis) {
   Dims sizes(data.sizes());
   axis = at::maybe_wrap_dim(axis, data.dim());
   sizes[axis] = lengths.defined() ? lengths.size(axis) : offsets.size(axis) - 1;
@@ -82,14 +83,18 @@ Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, std::optional
   return dense({2, rows * columns - at::native::get_tril_size(rows, columns, offset - 1)},
                dtype.value_or(at::kLong));
 }
+// A periodic window is a longer one without its last number.
+Tensor window_or_period(int64_t length, bool periodic, std::optional<Dtype> dtype) {
+  const bool longer = periodic && length > 1;
+  const Tensor window = dense({length + (longer ? 1 : 0)},
+                              dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype())));
+  return longer ? window.narrow(0, 0, length) : window;
+}
 Tensor window(int64_t length, std::optional<Dtype> dtype) {
-  return dense({length}, dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype())));
+  return window_or_period(length, /*periodic=*/true, dtype);
 }
-Tensor periodic_window(int64_t length, bool, std::optional<Dtype> dtype) {
-  return window(length, dtype);
-}
-Tensor window_with_beta(int64_t length, bool, double, std::optional<Dtype> dtype) {
-  return window(length, dtype);
+Tensor window_with_beta(int64_t length, bool periodic, double, std::optional<Dtype> dtype) {
+  return window_or_period(length, periodic, dtype);
 }
 
 }  // namespace
@@ -107,6 +112,7 @@ Rules indexing_rules() {
       {"bucketize.Tensor", by<bucketize>},
       {"bucketize.Scalar", by<bucketize_number>},
       {"repeat_interleave.Tensor", by<repeat_interleave>},
+      {"channel_shuffle", by<channel_shuffle>},
       {"_stack", by<stack>},
       {"flip", by<flip>},
       {"roll", by<roll>},
@@ -118,7 +124,7 @@ Rules indexing_rules() {
       {"tril_indices", by<tril_indices>},
       {"triu_indices", by<triu_indices>},
       {"kaiser_window", by<window>},
-      {"kaiser_window.periodic", by<periodic_window>},
+      {"kaiser_window.periodic", by<window_or_period>},
       {"kaiser_window.beta", by<window_with_beta>},
   };
 }

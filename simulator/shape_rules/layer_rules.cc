@@ -22,8 +22,8 @@ Results batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias
                    const Tensor& mean, const Tensor& variance, bool train) {
   return batch_norm_of(input, {weight, bias, mean, variance}, train);
 }
-Results batch_norm_without_statistics(const Tensor& input, const Tensor& weight,
-                                      const Tensor& bias, bool train) {
+Results batch_norm_without_statistics(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                                      bool train) {
   return batch_norm_of(input, {weight, bias}, train);
 }
 Results batch_norm_with_update(const Tensor& input, const Tensor& weight, const Tensor& bias,
@@ -40,8 +40,7 @@ Results batch_norm_backward(const Tensor&, const Tensor& input, const Tensor& we
                             const Tensor& mean, const Tensor& variance, const Tensor& saved_mean,
                             const Tensor& saved_deviation, bool, double,
                             std::array<bool, 3> wanted) {
-  const Dtype dtype =
-      parameter_dtype(input, {weight, mean, variance, saved_mean, saved_deviation});
+  const Dtype dtype = parameter_dtype(input, {weight, mean, variance, saved_mean, saved_deviation});
   Results results(3);
   if (wanted[0]) results[0] = formatted_like(input);
   if (wanted[1]) results[1] = dense({input.size(1)}, dtype);
@@ -50,8 +49,7 @@ Results batch_norm_backward(const Tensor&, const Tensor& input, const Tensor& we
 }
 
 // A mean and a deviation for each row; their sizes keep the dims of the row, with one element.
-Results layer_norm(const Tensor& input, const Dims& row, const Tensor& weight,
-                   const Tensor& bias) {
+Results layer_norm(const Tensor& input, const Dims& row, const Tensor& weight, const Tensor& bias) {
   Dims sizes(input.sizes());
   std::fill(sizes.end() - static_cast<ptrdiff_t>(row.size()), sizes.end(), 1);
   const Dtype dtype = parameter_dtype(input, {weight, bias});
@@ -142,16 +140,15 @@ Results grid_sampled_backward(const Tensor&, const Tensor& input, const Tensor& 
   return {wanted[0] ? contiguous_like(input) : Tensor(), contiguous_like(grid)};
 }
 
-// ---- Attention. Tensors are [batch, heads, positions, elements], and in memory the heads of a
-// position lie side by side.
+// ---- Attention. Tensors are [batch, heads, positions, elements]; in the memory of gradients and
+// sums, the heads of a position lie side by side.
 
 Tensor heads_side_by_side(const Tensor& tensor) {
   return contiguous_like(tensor.transpose(1, 2)).transpose(1, 2);
 }
 Results attention(const Tensor& query) {
   const Dtype sums = at::toOpMathType(query.scalar_type());
-  return {heads_side_by_side(query),
-          dense({query.size(0), query.size(2), query.size(1)}, sums).transpose(1, 2)};
+  return {like(query), dense({query.size(0), query.size(2), query.size(1)}, sums).transpose(1, 2)};
 }
 Results attention_backward(const Tensor&, const Tensor& query, const Tensor& key,
                            const Tensor& value) {
@@ -179,8 +176,8 @@ Results embedding_bag_of(const Tensor& weight, const Tensor& indices, const Tens
     bag_of_index.resize_({indices.size(0)});
   }
   const Tensor bag_sizes = dense({requires_gradient || mode != kSum ? num_bags : 0}, positions);
-  const Tensor maxima = mode == kMax ? dense({num_bags, weight.size(1)}, positions)
-                                     : contiguous_like(bag_sizes);
+  const Tensor maxima =
+      mode == kMax ? dense({num_bags, weight.size(1)}, positions) : contiguous_like(bag_sizes);
   return {dense({num_bags, weight.size(1)}, weight.scalar_type()), bag_of_index, bag_sizes, maxima};
 }
 Results embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool,
@@ -202,7 +199,8 @@ Tensor embedding_bag_dense_backward(const Tensor& gradient, const Tensor&, const
 Tensor embedding_bag_backward(const Tensor& gradient, const Tensor&, const Tensor&, const Tensor&,
                               const Tensor&, const Tensor&, int64_t num_weights, bool, int64_t,
                               bool sparse) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!sparse, "aten::_embedding_bag_backward: a sparse gradient has as "
+  TORCH_CHECK_NOT_IMPLEMENTED(!sparse,
+                              "aten::_embedding_bag_backward: a sparse gradient has as "
                               "many elements as its values say, which numerics = shapes does not "
                               "compute: use sparse = false");
   return dense({num_weights, gradient.size(1)}, gradient.scalar_type());

@@ -19,6 +19,9 @@ Tensor matrix_vector(const Tensor& self, const Tensor& vector) {
               vector.sizes());
   return dense({self.size(0)}, vector.scalar_type());
 }
+Tensor sum_of_products(const Tensor& self, const Tensor& left, const Tensor& right) {
+  return dense({left.size(1), right.size(2)}, self.scalar_type());
+}
 Tensor integer_product(const Tensor& self, const Tensor& other) {
   return dense({self.size(0), other.size(1)}, at::kInt);
 }
@@ -26,15 +29,15 @@ Tensor integer_product(const Tensor& self, const Tensor& other) {
 // ---- Distances between the rows of matrices.
 
 Tensor distances(const Tensor& x, const Tensor& y) {
-  Dims sizes = at::infer_size_dimvector(x.sizes().slice(0, x.dim() - 2),
-                                        y.sizes().slice(0, y.dim() - 2));
+  Dims sizes =
+      at::infer_size_dimvector(x.sizes().slice(0, x.dim() - 2), y.sizes().slice(0, y.dim() - 2));
   sizes.push_back(x.size(-2));
   sizes.push_back(y.size(-2));
   return dense(sizes, x.scalar_type());
 }
 Tensor distances_gradient(const Tensor&, const Tensor& x, const Tensor& y) {
-  Dims sizes = at::infer_size_dimvector(x.sizes().slice(0, x.dim() - 2),
-                                        y.sizes().slice(0, y.dim() - 2));
+  Dims sizes =
+      at::infer_size_dimvector(x.sizes().slice(0, x.dim() - 2), y.sizes().slice(0, y.dim() - 2));
   sizes.push_back(x.size(-2));
   sizes.push_back(x.size(-1));
   return dense(sizes, x.scalar_type());
@@ -49,12 +52,12 @@ Tensor second_contiguous(const Tensor&, const Tensor& self) { return contiguous_
 
 Tensor factor(const Tensor& self) { return column_major(self.sizes(), self.scalar_type()); }
 Tensor third_factor(const Tensor&, const Tensor&, const Tensor& other) { return factor(other); }
-Tensor solution(const Tensor& a, const Tensor& b, bool, bool left) {
-  Dims sizes = at::infer_size_dimvector(a.sizes().slice(0, a.dim() - 2),
-                                        b.sizes().slice(0, b.dim() - 2));
+Tensor solution(const Tensor& a, const Tensor& b) {
+  Dims sizes =
+      at::infer_size_dimvector(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
   sizes.push_back(b.size(-2));
   sizes.push_back(b.size(-1));
-  return left ? column_major(sizes, a.scalar_type()) : dense(sizes, a.scalar_type());
+  return column_major(sizes, a.scalar_type());
 }
 Tensor cholesky_solution(const Tensor& self, const Tensor&) { return factor(self); }
 
@@ -100,6 +103,7 @@ Rules linalg_rules() {
       {"dot", by<dot>},
       {"vdot", by<dot>},
       {"mv", by<matrix_vector>},
+      {"addbmm", by<sum_of_products>},
       {"_int_mm", by<integer_product>},
       {"_cdist_forward", by<distances>},
       {"_cdist_backward", by<distances_gradient>},
@@ -115,6 +119,7 @@ Rules linalg_rules() {
       {"_linalg_eigvals", by<eigenvalues>},
       {"linalg_eigvals.out", by<eigenvalues>},
       {"linalg_solve_triangular", by<solution>},
+      {"linalg_lstsq.out", by_refusal},  // there are residuals if the rank is full
       {"linalg_matrix_exp", by<contiguous>},
       {"_compute_linear_combination", by<combinations>},
       {"_fft_c2c", by<complex_to_complex>},

@@ -34,8 +34,10 @@ Tensor complex(const Tensor& real, const Tensor& imaginary) {
   return elementwise(c10::toComplexType(real.scalar_type()), {real, imaginary});
 }
 
-Tensor shift(const Tensor& self, const Tensor& by) {
-  return elementwise(at::result_type(self, by), {self, by});
+Tensor logit(const Tensor& self) { return elementwise(float_dtype(self), {self}); }
+
+Tensor binary(const Tensor& self, const Tensor& other) {
+  return elementwise(at::result_type(self, other), {self, other});
 }
 Tensor shift_by_number(const Tensor& self, const at::Scalar& by) {
   return elementwise(at::result_type(self, by), {self});
@@ -79,6 +81,11 @@ Rules pointwise_rules() {
       {"abs", by<absolute>},
       {"angle", by<angle>},
       {"conj_physical.out", by<same>},
+      {"logit", by<logit>},
+      {"relu", by<same>},
+      {"hardtanh", by<same>},
+      {"hardswish", by<same>},
+      {"rrelu_with_noise", by<contiguous>},
       {"deg2rad", by<degrees>},
       {"rad2deg", by<degrees>},
       {"nan_to_num", by<same_order>},
@@ -91,14 +98,15 @@ Rules pointwise_rules() {
       {"complex", by<complex>},
       {"polar", by<complex>},
       {"mvlgamma", by<mvlgamma>},
-      {"__lshift__.Tensor", by<shift>},
+      {"__lshift__.Tensor", by<binary>},
       {"__lshift__.Scalar", by<shift_by_number>},
-      {"__rshift__.Tensor", by<shift>},
+      {"__rshift__.Tensor", by<binary>},
       {"__rshift__.Scalar", by<shift_by_number>},
-      {"__ilshift__.Tensor", by<shift>},
+      {"__ilshift__.Tensor", by<binary>},
       {"__ilshift__.Scalar", by<shift_by_number>},
-      {"__irshift__.Tensor", by<shift>},
+      {"__irshift__.Tensor", by<binary>},
       {"__irshift__.Scalar", by<shift_by_number>},
+      {"floor_divide", by<binary>},
       {"rsub.Tensor", by<subtracted_from>},
       {"where.self", by<where>},
       {"addr", by<addr>},

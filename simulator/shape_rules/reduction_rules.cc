@@ -35,6 +35,9 @@ Results deviation_and_mean(const Tensor& self, const std::optional<Dims>& dims,
 }
 
 Tensor of_all(const Tensor& self) { return dense({}, self.scalar_type()); }
+Tensor product_of_all(const Tensor& self, std::optional<Dtype> dtype) {
+  return dense({}, dtype.value_or(sum_dtype(self)));
+}
 Results two_of_all(const Tensor& self) { return {of_all(self), of_all(self)}; }
 Tensor sum_of_all(const Tensor& self) { return dense({}, sum_dtype(self)); }
 
@@ -65,7 +68,8 @@ Results histogram(const Tensor& self, int64_t bins) {
   return {dense({bins}, self.scalar_type()), dense({bins + 1}, self.scalar_type())};
 }
 Results histogram_of_edges(const Tensor& self, const Tensor& edges) {
-  return {dense({edges.numel() - 1}, self.scalar_type()), dense({edges.numel()}, self.scalar_type())};
+  return {dense({edges.numel() - 1}, self.scalar_type()),
+          dense({edges.numel()}, self.scalar_type())};
 }
 Results histogram_edges(const Tensor& self, const Dims& bins) {
   Results edges;
@@ -91,6 +95,9 @@ Rules reduction_rules() {
       {"var.correction", by<deviation>},
       {"std_mean.correction", by<deviation_and_mean>},
       {"var_mean.correction", by<deviation_and_mean>},
+      {"max", by<of_all>},
+      {"min", by<of_all>},
+      {"prod", by<product_of_all>},
       {"median", by<of_all>},
       {"nanmedian", by<of_all>},
       {"_aminmax", by<two_of_all>},

@@ -75,10 +75,10 @@ void finish(const c10::FunctionSchema& schema, torch::jit::Stack& stack, Results
 }
 
 void refuse(const std::string& op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "the shape of ", op,
-      "'s result depends on values, which numerics = shapes does not compute: use an operator whose "
-      "result has a known shape, or run with numerics = real");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "the shape of ", op,
+                              "'s result depends on values, which numerics = shapes does not "
+                              "compute: use an operator whose "
+                              "result has a known shape, or run with numerics = real");
 }
 
 torch::CppFunction by_refusal() {

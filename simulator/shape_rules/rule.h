@@ -16,8 +16,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/MemoryFormat.h>
-#include <c10/util/DimVector.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/DimVector.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
@@ -87,7 +87,9 @@ struct Argument {
 };
 template <>
 struct Argument<Tensor> {
-  static Tensor of(const c10::IValue& value) { return value.isNone() ? Tensor() : value.toTensor(); }
+  static Tensor of(const c10::IValue& value) {
+    return value.isNone() ? Tensor() : value.toTensor();
+  }
 };
 template <>
 struct Argument<Dims> {

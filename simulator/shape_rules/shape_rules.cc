@@ -64,8 +64,8 @@ bool needs_rule(const c10::OperatorHandle& op) {
 void register_rule(torch::Library& meta, const OpsByName& ops, const Rule& rule) {
   const std::string text = std::string("aten::") + rule.op;
   const size_t dot = text.find('.');
-  const c10::OperatorName name(
-      text.substr(0, dot), dot == std::string::npos ? std::string() : text.substr(dot + 1));
+  const c10::OperatorName name(text.substr(0, dot),
+                               dot == std::string::npos ? std::string() : text.substr(dot + 1));
   const auto model = c10::Dispatcher::singleton().findSchema(name);
   if (!model) return;  // another version of LibTorch
   const bool in_place = name.name.ends_with('_');
@@ -84,11 +84,10 @@ void install_shape_rules() {
     auto& meta = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
                                      __LINE__);
     const OpsByName ops = all_ops();
-    for (const Rules& rules :
-         {shape_rules::pointwise_rules(), shape_rules::reduction_rules(),
-          shape_rules::indexing_rules(), shape_rules::convolution_rules(),
-          shape_rules::layer_rules(), shape_rules::loss_rules(), shape_rules::linalg_rules(),
-          shape_rules::update_rules()}) {
+    for (const Rules& rules : {shape_rules::pointwise_rules(), shape_rules::reduction_rules(),
+                               shape_rules::indexing_rules(), shape_rules::convolution_rules(),
+                               shape_rules::layer_rules(), shape_rules::loss_rules(),
+                               shape_rules::linalg_rules(), shape_rules::update_rules()}) {
       for (const Rule& rule : rules) register_rule(meta, ops, rule);
     }
     return true;
