@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/backends/own_operations.h"
 #include "simulator/device/host_call.h"
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -160,7 +161,7 @@ bool fits(const at::Tensor& sent, const at::Tensor& received) {
   return sent.numel() == received.numel() && sent.scalar_type() == received.scalar_type();
 }
 
-std::optional<std::string> all_to_all(std::vector<Call>& calls) {
+std::optional<std::string> all_to_all_problem(const std::vector<Call>& calls) {
   for (size_t from = 0; from < calls.size(); ++from) {
     for (size_t to = 0; to < calls.size(); ++to) {
       const at::Tensor& sent = calls[from].inputs[to];
@@ -168,6 +169,11 @@ std::optional<std::string> all_to_all(std::vector<Call>& calls) {
       if (!fits(sent, received)) return size_problem(from, sent, to, received);
     }
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> all_to_all(std::vector<Call>& calls) {
+  if (std::optional<std::string> problem = all_to_all_problem(calls)) return problem;
   for (size_t from = 0; from < calls.size(); ++from) {
     for (size_t to = 0; to < calls.size(); ++to) {
       flat(calls[to].outputs[from]).copy_(flat(calls[from].inputs[to]));
@@ -184,21 +190,95 @@ std::vector<at::Tensor> shares(const at::Tensor& tensor, const std::vector<int64
   return tensor.chunk(static_cast<int64_t>(count), 0);
 }
 
-std::optional<std::string> all_to_all_single(std::vector<Call>& calls) {
+void split_into_shares(std::vector<Call>& calls) {
   for (Call& call : calls) {
     call.inputs = shares(call.inputs[0], call.input_splits, calls.size());
     call.outputs = shares(call.outputs[0], call.output_splits, calls.size());
   }
-  return all_to_all(calls);
+}
+
+// ---- Tensors without values.
+
+bool contributes_inputs(const Call& call, int member) {
+  const OpType op = call.fingerprint.op;
+  return (op != OpType::BROADCAST && op != OpType::SCATTER) || call.fingerprint.root == member;
+}
+
+bool lacks_values(const std::vector<Call>& calls) {
+  for (size_t member = 0; member < calls.size(); ++member) {
+    const Call& call = calls[member];
+    const bool contributes = contributes_inputs(call, static_cast<int>(member));
+    for (const at::Tensor& tensor : call.inputs) {
+      if (contributes ? !has_values(tensor) : is_hollow(tensor)) return true;
+    }
+    for (const at::Tensor& tensor : call.outputs) {
+      if (is_hollow(tensor)) return true;
+    }
+  }
+  return false;
+}
+
+void note_results(const std::vector<Call>& calls, bool with_values) {
+  for (size_t member = 0; member < calls.size(); ++member) {
+    const Call& call = calls[member];
+    for (const at::Tensor& tensor : call.outputs) note_written(tensor, with_values);
+    if (!writes_inputs(call, static_cast<int>(member))) continue;
+    for (const at::Tensor& tensor : call.inputs) note_written(tensor, with_values);
+  }
+}
+
+// Members of a reduction pass equal memory, except by an error of the program.
+std::optional<std::string> mixed_memory(const std::vector<Call>& calls) {
+  for (size_t rank = 1; rank < calls.size(); ++rank) {
+    for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
+      const bool hollow = is_hollow(calls[rank].inputs[i]);
+      if (hollow == is_hollow(calls[0].inputs[i])) continue;
+      const size_t without = hollow ? rank : 0;
+      return absl::StrCat("group rank ", without, " passes part of a tensor that is so large that ",
+                          "numerics = shapes gives it no values, but group rank ", rank - without,
+                          " passes a small tensor, which has some");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> run_without_values(std::vector<Call>& calls) {
+  note_results(calls, /*with_values=*/false);
+  switch (calls[0].fingerprint.op) {
+    case OpType::_ALLREDUCE_SPARSE:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse tensors without values (numerics = shapes) are "
+                                         "not supported");
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED:
+    case OpType::REDUCE:
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE: return mixed_memory(calls);
+    case OpType::ALLTOALL_BASE: split_into_shares(calls); return all_to_all_problem(calls);
+    case OpType::ALLTOALL: return all_to_all_problem(calls);
+    default: return std::nullopt;
+  }
 }
 
 }  // namespace
+
+bool writes_inputs(const Call& call, int member) {
+  switch (call.fingerprint.op) {
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED:
+    case OpType::_ALLREDUCE_SPARSE: return true;
+    case OpType::BROADCAST: return call.fingerprint.root != member;
+    case OpType::REDUCE: return call.fingerprint.root == member;
+    default: return false;
+  }
+}
 
 std::optional<std::string> run_calls(std::vector<Call>& calls) {
   // The copies must not become part of the callers' autograd history.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const ChargeScope uncharged(nullptr, nullptr);
+  if (lacks_values(calls)) return run_without_values(calls);
+  note_results(calls, /*with_values=*/true);
   const OpType op = calls[0].fingerprint.op;
   if (op == OpType::_ALLREDUCE_SPARSE) {
     all_reduce_sparse(calls);
@@ -228,7 +308,7 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
     case OpType::REDUCE_SCATTER: reduce_scatter(calls); return std::nullopt;
     case OpType::_REDUCE_SCATTER_BASE: reduce_scatter_tensor(calls); return std::nullopt;
     case OpType::ALLTOALL: return all_to_all(calls);
-    case OpType::ALLTOALL_BASE: return all_to_all_single(calls);
+    case OpType::ALLTOALL_BASE: split_into_shares(calls); return all_to_all(calls);
     case OpType::BARRIER: return std::nullopt;
     default: break;
   }
@@ -239,14 +319,16 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const ChargeScope uncharged(nullptr, nullptr);
-  const at::Tensor sent = host_alias(sender.inputs[0]);
-  const at::Tensor received = host_alias(receiver.outputs[0]);
+  const at::Tensor& sent = sender.inputs[0];
+  const at::Tensor& received = receiver.outputs[0];
   if (!fits(sent, received)) {
     return absl::StrCat("sent ", sent.numel(), " elements of ", c10::toString(sent.scalar_type()),
                         ", expected ", received.numel(), " of ",
                         c10::toString(received.scalar_type()));
   }
-  flat(received).copy_(flat(sent));
+  const bool known = has_values(sent);
+  note_written(received, known);
+  if (known && !is_hollow(received)) flat(host_alias(received)).copy_(flat(host_alias(sent)));
   return std::nullopt;
 }
 

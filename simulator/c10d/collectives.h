@@ -1,6 +1,9 @@
 /// The arithmetic and copies of each collective on its members' tensors. The functions do not wait,
 /// match calls or change virtual time. Tensors of devices are used in place, in the host's memory.
 ///
+/// Where values are not computed (see simulator/device/shapes.h) no bytes move: if a tensor that any
+/// member contributes has no values, no member's result has.
+///
 /// Reductions are done in rank order, pairwise, in the tensors' own dtype: ((r0 + r1) + r2) + ...
 /// Results therefore depend neither on the schedule nor on the number of threads, and for two ranks
 /// they equal Gloo's bit for bit.
@@ -43,6 +46,9 @@ struct Call {
   /// The stream of the member's device that communicates; -1 for CPU tensors.
   int stream = -1;
 };
+
+/// Whether a member's result is in its inputs.
+bool writes_inputs(const Call& call, int member);
 
 /// The number of bytes that the network model takes for this call: see Network::collective.
 int64_t message_bytes(const Call& call, size_t group_size);

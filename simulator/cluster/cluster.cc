@@ -167,6 +167,9 @@ class Run {
       if (spec.device) {
         device = &SimDevice::of(rank);
         device->reset(*spec.device, scheduler_.clock_ns(rank), recorder);
+        if (options.numerics == Numerics::kShapes) {
+          device->compute_shapes(options.largest_real_tensor, options.unknown_value);
+        }
         if (addressable) reset_default_generator(rank);
       }
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
@@ -303,11 +306,15 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
                          options_.node_disks.size() == static_cast<size_t>(spec_.num_nodes)),
                     "ClusterOptions::node_disks has ", options_.node_disks.size(), " disks for ",
                     spec_.num_nodes, " nodes, and `disk` must not be given as well");
+  TORCH_CHECK_VALUE(options_.numerics == Numerics::kReal || spec_.device,
+                    "numerics = shapes needs devices, whose tensors are without values, and ",
+                    spec_.to_string(), " names none: name one, as in 2x4:h100");
   limit_intra_op_threads(options_.environment);
 }
 
 std::string Cluster::headline() const {
-  return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed);
+  return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed,
+                      options_.numerics == Numerics::kShapes ? ", shapes only" : "");
 }
 
 std::string Cluster::repeat_hint() const {
@@ -323,8 +330,10 @@ std::string Cluster::repeat_hint() const {
                     fault.to_string());
   }
   if (!faults.empty()) faults += "}";
+  const char* numerics =
+      options_.numerics == Numerics::kShapes ? ", .numerics = Numerics::kShapes" : "";
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
-                      faults, "})");
+                      numerics, faults, "})");
 }
 
 void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {

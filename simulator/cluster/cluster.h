@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
@@ -105,6 +106,14 @@ struct ClusterOptions {
   bool detect_leaks = true;
   /// Fails programs whose replicas of a model differ when they are about to synchronise.
   bool detect_drift = true;
+  /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
+  /// machine. Needs a device in the specification. See simulator/device/shapes.h.
+  Numerics numerics = Numerics::kReal;
+  /// Under kShapes: what the host gets for values that were not computed. Null: reading them is an
+  /// error.
+  UnknownValue unknown_value = nullptr;
+  /// Under kShapes: tensors of more bytes have no values.
+  size_t largest_real_tensor = size_t{64} << 10;
   /// The disk that ranks see below its mount point; later runs and clusters find the files again.
   /// All other paths are the machine's own files.
   std::shared_ptr<SimDisk> disk = nullptr;

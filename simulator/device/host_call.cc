@@ -1,5 +1,6 @@
 #include "simulator/device/host_call.h"
 
+#include <cstring>
 #include <utility>
 
 #include <ATen/EmptyTensor.h>
@@ -15,7 +16,11 @@ namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DispatchKeySet kHostKeys(c10::DispatchKey::CPU);
+constexpr c10::DispatchKeySet kMetaKeys(c10::DispatchKey::Meta);
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
+
+// In place of the number of bytes that a host storage had before the kernel.
+constexpr size_t kOfResult = SIZE_MAX;
 
 // A tensor over `storage` that equals `model` in everything but its device.
 at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
@@ -46,10 +51,40 @@ bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
 // The data of a host storage for a device's storage, which becomes the owner.
 c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
+  if (data.get_deleter() == &DeviceMemory::release) {
+    return block_data(DeviceMemory::settle(data.release_context()), device);
+  }
   void* begin = data.get();
   c10::DeleterFnPtr deleter = data.get_deleter();
   void* context = data.release_context();
   return {begin, context, deleter, device};
+}
+
+// Fresh memory of `device` whose values nobody computed.
+c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
+  void* handle = device.memory().allocate(bytes, ChargeScope::charged_operation());
+  if (handle != nullptr) {
+    MemoryBlock* block = MemoryBlock::of(handle);
+    if (block->contents == Contents::kValues) {
+      block->contents = Contents::kUnknown;
+      // Nobody may use these, but what nobody may do must happen equally in every run.
+      std::memset(block->data(), 0xFF, bytes);
+    }
+  }
+  return block_data(handle, torch_device(device.index()));
+}
+
+c10::intrusive_ptr<c10::StorageImpl> meta_storage(size_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+      c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+}
+
+at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor& model) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       std::move(data), &device_allocator(),
+                                                       /*resizable=*/true);
+  return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, model);
 }
 
 // A storage on another device that shares the bytes and keeps them alive.
@@ -119,14 +154,23 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
       host_tensor_ = tensor;
       host_argument_ = argument;
     }
-    return tensor;
+    return stand_in_ == StandIn::kMeta ? meta_alias(tensor) : tensor;
   }
   check(tensor, argument);
-  for (const TensorPair& pair : tensors_) {
-    if (pair.device.is_same(tensor)) return pair.host;
+  const bool changed =
+      written && (stand_in_ == StandIn::kHost ||
+                  static_cast<int>(argument) != info_.found_inf_argument);
+  for (TensorPair& pair : tensors_) {
+    if (!pair.device.is_same(tensor)) continue;
+    pair.written |= changed;
+    return pair.host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
-  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.scalar_type());
+  if (tensor._is_zerotensor()) {
+    return at::zeros(tensor.sizes(), tensor.options().device(stand_in_ == StandIn::kMeta
+                                                                 ? c10::kMeta
+                                                                 : c10::kCPU));
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), info_.name, " on ", device_->name(),
                               ": tensors of layout ", tensor.layout(), " are not supported");
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
@@ -135,15 +179,19 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   for (const StoragePair& pair : storages_) {
     if (pair.device == storage) host = pair.host;
   }
+  const bool meta = stand_in_ == StandIn::kMeta;
   if (!host) {
-    host = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-        c10::DataPtr(storage->mutable_data(), c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
-        /*resizable=*/true);
-    storages_.push_back({storage, host, storage->mutable_data(), storage->nbytes()});
+    void* const data = meta ? nullptr : storage->mutable_data();
+    host = meta ? meta_storage(storage->nbytes())
+                : c10::make_intrusive<c10::StorageImpl>(
+                      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+                      c10::DataPtr(data, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
+                      /*resizable=*/true);
+    storages_.push_back({storage, host, data, storage->nbytes()});
   }
-  at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
-  tensors_.push_back({tensor, alias});
+  at::Tensor alias =
+      rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
+  tensors_.push_back({tensor, alias, changed});
   traffic_.add(tensor);
   if (info_.updates(argument)) traffic_.add(tensor);
   return alias;
@@ -151,10 +199,12 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
 
 void HostCall::update_arguments() {
   for (StoragePair& pair : storages_) {
-    if (pair.data == nullptr && pair.bytes != 0) continue;  // a result's, see to_device
+    if (pair.bytes == kOfResult) continue;
     if (pair.host->data() == pair.data && pair.host->nbytes() == pair.bytes) continue;
     const size_t bytes = pair.host->nbytes();
-    if (pair.host->data() != pair.data) {
+    if (stand_in_ == StandIn::kMeta) {
+      pair.device->set_data_ptr_noswap(data_without_values(bytes, *device_));
+    } else if (pair.host->data() != pair.data) {
       void* data = pair.host->mutable_data();
       pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(device_->index())));
       // The results may alias it.
@@ -171,6 +221,9 @@ void HostCall::update_arguments() {
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
     if (!same_geometry(*to, *from)) {
       to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+    }
+    if (pair.written && device_->computes_shapes()) {
+      note_written(pair.device, /*with_values=*/stand_in_ == StandIn::kHost);
     }
   }
 }
@@ -197,21 +250,25 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
       return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
     }
   }
-  at::Tensor adopted = adopt(tensor, *device_);
+  at::Tensor adopted =
+      stand_in_ == StandIn::kMeta ? without_values(tensor, *device_) : adopt(tensor, *device_);
   // Another result may be a view of the same memory.
   storages_.push_back({storage_of(adopted),
                        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,
-                       SIZE_MAX});
+                       kOfResult});
   return adopted;
 }
 
 at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, bool written) {
+  TORCH_CHECK_NOT_IMPLEMENTED(stand_in_ == StandIn::kHost, info_.name, " on ", device_->name(),
+                              ": sparse tensors without values (numerics = shapes) are not "
+                              "supported");
   const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
   const at::Tensor indices = to_host(sparse->indices(), argument, written);
   const at::Tensor values = to_host(sparse->values(), argument, written);
   at::Tensor alias = at::_sparse_coo_tensor_unsafe(
       indices, values, tensor.sizes(), values.options().layout(c10::kSparse), sparse->coalesced());
-  tensors_.push_back({tensor, alias});
+  tensors_.push_back({tensor, alias, written});
   return alias;
 }
 
@@ -263,13 +320,19 @@ void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
   to->set_coalesced(from->coalesced());
 }
 
+at::Tensor meta_alias(const at::Tensor& tensor) {
+  return rewrapped(c10::Storage(meta_storage(tensor.storage().nbytes())), kMetaKeys, tensor);
+}
+
+at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
+  const size_t bytes = tensor.storage().nbytes();
+  return over_device_memory(data_without_values(bytes, device), bytes, tensor);
+}
+
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
   const size_t bytes = storage->nbytes();
-  auto adopted = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes,
-      moved_data(*storage, torch_device(device.index())), &device_allocator(), /*resizable=*/true);
-  return rewrapped(c10::Storage(std::move(adopted)), kDeviceKeys, tensor);
+  return over_device_memory(moved_data(*storage, torch_device(device.index())), bytes, tensor);
 }
 
 }  // namespace accelerate::simulator

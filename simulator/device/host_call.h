@@ -4,6 +4,10 @@
 /// CPU tensor over the same bytes, the kernel runs, and the tensors that it returned or changed are
 /// wrapped as the device's again. Nothing is copied.
 ///
+/// Tensors without values (see shapes.h) have no bytes to compute with. For them the arguments are
+/// wrapped as Meta tensors, LibTorch's Meta kernel tells the results' shapes, and the results get
+/// memory of the device without values. Everything else is the same.
+///
 /// Threads: one call, one thread.
 #pragma once
 
@@ -20,18 +24,26 @@
 
 namespace accelerate::simulator {
 
+/// What stands in for the device's tensors while a kernel runs: the *host tensors* below.
+enum class StandIn : uint8_t {
+  kHost,  ///< CPU tensors over the same bytes
+  kMeta,  ///< tensors of LibTorch's device "meta", which have no bytes; also for CPU tensors
+};
+
 class HostCall {
  public:
   /// `info` outlives this; error messages name the operator.
-  explicit HostCall(const OpInfo& info) : info_(info) {}
+  explicit HostCall(const OpInfo& info, StandIn stand_in = StandIn::kHost)
+      : info_(info), stand_in_(stand_in) {}
 
-  /// The CPU tensor for an argument; a CPU tensor is returned unchanged.
+  /// The host tensor for an argument; a CPU tensor is its own, except under kMeta.
   /// `written`: whether the kernel changes it.
   /// Errors: LibTorch's own c10::Error for tensors of two devices; c10::Error for a tensor of
   ///         another rank, and for memory that a collective has in flight.
   at::Tensor to_host(const at::Tensor& tensor, size_t argument, bool written);
 
-  /// After the kernel: gives arguments the storages and shapes that their CPU tensors have now.
+  /// After the kernel: gives arguments the storages and shapes that their host tensors have now,
+  /// and notes whether they have values.
   void update_arguments();
 
   /// The device's tensor for a result.
@@ -57,6 +69,7 @@ class HostCall {
   struct TensorPair {
     at::Tensor device;
     at::Tensor host;
+    bool written;
   };
 
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
@@ -66,6 +79,7 @@ class HostCall {
   void check_in_flight(const at::Tensor& tensor, bool written) const;
 
   const OpInfo& info_;
+  const StandIn stand_in_;
   SimDevice* device_ = nullptr;
   c10::SmallVector<StoragePair, 8> storages_;
   c10::SmallVector<TensorPair, 8> tensors_;
@@ -94,6 +108,12 @@ at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device);
 
 /// Copies the indices and values of a CPU tensor into a device's sparse tensor.
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host);
+
+/// A Meta tensor with the shape, type and storage size of another.
+at::Tensor meta_alias(const at::Tensor& tensor);
+
+/// A tensor of `device` with the shape, type and storage size of a Meta tensor, and no values.
+at::Tensor without_values(const at::Tensor& tensor, SimDevice& device);
 
 /// A tensor of `device` that takes over the memory of a CPU tensor without other owners. The memory
 /// must come from the simulator's allocators.
