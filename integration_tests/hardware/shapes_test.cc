@@ -70,9 +70,9 @@ class Shapes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Shapes, CostWhatValuesCost) {
   const auto run = [](Numerics numerics) {
-    Cluster cluster("2x2:h100", {.seed = 4,
-                                 .numerics = numerics,
-                                 .unknown_value = [](const std::string&) { return 1; }});
+    Cluster cluster(
+        "2x2:h100",
+        {.seed = 4, .numerics = numerics, .unknown_value = [](const std::string&) { return 1; }});
     cluster.run_on_every_rank([](Rank& rank) {
       Accelerator accelerator({.mixed_precision = GetParam().precision,
                                .gradient_accumulation_steps = GetParam().accumulate,
@@ -116,11 +116,11 @@ TEST(ShapesOnly, ALossThatIsReadIsAnErrorThatNamesTheStepAndTheWayToRepeatTheRun
     });
     FAIL() << "the loss was read";
   } catch (const ClusterError& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::AllOf(::testing::HasSubstr("aten::_local_scalar_dense on rank "),
-                                 ::testing::HasSubstr("in step 0"),
-                                 ::testing::HasSubstr("unknown_value"),
-                                 ::testing::HasSubstr("shapes only")));
+    EXPECT_THAT(
+        error.what(),
+        ::testing::AllOf(::testing::HasSubstr("aten::_local_scalar_dense on rank "),
+                         ::testing::HasSubstr("in step 0"), ::testing::HasSubstr("unknown_value"),
+                         ::testing::HasSubstr("shapes only")));
   }
 }
 

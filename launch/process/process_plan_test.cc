@@ -35,9 +35,9 @@ TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
 }
 
 TEST(PlanSimulation, KeepsTheEnvironmentsChoicesWhenNoneAreGiven) {
-  EXPECT_THAT(to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
-              AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")),
-                    Not(HasSubstr("UNKNOWN_VALUES"))));
+  EXPECT_THAT(
+      to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
+      AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")), Not(HasSubstr("UNKNOWN_VALUES"))));
 }
 
 TEST(ApplyOverlay, ReplacesAddsAndRemoves) {

@@ -246,8 +246,9 @@ std::optional<std::string> run_without_values(std::vector<Call>& calls) {
   note_results(calls, /*with_values=*/false);
   switch (calls[0].fingerprint.op) {
     case OpType::_ALLREDUCE_SPARSE:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse tensors without values (numerics = shapes) are "
-                                         "not supported");
+      TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                  "sparse tensors without values (numerics = shapes) are "
+                                  "not supported");
     case OpType::ALLREDUCE:
     case OpType::ALLREDUCE_COALESCED:
     case OpType::REDUCE:

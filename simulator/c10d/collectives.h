@@ -1,8 +1,8 @@
 /// The arithmetic and copies of each collective on its members' tensors. The functions do not wait,
 /// match calls or change virtual time. Tensors of devices are used in place, in the host's memory.
 ///
-/// Where values are not computed (see simulator/device/shapes.h) no bytes move: if a tensor that any
-/// member contributes has no values, no member's result has.
+/// Where values are not computed (see simulator/device/shapes.h) no bytes move: if a tensor that
+/// any member contributes has no values, no member's result has.
 ///
 /// Reductions are done in rank order, pairwise, in the tensors' own dtype: ((r0 + r1) + r2) + ...
 /// Results therefore depend neither on the schedule nor on the number of threads, and for two ranks

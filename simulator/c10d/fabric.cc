@@ -45,9 +45,9 @@ void Replicas::check(int rank, const std::string& what, int num_replicas,
       const auto& [name, tensor] = tensors[i];
       const std::optional<uint32_t> sum = checksum(tensor);
       const bool differs = sum && version.checksums[i] && *sum != *version.checksums[i];
-      TORCH_CHECK(name == version.names[i] && !differs, what,
-                  " diverged: \"", name, "\" of rank ", rank, " differs from that of rank ",
-                  version.rank, " at the ", number + 1, ". synchronisation");
+      TORCH_CHECK(name == version.names[i] && !differs, what, " diverged: \"", name, "\" of rank ",
+                  rank, " differs from that of rank ", version.rank, " at the ", number + 1,
+                  ". synchronisation");
     }
   }
   if (++version.seen == num_replicas) replica.versions.erase(found);

@@ -32,12 +32,12 @@ absl::Duration run(const Program& program, Numerics numerics = Numerics::kShapes
   return cluster.elapsed();
 }
 
-at::Tensor ones(Rank& rank, int64_t count) {
-  return at::ones({count}, rank.runtime().device());
-}
+at::Tensor ones(Rank& rank, int64_t count) { return at::ones({count}, rank.runtime().device()); }
 
 // A small tensor whose values depend on a hollow one's.
-at::Tensor unknown(Rank& rank, int64_t count) { return ones(rank, count) * ones(rank, kLarge).mean(); }
+at::Tensor unknown(Rank& rank, int64_t count) {
+  return ones(rank, count) * ones(rank, kLarge).mean();
+}
 
 void all_reduce(const Group& group, at::Tensor tensor) {
   Tensors tensors{tensor};

@@ -119,9 +119,8 @@ void AddressSpace::add_segment(int64_t bytes) {
     if (begin - offset >= bytes) break;
     offset = begin + length;
   }
-  TORCH_CHECK(offset + bytes <= range().bytes,
-              "the memory of simulated devices does not fit into ", binary_byte_text(range().bytes),
-              " of address space");
+  TORCH_CHECK(offset + bytes <= range().bytes, "the memory of simulated devices does not fit into ",
+              binary_byte_text(range().bytes), " of address space");
   segments_.emplace(offset, bytes);
   const Block block{bytes, offset, true};
   blocks_.emplace(offset, block);

@@ -44,7 +44,7 @@ class AddressSpace {
     int64_t segment;  // the segment's offset
     bool is_free;
   };
-  using Blocks = std::map<int64_t, Block>;  // by offset
+  using Blocks = std::map<int64_t, Block>;                   // by offset
   using FreeBlocks = std::set<std::pair<int64_t, int64_t>>;  // bytes and offset
 
   bool is_small(const Block& block) const;

@@ -21,17 +21,17 @@ namespace {
 constexpr size_t kGranularity = 512;
 constexpr size_t kLargestHolders = 3;
 
-// Under `numerics = shapes`, the largest block that a kernel on the host may fill. Such a kernel has
-// small arguments, so this bounds its work: it is larger than what small arguments usually give,
-// and what a kernel needs meanwhile.
+// Under `numerics = shapes`, the largest block that a kernel on the host may fill. Such a kernel
+// has small arguments, so this bounds its work: it is larger than what small arguments usually
+// give, and what a kernel needs meanwhile.
 constexpr size_t kLargestForKernel = size_t{64} << 20;
 
 MemoryBlock* make_block(size_t bytes, bool hollow = false) {
   void* memory =
       std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + (hollow ? 0 : bytes));
   if (memory == nullptr) throw std::bad_alloc();
-  return new (memory) MemoryBlock{
-      .bytes = bytes, .contents = hollow ? Contents::kHollow : Contents::kValues};
+  return new (memory)
+      MemoryBlock{.bytes = bytes, .contents = hollow ? Contents::kHollow : Contents::kValues};
 }
 
 // Reports to this thread's profiler, if any. A device without an index is the thread's own.
@@ -93,8 +93,7 @@ MemoryBlock* DeviceMemory::charge(size_t bytes, const char* operation, bool holl
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
-    char* const address =
-        addresses_ ? addresses_->allocate(static_cast<int64_t>(size)) : nullptr;
+    char* const address = addresses_ ? addresses_->allocate(static_cast<int64_t>(size)) : nullptr;
     block = make_block(size, hollow);
     block->memory = this;
     block->operation = operation;

@@ -155,7 +155,7 @@ class DeviceMemory {
   bool in_backward_ = false;
   bool updated_ = false;
   int32_t step_ = 0;
-  size_t largest_real_ = 0;                 // shapes only
+  size_t largest_real_ = 0;                // shapes only
   std::optional<AddressSpace> addresses_;  // shapes only
 };
 

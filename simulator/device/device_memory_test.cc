@@ -161,7 +161,8 @@ TEST_F(HollowBlocks, AreChargedMarkedAndNamedLikeOthers) {
   void* data = memory_.allocate(kMebibyte / 2, "aten::mm");
   memory_.mark(block(data), MemoryCategory::kBuckets);
   EXPECT_EQ(held(memory_, MemoryCategory::kBuckets), kMebibyte / 2);
-  EXPECT_THAT(memory_.holders(), HasSubstr("buckets: 512.00 KiB in 1 block (512.00 KiB by aten::mm"));
+  EXPECT_THAT(memory_.holders(),
+              HasSubstr("buckets: 512.00 KiB in 1 block (512.00 KiB by aten::mm"));
   EXPECT_THROW(memory_.allocate(kMebibyte, nullptr), c10::OutOfMemoryError);
   DeviceMemory::release(data);
 }

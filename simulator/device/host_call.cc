@@ -75,9 +75,9 @@ c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
 }
 
 c10::intrusive_ptr<c10::StorageImpl> meta_storage(size_t bytes) {
-  return c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
-      c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                               c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+                                               c10::GetAllocator(c10::kMeta), /*resizable=*/true);
 }
 
 at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor& model) {
@@ -157,9 +157,8 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     return stand_in_ == StandIn::kMeta ? meta_alias(tensor) : tensor;
   }
   check(tensor, argument);
-  const bool changed =
-      written && (stand_in_ == StandIn::kHost ||
-                  static_cast<int>(argument) != info_.found_inf_argument);
+  const bool changed = written && (stand_in_ == StandIn::kHost ||
+                                   static_cast<int>(argument) != info_.found_inf_argument);
   for (TensorPair& pair : tensors_) {
     if (!pair.device.is_same(tensor)) continue;
     pair.written |= changed;
@@ -167,9 +166,8 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
   if (tensor._is_zerotensor()) {
-    return at::zeros(tensor.sizes(), tensor.options().device(stand_in_ == StandIn::kMeta
-                                                                 ? c10::kMeta
-                                                                 : c10::kCPU));
+    return at::zeros(tensor.sizes(),
+                     tensor.options().device(stand_in_ == StandIn::kMeta ? c10::kMeta : c10::kCPU));
   }
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), info_.name, " on ", device_->name(),
                               ": tensors of layout ", tensor.layout(), " are not supported");
@@ -189,8 +187,7 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
                       /*resizable=*/true);
     storages_.push_back({storage, host, data, storage->nbytes()});
   }
-  at::Tensor alias =
-      rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
+  at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
   tensors_.push_back({tensor, alias, changed});
   traffic_.add(tensor);
   if (info_.updates(argument)) traffic_.add(tensor);

@@ -1,6 +1,5 @@
 #include <cstring>
 #include <optional>
-#include <vector>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -10,6 +9,7 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
@@ -72,8 +72,8 @@ StandIn stand_in_for(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
 // In place of an operator that gives values to the host, if the values were not computed.
 void tell_unknown(const OpInfo& info, SimDevice& device, torch::jit::Stack& stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      info.name == "aten::_local_scalar_dense", info.name, " on rank ", current_rank(),
-      " in step ", device.memory().step(), " compares or inspects values on ", device.name(),
+      info.name == "aten::_local_scalar_dense", info.name, " on rank ", current_rank(), " in step ",
+      device.memory().step(), " compares or inspects values on ", device.name(),
       " that were not computed, because this run computes shapes only (numerics = shapes)");
   const double value = device.unknown_value(info.name);
   const c10::ScalarType dtype = torch::jit::pop(stack).toTensor().scalar_type();
@@ -169,7 +169,8 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     at::Tensor host = to.to_host(self, 0, /*written=*/true);
     host.copy_(from.to_host(source, 1, /*written=*/false));
     if (target == nullptr) {
-      if (!known) self.fill_(unknown_scalar(self.scalar_type(), device.unknown_value("copy to host")));
+      if (!known)
+        self.fill_(unknown_scalar(self.scalar_type(), device.unknown_value("copy to host")));
     } else if (self.is_sparse()) {
       to.update_arguments();
     } else if (device.computes_shapes()) {
@@ -247,11 +248,10 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
               c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = stack->end() - info.num_arguments;
   HostCall call(info, stand_in);
-  const double flops =
-      info.flops != nullptr
-          ? info.flops(c10::ArrayRef<c10::IValue>(
-                stack->data() + (arguments - stack->begin()), info.num_arguments))
-          : 0;
+  const double flops = info.flops != nullptr
+                           ? info.flops(c10::ArrayRef<c10::IValue>(
+                                 stack->data() + (arguments - stack->begin()), info.num_arguments))
+                           : 0;
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
   }
@@ -311,7 +311,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     return run_with(StandIn::kMeta, op, info, keys, stack);
   }
   // Small arguments may have large results, which only the kernel tells.
-  const std::vector<c10::IValue> kept(argument_list.begin(), argument_list.end());
+  const c10::SmallVector<c10::IValue, 16> kept(argument_list.begin(), argument_list.end());
   const size_t below = stack->size() - kept.size();
   try {
     run_with(StandIn::kHost, op, info, keys, stack);

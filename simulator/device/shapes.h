@@ -1,8 +1,8 @@
 /// `numerics = shapes`: a run that computes shapes, times and memory, and not the values of large
 /// tensors. A large tensor of a device is hollow: it has no bytes. A small one has bytes, but its
 /// values are unknown where they would depend on a hollow tensor's. An operator on tensors without
-/// values runs LibTorch's Meta kernel, which tells the shapes of results; all others run as ever, so
-/// that counters, flags and sizes are right.
+/// values runs LibTorch's Meta kernel, which tells the shapes of results; all others run as ever,
+/// so that counters, flags and sizes are right.
 ///
 /// Time, memory and errors are those of a run with values, except: what LibTorch's kernels for CPUs
 /// allocate for themselves is not charged, and gradients are taken to be finite.

@@ -42,7 +42,8 @@ class Arguments {
   std::vector<char*> pointers_;
 };
 
-// What the run is besides its cluster; `--simulate_NAME VALUE` each for the command that repeats it.
+// What the run is besides its cluster; `--simulate_NAME VALUE` each for the command that repeats
+// it.
 struct Choices {
   uint64_t seed = 0;
   std::string numerics;
@@ -91,8 +92,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (!read_number(environment, env::kSimulateSeed, choices.seed) ||
       !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
       !read_word(environment, env::kSimulateNumerics, kReal, kShapes, choices.numerics) ||
-      !read_word(environment, env::kSimulateUnknownValues, kError, kNan,
-                 choices.unknown_values)) {
+      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values)) {
     return kUsageError;
   }
   const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
